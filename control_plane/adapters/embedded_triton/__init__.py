@@ -1,0 +1,12 @@
+"""Triton as a child process, out of a wheel: for one machine, with nothing to install.
+
+    installation.py       the wheel, unpacked into the cache folder once per Python version
+    shared_libraries.py   whether the dynamic linker finds everything Triton and its Python stub link against
+    backend_directory.py  the wheel's `python` backend and ours side by side, and what stubs can import
+    command.py            Triton's flags and environment
+    guardian.py           a program of its own that starts Triton and lets nothing of it outlive us
+    log_file.py           Triton's log: rotated at start, its tail in every message about an end
+    process.py            `ports.TritonLauncher` and `ports.TritonProcess`
+
+What Triton reads lies under `<state_dir>/triton/`: `repository/` (managed_repository.py), `backends/`, `imports/`, `lib/`.
+"""

@@ -1,0 +1,141 @@
+"""Triton's flags and environment: why each is what it is, in one place. Numbers are of server 24.10."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from control_plane.adapters.embedded_triton.installation import TritonInstallation
+from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.errors import StartupError
+from control_plane.settings import ENV_PREFIX
+
+EXIT_TIMEOUT_S = 3
+"""Triton's own patience with requests in flight and idle connections at its exit; after it, it ends by itself."""
+
+_HOST = "127.0.0.1"
+_UNSAFE_IN_SHELL = re.compile(r"""[\s"'\\$`&|;<>()*?\[\]{}]""")
+
+
+@dataclass(frozen=True, slots=True)
+class TritonFolders:
+    """What lies under `<state_dir>/triton`; all paths absolute."""
+
+    root: Path
+
+    @property
+    def repository(self) -> Path:
+        return self.root / "repository"
+
+    @property
+    def backends(self) -> Path:
+        return self.root / "backends"
+
+    @property
+    def libraries(self) -> Path:
+        return self.root / "lib"
+
+    @property
+    def imports(self) -> Path:
+        """What stubs can import besides their environment's packages: it is their working directory."""
+        return self.root / "imports"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "triton.log"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "guardian.lock"
+
+
+def triton_folders(state_dir: Path) -> TritonFolders:
+    """The folders under `state_dir`.
+
+    Raises:
+        StartupError: the path has characters that break the shell command by which Triton starts a Python stub: it
+            quotes nothing, and the load would hang for ever.
+    """
+    root = state_dir.absolute() / "triton"
+    unsafe = _UNSAFE_IN_SHELL.search(str(root))
+    if unsafe:
+        raise StartupError(f"--state-dir {state_dir}: Triton cannot run Python models under a path with {unsafe[0]!r}; choose another")
+    return TritonFolders(root)
+
+
+def shm_prefix(root: Path) -> str:
+    """The start of the names of this state folder's regions in /dev/shm; no other folder's begins with it.
+
+    Device and inode tell containers apart that share /dev/shm and use the same path.
+    """
+    identity = root.stat()
+    digest = hashlib.sha256(f"{root}:{identity.st_dev}:{identity.st_ino}".encode()).hexdigest()
+    return f"tidegate_{digest[:16]}_"
+
+
+def choose_endpoints() -> TritonEndpoints:
+    """Three ports free now; where one is taken before Triton binds it, that start fails and the next chooses anew."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for each in sockets:
+            each.bind((_HOST, 0))
+        http, grpc, metrics = (int(each.getsockname()[1]) for each in sockets)
+    return TritonEndpoints(host=_HOST, http_port=http, grpc_port=grpc, metrics_port=metrics)
+
+
+def triton_command(
+    installation: TritonInstallation, *, folders: TritonFolders, endpoints: TritonEndpoints, load_timeout_s: float, config_name: str
+) -> list[str]:
+    """Program and flags; an empty `config_name` is the plain config.pbtxt. No response cache: its key ignores shapes."""
+    return [
+        str(installation.binary),
+        f"--model-repository={folders.repository}",
+        f"--backend-directory={folders.backends}",
+        "--model-control-mode=explicit",
+        # Strict, one failed or loading model makes the whole server "not ready", for good.
+        "--strict-readiness=false",
+        f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
+        "--log-format=ISO8601",
+        # Loopback only: whoever reaches Triton can have it run code (CVE-2025-23319 and by design).
+        f"--http-address={endpoints.host}",
+        f"--grpc-address={endpoints.host}",
+        f"--metrics-address={endpoints.host}",
+        f"--http-port={endpoints.http_port}",
+        f"--grpc-port={endpoints.grpc_port}",
+        f"--metrics-port={endpoints.metrics_port}",
+        f"--backend-config=python,shm-region-prefix-name={shm_prefix(folders.root)}",
+        # A stub's initialize() is part of the load; Triton's 30 s would end long ones first.
+        f"--backend-config=python,stub-timeout-seconds={max(1, round(load_timeout_s))}",
+        *([f"--model-config-name={config_name}"] if config_name else []),
+    ]
+
+
+def triton_environment(inherited: Mapping[str, str], *, libraries: Path) -> dict[str, str]:
+    """What Triton and its stubs inherit: everything but our own settings, which may hold secrets.
+
+    Stubs run Python in isolated mode: no PYTHON* variable reaches them, PYTHONPATH neither.
+    """
+    kept = {name: value for name, value in inherited.items() if not name.startswith(ENV_PREFIX)}
+    return {
+        **kept,
+        # The stub finds its packages through the first `python3` on the path.
+        "PATH": _joined(Path(sys.executable).parent, kept.get("PATH", "/usr/bin:/bin")),
+        "LD_LIBRARY_PATH": _joined(libraries, kept.get("LD_LIBRARY_PATH")),
+    }
+
+
+def _joined(first: Path, rest: str | None) -> str:
+    return f"{first}:{rest}" if rest else str(first)
+
+
+def require_bash(environment: Mapping[str, str]) -> None:
+    """Raise StartupError where there is no bash: Triton starts Python stubs through it, and without it a load hangs."""
+    if shutil.which("bash", path=environment["PATH"]) is None:
+        raise StartupError("Triton starts Python models through bash, which is not on the PATH: install the package bash")

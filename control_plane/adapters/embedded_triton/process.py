@@ -1,0 +1,189 @@
+"""One embedded Triton at a time: `ports.TritonLauncher` and `ports.TritonProcess`, for the supervisor.
+
+The process that it starts is a guardian (guardian.py), which starts Triton: so nothing of Triton outlives this
+process, even one that is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from control_plane.adapters.embedded_triton import guardian
+from control_plane.adapters.embedded_triton.backend_directory import assemble_backends, assemble_imports
+from control_plane.adapters.embedded_triton.command import (
+    choose_endpoints,
+    require_bash,
+    shm_prefix,
+    triton_command,
+    triton_environment,
+    triton_folders,
+)
+from control_plane.adapters.embedded_triton.installation import ensure_installed
+from control_plane.adapters.embedded_triton.log_file import LogFile, open_log
+from control_plane.adapters.embedded_triton.shared_libraries import link_libpython, require_loadable
+from control_plane.adapters.model_config import config_name_in_force
+from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.errors import StartupError
+from control_plane.settings import TritonSettings
+
+_KILL_MARGIN_S = 0.5
+"""Of a stop's grace, kept for the guardian to kill and reap what did not end in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    command: list[str]
+    environment: dict[str, str]
+    endpoints: TritonEndpoints
+
+
+class EmbeddedTritonLauncher:
+    """Starts Tritons for one state folder; two at a time follow each other."""
+
+    def __init__(
+        self,
+        settings: TritonSettings,
+        state_dir: Path,
+        *,
+        environment: Mapping[str, str] = os.environ,
+        choose: Callable[[], TritonEndpoints] = choose_endpoints,
+    ) -> None:
+        """`environment` is what Triton inherits, less our own settings. Raises StartupError: unusable state folder."""
+        self._settings = settings
+        self._environment = environment
+        self._choose = choose
+        self._folders = triton_folders(state_dir)
+        self._preparing = threading.Lock()
+
+    async def start(self) -> EmbeddedTriton:
+        """Start one, on free ports; it is not live yet.
+
+        The first start unpacks the wheel, off the event loop. Cancelling it leaves nothing running.
+
+        Raises:
+            StartupError: Triton cannot run on this machine, or its folders cannot be written.
+        """
+        try:
+            launch = await asyncio.to_thread(self._prepare_alone)
+            return await self._launch(launch)
+        except OSError as exc:
+            raise StartupError(f"cannot start Triton in {self._folders.root}: {exc}") from exc
+
+    async def _launch(self, launch: _Launch) -> EmbeddedTriton:
+        log, output = open_log(self._folders.log)
+        with output:
+            process = await asyncio.create_subprocess_exec(
+                *self._guarded(launch.command),
+                stdin=PIPE,
+                stdout=output,
+                stderr=STDOUT,
+                env=launch.environment,
+                cwd=self._folders.imports,
+                start_new_session=True,
+            )
+        return EmbeddedTriton(process, launch.endpoints, log, shm_prefix(self._folders.root))
+
+    def _prepare_alone(self) -> _Launch:
+        # The thread of a start that was cancelled goes on to its end.
+        with self._preparing:
+            return self._prepare()
+
+    def _prepare(self) -> _Launch:
+        settings, folders = self._settings, self._folders
+        installation = ensure_installed(settings.cache_dir.absolute())
+        python_backends = settings.python_backends.absolute()
+        folders.repository.mkdir(parents=True, exist_ok=True)
+        assemble_backends(folders.backends, python_backend=installation.python_backend, python_backends=python_backends)
+        assemble_imports(folders.imports, python_backends)
+        link_libpython(folders.libraries)
+        environment = triton_environment(self._environment, libraries=folders.libraries)
+        require_bash(environment)
+        for binary in (installation.binary, installation.stub):
+            require_loadable(binary, environment)
+        endpoints = self._choose()
+        command = triton_command(
+            installation,
+            folders=folders,
+            endpoints=endpoints,
+            load_timeout_s=settings.load_timeout_s,
+            config_name=config_name_in_force(settings.model_config_name),
+        )
+        return _Launch(command, environment, endpoints)
+
+    def _guarded(self, command: list[str]) -> list[str]:
+        owner = str(os.getpid())
+        return [sys.executable, "-I", "-S", guardian.__file__, owner, str(self._folders.lock), shm_prefix(self._folders.root), *command]
+
+
+class EmbeddedTriton:
+    """One life of an embedded Triton, behind its guardian."""
+
+    def __init__(self, process: Process, endpoints: TritonEndpoints, log: LogFile, shared_memory: str) -> None:
+        self._guardian = process
+        self._endpoints = endpoints
+        self._log = log
+        self._shared_memory = shared_memory
+
+    @property
+    def endpoints(self) -> TritonEndpoints:
+        return self._endpoints
+
+    async def wait(self) -> str:
+        """Return when it has ended and everything it started is gone: how, and the last lines of its log."""
+        status = await self._guardian.wait()
+        await self._sweep()
+        return f"{describe_exit(status)}; the end of {self._log.path}:\n{self._log.tail()}"
+
+    async def stop(self, *, grace_s: float) -> None:
+        """End it: SIGTERM, SIGKILL half a second before the grace is over; idempotent. Cancelled, it has ordered that at least."""
+        self._order_stop(max(0.0, grace_s - _KILL_MARGIN_S))
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._guardian.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                self._guardian.kill()
+            await self._guardian.wait()
+        await self._sweep()
+
+    def _order_stop(self, grace_s: float) -> None:
+        orders = self._guardian.stdin
+        if self._guardian.returncode is None and orders is not None and not orders.is_closing():
+            orders.write(b"%f\n" % grace_s)
+
+    async def _sweep(self) -> None:
+        """Do the guardian's work where it was killed before it could: its session holds all that it started."""
+        if self._guardian.returncode is None or self._guardian.returncode >= 0:
+            return
+        deadline_s = asyncio.get_running_loop().time() + guardian.REAP_PATIENCE_S
+        while (left := guardian.session_members(self._guardian.pid)) and asyncio.get_running_loop().time() < deadline_s:
+            guardian.kill_all(left)
+            await asyncio.sleep(0.02)
+        guardian.remove_shared_memory(self._shared_memory)
+
+
+def describe_exit(status: int) -> str:
+    """How Triton ended, from its guardian's exit status (asyncio's: -N where signal N ended the guardian)."""
+    if status < 0:
+        return f"Triton's guardian was killed by {_signal_name(-status)}, and Triton with it"
+    if status == guardian.NOT_STARTED:
+        return "Triton was not started"
+    if status > 128:
+        return f"Triton was killed by {_signal_name(status - 128)}"
+    return f"Triton ended with exit status {status}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

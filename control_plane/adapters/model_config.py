@@ -1,0 +1,55 @@
+"""What the control plane must read in a model's Triton configuration: which file is in force, and an ensemble's parts.
+
+The text format is that of `ModelConfig` (Triton's model_config.proto); everything else in it is Triton's business.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from control_plane.domain.errors import ModelLoadFailed
+
+AUTO = "auto"
+_GPU_CONFIG = "gpu"
+_NVIDIA_DEVICE = Path("/dev/nvidia0")
+
+
+def config_name_in_force(setting: str, *, device: Path = _NVIDIA_DEVICE) -> str:
+    """The `configs/<name>.pbtxt` that Triton is to prefer; empty for the plain `config.pbtxt`."""
+    if setting != AUTO:
+        return setting
+    return _GPU_CONFIG if device.exists() else ""
+
+
+def config_file(model_dir: Path, config_name: str) -> Path:
+    """The file Triton reads for this model; it need not exist, since Triton completes configurations itself."""
+    custom = model_dir / "configs" / f"{config_name}.pbtxt"
+    return custom if config_name and custom.is_file() else model_dir / "config.pbtxt"
+
+
+def is_ensemble(model_dir: Path, config_name: str) -> bool:
+    """Whether the model is an ensemble. Raises ModelLoadFailed: its configuration cannot be read."""
+    config = _read(config_file(model_dir, config_name))
+    return bool(config.platform == "ensemble" or config.HasField("ensemble_scheduling"))
+
+
+def composing_models(model_dir: Path, config_name: str) -> list[str]:
+    """The models an ensemble's steps name, each once; none for other models. Raises as `is_ensemble`."""
+    config = _read(config_file(model_dir, config_name))
+    return list(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+
+
+def _read(path: Path) -> model_config_pb2.ModelConfig:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return model_config_pb2.ModelConfig()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ModelLoadFailed(f"{path} cannot be read: {exc}") from exc
+    try:
+        return text_format.Parse(text, model_config_pb2.ModelConfig())
+    except text_format.ParseError as exc:
+        raise ModelLoadFailed(f"{path}:{exc}") from exc  # the error's text begins with line and column

@@ -1,0 +1,125 @@
+"""Triton's gRPC endpoint: raw unary calls for the data plane, typed ones for model control.
+
+Every load and unload goes this way: over HTTP ten parallel loads hold all of Triton's HTTP threads (server 24.10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from control_plane.domain.endpoints import authority
+from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
+from control_plane.domain.model import ModelState, ModelVersion
+from control_plane.ports import GrpcAnswer, GrpcCall, GrpcMetadata
+
+_CONTROL_TIMEOUT_S = 10.0
+"""For calls that only read; Triton needs up to 4 s for an index after days of uptime (server issue 5325)."""
+
+STATUS_ERRORS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
+    grpc.StatusCode.CANCELLED: UpstreamUnavailable,
+    grpc.StatusCode.UNKNOWN: UpstreamFailed,
+    grpc.StatusCode.INVALID_ARGUMENT: UpstreamFailed,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    grpc.StatusCode.NOT_FOUND: UpstreamFailed,
+    grpc.StatusCode.ALREADY_EXISTS: UpstreamFailed,
+    grpc.StatusCode.PERMISSION_DENIED: UpstreamFailed,
+    grpc.StatusCode.UNAUTHENTICATED: UpstreamFailed,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: UpstreamFailed,
+    grpc.StatusCode.FAILED_PRECONDITION: UpstreamFailed,
+    grpc.StatusCode.ABORTED: UpstreamFailed,
+    grpc.StatusCode.OUT_OF_RANGE: UpstreamFailed,
+    grpc.StatusCode.UNIMPLEMENTED: UpstreamFailed,
+    grpc.StatusCode.INTERNAL: UpstreamFailed,
+    grpc.StatusCode.UNAVAILABLE: UpstreamUnavailable,
+    grpc.StatusCode.DATA_LOSS: UpstreamFailed,
+}
+"""What a status of a control call means to us; on inference calls Triton's status passes through instead."""
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+    # A restarted Triton is reachable again within a second, not after gRPC's default back-off of up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+_CHANNEL_CLOSED = "the connection to Triton has been closed"
+
+
+class TritonGrpc:
+    """`ports.GrpcUpstream` and `ports.ModelControl` over one HTTP/2 channel."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._channel = grpc.aio.insecure_channel(authority(host, port), options=_CHANNEL_OPTIONS)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._methods: dict[str, grpc.aio.UnaryUnaryMultiCallable] = {}
+
+    async def unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
+        """Pass a serialised message on; see `ports.GrpcUpstream.unary`."""
+        method = self._methods.get(call.method)
+        if method is None:
+            method = self._methods[call.method] = self._channel.unary_unary(call.method)
+        try:
+            return GrpcAnswer(await method(call.message, timeout=timeout_s, metadata=call.metadata), 0, "")
+        except grpc.aio.AioRpcError as exc:
+            trailing: GrpcMetadata = tuple(exc.trailing_metadata() or ())
+            return GrpcAnswer(b"", exc.code().value[0], exc.details() or "", trailing)
+        except (asyncio.CancelledError, grpc.aio.UsageError) as exc:
+            _reraise_own(exc)
+            return GrpcAnswer(b"", grpc.StatusCode.UNAVAILABLE.value[0], _CHANNEL_CLOSED)
+
+    async def is_live(self) -> bool:
+        try:
+            answer = await self._call("ServerLive", service_pb2.ServerLiveRequest(), 1.0)
+        except ControlPlaneError:
+            return False
+        return bool(answer.live)
+
+    async def index(self) -> list[ModelVersion]:
+        answer = await self._call("RepositoryIndex", service_pb2.RepositoryIndexRequest(), _CONTROL_TIMEOUT_S)
+        return [
+            ModelVersion(line.name, line.version, ModelState(line.state) if line.state else ModelState.UNAVAILABLE, line.reason)
+            for line in answer.models
+        ]
+
+    async def load(self, name: str, *, timeout_s: float) -> None:
+        await self._control("RepositoryModelLoad", service_pb2.RepositoryModelLoadRequest(model_name=name), timeout_s)
+
+    async def unload(self, name: str, *, timeout_s: float) -> None:
+        await self._control("RepositoryModelUnload", service_pb2.RepositoryModelUnloadRequest(model_name=name), timeout_s)
+
+    async def memory_bytes(self) -> dict[str, int]:
+        answer = await self._call("ModelStatistics", service_pb2.ModelStatisticsRequest(), _CONTROL_TIMEOUT_S)
+        return {line.name: sum(usage.byte_size for usage in line.memory_usage) for line in answer.model_stats if len(line.memory_usage) > 0}
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def _control(self, method: str, request: Any, timeout_s: float) -> None:
+        try:
+            await self._call(method, request, timeout_s)
+        except UpstreamFailed as exc:
+            raise ModelLoadFailed(str(exc)) from exc
+
+    async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
+        try:
+            return await getattr(self._stub, method)(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as exc:
+            raise STATUS_ERRORS[exc.code()](f"{method}: {exc.details()}") from exc
+        except (asyncio.CancelledError, grpc.aio.UsageError) as exc:
+            _reraise_own(exc)
+            raise UpstreamUnavailable(f"{method}: {_CHANNEL_CLOSED}") from exc
+
+
+def _reraise_own(error: BaseException) -> None:
+    """Raise a cancellation of the calling task on; grpc.aio raises one also when `close` ends a call under way."""
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        raise error

@@ -1,0 +1,37 @@
+"""The metrics port: our `tidegate_*` metrics, then Triton's own page as it is, so that existing dashboards keep working."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
+from control_plane.domain.errors import ControlPlaneError
+from control_plane.services.servers import Servers
+
+_log = logging.getLogger(__name__)
+
+_TEXT_FORMAT = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsPage:
+    """The application behind the metrics port."""
+
+    def __init__(self, *, render_own: Callable[[], bytes], servers: Servers) -> None:
+        self._render_own = render_own
+        self._servers = servers
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        """`GET /metrics`; without Triton's part while Triton cannot be asked."""
+        if request.target.partition(b"?")[0] != b"/metrics":
+            return make_answer(404, b"the page is at /metrics\n", content_type=b"text/plain")
+        if request.method not in (b"GET", b"HEAD"):
+            return make_answer(405, b"GET only\n", content_type=b"text/plain")
+        return make_answer(200, self._render_own() + await self._triton_page(), content_type=_TEXT_FORMAT)
+
+    async def _triton_page(self) -> bytes:
+        try:
+            return await self._servers.pick().metrics_text()
+        except ControlPlaneError as exc:
+            _log.warning("Triton's metrics are missing from the page: %s", exc)
+            return b""

@@ -1,0 +1,44 @@
+"""The only table from our errors to HTTP and gRPC; both front doors, the admin API and its OpenAPI document use it.
+
+Where Triton has a status for the same mistake it is Triton's: JSON that cannot be parsed is a 500 there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import grpc
+
+from control_plane.domain.errors import ControlPlaneError, ErrorCode
+
+_MAX_MESSAGE_CHARS = 600
+"""As gRPC's metadata may hold: 8 KiB, with up to twelve bytes to a character; a caller's own megabytes are not repeated to it."""
+
+
+class Status(NamedTuple):
+    http: int
+    grpc: grpc.StatusCode
+    retryable: bool
+    """Whether the same request may succeed when it is sent again later."""
+
+
+STATUS: dict[ErrorCode, Status] = {
+    ErrorCode.INVALID_ARGUMENT: Status(400, grpc.StatusCode.INVALID_ARGUMENT, False),
+    ErrorCode.UNPARSABLE: Status(500, grpc.StatusCode.INVALID_ARGUMENT, False),
+    ErrorCode.PAYLOAD_TOO_LARGE: Status(413, grpc.StatusCode.RESOURCE_EXHAUSTED, False),
+    ErrorCode.ROUTE_NOT_FOUND: Status(404, grpc.StatusCode.UNIMPLEMENTED, False),
+    ErrorCode.METHOD_NOT_ALLOWED: Status(405, grpc.StatusCode.UNIMPLEMENTED, False),
+    ErrorCode.MODEL_NOT_FOUND: Status(404, grpc.StatusCode.NOT_FOUND, False),
+    ErrorCode.LOAD_FAILED: Status(422, grpc.StatusCode.FAILED_PRECONDITION, False),
+    ErrorCode.NOT_SUPPORTED: Status(501, grpc.StatusCode.UNIMPLEMENTED, False),
+    ErrorCode.UPSTREAM_UNAVAILABLE: Status(503, grpc.StatusCode.UNAVAILABLE, True),
+    ErrorCode.UPSTREAM_FAILED: Status(502, grpc.StatusCode.INTERNAL, False),
+    ErrorCode.DEADLINE_EXCEEDED: Status(504, grpc.StatusCode.DEADLINE_EXCEEDED, True),
+    ErrorCode.STARTUP: Status(500, grpc.StatusCode.INTERNAL, False),
+}
+
+
+def message_of(error: ControlPlaneError) -> str:
+    """The error's text as a front door tells it."""
+    text = str(error)
+    return text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + " ..."

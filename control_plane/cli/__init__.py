@@ -1,0 +1,41 @@
+"""The command line: `tidegate serve | models | embed | doctor | config`."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from control_plane.cli import config, doctor, embed, models, serve
+from control_plane.domain.errors import ControlPlaneError
+
+app = typer.Typer(
+    help="Many models on NVIDIA Triton, behind one control plane.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command(name="serve")(serve.serve)
+app.add_typer(models.app, name="models")
+app.command(name="embed")(embed.embed)
+app.command(name="doctor")(doctor.doctor)
+app.add_typer(config.app, name="config")
+
+
+def main() -> None:
+    """Run the command; an error of ours is one line on standard error and exit status 1."""
+    try:
+        app()
+    except* ControlPlaneError as group:
+        for line in _messages(group):
+            Console(stderr=True).print(f"[bold red]error:[/] {line}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+def _messages(group: BaseExceptionGroup[BaseException]) -> list[str]:
+    found: list[str] = []
+    for error in group.exceptions:
+        found += _messages(error) if isinstance(error, BaseExceptionGroup) else [str(error).replace("[", "\\[")]
+    return found

@@ -1,0 +1,144 @@
+"""`tidegate doctor`: what this machine has and lacks for serving."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from control_plane.adapters.embedded_triton.shared_libraries import own_libpython
+from control_plane.adapters.listening import bind_tcp
+from control_plane.adapters.state_dir import read_endpoints
+from control_plane.cli.options import StateDirOption
+from control_plane.domain.errors import StartupError
+from control_plane.settings import Settings, load_settings
+
+_MIN_GLIBC = (2, 35)
+_MIN_DISK_BYTES = 2 * 2**30
+_MIN_SHARED_MEMORY_BYTES = 256 * 2**20
+
+
+class Verdict(Enum):
+    OK = "[green]ok[/]"
+    NOTE = "[yellow]note[/]"
+    MISSING = "[red]missing[/]"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding; `advice` says what to do when it is not OK."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+
+
+def doctor(state_dir: StateDirOption = None) -> None:
+    """Say what is there and what is missing; exit status 1 when serving cannot work."""
+    checks = list(run_checks(load_settings({"state_dir": state_dir})))
+    table = Table("check", "", "found", "what to do", box=None)
+    for check in checks:
+        table.add_row(check.name, check.verdict.value, check.found, check.advice)
+    Console(soft_wrap=True).print(table)
+    if any(check.verdict is Verdict.MISSING for check in checks):
+        raise typer.Exit(1)
+
+
+def run_checks(settings: Settings) -> Iterator[Check]:
+    """Every check, in the order in which they matter."""
+    yield _python()
+    yield _glibc()
+    yield _libpython()
+    yield _triton(settings.triton.cache_dir)
+    yield from _builds(settings.triton.model_repository)
+    yield from _ports(settings)
+    yield _disk(settings.process.state_dir)
+    yield _shared_memory()
+    yield _gpu()
+
+
+def _python() -> Check:
+    found = platform.python_version()
+    fits = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    return Check("Python", Verdict.OK if fits else Verdict.MISSING, found, "" if fits else "use Python 3.11, 3.12 or 3.13")
+
+
+def _glibc() -> Check:
+    library, found = platform.libc_ver()
+    fits = library == "glibc" and tuple(map(int, found.split("."))) >= _MIN_GLIBC
+    advice = "" if fits else "Triton's binary needs glibc 2.35: Debian 12, Ubuntu 22.04 or newer"
+    return Check("glibc", Verdict.OK if fits else Verdict.MISSING, f"{library} {found}".strip() or "none", advice)
+
+
+def _libpython() -> Check:
+    package = f"libpython{sys.version_info.major}.{sys.version_info.minor}"
+    own = own_libpython()
+    try:
+        ctypes.CDLL(str(own) if own else f"{package}.so.1.0")
+    except OSError:
+        return Check("libpython", Verdict.MISSING, f"no {package}.so.1.0", f"apt-get install {package} (Triton's Python stub links it)")
+    return Check("libpython", Verdict.OK, f"{package}.so.1.0")
+
+
+def _triton(cache_dir: Path) -> Check:
+    unpacked = sorted(path.name for path in cache_dir.glob("triton-*") if path.is_dir())
+    wheels = sorted(path.name for path in (cache_dir / "wheels").glob("nvidia_pytriton-*.whl"))
+    if not unpacked and not wheels:
+        return Check("embedded Triton", Verdict.MISSING, "not downloaded", "make setup")
+    return Check("embedded Triton", Verdict.OK, (unpacked or wheels)[-1])
+
+
+def _builds(repositories: list[Path]) -> Iterator[Check]:
+    for recipe in sorted(recipe for root in repositories for recipe in root.glob("*/build.py")):
+        built = any(recipe.parent.glob("[0-9]*/*"))
+        name = f"model {recipe.parent.name}"
+        yield Check(name, Verdict.OK, "built") if built else Check(name, Verdict.MISSING, "not built", "make models")
+
+
+def _ports(settings: Settings) -> Iterator[Check]:
+    if read_endpoints(settings.process.state_dir):
+        yield Check("ports", Verdict.OK, "tidegate is running")
+        return
+    gateway, admin = settings.gateway, settings.admin
+    ports = (
+        ("http", gateway.host, gateway.http_port),
+        ("grpc", gateway.host, gateway.grpc_port),
+        ("metrics", gateway.host, gateway.metrics_port),
+        ("admin", admin.admin_host, admin.admin_port),
+    )
+    for name, host, port in ports:
+        try:
+            bind_tcp(host, port, setting=f"--{name}-port").close()
+            yield Check(f"{name} port", Verdict.OK, f"{port} is free")
+        except StartupError as exc:
+            yield Check(f"{name} port", Verdict.MISSING, f"{port}", str(exc))
+
+
+def _disk(state_dir: Path) -> Check:
+    existing = next(path for path in (state_dir, *state_dir.resolve().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    fits = free >= _MIN_DISK_BYTES
+    return Check("disk", Verdict.OK if fits else Verdict.NOTE, f"{free / 2**30:.1f} GiB free", "" if fits else "2 GiB or more is safe")
+
+
+def _shared_memory() -> Check:
+    size = shutil.disk_usage("/dev/shm").total  # noqa: S108 - the mount itself is what is asked about
+    fits = size >= _MIN_SHARED_MEMORY_BYTES
+    advice = "" if fits else "Python backends exchange tensors there; 256 MiB or more (docker: --shm-size)"
+    return Check("shared memory", Verdict.OK if fits else Verdict.NOTE, f"{size / 2**20:.0f} MiB", advice)
+
+
+def _gpu() -> Check:
+    present = Path("/dev/nvidia0").exists()
+    return Check("GPU", Verdict.OK, "NVIDIA device present" if present else f"none on {socket.gethostname()}: models run on the CPU")

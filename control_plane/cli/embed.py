@@ -1,0 +1,60 @@
+"""`tidegate embed`: the main job in one line."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from control_plane.adapters.gateway_client import EmbeddingClient
+from control_plane.cli.options import StateDirOption, endpoint
+from control_plane.domain.errors import InvalidRequest
+
+_LINES_PER_REQUEST = 32
+_SHOWN = 4
+
+
+def embed(
+    text: Annotated[str | None, typer.Argument(help="The text to embed.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Embed every line of this file instead.")] = None,
+    model: Annotated[str, typer.Option(help="The embedding ensemble to ask.")] = "text_embedding",
+    url: Annotated[str | None, typer.Option(help="Gateway; found through the state folder by default.")] = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Turn text into an embedding and print its dimensions, first values and the time it took."""
+    if (text is None) == (file is None):
+        raise InvalidRequest('give one text, as in `tidegate embed "some text"`, or --file PATH')
+    client = EmbeddingClient(endpoint("http", state_dir, url))
+    started_s = time.perf_counter()
+    if file is not None:
+        count, first = _embed_lines(client, model, _read_lines(file))
+    else:
+        count, first = 1, client.embed([text or ""], model)[0]
+    elapsed_s = time.perf_counter() - started_s
+    client.close()
+    values = ", ".join(f"{value:.6f}" for value in first[:_SHOWN])
+    texts = f"{count} texts, " if file is not None else ""
+    Console(soft_wrap=True).print(f"{texts}{len(first)} dimensions: \\[{values}, ...] in {elapsed_s * 1000:.1f} ms", highlight=False)
+
+
+def _embed_lines(client: EmbeddingClient, model: str, lines: list[str]) -> tuple[int, list[float]]:
+    """How many were embedded, and the first one's embedding."""
+    first: list[float] = []
+    for start in track(range(0, len(lines), _LINES_PER_REQUEST), description="embedding", console=Console(stderr=True)):
+        embeddings = client.embed(lines[start : start + _LINES_PER_REQUEST], model)
+        first = first or embeddings[0]
+    return len(lines), first
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as exc:
+        raise InvalidRequest(f"--file {path} cannot be read as UTF-8 text: {exc}") from exc
+    if not lines:
+        raise InvalidRequest(f"--file {path} has no lines to embed")
+    return lines

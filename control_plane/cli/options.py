@@ -1,0 +1,22 @@
+"""Options that several commands share, and where a running `tidegate` is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from control_plane.adapters.state_dir import read_endpoints
+from control_plane.settings import load_settings
+
+StateDirOption = Annotated[Path | None, typer.Option("--state-dir", help="State folder of the tidegate to talk to.")]
+
+
+def endpoint(name: str, state_dir: Path | None, given: str | None) -> str:
+    """The URL of `name` (http, admin): as given, else as the running `tidegate` wrote it, else on its default port."""
+    if given:
+        return given.rstrip("/")
+    settings = load_settings({"state_dir": state_dir})
+    defaults = {"http": settings.gateway.http_port, "admin": settings.admin.admin_port}
+    return read_endpoints(settings.process.state_dir).get(name) or f"http://127.0.0.1:{defaults[name]}"

@@ -1,0 +1,61 @@
+"""`tidegate serve`: Triton, the gateway and the admin API, until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.console import Console
+
+from control_plane.adapters.logs import configure_logging
+from control_plane.app import Announce, App
+from control_plane.services.models import LoadFailure
+from control_plane.settings import Settings, load_settings
+
+_PORT_HELP = "0 chooses a free one"
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address of the data and metrics ports. \\[127.0.0.1]")] = None,
+    http_port: Annotated[int | None, typer.Option(help=f"{_PORT_HELP}. \\[8000]")] = None,
+    grpc_port: Annotated[int | None, typer.Option(help=f"{_PORT_HELP}. \\[8001]")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help=f"{_PORT_HELP}. \\[8002]")] = None,
+    admin_host: Annotated[str | None, typer.Option(help="Address of the admin API. \\[127.0.0.1]")] = None,
+    admin_port: Annotated[int | None, typer.Option(help=f"{_PORT_HELP}. \\[8080]")] = None,
+    model_repository: Annotated[list[Path] | None, typer.Option(help="Folder of models; repeatable. \\[the project's two]")] = None,
+    load: Annotated[list[str] | None, typer.Option(help="Model to load at start; repeatable, '*' for all. \\[text_embedding]")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Folder for everything a run writes. \\[.state]")] = None,
+    triton_url: Annotated[str | None, typer.Option(help="Attach to http://HOST:PORT\\[?grpc_port=N&metrics_port=N] instead.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="console or json. \\[console]")] = None,
+) -> None:
+    """Start Triton, load the models, and serve; every option is also a TIDEGATE_... variable."""
+    settings = load_settings(dict(locals()))
+    configure_logging(settings.process.log_format)
+    console = Console(stderr=settings.process.log_format == "json")
+    started_s = time.monotonic()
+    console.print(_opening_line(settings), highlight=False)
+
+    def announce(endpoints: Mapping[str, str], failures: list[LoadFailure]) -> None:
+        console.print(f"[bold green]ready[/] in {time.monotonic() - started_s:.1f} s", highlight=False)
+        for name, url in endpoints.items():
+            console.print(f"  {name:<8} {url}", highlight=False)
+        for failure in failures:
+            console.print(f"  [red]not loaded[/] {failure.name}: {failure.reason}", highlight=False, soft_wrap=True)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(settings, announce))
+
+
+async def _run(settings: Settings, announce: Announce) -> None:
+    await App(settings).run(announce)
+
+
+def _opening_line(settings: Settings) -> str:
+    if settings.triton.triton_url:
+        return f"attaching to the Triton at {settings.triton.triton_url} ..."
+    return "starting Triton and loading models ..."

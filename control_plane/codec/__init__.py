@@ -1,0 +1,1 @@
+"""Reads and writes what travels on the wire; pure functions over bytes, with no sockets and no clock."""

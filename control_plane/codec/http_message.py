@@ -1,0 +1,116 @@
+"""HTTP/1.1 messages as values, and the rules by which a request travels on to Triton.
+
+Called by the HTTP front door and by the HTTP adapter; knows no sockets. Hop-by-hop fields: RFC 9110, 7.6.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from control_plane.domain.errors import InvalidRequest
+
+Headers = list[tuple[bytes, bytes]]
+"""Field names keep the sender's case: Triton's header forwarding shows it to models."""
+
+_NOT_FORWARDED = frozenset(
+    (
+        b"connection",
+        b"content-length",
+        b"expect",
+        b"host",
+        b"http2-settings",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+
+_NEVER_HOP_BY_HOP = frozenset((b"inference-header-content-length",))
+"""Says how the body is read, so a caller that lists it in `Connection` must not get it stripped after it was checked."""
+
+
+@dataclass(slots=True)
+class HttpRequest:
+    """One request with its whole body, de-chunked."""
+
+    method: bytes
+    target: bytes
+    headers: Headers = field(default_factory=list)
+    body: bytes = b""
+
+    def header(self, lowercase_name: bytes) -> bytes | None:
+        """The first field of that name, or None."""
+        for name, value in self.headers:
+            if name.lower() == lowercase_name:
+                return value
+        return None
+
+    def single_header(self, lowercase_name: bytes) -> bytes | None:
+        """The only field of that name. Raises InvalidRequest when there are several: two parsers may take different ones."""
+        values = [value for name, value in self.headers if name.lower() == lowercase_name]
+        if len(values) > 1:
+            raise InvalidRequest(f"the header {lowercase_name.decode()} occurs {len(values)} times")
+        return values[0] if values else None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """One answer as it goes out: `head` ends with the empty line and frames `body` by Content-Length."""
+
+    status: int
+    head: bytes
+    body: bytes
+
+
+_REASONS = {
+    200: b"OK",
+    400: b"Bad Request",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    422: b"Unprocessable Content",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    501: b"Not Implemented",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+    504: b"Gateway Timeout",
+}
+
+
+def make_answer(status: int, body: bytes = b"", *, content_type: bytes = b"application/json", headers: Headers | None = None) -> HttpAnswer:
+    """An answer of our own, framed by Content-Length."""
+    lines = [b"HTTP/1.1 %d %b" % (status, _REASONS[status]), b"Content-Type: " + content_type, b"Content-Length: %d" % len(body)]
+    lines += [name + b": " + value for name, value in headers or ()]
+    return HttpAnswer(status, b"\r\n".join(lines) + b"\r\n\r\n", body)
+
+
+def with_header(answer: HttpAnswer, line: bytes) -> HttpAnswer:
+    """The same answer with one more header line."""
+    return HttpAnswer(answer.status, answer.head[:-2] + line + b"\r\n\r\n", answer.body)
+
+
+def upstream_bytes(request: HttpRequest, host: bytes) -> bytes:
+    """The request as it goes to Triton: end-to-end fields as they came, one unambiguous Content-Length."""
+    parts = [request.method, b" ", request.target, b" HTTP/1.1\r\nHost: ", host, b"\r\n"]
+    listed = _named_by_connection(request)
+    for name, value in request.headers:
+        lowered = name.lower()
+        if lowered not in _NOT_FORWARDED and lowered not in listed:
+            parts += (name, b": ", value, b"\r\n")
+    parts += (b"Content-Length: %d\r\n\r\n" % len(request.body), request.body)
+    return b"".join(parts)
+
+
+def _named_by_connection(request: HttpRequest) -> set[bytes]:
+    named: set[bytes] = set()
+    for name, value in request.headers:
+        if name.lower() == b"connection" and value.lower() not in (b"keep-alive", b"close"):
+            named.update(option.strip().lower() for option in value.split(b","))
+    return named - _NEVER_HOP_BY_HOP

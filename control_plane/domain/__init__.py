@@ -1,0 +1,1 @@
+"""Values and errors that every layer speaks; imports nothing of ours and does no I/O."""

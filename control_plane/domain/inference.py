@@ -1,0 +1,46 @@
+"""One inference call, whichever door it came through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from control_plane.domain.tensor import Tensor
+
+
+class Door(Enum):
+    """The protocol that a request came by, and by which it goes on to Triton."""
+
+    HTTP = "http"
+    GRPC = "grpc"
+
+
+class Outcome(Enum):
+    """How a request ended, as metrics tell it."""
+
+    ANSWERED = "answered"
+    """Triton answered with success."""
+    UPSTREAM_ERROR = "upstream_error"
+    """Triton answered with an error, which was passed through."""
+    MODEL_NOT_FOUND = "model_not_found"
+    """Triton has no such model or version."""
+    REFUSED = "refused"
+    """The door found the request invalid; Triton never saw it."""
+    UNAVAILABLE = "unavailable"
+    """No Triton could be asked."""
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    ABANDONED = "abandoned"
+    """The caller left before its answer was there."""
+    FAILED = "failed"
+    """The gateway itself failed: a defect, and logged as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class InferCall:
+    """A validated inference request; its payload stays with the door, which sends it on unchanged."""
+
+    model_name: str
+    model_version: str
+    """Empty: the version that the model's policy chooses."""
+    request_id: str
+    inputs: tuple[Tensor, ...]

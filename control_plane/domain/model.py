@@ -1,0 +1,52 @@
+"""Models as Triton's repository API speaks of them (extension_model_repository.md)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+MODEL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
+"""Names that are safe in a path, a label and Triton's control API (CVE-2025-23316 was a name that was not)."""
+
+
+class ModelState(Enum):
+    """Triton's states of one model version."""
+
+    UNAVAILABLE = "UNAVAILABLE"
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersion:
+    """One line of Triton's RepositoryIndex; `version` is empty for a model that was never loaded."""
+
+    name: str
+    version: str
+    state: ModelState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as the admin API shows it: its best version's state, and all versions Triton reports."""
+
+    name: str
+    state: ModelState
+    reason: str
+    versions: tuple[str, ...]
+    memory_bytes: int | None
+    """As Triton reports it; None where the backend does not say (only native ONNX Runtime and TensorRT do)."""
+
+
+_BEST_FIRST = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING, ModelState.UNAVAILABLE)
+
+
+def summarise(name: str, index: list[ModelVersion], memory_bytes: int | None = None) -> Model:
+    """Fold the index lines of one model into a `Model`; no line at all means it is not loaded."""
+    own = sorted((line for line in index if line.name == name), key=lambda line: _BEST_FIRST.index(line.state))
+    state, reason = (own[0].state, own[0].reason) if own else (ModelState.UNAVAILABLE, "")
+    ready = tuple(line.version for line in own if line.state is ModelState.READY)
+    return Model(name=name, state=state, reason=reason, versions=ready, memory_bytes=memory_bytes)

@@ -1,0 +1,54 @@
+"""Watches a Triton that somebody else runs (`--triton-url`), and reports whether requests can go there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from control_plane.domain.errors import StartupError
+from control_plane.ports import Upstream
+from control_plane.services.servers import Servers
+
+_log = logging.getLogger(__name__)
+
+_POLL_S = 1.0
+
+
+class Attachment:
+    """Stands where the supervisor stands for an embedded Triton."""
+
+    def __init__(
+        self, *, upstream: Upstream, servers: Servers, restore: Callable[[Upstream], Awaitable[object]], start_timeout_s: float
+    ) -> None:
+        self._upstream = upstream
+        self._servers = servers
+        self._restore = restore
+        self._start_timeout_s = start_timeout_s
+
+    async def run(self) -> None:
+        """Report up and down until cancelled. Raises StartupError when Triton is not live within the start timeout."""
+        try:
+            await self._wait_until_live()
+            while True:
+                await self._restore(self._upstream)
+                self._servers.up(self._upstream)
+                await self._wait_until_dead()
+                self._servers.down("the attached Triton does not answer")
+                _log.error("the attached Triton does not answer")
+                await self._wait_until_live(for_ever=True)
+        finally:
+            self._servers.down("the gateway is stopping")
+            await self._upstream.close()
+
+    async def _wait_until_live(self, *, for_ever: bool = False) -> None:
+        try:
+            async with asyncio.timeout(None if for_ever else self._start_timeout_s):
+                while not await self._upstream.control.is_live():
+                    await asyncio.sleep(_POLL_S / 4)
+        except TimeoutError as exc:
+            raise StartupError(f"no live Triton answered at --triton-url within {self._start_timeout_s:g} s; is it running there?") from exc
+
+    async def _wait_until_dead(self) -> None:
+        while await self._upstream.control.is_live():
+            await asyncio.sleep(_POLL_S)

@@ -1,0 +1,38 @@
+"""Which Triton requests go to, as the supervisor reports it; asked for by every request."""
+
+from __future__ import annotations
+
+import asyncio
+
+from control_plane.domain.errors import UpstreamUnavailable
+from control_plane.ports import Upstream
+
+
+class Servers:
+    """Holds the one server that is up, or why there is none."""
+
+    def __init__(self) -> None:
+        self._upstream: Upstream | None = None
+        self._reason = "Triton is starting"
+        self._is_up = asyncio.Event()
+
+    @property
+    def is_up(self) -> bool:
+        return self._upstream is not None
+
+    async def wait_until_up(self) -> None:
+        await self._is_up.wait()
+
+    def up(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._is_up.set()
+
+    def down(self, reason: str) -> None:
+        self._upstream, self._reason = None, reason
+        self._is_up.clear()
+
+    def pick(self) -> Upstream:
+        """The server for a request. Raises UpstreamUnavailable, with the reason, while there is none."""
+        if self._upstream is None:
+            raise UpstreamUnavailable(f"{self._reason}; try again shortly")
+        return self._upstream

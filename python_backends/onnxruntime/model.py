@@ -1,0 +1,51 @@
+"""The edge to Triton of backend `onnxruntime`: one object per instance, each with a session of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from python_backends.onnxruntime.adapt import decode_strings, with_scalars
+from python_backends.onnxruntime.auto_complete import complete, is_complete
+from python_backends.runtime.execution import GroupRunner, concatenate, group_by_shape, one_by_one
+from python_backends.runtime.model_config import parse_model_config
+from python_backends.runtime.session import find_model_file, open_session, open_session_to_describe, run_function
+from python_backends.runtime.signature import check_signature, read_signature
+from python_backends.runtime.triton import serve, version_directory
+
+
+class TritonPythonModel:
+    """Serves one ONNX file."""
+
+    @staticmethod
+    def auto_complete_config(auto_complete_model_config: Any) -> Any:
+        """Fill in what the configuration leaves open; Triton calls it once per load, in a stub of its own."""
+        # as_dict() is the object that Triton reads back; its setters cannot express `reshape`.
+        config = auto_complete_model_config.as_dict()
+        if not is_complete(config):
+            path = find_model_file(Path(pb_utils.get_model_dir()), config["default_model_filename"])
+            session = open_session_to_describe(path, parse_model_config(config))
+            config.update(complete(config, read_signature(session)))
+        return auto_complete_model_config
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Open the session and check the configuration against it; what it raises is the reason that Triton shows for the failed load."""
+        config = parse_model_config(json.loads(args["model_config"]))
+        path = find_model_file(version_directory(args), config.default_model_filename)
+        session = open_session(path, config, kind=args["model_instance_kind"], device_id=int(args["model_instance_device_id"]))
+        signature = read_signature(session)
+        check_signature(config, signature)
+        self._runner = GroupRunner(
+            run=with_scalars(run_function(session, config), config, signature),
+            plan=group_by_shape if config.max_batch_size else one_by_one,
+            assemble=concatenate,
+            output_names=[tensor.name for tensor in config.outputs],
+            scheduler_drops_cancelled=config.uses_dynamic_batching,
+        )
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """One response per request."""
+        return serve(requests, self._runner.execute, prepare=decode_strings)

@@ -1,0 +1,30 @@
+"""Errors of the Python backends; `triton.py` has the only table from them to Triton's status codes.
+
+BackendError
+├── ConfigError         the model cannot be loaded: its configuration, its file and this machine do not fit together
+├── RequestError        this request cannot be answered as it is; the model is fine
+├── RequestCancelled    the client has gone away; nobody reads the answer
+└── ExecutionError      the model failed on a request that looked right
+"""
+
+from __future__ import annotations
+
+
+class BackendError(Exception):
+    """Root of what a backend raises on purpose; its text is shown to the caller."""
+
+
+class ConfigError(BackendError):
+    """The model cannot be loaded as it is configured."""
+
+
+class RequestError(BackendError):
+    """The request is wrong: its content cannot be used."""
+
+
+class RequestCancelled(BackendError):
+    """The client has cancelled the request."""
+
+
+class ExecutionError(BackendError):
+    """The model failed while it ran."""

@@ -1,0 +1,27 @@
+"""The edge to Triton of backend `text_tokenizer`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from python_backends.runtime.execution import Answer, InferenceRequest
+from python_backends.runtime.model_config import parse_model_config
+from python_backends.runtime.triton import serve, version_directory
+from python_backends.text_tokenizer.tokenizer import load_tokenizer
+
+
+class TritonPythonModel:
+    """Tokenizes texts."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the tokenizer; what it raises is the reason that Triton shows for the failed load."""
+        self._tokenizer = load_tokenizer(version_directory(args), parse_model_config(json.loads(args["model_config"])))
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """One response per request."""
+        return serve(requests, self._tokenize)
+
+    def _tokenize(self, requests: Sequence[InferenceRequest]) -> list[Answer]:
+        return self._tokenizer.tokenize([request.inputs["TEXT"] for request in requests])

@@ -1,0 +1,84 @@
+"""Tokenize the texts of many requests in one go; each request is padded only as far as its own longest text.
+
+The next step batches requests of any lengths, so padding here to a common length would only be computed on and thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+
+from python_backends.runtime.errors import ConfigError, RequestError
+from python_backends.runtime.execution import Answer, Array, Tensors
+from python_backends.runtime.model_config import ModelConfig
+from python_backends.runtime.text import decode_utf8
+
+DEFAULT_FILENAME = "tokenizer.json"
+
+# `max_seq_length` in all-MiniLM-L6-v2's sentence_bert_config.json, with which its published scores were made; its tokenizer.json says 128.
+DEFAULT_MAX_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TextTokenizer:
+    """A tokenizer that truncates but does not pad; this package pads, with `pad_id`, to a multiple of `pad_to_multiple_of` tokens."""
+
+    tokenizer: Tokenizer
+    pad_id: int
+    pad_to_multiple_of: int
+
+    def tokenize(self, requests: Sequence[Array]) -> list[Answer]:
+        """One answer per TEXT [batch, 1]: INPUT_IDS and ATTENTION_MASK INT64 [batch, length], or RequestError where a text is not UTF-8."""
+        texts = [_decode(request) for request in requests]
+        encodings = iter(self.tokenizer.encode_batch_fast([text for request in texts if isinstance(request, list) for text in request]))
+        return [self._pad([next(encodings) for _ in request]) if isinstance(request, list) else request for request in texts]
+
+    def _pad(self, encodings: Sequence[Encoding]) -> Tensors:
+        longest = max(len(encoding) for encoding in encodings)
+        shape = (len(encodings), -(-longest // self.pad_to_multiple_of) * self.pad_to_multiple_of)
+        input_ids = np.full(shape, self.pad_id, dtype=np.int64)
+        attention_mask = np.zeros(shape, dtype=np.int64)
+        for row, encoding in enumerate(encodings):
+            input_ids[row, : len(encoding)] = encoding.ids
+            attention_mask[row, : len(encoding)] = 1
+        return {"INPUT_IDS": input_ids, "ATTENTION_MASK": attention_mask}
+
+
+def load_tokenizer(version_directory: Path, config: ModelConfig) -> TextTokenizer:
+    """Load the version's tokenizer file with the configuration's limits.
+
+    Raises:
+        ConfigError: The file is missing or not a tokenizer, or a limit makes no sense.
+    """
+    path = version_directory / (config.default_model_filename or DEFAULT_FILENAME)
+    max_tokens = _at_least(config, "max_tokens", default=DEFAULT_MAX_TOKENS, minimum=3)
+    pad_to_multiple_of = _at_least(config, "pad_to_multiple_of", default=1, minimum=1)
+    if not path.is_file():
+        raise ConfigError(f"unable to find '{path}'")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as exc:
+        # The library raises plain Exception.
+        raise ConfigError(f"model '{config.name}': '{path}' is not a tokenizer.json: {exc}") from exc
+    pad_id = tokenizer.padding["pad_id"] if tokenizer.padding else 0
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_tokens)
+    return TextTokenizer(tokenizer, pad_id, pad_to_multiple_of)
+
+
+def _at_least(config: ModelConfig, key: str, *, default: int, minimum: int) -> int:
+    value = config.integer(key, default)
+    if value < minimum:
+        raise ConfigError(f"model '{config.name}': parameter '{key}' must be at least {minimum}, not {value}")
+    return value
+
+
+def _decode(request: Array) -> list[str] | RequestError:
+    try:
+        return decode_utf8(request, "TEXT")
+    except RequestError as exc:
+        return exc

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from control_plane.domain.inference import Door, Outcome
+
+
+class Recorded(NamedTuple):
+    model_name: str
+    door: Door
+    outcome: Outcome
+    duration_s: float
+
+
+@dataclass
+class FakeRecorder:
+    """`ports.RequestRecorder`."""
+
+    records: list[Recorded] = field(default_factory=list)
+
+    def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float) -> None:
+        self.records.append(Recorded(model_name, door, outcome, duration_s))
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [each.outcome for each in self.records]

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from control_plane.adapters.embedded_triton.command import (
+    TritonFolders,
+    choose_endpoints,
+    require_bash,
+    shm_prefix,
+    triton_command,
+    triton_environment,
+    triton_folders,
+)
+from control_plane.adapters.embedded_triton.installation import TritonInstallation
+from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.errors import StartupError
+
+INSTALLATION = TritonInstallation(Path("/t/tritonserver"), Path("/t/python"), Path("/t/caches"), Path("/t/libs"))
+ENDPOINTS = TritonEndpoints(host="127.0.0.1", http_port=1, grpc_port=2, metrics_port=3)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> TritonFolders:
+    found = triton_folders(tmp_path)
+    found.root.mkdir()
+    return found
+
+
+def flags(folders: TritonFolders, *, config_name: str = "", load_timeout_s: float = 300.0) -> dict[str, str]:
+    command = triton_command(INSTALLATION, folders=folders, endpoints=ENDPOINTS, load_timeout_s=load_timeout_s, config_name=config_name)
+    assert command[0] == "/t/tritonserver"
+    return dict(each.removeprefix("--").replace("backend-config=python,", "").split("=", 1) for each in command[1:])  # type: ignore[misc]
+
+
+def test_flags(folders: TritonFolders) -> None:
+    assert flags(folders) == {
+        "model-repository": str(folders.root / "repository"),
+        "backend-directory": str(folders.root / "backends"),
+        "model-control-mode": "explicit",
+        "strict-readiness": "false",
+        "exit-timeout-secs": "3",
+        "log-format": "ISO8601",
+        "http-address": "127.0.0.1",
+        "grpc-address": "127.0.0.1",
+        "metrics-address": "127.0.0.1",
+        "http-port": "1",
+        "grpc-port": "2",
+        "metrics-port": "3",
+        "shm-region-prefix-name": shm_prefix(folders.root),
+        "stub-timeout-seconds": "300",
+    }
+
+
+def test_a_config_name_is_passed_on(folders: TritonFolders) -> None:
+    assert flags(folders, config_name="gpu")["model-config-name"] == "gpu"
+
+
+@pytest.mark.parametrize(("load_timeout_s", "stub_timeout"), [(0.2, "1"), (59.6, "60"), (3600.0, "3600")])
+def test_stubs_may_take_as_long_as_a_load(folders: TritonFolders, load_timeout_s: float, stub_timeout: str) -> None:
+    assert flags(folders, load_timeout_s=load_timeout_s)["stub-timeout-seconds"] == stub_timeout
+
+
+def test_the_environment_is_inherited_less_our_settings() -> None:
+    inherited = {"PATH": "/usr/bin", "HOME": "/root", "OMP_NUM_THREADS": "2", "TIDEGATE_TOKEN": "secret", "TIDEGATE_HOST": "x"}
+    environment = triton_environment(inherited, libraries=Path("/s/lib"))
+    assert environment == {
+        "HOME": "/root",
+        "OMP_NUM_THREADS": "2",
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin",
+        "LD_LIBRARY_PATH": "/s/lib",
+    }
+    assert inherited["TIDEGATE_TOKEN"] == "secret"
+
+
+def test_the_environments_python_comes_first_on_the_path() -> None:
+    path = triton_environment({}, libraries=Path("/s/lib"))["PATH"]
+    found = shutil.which("python3", path=path)
+    assert found is not None
+    assert Path(found).parent == Path(sys.executable).parent
+    assert shutil.which("bash", path=path) is not None
+
+
+def test_a_library_path_of_the_users_still_counts_after_ours() -> None:
+    environment = triton_environment({"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"}, libraries=Path("/s/lib"))
+    assert environment["LD_LIBRARY_PATH"] == "/s/lib:/usr/local/cuda/lib64"
+
+
+def test_ports_are_free_distinct_and_on_loopback() -> None:
+    chosen = choose_endpoints()
+    ports = {chosen.http_port, chosen.grpc_port, chosen.metrics_port}
+    assert len(ports) == 3
+    for port in ports:
+        assert port is not None
+        with socket.socket() as probe:
+            probe.bind((chosen.host, port))
+
+
+def test_each_start_chooses_anew() -> None:
+    assert len({choose_endpoints().http_port for _ in range(20)}) > 1
+
+
+def test_the_prefix_is_the_same_for_one_folder_and_starts_no_others(tmp_path: Path) -> None:
+    one, other = tmp_path / "a", tmp_path / "ab"
+    one.mkdir()
+    other.mkdir()
+    assert shm_prefix(one) == shm_prefix(one)
+    assert not shm_prefix(one).startswith(shm_prefix(other))
+    assert shm_prefix(one).endswith("_")
+
+
+def test_the_same_path_in_another_container_has_another_prefix(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    before = shm_prefix(folder)
+    folder.rename(tmp_path / "kept")
+    folder.mkdir()
+    assert shm_prefix(folder) != before
+
+
+@pytest.mark.parametrize("name", ["my state", "a'b", "a$(b)", "a;b", "a&b", "a\tb", "a(1)"])
+def test_a_state_folder_that_would_break_the_stubs_shell_command_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StartupError, match="Triton cannot run Python models under a path with"):
+        triton_folders(tmp_path / name)
+
+
+def test_a_relative_or_unusual_state_folder_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert triton_folders(Path(".state/jürgen-1.0_x@y")).root == tmp_path / ".state/jürgen-1.0_x@y/triton"
+
+
+def test_bash_is_required(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match="install the package bash"):
+        require_bash({"PATH": str(tmp_path)})
+    (tmp_path / "bash").touch(mode=0o755)
+    require_bash({"PATH": str(tmp_path)})

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from control_plane.adapters.triton import Triton
+from control_plane.codec.http_message import HttpRequest
+from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.errors import UpstreamUnavailable
+from tests.aio import run
+from tests.unit.adapters.scripted_triton import Exchange, ScriptedTriton, scripted_triton
+
+PAGE = b"nv_inference_count 7\n"
+
+
+async def page_of(status: bytes, port: int | None = None) -> bytes:
+    """What `metrics_text` makes of one answer of Triton's metrics port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(PAGE), PAGE))
+        closed.set_result(await reader.read())
+        writer.close()
+
+    closed: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        triton = Triton(TritonEndpoints("127.0.0.1", 1, 1, server.sockets[0].getsockname()[1]), max_connections=1)
+        try:
+            return await triton.metrics_text()
+        finally:
+            assert await closed == b"", "its connection stays open and would hold up Triton's exit"
+            await triton.close()
+
+
+def test_metrics_are_tritons_page() -> None:
+    assert run(page_of(b"200 OK")) == PAGE
+
+
+def test_metrics_that_triton_refuses_are_unavailable() -> None:
+    with pytest.raises(UpstreamUnavailable, match=r"metrics at http://127.0.0.1:.* cannot be read"):
+        run(page_of(b"503 Service Unavailable"))
+
+
+def test_metrics_without_anybody_there_are_unavailable() -> None:
+    async def main() -> None:
+        triton = Triton(TritonEndpoints("127.0.0.1", 1, 1, 1), max_connections=1)
+        with pytest.raises(UpstreamUnavailable):
+            await triton.metrics_text()
+        await triton.close()
+
+    run(main())
+
+
+def test_no_metrics_port_is_no_metrics() -> None:
+    async def main() -> None:
+        triton = Triton(TritonEndpoints("127.0.0.1", 1, 1, None), max_connections=1)
+        assert await triton.metrics_text() == b""
+        await triton.close()
+
+    run(main())
+
+
+def test_closing_it_closes_both_doors() -> None:
+    async def hold(exchange: Exchange) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def main(server: ScriptedTriton) -> None:
+        triton = Triton(TritonEndpoints("127.0.0.1", server.port, 1, None), max_connections=1)
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(_failure(triton))
+            await server.arrivals.get()
+            await triton.close()
+        assert isinstance(task.result(), UpstreamUnavailable)
+        with pytest.raises(UpstreamUnavailable):
+            await triton.control.index()
+        await server.wait_until_open(0)
+
+    async def with_server() -> None:
+        async with scripted_triton(hold) as server:
+            await main(server)
+
+    run(with_server())
+
+
+async def _failure(triton: Triton) -> BaseException | None:
+    try:
+        await triton.http.send(HttpRequest(b"GET", b"/v2"), timeout_s=20)
+    except UpstreamUnavailable as exc:
+        return exc
+    return None

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from control_plane.api.metrics import MetricsPage
+from control_plane.codec.http_message import HttpAnswer, HttpRequest
+from control_plane.domain.errors import UpstreamUnavailable
+from control_plane.services.servers import Servers
+from tests.aio import run
+from tests.fakes import FakeUpstream
+
+OWN = b"tidegate_triton_up 1\n"
+
+
+def ask(upstream: FakeUpstream | None, method: bytes = b"GET", target: bytes = b"/metrics") -> HttpAnswer:
+    servers = Servers()
+    if upstream is not None:
+        servers.up(upstream)
+    return run(MetricsPage(render_own=lambda: OWN, servers=servers).answer(HttpRequest(method, target)))
+
+
+@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
+@pytest.mark.parametrize("target", [b"/metrics", b"/metrics?name[]=x"])
+def test_our_own_then_tritons(method: bytes, target: bytes) -> None:
+    answer = ask(FakeUpstream(metrics=b"nv_inference_count 7\n"), method, target)
+    assert (answer.status, answer.body) == (200, OWN + b"nv_inference_count 7\n")
+    assert b"\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n" in answer.head
+
+
+@pytest.mark.parametrize("upstream", [None, FakeUpstream(metrics=UpstreamUnavailable("refused"))], ids=["no triton", "triton fails"])
+def test_without_tritons_part_ours_is_still_there(upstream: FakeUpstream | None, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        answer = ask(upstream)
+    assert (answer.status, answer.body) == (200, OWN)
+    assert "Triton's metrics are missing" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        (b"GET", b"/", 404),
+        (b"GET", b"/metrics/", 404),
+        (b"GET", b"/v2/health/live", 404),
+        (b"POST", b"/metrics", 405),
+        (b"DELETE", b"/x", 404),
+    ],
+)
+def test_nothing_else(method: bytes, target: bytes, status: int) -> None:
+    assert ask(FakeUpstream(), method, target).status == status

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import grpc
+import pytest
+
+from control_plane.adapters.triton_grpc import STATUS_ERRORS
+from control_plane.api.status import STATUS, message_of
+from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ErrorCode, InvalidRequest, UpstreamFailed, UpstreamUnavailable
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_every_code_is_mapped_to_an_error_status(code: ErrorCode) -> None:
+    status = STATUS[code]
+    assert HTTPStatus(status.http) >= 400
+    assert status.grpc is not grpc.StatusCode.OK
+    assert isinstance(status.retryable, bool)
+
+
+def test_nothing_else_is_mapped() -> None:
+    assert STATUS.keys() == set(ErrorCode)
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_only_what_may_pass_by_itself_is_retryable(code: ErrorCode) -> None:
+    assert STATUS[code].retryable is (STATUS[code].http in (503, 504))
+
+
+@pytest.mark.parametrize("status", [status for status in grpc.StatusCode if status is not grpc.StatusCode.OK])
+def test_every_status_of_a_control_call_has_an_error(status: grpc.StatusCode) -> None:
+    expected: type[ControlPlaneError] = UpstreamFailed
+    if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        expected = UpstreamUnavailable
+    elif status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        expected = DeadlineExceeded
+    assert STATUS_ERRORS[status] is expected
+
+
+def test_ok_is_no_error() -> None:
+    assert grpc.StatusCode.OK not in STATUS_ERRORS
+
+
+def test_a_message_is_cut_to_what_grpc_metadata_can_hold() -> None:
+    assert message_of(InvalidRequest("short")) == "short"
+    text = message_of(InvalidRequest("\U0001f600" * 10_000))
+    assert text.endswith(" ...")
+    assert len(text.encode()) * 3 < 8192  # gRPC percent-encodes each byte

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+import zlib
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control_plane.codec.content_encoding import decode_body
+from control_plane.domain.errors import InvalidRequest, NotSupported, PayloadTooLarge
+
+LIMIT = 1000
+
+
+@pytest.mark.parametrize("encoding", [b"", b"identity", b"Identity", b" identity "])
+def test_identity_is_the_body_itself(encoding: bytes) -> None:
+    body = b"x" * 5000  # its limit is the door's, not this one's
+    assert decode_body(body, encoding, max_bytes=LIMIT) is body
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"GZIP", b" gzip ", b"x-gzip", b"deflate"])
+@given(body=st.binary(max_size=LIMIT))
+def test_both_formats_round_trip_under_every_name(encoding: bytes, body: bytes) -> None:
+    assert decode_body(gzip.compress(body), encoding, max_bytes=LIMIT) == body
+    assert decode_body(zlib.compress(body), encoding, max_bytes=LIMIT) == body
+
+
+@pytest.mark.parametrize(("size", "fits"), [(LIMIT - 1, True), (LIMIT, True), (LIMIT + 1, False)])
+def test_the_limit_is_on_the_decoded_size(size: int, fits: bool) -> None:
+    body = gzip.compress(b"x" * size)
+    if fits:
+        assert decode_body(body, b"gzip", max_bytes=LIMIT) == b"x" * size
+    else:
+        with pytest.raises(PayloadTooLarge, match="1000 bytes"):
+            decode_body(body, b"gzip", max_bytes=LIMIT)
+
+
+def test_a_bomb_costs_no_more_memory_than_the_limit() -> None:
+    bomb = gzip.compress(bytes(200 * 2**20), 9)  # 200 KB that become 200 MiB
+    tracemalloc.start()
+    with pytest.raises(PayloadTooLarge):
+        decode_body(bomb, b"gzip", max_bytes=2**20)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * 2**20
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"not compressed at all", id="garbage"),
+        pytest.param(gzip.compress(b"hello")[:-1], id="cut off in its trailer"),
+        pytest.param(gzip.compress(b"hello" * 50)[:-12], id="cut off in its data"),
+        pytest.param(gzip.compress(b"hello")[:5], id="cut off in its header"),
+        pytest.param(gzip.compress(b"hello") + b"x", id="followed by something"),
+        pytest.param(gzip.compress(b"hello") + gzip.compress(b"world"), id="two members, of which Triton reads one"),
+        pytest.param(gzip.compress(b"hello")[:-8] + b"\0" * 8, id="a wrong checksum"),
+        pytest.param(zlib.compress(b"hello")[2:-4], id="raw deflate without its header"),
+    ],
+)
+@pytest.mark.parametrize("encoding", [b"gzip", b"deflate"])
+def test_refuses_what_is_not_one_whole_stream(body: bytes, encoding: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        decode_body(body, encoding, max_bytes=LIMIT)
+
+
+@pytest.mark.parametrize("encoding", [b"br", b"zstd", b"compress", b"gzip, gzip", b"gzip,identity", b"gz\xffip", b"*"])
+def test_refuses_what_it_cannot_undo(encoding: bytes) -> None:
+    with pytest.raises(NotSupported, match="gzip, deflate and identity are"):
+        decode_body(gzip.compress(b"x"), encoding, max_bytes=LIMIT)
+
+
+@given(body=st.binary(max_size=300), prefix=st.sampled_from([b"", b"\x1f\x8b\x08\x00", b"\x78\x9c"]))
+def test_any_bytes_end_in_an_answer(body: bytes, prefix: bytes) -> None:
+    with suppress(InvalidRequest, PayloadTooLarge):
+        assert len(decode_body(prefix + body, b"gzip", max_bytes=LIMIT)) <= LIMIT

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control_plane.codec.http_answer import AnswerError, AnswerReader
+from control_plane.codec.http_message import HttpAnswer
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-A: b\r\nContent-Length: 5\r\n\r\n"
+ANSWER = HttpAnswer(200, HEAD, b"hello")
+
+
+def feed(*pieces: bytes) -> HttpAnswer | None:
+    reader, answer = AnswerReader(), None
+    for piece in pieces:
+        assert answer is None, "it was whole before the last piece"
+        answer = reader.feed(piece)
+    return answer
+
+
+def test_one_piece() -> None:
+    assert feed(HEAD + b"hello") == ANSWER
+
+
+def test_byte_by_byte() -> None:
+    assert feed(*(bytes([byte]) for byte in HEAD + b"hello")) == ANSWER
+
+
+@given(cuts=st.sets(st.integers(1, len(HEAD) + 4)))
+def test_any_pieces_give_the_same_answer(cuts: set[int]) -> None:
+    whole = HEAD + b"hello"
+    edges = [0, *sorted(cuts), len(whole)]
+    assert feed(*(whole[a:b] for a, b in pairwise(edges))) == ANSWER
+
+
+@given(status=st.integers(100, 599), body=st.binary(max_size=50), reason=st.text("abc ", max_size=5))
+def test_head_and_body_are_kept_byte_for_byte(status: int, body: bytes, reason: str) -> None:
+    head = f"HTTP/1.1 {status} {reason}\r\ncOnTeNt-LeNgTh:\t{len(body)} \r\nx: Y\r\n\r\n".encode()
+    assert feed(head + body) == HttpAnswer(status, head, body)
+
+
+@pytest.mark.parametrize(
+    ("line", "closes"),
+    [
+        (b"", False),
+        (b"Connection: close\r\n", True),
+        (b"CONNECTION:close\r\n", True),
+        (b"Connection: keep-alive\r\n", False),
+        (b"X: close\r\n", False),
+    ],
+)
+def test_tells_whether_triton_closes(line: bytes, closes: bool) -> None:
+    reader = AnswerReader()
+    assert reader.feed(b"HTTP/1.1 200 OK\r\n" + line + b"Content-Length: 0\r\n\r\n") is not None
+    assert reader.closes is closes
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\n", id="no length"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", id="chunked"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", id="a negative length"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 5x\r\n\r\nhello", id="a length with letters"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", id="a length of 5000 digits"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nX-Content-Length: 5\r\n\r\nhello", id="another field that ends so"),
+        pytest.param(b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello", id="HTTP/1.0"),
+        pytest.param(b"HTTP/1.1 2000 OK\r\nContent-Length: 5\r\n\r\nhello", id="a status of four digits"),
+        pytest.param(b"SSH-2.0-OpenSSH\r\n\r\n", id="another protocol"),
+        pytest.param(HEAD + b"hello!", id="more than announced"),
+        pytest.param(HEAD + b"hello" + HEAD, id="a second answer"),
+        pytest.param(b"x" * (64 * 1024 + 1), id="a head without an end"),
+    ],
+)
+def test_refuses(raw: bytes) -> None:
+    with pytest.raises(AnswerError):
+        feed(raw)
+
+
+@given(raw=st.binary(max_size=100), prefix=st.sampled_from([b"", HEAD, HEAD[:-2], b"HTTP/1.1 200 OK\r\nContent-Length: "]))
+def test_any_bytes_are_an_answer_unfinished_or_an_error(raw: bytes, prefix: bytes) -> None:
+    try:
+        answer = feed(prefix + raw)
+    except AnswerError:
+        return
+    assert answer is None or answer.head + answer.body == prefix + raw

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from control_plane import settings as module
+from control_plane.domain.endpoints import TritonEndpoints, authority
+from control_plane.domain.errors import StartupError
+from control_plane.settings import Settings, effective, load_settings, parse_triton_url
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the machine sets must not decide a test."""
+    for name in list(module.os.environ):
+        if name.upper().startswith("TIDEGATE_"):
+            monkeypatch.delenv(name)
+
+
+def value_of(name: str, settings: Settings) -> object:
+    return effective(settings)[name]
+
+
+def test_defaults_are_tritons_own_ports_on_loopback() -> None:
+    settings = load_settings()
+    gateway = settings.gateway
+    assert (gateway.host, gateway.http_port, gateway.grpc_port, gateway.metrics_port) == ("127.0.0.1", 8000, 8001, 8002)
+    assert (settings.admin.admin_host, settings.admin.admin_port) == ("127.0.0.1", 8080)
+    assert settings.triton.load is None
+    assert settings.triton.triton_url == ""
+
+
+def test_a_variable_overrides_the_default_and_a_flag_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_HTTP_PORT", "9000")
+    assert load_settings().gateway.http_port == 9000
+    assert load_settings({"http_port": None}).gateway.http_port == 9000
+    assert load_settings({"http_port": 0}).gateway.http_port == 0
+    assert load_settings({"http_port": 0}).gateway.grpc_port == 8001
+
+
+def test_an_empty_variable_counts_as_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_HTTP_PORT", "")
+    assert load_settings().gateway.http_port == 8000
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "name", "expected"),
+    [
+        ("TIDEGATE_LOAD", "a, b,,c ", "load", ["a", "b", "c"]),
+        ("TIDEGATE_LOAD", "*", "load", ["*"]),
+        ("TIDEGATE_MODEL_REPOSITORY", "/a,/b c", "model_repository", [Path("/a"), Path("/b c")]),
+        ("TIDEGATE_STATE_DIR", "/x", "state_dir", Path("/x")),
+        ("TIDEGATE_LOG_FORMAT", "json", "log_format", "json"),
+        ("TIDEGATE_DRAIN_TIMEOUT_S", "0", "drain_timeout_s", 0.0),
+        ("TIDEGATE_REQUEST_TIMEOUT_S", "0.5", "request_timeout_s", 0.5),
+    ],
+)
+def test_variables_are_read_as(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, name: str, expected: object) -> None:
+    monkeypatch.setenv(variable, value)
+    assert value_of(name, load_settings()) == expected
+
+
+@pytest.mark.parametrize("name", ["TIDEGATE_HTPP_PORT", "TIDEGATE_", "TIDEGATE_GATEWAY__HOST", "tidegate_htpp_port"])
+def test_an_unknown_variable_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(StartupError, match=f"unknown setting {name};"):
+        load_settings()
+
+
+def test_all_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_B", "1")
+    monkeypatch.setenv("TIDEGATE_A", "1")
+    with pytest.raises(StartupError, match="TIDEGATE_A, TIDEGATE_B"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("http_port", "eighty"),
+        ("http_port", "-1"),
+        ("admin_port", "65536"),
+        ("max_body_bytes", "10"),
+        ("max_connections", "0"),
+        ("request_timeout_s", "0"),
+        ("request_timeout_s", "nan"),
+        ("request_timeout_s", "inf"),
+        ("load_timeout_s", "inf"),
+        ("start_timeout_s", "-1"),
+        ("drain_timeout_s", "inf"),
+        ("drain_timeout_s", "-0.1"),
+        ("log_format", "xml"),
+    ],
+)
+def test_a_bad_value_is_refused_by_flag_and_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    variable = f"TIDEGATE_{name.upper()}"
+    flag = "--" + name.replace("_", "-")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(StartupError, match=rf"{flag} \({variable}\): .*{value}"):
+        load_settings()
+    monkeypatch.delenv(variable)
+    with pytest.raises(StartupError, match=flag):
+        load_settings({name: value})
+
+
+def test_bad_values_of_one_group_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_HTTP_PORT", "x")
+    monkeypatch.setenv("TIDEGATE_GRPC_PORT", "y")
+    with pytest.raises(StartupError, match=r"--http-port.*; --grpc-port"):
+        load_settings()
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_settings().gateway.http_port = 1
+
+
+def test_effective_lists_every_setting_once() -> None:
+    settings = load_settings()
+    groups = (settings.process, settings.gateway, settings.admin, settings.triton)
+    assert len(effective(settings)) == sum(len(type(group).model_fields) for group in groups)
+    assert not any(isinstance(value, SecretStr) for value in effective(settings).values())
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoints"),
+    [
+        ("http://h:9000", TritonEndpoints("h", 9000, 9001, 9002)),
+        ("http://h:9000/", TritonEndpoints("h", 9000, 9001, 9002)),
+        ("http://h", TritonEndpoints("h", 8000, 8001, 8002)),
+        ("http://H:1", TritonEndpoints("h", 1, 2, 3)),
+        ("http://h:9000?grpc_port=7", TritonEndpoints("h", 9000, 7, 9002)),
+        ("http://h:9000?metrics_port=8&grpc_port=7", TritonEndpoints("h", 9000, 7, 8)),
+        ("http://127.0.0.1:9000", TritonEndpoints("127.0.0.1", 9000, 9001, 9002)),
+        ("http://[::1]:9000", TritonEndpoints("::1", 9000, 9001, 9002)),
+    ],
+)
+def test_triton_url(url: str, endpoints: TritonEndpoints) -> None:
+    assert parse_triton_url(url) == endpoints
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "h:9000",
+        "localhost",
+        "https://h:9000",
+        "grpc://h:9001",
+        "http://",
+        "http://:9000",
+        "http://h:x",
+        "http://h:70000",
+        "http://h:9000/v2",
+        "http://h:9000?port=1",
+        "http://h:9000?grpc_port=x",
+        "http://h:9000?grpc_port=70000",
+        "http://h:9000?metrics_port=0",
+        "http://h:9000?grpc_port=-1",
+        "http://h:9000?grpc_port",
+        "http://h:65535",
+        "http://user:secret@h:9000",
+        "http://h:9000#x",
+        "http://[::1:9000",
+    ],
+)
+def test_a_wrong_triton_url_is_refused_and_repeated(url: str) -> None:
+    with pytest.raises(StartupError) as caught:
+        parse_triton_url(url)
+    assert f"--triton-url {url!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("host", "written"), [("h", "h:1"), ("127.0.0.1", "127.0.0.1:1"), ("::1", "[::1]:1")])
+def test_authority(host: str, written: str) -> None:
+    assert authority(host, 1) == written

@@ -1,0 +1,119 @@
+"""The HTTP door on a real socket, with the real service behind it and a fake Triton; and a client that hides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from control_plane.adapters.listening import bind_tcp
+from control_plane.api.http_server import HttpLimits, HttpServer
+from control_plane.api.v2_http import V2Http, render_error
+from control_plane.services.inference import InferenceService
+from control_plane.services.servers import Servers
+from tests.fakes import FakeRecorder, FakeUpstream
+
+LIMITS = HttpLimits(max_body_bytes=1 << 20, max_header_bytes=16 << 10, max_connections=100)
+INFER = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}'
+
+
+class Answer(NamedTuple):
+    status: int
+    head: bytes
+    body: bytes
+
+    @property
+    def says_close(self) -> bool:
+        return re.search(rb"\r\nConnection: close\r\n", self.head) is not None
+
+
+@dataclass
+class Client:
+    """One raw connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self, *, has_body: bool = True) -> Answer:
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"\r\nContent-Length: (\d+)\r\n", head)
+        assert length is not None, head
+        body = await self.reader.readexactly(int(length.group(1))) if has_body else b""
+        return Answer(int(head[9:12]), head, body)
+
+    async def ask(self, data: bytes) -> Answer:
+        await self.send(data)
+        return await self.answer()
+
+    async def is_closed_by_server(self) -> bool:
+        """Wait for the end of the connection; False when more bytes come instead."""
+        try:
+            return await self.reader.read(1) == b""
+        except ConnectionError:
+            return True
+
+    async def close(self) -> None:
+        self.writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Gateway:
+    server: HttpServer
+    port: int
+    upstream: FakeUpstream
+    recorder: FakeRecorder
+    inference: InferenceService
+    servers: Servers
+    clients: list[Client] = field(default_factory=list)
+
+    async def connect(self, *, receive_buffer_bytes: int | None = None) -> Client:
+        own = socket.socket()
+        if receive_buffer_bytes is not None:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        own.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(own, ("127.0.0.1", self.port))
+        except OSError:
+            own.close()
+            raise
+        client = Client(*await asyncio.open_connection(sock=own, limit=1 << 20))
+        self.clients.append(client)
+        return client
+
+
+@asynccontextmanager
+async def gateway(upstream: FakeUpstream | None = None, limits: HttpLimits = LIMITS) -> AsyncIterator[Gateway]:
+    """Listening on a port of its own; at the end everything must be gone at once."""
+    upstream = upstream or FakeUpstream()
+    servers, recorder = Servers(), FakeRecorder()
+    servers.up(upstream)
+    inference = InferenceService(servers=servers, recorder=recorder, default_timeout_s=30.0)
+    application = V2Http(inference=inference, servers=servers, max_body_bytes=limits.max_body_bytes, read_timeout_s=30.0)
+    server = HttpServer(application.answer, render_error, limits)
+    bound = bind_tcp("127.0.0.1", 0, setting="--http-port")
+    async with asyncio.TaskGroup() as tasks:
+        await server.listen(tasks, bound)
+        running = Gateway(server, bound.getsockname()[1], upstream, recorder, inference, servers)
+        try:
+            yield running
+        finally:
+            for client in running.clients:
+                await client.close()
+            await server.drain(0)
+
+
+def infer_request(body: bytes = INFER, *, headers: bytes = b"", model: bytes = b"m") -> bytes:
+    """An inference request as bytes; `headers` are whole lines."""
+    return b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: test\r\n%bContent-Length: %d\r\n\r\n%b" % (model, headers, len(body), body)
+
+
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: test\r\n\r\n"

@@ -1,0 +1,383 @@
+"""The gRPC door with grpc's own client in front and a fake Triton behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from tritonclient.grpc import service_pb2
+
+from control_plane.adapters.grpc_server import GrpcServer
+from control_plane.api.v2_grpc import READ_METHODS, SERVICE, V2Grpc
+from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, StartupError, UpstreamUnavailable
+from control_plane.domain.inference import Door, Outcome
+from control_plane.ports import GrpcAnswer, GrpcCall
+from control_plane.services.inference import InferenceService
+from control_plane.services.servers import Servers
+from tests.aio import run
+from tests.fakes import FakeGrpc, FakeRecorder, FakeUpstream
+
+INFER = SERVICE + "ModelInfer"
+MAX_MESSAGE_BYTES = 1 << 20
+
+
+def infer_message(*, datatype: str = "FP32", content: bytes = b"\0\0\0\0", padding: int = 0) -> bytes:
+    request = service_pb2.ModelInferRequest(model_name="m", id="x" * padding, raw_input_contents=[content])
+    request.inputs.add(name="X", datatype=datatype, shape=[1])
+    message: bytes = request.SerializeToString()
+    return message
+
+
+@dataclass
+class Bench:
+    upstream: FakeUpstream
+    servers: Servers
+    recorder: FakeRecorder
+    inference: InferenceService
+    server: GrpcServer
+    channel: grpc.aio.Channel
+
+    def call(self, method: str = INFER, message: bytes = b"", **options: Any) -> grpc.aio.UnaryUnaryCall:
+        return self.channel.unary_unary(method)(message, **options)
+
+    async def failure(self, method: str = INFER, message: bytes = b"", **options: Any) -> grpc.aio.AioRpcError:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await self.call(method, message, **options)
+        return caught.value
+
+
+@asynccontextmanager
+async def door(grpc_: FakeGrpc | None = None) -> AsyncIterator[Bench]:
+    upstream, servers, recorder = FakeUpstream(grpc=grpc_ or FakeGrpc()), Servers(), FakeRecorder()
+    servers.up(upstream)
+    inference = InferenceService(servers=servers, recorder=recorder, default_timeout_s=30.0)
+    handler = V2Grpc(inference=inference, servers=servers, read_timeout_s=20.0)
+    server = GrpcServer(handler, host="127.0.0.1", port=0, max_message_bytes=MAX_MESSAGE_BYTES)
+    await server.start()
+    channel = grpc.aio.insecure_channel(server.address, options=(("grpc.max_receive_message_length", -1),))
+    try:
+        yield Bench(upstream, servers, recorder, inference, server, channel)
+    finally:
+        await channel.close()
+        await server.drain(0)
+
+
+class TestInfer:
+    def test_the_message_and_the_answer_pass_byte_for_byte(self) -> None:
+        async def main() -> None:
+            unknown_field = b"\xfa\x7f\x03abc"
+            async with door() as it:
+                message = infer_message() + unknown_field
+                assert await it.call(INFER, message) == message
+                assert [(call.method, call.message) for call in it.upstream.grpc.requests] == [(INFER, message)]
+                assert [(each.model_name, each.door, each.outcome) for each in it.recorder.records] == [("m", Door.GRPC, Outcome.ANSWERED)]
+
+        run(main())
+
+    def test_an_answer_beyond_grpcs_default_limit(self) -> None:
+        async def main() -> None:
+            async with door(FakeGrpc(answer=lambda _: GrpcAnswer(bytes(8 << 20), 0, ""))) as it:
+                assert len(await it.call(INFER, infer_message())) == 8 << 20
+
+        run(main())
+
+    @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+    def test_tritons_own_status_text_and_trailing_metadata_pass(self, code: grpc.StatusCode) -> None:
+        trailing = (("x-a", "1"), ("x-b-bin", b"\x00\xff"))
+
+        async def main() -> None:
+            async with door(FakeGrpc(answer=lambda _: GrpcAnswer(b"", code.value[0], "why \u00e4\n", trailing))) as it:
+                error = await it.failure(INFER, infer_message())
+                assert (error.code(), error.details()) == (code, "why \u00e4\n")
+                assert set(trailing) <= {tuple(pair) for pair in error.trailing_metadata()}
+                expected = Outcome.MODEL_NOT_FOUND if code is grpc.StatusCode.NOT_FOUND else Outcome.UPSTREAM_ERROR
+                assert it.recorder.outcomes == [expected]
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        ("message", "text"),
+        [
+            pytest.param(b"\xff\xff\xff", "not a ModelInferRequest", id="no message at all"),
+            pytest.param(infer_message()[:-1], "not a ModelInferRequest", id="cut off"),
+            pytest.param(infer_message(datatype="FP8"), "invalid datatype", id="an unknown datatype"),
+            pytest.param(infer_message(datatype="y" * 100_000), "invalid datatype", id="a very long datatype"),
+            pytest.param(infer_message(content=b"\0"), "Expected 4, got 1", id="too few bytes"),
+            pytest.param(infer_message(datatype="BYTES", content=b"\xff\xff\xff\xff"), "incomplete string data", id="a broken string"),
+        ],
+    )
+    def test_what_is_invalid_never_reaches_triton(self, message: bytes, text: str) -> None:
+        async def main() -> None:
+            async with door() as it:
+                error = await it.failure(INFER, message)
+                assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert text in error.details()
+                assert it.upstream.grpc.requests == []
+                assert it.recorder.outcomes == [Outcome.REFUSED]
+
+        run(main())
+
+    def test_an_error_that_repeats_a_very_long_name_can_still_be_told(self) -> None:
+        async def main() -> None:
+            request = service_pb2.ModelInferRequest.FromString(infer_message(datatype="FP8"))
+            request.inputs[0].name = "\U0001f600" * 50_000
+            async with door() as it:
+                error = await it.failure(INFER, request.SerializeToString())
+                assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert error.details().endswith(" ...")
+
+        run(main())
+
+    def test_a_message_beyond_the_limit_is_refused(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                assert len(await it.call(INFER, infer_message(padding=MAX_MESSAGE_BYTES - 100))) < MAX_MESSAGE_BYTES
+                error = await it.failure(INFER, infer_message(padding=MAX_MESSAGE_BYTES))
+                assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert len(it.upstream.grpc.requests) == 1
+
+        run(main())
+
+    def test_without_a_server_it_is_unavailable(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                it.servers.down("Triton is restarting")
+                error = await it.failure(INFER, infer_message())
+                assert (error.code(), error.details()) == (grpc.StatusCode.UNAVAILABLE, "Triton is restarting; try again shortly")
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        ("raised", "code"),
+        [
+            (UpstreamUnavailable("gone"), grpc.StatusCode.UNAVAILABLE),
+            (DeadlineExceeded("too slow"), grpc.StatusCode.DEADLINE_EXCEEDED),
+        ],
+    )
+    def test_our_own_errors_are_statuses(self, raised: ControlPlaneError, code: grpc.StatusCode) -> None:
+        async def main() -> None:
+            async with door(FakeGrpc(answer=_raising(raised))) as it:
+                error = await it.failure(INFER, infer_message())
+                assert (error.code(), error.details()) == (code, str(raised))
+
+        run(main())
+
+    def test_a_defect_is_internal_tells_nothing_and_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def main() -> None:
+            async with door(FakeGrpc(answer=_raising(KeyError("a secret")))) as it:
+                error = await it.failure(INFER, infer_message())
+                assert error.code() is grpc.StatusCode.INTERNAL
+                assert "a secret" not in error.details()
+                assert it.recorder.outcomes == [Outcome.FAILED]
+
+        with caplog.at_level(logging.ERROR):
+            run(main())
+        assert "this is a defect" in caplog.text
+
+
+class TestTime:
+    def test_the_callers_deadline_goes_with_the_call(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                await it.call(INFER, infer_message(), timeout=5.0)
+                assert it.upstream.grpc.calls.timeouts_s[0] == pytest.approx(5.0, abs=2.0)
+
+        run(main())
+
+    @pytest.mark.parametrize(("method", "timeout_s"), [(INFER, 30.0), (SERVICE + "ModelReady", 20.0)])
+    def test_one_that_gives_none_has_the_default(self, method: str, timeout_s: float) -> None:
+        async def main() -> None:
+            async with door() as it:
+                await it.call(method, infer_message())
+                assert it.upstream.grpc.calls.timeouts_s == [timeout_s]
+
+        run(main())
+
+    @pytest.mark.parametrize("method", [INFER, SERVICE + "ModelReady"])
+    def test_its_end_cancels_the_call_to_triton(self, method: str) -> None:
+        async def main() -> None:
+            async with door() as it:
+                it.upstream.grpc.calls.hold()
+                error = await it.failure(method, infer_message(), timeout=0.2)
+                assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                await it.upstream.grpc.calls.cancelled.wait()
+
+        run(main())
+
+
+class TestLeaving:
+    @pytest.mark.parametrize("method", [INFER, SERVICE + "ModelReady"])
+    def test_a_cancelled_call_is_cancelled_in_triton(self, method: str) -> None:
+        async def main() -> None:
+            async with door() as it:
+                it.upstream.grpc.calls.hold()
+                call = it.call(method, infer_message())
+                await it.upstream.grpc.calls.arrivals.get()
+                call.cancel()
+                await it.upstream.grpc.calls.cancelled.wait()
+                assert it.inference.in_flight == 0
+                assert it.recorder.outcomes == ([Outcome.ABANDONED] if method == INFER else [])
+
+        run(main())
+
+    def test_a_lost_connection_cancels_its_calls_in_triton(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                it.upstream.grpc.calls.hold()
+                async with grpc.aio.insecure_channel(it.server.address) as channel:
+                    calls = [channel.unary_unary(INFER)(infer_message()) for _ in range(5)]
+                    for _ in calls:
+                        await it.upstream.grpc.calls.arrivals.get()
+                await it.upstream.grpc.calls.cancelled.wait()
+                while it.inference.in_flight:
+                    await asyncio.sleep(0.001)
+                assert it.recorder.outcomes == [Outcome.ABANDONED] * 5
+
+        run(main())
+
+
+class TestMetadata:
+    def test_goes_on_without_what_belongs_to_the_connection(self) -> None:
+        sent = (
+            ("tenant", "a"),
+            ("te-st", "b"),
+            ("telemetry-bin", b"\x00\xff"),
+            ("user-agent-of-mine", "c"),
+            ("content-type-of-mine", "d"),
+            ("triton-grpc-protocol-infer-key", "e"),
+            ("traceparent", "f"),
+            ("x-twice", "1"),
+            ("x-twice", "2"),
+        )
+
+        async def main() -> None:
+            async with door() as it:
+                await it.call(INFER, infer_message(), metadata=sent)
+                assert sorted(it.upstream.grpc.requests[0].metadata, key=str) == sorted(sent, key=str)
+
+        run(main())
+
+
+class TestOtherMethods:
+    @pytest.mark.parametrize("method", sorted(READ_METHODS))
+    def test_reads_pass_and_are_not_recorded(self, method: str) -> None:
+        async def main() -> None:
+            async with door() as it:
+                assert await it.call(method, b"anything") == b"anything"
+                assert [(call.method, call.message) for call in it.upstream.grpc.requests] == [(method, b"anything")]
+                assert it.recorder.records == []
+
+        run(main())
+
+    def test_live_is_ours_also_without_triton(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                it.servers.down("x")
+                assert service_pb2.ServerLiveResponse.FromString(await it.call(SERVICE + "ServerLive")).live
+                assert (await it.failure(SERVICE + "ServerReady")).code() is grpc.StatusCode.UNAVAILABLE
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        "method",
+        [
+            *(
+                SERVICE + name
+                for name in (
+                    "RepositoryModelLoad",
+                    "RepositoryModelUnload",
+                    "SystemSharedMemoryRegister",
+                    "SystemSharedMemoryStatus",
+                    "CudaSharedMemoryRegister",
+                    "TraceSetting",
+                    "LogSettings",
+                    "ModelStreamInfer",
+                    "modelInfer",
+                    "",
+                )
+            ),
+            "/other.Service/ModelInfer",
+            "/grpc.health.v1.Health/Check",
+        ],
+    )
+    def test_all_others_are_unimplemented_and_never_reach_triton(self, method: str) -> None:
+        async def main() -> None:
+            async with door() as it:
+                assert (await it.failure(method, infer_message())).code() is grpc.StatusCode.UNIMPLEMENTED
+                assert it.upstream.grpc.requests == []
+
+        run(main())
+
+
+class TestDrain:
+    def test_what_is_in_flight_finishes(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                it.upstream.grpc.calls.hold()
+                call = it.call(INFER, infer_message())
+                await it.upstream.grpc.calls.arrivals.get()
+                async with asyncio.TaskGroup() as tasks:
+                    draining = tasks.create_task(it.server.drain(20.0))
+                    await asyncio.sleep(0.05)
+                    assert not draining.done()
+                    it.upstream.grpc.calls.may_answer.set()
+                    assert await call == infer_message()
+                assert it.recorder.outcomes == [Outcome.ANSWERED]
+
+        run(main())
+
+    def test_what_outlasts_the_time_is_cut_off(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                it.upstream.grpc.calls.hold()
+                call = it.call(INFER, infer_message())
+                await it.upstream.grpc.calls.arrivals.get()
+                await it.server.drain(0.1)
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await call
+                await it.upstream.grpc.calls.cancelled.wait()
+
+        run(main())
+
+
+class TestPort:
+    def test_a_taken_one_is_told_at_once(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                with pytest.raises(StartupError, match=f"port {it.server.port} on 127.0.0.1 is taken.*--grpc-port"):
+                    GrpcServer(
+                        V2Grpc(inference=it.inference, servers=it.servers, read_timeout_s=1),
+                        host="127.0.0.1",
+                        port=it.server.port,
+                        max_message_bytes=1,
+                    )
+
+        run(main())
+
+    def test_ipv6(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                server = GrpcServer(
+                    V2Grpc(inference=it.inference, servers=it.servers, read_timeout_s=1), host="::1", port=0, max_message_bytes=1
+                )
+                assert server.address == f"[::1]:{server.port}"
+                await server.start()
+                async with grpc.aio.insecure_channel(server.address) as channel:
+                    await channel.unary_unary(SERVICE + "ServerLive")(b"")
+                await server.drain(0)
+
+        run(main())
+
+
+def _raising(error: Exception):  # type: ignore[no-untyped-def]
+    def answer(_: GrpcCall) -> GrpcAnswer:
+        raise error
+
+    return answer

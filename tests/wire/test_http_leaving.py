@@ -1,0 +1,176 @@
+"""Clients that leave, stall or do not read: what they had under way is cancelled, and what waits for them stays small."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from control_plane.codec.http_message import make_answer
+from control_plane.domain.inference import Outcome
+from tests.aio import run
+from tests.fakes import FakeHttp, FakeUpstream
+from tests.wire.gateway import INFER, LIMITS, LIVE, Client, gateway, infer_request
+
+_MIB = 1 << 20
+
+
+async def wait_until_still(measure: Callable[[], int]) -> int:
+    """The value of `measure` once it has not changed for a while."""
+    last, still = measure(), 0
+    while still < 10:
+        await asyncio.sleep(0.02)
+        still = still + 1 if measure() == last else 0
+        last = measure()
+    return last
+
+
+class TestBeforeTheRequestIsWhole:
+    @pytest.mark.parametrize(
+        "part",
+        [
+            pytest.param(b"", id="before the first byte"),
+            pytest.param(infer_request()[:30], id="within the head"),
+            pytest.param(infer_request()[:-1], id="one byte before the end"),
+            pytest.param(b"POST /v2/models/m/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n42\r\n{", id="within a chunk"),
+        ],
+    )
+    def test_nothing_reaches_triton(self, part: bytes) -> None:
+        async def main() -> None:
+            async with gateway() as door:
+                client = await door.connect()
+                await client.send(part)
+                await client.close()
+                assert (await (await door.connect()).ask(LIVE)).status == 200
+            assert door.upstream.http.requests == []
+            assert door.recorder.records == []
+
+        run(main())
+
+
+class TestWhileTritonWorks:
+    async def _leave(self, leave: Callable[[Client], object], request: bytes) -> None:
+        async with gateway() as door:
+            door.upstream.http.calls.hold()
+            client = await door.connect()
+            await client.send(request)
+            await door.upstream.http.calls.arrivals.get()
+            leave(client)
+            await door.upstream.http.calls.cancelled.wait()
+            assert door.upstream.http.calls.in_progress == door.inference.in_flight == 0
+            assert door.recorder.outcomes == [Outcome.ABANDONED]
+            assert len(door.upstream.http.requests) == 1, "requests behind the abandoned one were sent"
+
+    @pytest.mark.parametrize("behind", [b"", infer_request()], ids=["alone", "one behind it"])
+    @pytest.mark.parametrize("how", ["reset", "closed", "half closed"])
+    def test_its_call_is_cancelled_and_recorded_once(self, how: str, behind: bytes) -> None:
+        leave: dict[str, Callable[[Client], object]] = {
+            "reset": lambda client: client.writer.transport.abort(),
+            "closed": lambda client: client.writer.close(),
+            "half closed": lambda client: client.writer.write_eof(),
+        }
+        run(self._leave(leave[how], infer_request() + behind))
+
+    def test_with_many_behind_it_leaving_is_seen_when_there_is_an_answer_to_give(self) -> None:
+        """Its socket is not read then, so that it cannot pile up requests; and what is not read does not tell of its end."""
+
+        async def main() -> None:
+            async with gateway() as door:
+                door.upstream.http.calls.hold()
+                client = await door.connect()
+                await client.send(infer_request() * 10)
+                await door.upstream.http.calls.arrivals.get()
+                await client.close()
+                door.upstream.http.calls.may_answer.set()
+                assert await wait_until_still(lambda: door.inference.in_flight) == 0
+                assert len(door.upstream.http.requests) < 10
+                assert len(door.recorder.records) == len(door.upstream.http.requests)
+
+        run(main())
+
+    def test_others_are_not_disturbed(self) -> None:
+        async def main() -> None:
+            async with gateway() as door:
+                door.upstream.http.calls.hold()
+                staying, leaving = await door.connect(), await door.connect()
+                for client in (staying, leaving):
+                    await client.send(infer_request())
+                    await door.upstream.http.calls.arrivals.get()
+                await leaving.close()
+                await door.upstream.http.calls.cancelled.wait()
+                door.upstream.http.calls.may_answer.set()
+                assert (await staying.answer()).body == INFER
+
+        run(main())
+
+    def test_hundreds_at_once_leave_nothing(self) -> None:
+        async def main() -> None:
+            async with gateway() as door:
+                door.upstream.http.calls.hold()
+                for _ in range(LIMITS.max_connections):
+                    await (await door.connect()).send(infer_request())
+                for _ in range(LIMITS.max_connections):
+                    await door.upstream.http.calls.arrivals.get()
+                for client in door.clients:
+                    await client.close()
+                assert await wait_until_still(lambda: door.inference.in_flight) == 0
+            assert door.recorder.outcomes == [Outcome.ABANDONED] * LIMITS.max_connections
+
+        run(main())
+
+
+class TestWithoutReading:
+    def test_answers_are_not_piled_up_for_one_that_does_not_read(self) -> None:
+        async def main() -> None:
+            upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(_MIB))))
+            async with gateway(upstream) as door:
+                client = await door.connect(receive_buffer_bytes=64 << 10)
+                client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+                await client.send(infer_request() * 300)
+                made = await wait_until_still(lambda: upstream.http.calls.answered)
+                assert 0 < made < 30
+
+        run(main())
+
+    def test_when_it_reads_again_all_is_there(self) -> None:
+        async def main() -> None:
+            upstream = FakeUpstream(http=FakeHttp(answer=lambda request: make_answer(200, request.body * 20_000)))
+            async with gateway(upstream) as door:
+                client = await door.connect(receive_buffer_bytes=64 << 10)
+                client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+                await client.send(infer_request() * 30)
+                await wait_until_still(lambda: upstream.http.calls.answered)
+                client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+                for _ in range(30):
+                    assert (await client.answer()).body == INFER * 20_000
+
+        run(main())
+
+    def test_requests_are_not_piled_up_behind_one_that_triton_works_on(self) -> None:
+        async def main() -> None:
+            async with gateway() as door:
+                door.upstream.http.calls.hold()
+                client = await door.connect()
+                client.writer.write(infer_request(INFER + b" " * 100_000) * 500)  # 50 MB
+                await door.upstream.http.calls.arrivals.get()
+                unsent = await wait_until_still(client.writer.transport.get_write_buffer_size)  # type: ignore[attr-defined]
+                assert unsent > 30 * _MIB, "the gateway went on reading"
+                door.upstream.http.calls.may_answer.set()
+                for _ in range(500):
+                    await client.answer()
+
+        run(main())
+
+    def test_leaving_without_having_read_leaves_nothing(self) -> None:
+        async def main() -> None:
+            upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(_MIB))))
+            async with gateway(upstream) as door:
+                client = await door.connect(receive_buffer_bytes=64 << 10)
+                client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+                await client.send(infer_request() * 100)
+                made = await wait_until_still(lambda: upstream.http.calls.answered)
+                await client.close()
+                assert await wait_until_still(lambda: upstream.http.calls.answered) == made
+
+        run(main())
