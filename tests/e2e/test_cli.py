@@ -1,0 +1,100 @@
+"""The command line and the admin API against a running tidegate."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.tidegate import Tidegate, run_cli
+
+
+def admin(tidegate: Tidegate, method: str, path: str, **headers: str) -> tuple[int, Any]:
+    request = urllib.request.Request(tidegate.endpoints["admin"] + path, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)
+
+
+def test_admin_api_loads_and_unloads(tidegate: Tidegate) -> None:
+    assert admin(tidegate, "GET", "/health/ready")[0] == 200
+    assert admin(tidegate, "GET", "/version")[1]["version"]
+    status, model = admin(tidegate, "POST", "/models/slow/unload")
+    assert (status, model["name"]) == (200, "slow")
+    status, model = admin(tidegate, "POST", "/models/slow/load")
+    assert (status, model["state"], model["versions"]) == (200, "READY", ["1"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        pytest.param("GET", "/models/nowhere", 404, "model_not_found", id="unknown model"),
+        pytest.param("POST", "/models/nowhere/load", 404, "model_not_found", id="load unknown"),
+        pytest.param("POST", "/models/nowhere/unload", 404, "model_not_found", id="unload unknown"),
+        pytest.param("POST", "/models/broken/load", 422, "load_failed", id="load broken"),
+    ],
+)
+def test_admin_api_says_what_went_wrong(tidegate: Tidegate, method: str, path: str, status: int, code: str) -> None:
+    found, body = admin(tidegate, method, path)
+    assert (found, body["code"]) == (status, code)
+    assert body["error"]
+
+
+def test_admin_api_refuses_pages_of_other_sites(tidegate: Tidegate) -> None:
+    assert admin(tidegate, "POST", "/models/slow/load", Origin="http://elsewhere.example")[0] == 403
+
+
+def test_openapi_names_every_endpoint(tidegate: Tidegate) -> None:
+    paths = admin(tidegate, "GET", "/openapi.json")[1]["paths"]
+    assert {"/models", "/models/{name}", "/models/{name}/load", "/models/{name}/unload", "/health/live", "/version"} <= set(paths)
+
+
+def test_models_list_shows_states(tidegate: Tidegate) -> None:
+    listed = run_cli("models", "list", "--state-dir", str(tidegate.state_dir))
+    lines = {line.split()[0]: line for line in listed.stdout.splitlines()[1:]}
+    assert "READY" in lines["text_embedding"]
+    assert "READY" not in lines["broken"]
+
+
+def test_models_load_and_unload(tidegate: Tidegate) -> None:
+    where = ("--state-dir", str(tidegate.state_dir))
+    assert run_cli("models", "unload", "slow", *where).returncode == 0
+    assert "READY" in run_cli("models", "load", "slow", *where).stdout
+    refused = run_cli("models", "load", "nowhere", *where)
+    assert refused.returncode == 1
+    assert "nowhere" in refused.stderr
+
+
+def test_embed_does_the_main_job(tidegate: Tidegate, tmp_path: Path) -> None:
+    where = ("--state-dir", str(tidegate.state_dir))
+    assert "384 dimensions" in run_cli("embed", "some text", *where).stdout
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(f"line number {number}" for number in range(70)))
+    assert "70 texts, 384 dimensions" in run_cli("embed", "--file", str(lines), *where).stdout
+
+
+def test_commands_say_when_nobody_is_there(tmp_path: Path) -> None:
+    done = run_cli("embed", "x", "--url", "http://127.0.0.1:9", "--state-dir", str(tmp_path))
+    assert done.returncode == 1
+    assert "is `tidegate serve` running?" in done.stderr
+
+
+def test_doctor_finds_a_working_machine(tidegate: Tidegate) -> None:
+    done = run_cli("doctor", "--state-dir", str(tidegate.state_dir))
+    assert done.returncode == 0, done.stdout
+    for line in ("Python", "glibc", "embedded Triton", "model text_encoder", "shared memory", "GPU"):
+        assert line in done.stdout
+
+
+def test_config_show_follows_the_environment() -> None:
+    shown = run_cli("config", "show", env={"TIDEGATE_HTTP_PORT": "8123"}).stdout
+    assert re.search(r"http_port +TIDEGATE_HTTP_PORT +8123", shown)
+    refused = run_cli("config", "show", env={"TIDEGATE_HTPP_PORT": "1"})
+    assert "unknown setting TIDEGATE_HTPP_PORT" in refused.stderr

@@ -1,0 +1,354 @@
+"""The launcher and the supervisor with the real Triton; nothing of it outlives its owner, however that goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc.aio
+import uvloop
+from tritonclient.utils import InferenceServerException
+
+from control_plane.adapters.embedded_triton.command import choose_endpoints, shm_prefix
+from control_plane.adapters.embedded_triton.process import EmbeddedTriton, EmbeddedTritonLauncher
+from control_plane.adapters.managed_repository import ManagedRepository
+from control_plane.adapters.triton import Triton
+from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.errors import StartupError
+from control_plane.ports import Upstream
+from control_plane.services.servers import Servers
+from control_plane.services.supervisor import Supervisor
+from control_plane.settings import TritonSettings
+from tests.e2e.conftest import MODELS
+from tests.e2e.tidegate import PROJECT, descendants, living, wait_for
+
+CACHE = PROJECT / ".cache"
+STOP_S = 5.0
+"""What a stop, or the end after a kill -9, may take in all."""
+
+FACTS_MODEL = """
+import json, os, sys
+import numpy
+import python_backends
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        facts = {"imports": list(python_backends.__path__), "python": sys.executable, "cwd": os.getcwd(), "environment": dict(os.environ)}
+        facts = numpy.array([[json.dumps(facts).encode()]], dtype=object)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("FACTS", facts)]) for _ in requests]
+"""
+FACTS_CONFIG = """
+backend: "python"
+max_batch_size: 1
+input { name: "ANY" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "FACTS" data_type: TYPE_STRING dims: [ 1 ] }
+instance_group [ { kind: KIND_CPU } ]
+"""
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        yield runner.run
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    state_dir = tmp_path / "state"
+    yield state_dir
+    assert shared_memory(state_dir) == []
+
+
+def shared_memory(state_dir: Path) -> list[str]:
+    prefix = shm_prefix(state_dir / "triton")
+    return [name for name in os.listdir("/dev/shm") if name.startswith(prefix)]
+
+
+def place(state_dir: Path, *names: str, sources: tuple[Path, ...] = (MODELS,)) -> ManagedRepository:
+    repository = ManagedRepository(sources, state_dir, config_name="")
+    for name in names:
+        repository.place(name)
+    return repository
+
+
+@asynccontextmanager
+async def live(state_dir: Path, cache_dir: Path = CACHE) -> AsyncIterator[tuple[EmbeddedTriton, Triton]]:
+    """A Triton of its own, connected, and stopped however the test ends."""
+    process = await EmbeddedTritonLauncher(TritonSettings(cache_dir=cache_dir), state_dir).start()
+    upstream = Triton(process.endpoints, max_connections=4)
+    try:
+        async with asyncio.timeout(20):
+            while not await upstream.control.is_live():
+                await asyncio.sleep(0.02)
+        yield process, upstream
+    finally:
+        await upstream.close()
+        await process.stop(grace_s=0.6)  # what is worth testing of a stop has been, by now
+
+
+async def infer(endpoints: TritonEndpoints, model: str, name: str, *values: float) -> Any:
+    """Send these FP32 values as one input; the answer is the client's result."""
+    array = np.array([values], dtype=np.float32)
+    tensor = tritonclient.grpc.aio.InferInput(name, list(array.shape), "FP32")
+    tensor.set_data_from_numpy(array)
+    async with tritonclient.grpc.aio.InferenceServerClient(f"{endpoints.host}:{endpoints.grpc_port}") as client:
+        return await client.infer(model, [tensor])
+
+
+def below_me(state_dir: Path) -> set[int]:
+    """Guardian, Triton and stubs of this state folder; the session has another Triton beneath the same process."""
+    return {pid for pid in living(descendants(os.getpid())) if str(state_dir) in Path(f"/proc/{pid}/cmdline").read_text()}
+
+
+def pid_of_triton(state_dir: Path) -> int:
+    return next(pid for pid in below_me(state_dir) if Path(f"/proc/{pid}/comm").read_text().strip() == "tritonserver")
+
+
+def test_a_model_is_served_and_loading_it_again_unchanged_does_nothing(state_dir: Path, run: Run) -> None:
+    async def scenario() -> None:
+        repository = place(state_dir, "echo")
+        async with live(state_dir) as (process, upstream):
+            for _ in range(3):
+                repository.place("echo")
+                await upstream.control.load("echo", timeout_s=30)
+                answer = await infer(process.endpoints, "echo", "INPUT0", 1.5, 2.5)
+                assert answer.as_numpy("OUTPUT0").tolist() == [[1.5, 2.5]]
+        assert (state_dir / "triton/triton.log").read_text().count('"loading: echo:1"') == 1
+
+    run(scenario())
+
+
+def add_facts(source: Path) -> Path:
+    """A model that answers with what it sees."""
+    model = source / "facts"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text(FACTS_CONFIG)
+    (model / "1" / "model.py").write_text(FACTS_MODEL)
+    return model
+
+
+def test_a_changed_source_is_loaded_anew(state_dir: Path, tmp_path: Path, run: Run) -> None:
+    async def scenario() -> None:
+        model = add_facts(tmp_path / "models")
+        repository = place(state_dir, "facts", sources=(model.parent,))
+        async with live(state_dir) as (process, upstream):
+            await upstream.control.load("facts", timeout_s=30)
+            (model / "1" / "model.py").write_text(FACTS_MODEL.replace("facts = {", 'facts = {"version": 2, '))
+            repository.place("facts")
+            await upstream.control.load("facts", timeout_s=30)
+            answer = await infer(process.endpoints, "facts", "ANY", 0.0)
+            assert b'"version": 2' in answer.as_numpy("FACTS").item()
+
+    run(scenario())
+
+
+def test_what_a_model_sees_where_cache_and_sources_have_names_that_no_shell_would_take(state_dir: Path, tmp_path: Path, run: Run) -> None:
+    async def scenario() -> None:
+        source, cache = tmp_path / "my models (old)", tmp_path / "my cache"
+        add_facts(source)
+        cache.mkdir()
+        (cache / "wheels").symlink_to(CACHE / "wheels")
+        place(state_dir, "facts", sources=(source,))
+        async with live(state_dir, cache) as (process, upstream):
+            await upstream.control.load("facts", timeout_s=30)
+            facts = json.loads((await infer(process.endpoints, "facts", "ANY", 0.0)).as_numpy("FACTS").item())
+        assert str(state_dir / "triton/imports/python_backends") in facts["imports"]
+        assert Path(facts["python"]).parent == Path(sys.executable).parent
+        assert facts["cwd"] == str(state_dir / "triton/imports")
+        assert not any(name.startswith("TIDEGATE_") for name in facts["environment"])
+        assert list(source.rglob("__pycache__")) == []
+
+    run(scenario())
+
+
+async def sleep_in_triton(endpoints: TritonEndpoints, seconds: float) -> None:
+    with suppress(InferenceServerException):
+        await infer(endpoints, "slow", "SECONDS", seconds)
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "while a request runs"])
+def test_an_ordered_stop_leaves_nothing_within_its_time(state_dir: Path, run: Run, busy: bool) -> None:
+    async def scenario() -> None:
+        place(state_dir, "echo", "slow")
+        async with live(state_dir) as (process, upstream), asyncio.TaskGroup() as group:
+            for name in ("echo", "slow"):
+                await upstream.control.load(name, timeout_s=30)
+            assert shared_memory(state_dir)
+            below = below_me(state_dir)
+            assert len(below) >= 3, "guardian, Triton and a stub"
+            request = group.create_task(sleep_in_triton(process.endpoints, 20.0 if busy else 0.0))
+            await asyncio.sleep(0.5)
+            assert request.done() is not busy
+            await upstream.close()
+            started_s = time.monotonic()
+            await process.stop(grace_s=4.0)
+            assert time.monotonic() - started_s < STOP_S
+            assert living(below) == set()
+            assert shared_memory(state_dir) == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("victim", ["triton", "guardian"])
+def test_kill_9_is_told_with_the_end_of_the_log_once_nothing_is_left(state_dir: Path, run: Run, victim: str) -> None:
+    async def scenario() -> None:
+        place(state_dir, "echo")
+        async with live(state_dir) as (process, upstream):
+            await upstream.control.load("echo", timeout_s=30)
+            below, triton = below_me(state_dir), pid_of_triton(state_dir)
+            os.kill(triton if victim == "triton" else os.getsid(triton), signal.SIGKILL)
+            started_s = time.monotonic()
+            how = await process.wait()
+            assert time.monotonic() - started_s < STOP_S
+            assert living(below) == set()
+            assert shared_memory(state_dir) == []
+            assert "killed by SIGKILL" in how.splitlines()[0]
+            assert "successfully loaded 'echo'" in how
+
+    run(scenario())
+
+
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from tests.e2e.test_embedded_triton import live, place
+
+async def own(state_dir):
+    place(state_dir, "echo")
+    async with live(state_dir) as (process, upstream):
+        await upstream.control.load("echo", timeout_s=30)
+        print("loaded", flush=True)
+        await process.wait()
+
+asyncio.run(own(Path(sys.argv[1])))
+"""
+
+
+@contextmanager
+def owner(state_dir: Path) -> Iterator[set[int]]:
+    """A process that owns a Triton with a model, killed at the end; yields what is beneath it."""
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(state_dir)], stdout=subprocess.PIPE, cwd=PROJECT) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"loaded\n"
+            below = descendants(process.pid)
+            assert {"tritonserver", "triton_python_b"} <= {Path(f"/proc/{pid}/comm").read_text().strip() for pid in below}
+            yield below
+        finally:
+            process.kill()
+
+
+def test_kill_9_of_the_owner_leaves_no_process_and_no_shared_memory(state_dir: Path) -> None:
+    with owner(state_dir) as below:
+        assert shared_memory(state_dir)
+    wait_for(lambda: not living(below) and not shared_memory(state_dir), timeout_s=STOP_S, what="the end of everything")
+
+
+def test_after_a_kill_9_of_the_owner_the_state_folder_is_usable_at_once(state_dir: Path, run: Run) -> None:
+    with owner(state_dir) as below:
+        pass
+
+    async def again() -> None:
+        async with live(state_dir) as (_, upstream):
+            assert living(below) == set()
+            await upstream.control.load("echo", timeout_s=30)
+            assert shared_memory(state_dir)
+
+    run(again())
+
+
+async def supervised(supervisor: Supervisor, scenario: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(supervisor.run())
+        try:
+            async with asyncio.timeout(40):
+                await scenario
+        finally:
+            running.cancel()
+
+
+def make_supervisor(state_dir: Path, servers: Servers, choose: Callable[[], TritonEndpoints] = choose_endpoints) -> Supervisor:
+    async def restore(upstream: Upstream) -> None:
+        place(state_dir, "echo")
+        await upstream.control.load("echo", timeout_s=30)
+
+    return Supervisor(
+        launcher=EmbeddedTritonLauncher(TritonSettings(cache_dir=CACHE), state_dir, choose=choose),
+        connect=lambda endpoints: Triton(endpoints, max_connections=4),
+        servers=servers,
+        restore=restore,
+        start_timeout_s=20.0,
+    )
+
+
+def test_a_triton_that_is_killed_comes_back_with_its_models(state_dir: Path, run: Run) -> None:
+    async def scenario() -> None:
+        servers = Servers()
+
+        async def kill_once() -> None:
+            await servers.wait_until_up()
+            first = servers.pick()
+            os.kill(pid_of_triton(state_dir), signal.SIGKILL)
+            killed_s = time.monotonic()
+            while not servers.is_up or servers.pick() is first:
+                await asyncio.sleep(0.01)
+            assert time.monotonic() - killed_s < 10.0
+            assert [line.name for line in await servers.pick().control.index() if line.state.value == "READY"] == ["echo"]
+
+        await supervised(make_supervisor(state_dir, servers), kill_once())
+        assert below_me(state_dir) == set()
+
+    run(scenario())
+
+
+class Taken:
+    """Chooses ports of which one is taken, so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+
+    def __call__(self) -> TritonEndpoints:
+        free = choose_endpoints()
+        if self.left == 0:
+            return free
+        self.left -= 1
+        return TritonEndpoints(free.host, free.http_port, self.port, free.metrics_port)
+
+
+def test_a_port_that_is_taken_meanwhile_costs_one_attempt(state_dir: Path, run: Run) -> None:
+    async def scenario() -> None:
+        servers, taken = Servers(), Taken(1)
+        with taken.socket:
+            await supervised(make_supervisor(state_dir, servers, taken), servers.wait_until_up())
+        assert taken.left == 0
+
+    run(scenario())
+
+
+def test_a_triton_that_cannot_start_is_one_error_with_the_end_of_its_log(state_dir: Path, run: Run) -> None:
+    async def scenario() -> None:
+        taken = Taken(2)
+        with taken.socket, pytest.raises(StartupError) as caught:
+            await make_supervisor(state_dir, Servers(), taken).run()
+        assert str(caught.value).startswith(f"Triton ended with exit status 1; the end of {state_dir}/triton/triton.log:\n")
+        assert f"127.0.0.1:{taken.port}" in str(caught.value)
+        assert below_me(state_dir) == set()
+
+    run(scenario())

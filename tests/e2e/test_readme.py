@@ -1,0 +1,73 @@
+"""The README's examples, run as they stand there, print what the README says they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import tidegate as servers
+from tests.e2e.tidegate import PROJECT, Tidegate
+
+README = (PROJECT / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def as_in_the_readme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+    """What `make serve` starts, with its defaults but for the ports."""
+    running = servers.start(tmp_path_factory.mktemp("readme"))
+    yield running
+    assert running.stop() == 0
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def examples() -> list[tuple[str, str]]:
+    """Commands after `$ `, each with what the README prints beneath it."""
+    found = []
+    for block in blocks("console"):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output.strip()))
+    return found
+
+
+def steady(text: str) -> str:
+    """Without what differs from run to run and from machine to machine."""
+    text = re.sub(r"in [\d.]+ ms", "in N ms", text)
+    text = re.sub(r"-?\d+\.\d{4,}(e-?\d+)?", lambda number: f"{float(number[0]):.2f}", text)
+    return "\n".join(line.strip() for line in text.strip().splitlines())
+
+
+def run(command: list[str], tidegate: Tidegate) -> str:
+    environment = {**os.environ, "TIDEGATE_STATE_DIR": str(tidegate.state_dir), "COLUMNS": "120"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=PROJECT, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("command", "output"), examples(), ids=[command[:40] for command, _ in examples()])
+def test_commands(as_in_the_readme: Tidegate, command: str, output: str) -> None:
+    actual = command.replace("localhost:8000", as_in_the_readme.address("http")).replace(".venv/bin/", "")
+    assert steady(run(["bash", "-c", actual], as_in_the_readme)) == steady(output)
+
+
+def test_python_example(as_in_the_readme: Tidegate) -> None:
+    (program,) = blocks("python")
+    (output,) = blocks("text")[1:]
+    actual = program.replace("localhost:8000", as_in_the_readme.address("http"))
+    assert steady(run([sys.executable, "-c", actual], as_in_the_readme)) == steady(output)
+
+
+def test_every_make_target_is_real() -> None:
+    named = set(re.findall(r"make ([a-z-]+)(?= |`|\n)", README)) - {"sure"}
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+    assert named <= targets

@@ -1,0 +1,125 @@
+"""A `tidegate serve` of its own for tests: started as a user starts it, on free ports, in a private state folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 45.0
+
+
+@dataclass
+class Tidegate:
+    """A running one, and where it listens."""
+
+    process: subprocess.Popen[str]
+    state_dir: Path
+    endpoints: dict[str, str]
+    output: Path
+
+    def address(self, door: str) -> str:
+        """`host:port` of http, grpc or admin, as Triton's clients want it."""
+        return self.endpoints[door].removeprefix("http://")
+
+    def port(self, door: str) -> int:
+        return int(self.address(door).rpartition(":")[2])
+
+    def port_of_metrics(self) -> int:
+        return int(self.endpoints["metrics"].removesuffix("/metrics").rpartition(":")[2])
+
+    def triton_log(self) -> str:
+        return (self.state_dir / "triton" / "triton.log").read_text()
+
+    def triton_port(self, service: str) -> int:
+        """Triton's own private port of HTTPService, GRPCInferenceService or Metrics Service, by its log."""
+        return int(re.findall(rf"Started {service} at 127\.0\.0\.1:(\d+)", self.triton_log())[-1])
+
+    def stop(self, *, timeout_s: float = 10.0) -> int:
+        """End it as Ctrl-C does; its exit status."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(timeout=timeout_s)
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "control_plane", *arguments]
+
+
+def run_cli(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """One command to its end."""
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=50, cwd=PROJECT, env={**os.environ, "COLUMNS": "160", **(env or {})}
+    )
+
+
+def start(state_dir: Path, *arguments: str) -> Tidegate:
+    """Start `tidegate serve` on free ports and wait until it says where it listens."""
+    ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
+    state_dir.mkdir(parents=True, exist_ok=True)
+    output = state_dir / "output.txt"
+    (state_dir / "endpoints.json").unlink(missing_ok=True)  # one that was killed leaves its own
+    with output.open("w") as sink:
+        process = subprocess.Popen(
+            command("serve", "--state-dir", str(state_dir), *ports, *arguments),
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=PROJECT,
+            env={**os.environ, "COLUMNS": "160"},
+        )
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not (state_dir / "endpoints.json").exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(f"tidegate did not become ready:\n{output.read_text()}")
+        time.sleep(0.05)
+    return Tidegate(process, state_dir, json.loads((state_dir / "endpoints.json").read_text()), output)
+
+
+def descendants(pid: int) -> set[int]:
+    """Every process beneath `pid`, by /proc."""
+    children: dict[int, set[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(parent, set()).add(int(stat.parent.name))
+    found, open_ = set(), [pid]
+    while open_:
+        below = children.get(open_.pop(), set())
+        found |= below
+        open_ += below
+    return found
+
+
+def living(pids: set[int]) -> set[int]:
+    """Those of `pids` that still run (a zombie does not)."""
+    alive = set()
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            alive.add(pid)
+    return alive
+
+
+def wait_for(condition: object, *, timeout_s: float = 10.0, what: str = "it") -> None:
+    """Poll `condition()` until it is true; AssertionError when the time is over."""
+    assert callable(condition)
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
+        time.sleep(0.05)
