@@ -83,7 +83,7 @@ def test_embed_does_the_main_job(tidegate: Tidegate, tmp_path: Path) -> None:
 def test_commands_say_when_nobody_is_there(tmp_path: Path) -> None:
     done = run_cli("embed", "x", "--url", "http://127.0.0.1:9", "--state-dir", str(tmp_path))
     assert done.returncode == 1
-    assert "is `tidegate serve` running?" in done.stderr
+    assert "is `tidegate serve` running there?" in done.stderr
 
 
 def test_doctor_finds_a_working_machine(tidegate: Tidegate) -> None:
