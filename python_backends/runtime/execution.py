@@ -89,11 +89,6 @@ def one_by_one(requests: Sequence[Tensors]) -> list[list[int]]:
     return [[index] for index in range(len(requests))]
 
 
-def all_together(requests: Sequence[Tensors]) -> list[list[int]]:
-    """All requests in one group; the scheduler's max_batch_size bounds it."""
-    return [list(range(len(requests)))]
-
-
 def concatenate(arrays: Sequence[Array]) -> Array:
     """Arrays [batch_i, ...] of one shape as one [sum of batch_i, ...]; a single one as it is, without a copy."""
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

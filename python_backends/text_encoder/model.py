@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from python_backends.runtime.execution import GroupRunner, all_together
+from python_backends.runtime.execution import GroupRunner
 from python_backends.runtime.model_config import parse_model_config
 from python_backends.runtime.session import find_model_file, open_session, run_function
 from python_backends.runtime.signature import check_signature, read_signature
 from python_backends.runtime.triton import serve, version_directory
-from python_backends.text_encoder.padding import check_lengths, pad_and_concatenate
+from python_backends.text_encoder.padding import check_lengths, pad_and_concatenate, similar_lengths
 
 
 class TritonPythonModel:
@@ -24,7 +24,7 @@ class TritonPythonModel:
         check_signature(config, read_signature(session))
         self._runner = GroupRunner(
             run=run_function(session, config),
-            plan=all_together,
+            plan=similar_lengths,
             assemble=pad_and_concatenate,
             output_names=[tensor.name for tensor in config.outputs],
             scheduler_drops_cancelled=config.uses_dynamic_batching,

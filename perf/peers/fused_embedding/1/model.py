@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from python_backends.runtime.errors import BackendError
-from python_backends.runtime.execution import Answer, GroupRunner, InferenceRequest, all_together
+from python_backends.runtime.execution import Answer, GroupRunner, InferenceRequest
 from python_backends.runtime.model_config import parse_model_config
 from python_backends.runtime.session import find_model_file, open_session, run_function
 from python_backends.runtime.triton import serve
-from python_backends.text_encoder.padding import pad_and_concatenate
+from python_backends.text_encoder.padding import pad_and_concatenate, similar_lengths
 from python_backends.text_tokenizer.tokenizer import load_tokenizer
 
 MODELS = Path(__file__).resolve().parents[4] / "model_repository"
@@ -30,7 +30,7 @@ class TritonPythonModel:
         self._tokenizer = load_tokenizer(MODELS / "text_tokenizer" / "1", config)
         self._runner = GroupRunner(
             run=run_function(session, config),
-            plan=all_together,
+            plan=similar_lengths,
             assemble=pad_and_concatenate,
             output_names=["EMBEDDING"],
             scheduler_drops_cancelled=True,

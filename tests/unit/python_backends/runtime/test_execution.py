@@ -19,7 +19,6 @@ from python_backends.runtime.execution import (
     InferenceRequest,
     Plan,
     Tensors,
-    all_together,
     concatenate,
     group_by_shape,
     one_by_one,
@@ -27,6 +26,10 @@ from python_backends.runtime.execution import (
 )
 
 SHAPES = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=12)
+
+
+def all_together(requests: Sequence[Tensors]) -> list[list[int]]:
+    return [list(range(len(requests)))]
 
 
 def request(array: Array, *, outputs: Sequence[str] = ("DOUBLE", "NEGATIVE"), cancelled: bool = False) -> InferenceRequest:
