@@ -1,13 +1,10 @@
-"""Is the ensemble right, or should one Python model tokenize and encode in one step? Measures both on a running Triton, over gRPC.
+"""Is the ensemble right, or should one Python model tokenize and encode in one step? Measures both on Triton itself, over gRPC.
 
 The ensemble pays for a second step: scheduling, and the tokens' way through two stubs. The fused model pays by tokenizing while the encoder
 waits. Both use the same code and files, so the difference is that and nothing else. Rounds alternate between the two, lest drift of a noisy
 machine be taken for a difference; every figure is the median over the rounds.
 
-    tritonserver --model-repository=model_repository --model-repository=ensembles --model-repository=perf/peers \\
-        --backend-directory=<the wheel's python backend and ours> --model-control-mode=explicit \\
-        --load-model=text_embedding --load-model=fused_embedding
-    python -m perf.fused_vs_ensemble --url 127.0.0.1:8001 --output perf/results/fused_vs_ensemble.json
+    python -m perf.fused_vs_ensemble [--rounds 7] [--seconds 2]
 """
 
 from __future__ import annotations
@@ -30,6 +27,8 @@ import numpy as np
 import tritonclient.grpc.aio as grpcclient
 from tritonclient.utils import InferenceServerException
 
+from perf.serving import PROJECT, serving
+
 SENTENCES = Path(__file__).resolve().parents[1] / "model_repository" / "text_encoder" / "sentences.txt"
 
 # "short" is one query of 11 tokens over and over: the hop itself. "mixed" is 3 to 256 tokens in random order: what batching makes of it.
@@ -51,7 +50,12 @@ class Round:
 def main() -> int:
     """Measure, print and write; returns the exit status."""
     options = _parser().parse_args()
-    results = asyncio.run(_measure_all(options))
+    if options.url:
+        results = asyncio.run(_measure_all(options))
+    else:
+        with serving([PROJECT / name for name in ("model_repository", "ensembles", "perf/peers")], options.models) as addresses:
+            options.url = addresses["direct", "grpc"]
+            results = asyncio.run(_measure_all(options))
     _print_table(results)
     document = {
         "scenario": "fused_vs_ensemble",
@@ -68,7 +72,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", default="127.0.0.1:8001", help="Triton's gRPC address")
+    parser.add_argument("--url", default="", help="gRPC address of a Triton that has the models; without it one is started")
     parser.add_argument("--models", nargs="+", default=["text_embedding", "fused_embedding"])
     parser.add_argument("--concurrency", nargs="+", type=int, default=[1, 32])
     parser.add_argument("--rounds", type=int, default=7)
@@ -129,9 +133,9 @@ async def _require_ready(client: grpcclient.InferenceServerClient, options: argp
     try:
         missing = [model for model in options.models if not await client.is_model_ready(model)]
     except InferenceServerException as exc:
-        raise SystemExit(f"no Triton answers at {options.url} ({exc.message()}): see --help for how to start one") from exc
+        raise SystemExit(f"no Triton answers at {options.url} ({exc.message()})") from exc
     if missing:
-        raise SystemExit(f"the Triton at {options.url} has not loaded {', '.join(missing)}: see --help for how to start it")
+        raise SystemExit(f"the Triton at {options.url} has not loaded {', '.join(missing)}")
 
 
 async def _require_same_answers(client: grpcclient.InferenceServerClient, models: Sequence[str], texts: Sequence[str]) -> None:

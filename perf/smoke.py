@@ -8,20 +8,12 @@ Client, gateway and Triton share this machine's cores. Writes perf/results/smoke
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import platform
-import re
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -29,11 +21,9 @@ from rich.table import Table
 from control_plane.adapters.embedded_triton.installation import ensure_installed
 from perf.interleaved import interleave, median_of
 from perf.perf_analyzer import Load, Measured, PerfAnalyzer
+from perf.serving import DOORS, PROJECT, serving
 
-PROJECT = Path(__file__).resolve().parent.parent
-_DOORS = ("http", "grpc")
 _CONCURRENCIES = (1, 8)
-_START_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, order=True)
@@ -48,9 +38,9 @@ def main() -> None:
     arguments = _arguments()
     cache = PROJECT / ".cache"
     analyzer = PerfAnalyzer(cache, ensure_installed(cache).libs)
-    with serving(PROJECT / "perf" / "models", "echo") as addresses:
+    with serving([PROJECT / "perf" / "models"], ["echo"]) as addresses:
         ways: dict[Case, Callable[[], Measured]] = {}
-        for door in _DOORS:
+        for door in DOORS:
             for concurrency in _CONCURRENCIES:
                 for way in ("direct", "gateway"):
                     load = Load("echo", addresses[way, door], door, concurrency, ("INPUT0:384",), arguments.requests)
@@ -58,34 +48,6 @@ def main() -> None:
         results = {case: median_of(runs) for case, runs in interleave(ways, arguments.rounds).items()}
     _write(results, arguments)
     _print(results)
-
-
-@contextlib.contextmanager
-def serving(repository: Path, model: str) -> Iterator[dict[tuple[str, str], str]]:
-    """A tidegate of its own with one model; the addresses of the gateway's doors and of Triton's own, by (way, door)."""
-    with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder:
-        state = Path(folder)
-        flags = ["--state-dir", folder, "--model-repository", str(repository), "--load", model]
-        ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
-        process = subprocess.Popen([sys.executable, "-m", "control_plane", "serve", *flags, *ports], stdout=subprocess.DEVNULL, cwd=PROJECT)
-        try:
-            yield _wait_for_addresses(state, process)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(timeout=15)
-
-
-def _wait_for_addresses(state: Path, process: subprocess.Popen[bytes]) -> dict[tuple[str, str], str]:
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while not (state / "endpoints.json").exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("tidegate did not start; its words are above")
-        time.sleep(0.1)
-    endpoints = json.loads((state / "endpoints.json").read_text())
-    log = (state / "triton" / "triton.log").read_text()
-    services = {"http": "HTTPService", "grpc": "GRPCInferenceService"}
-    found = {("gateway", door): endpoints[door].removeprefix("http://") for door in _DOORS}
-    return found | {("direct", door): re.findall(rf"Started {services[door]} at (\S+?)\"?$", log, re.MULTILINE)[-1] for door in _DOORS}
 
 
 def _arguments() -> argparse.Namespace:
