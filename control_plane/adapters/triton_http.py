@@ -121,7 +121,6 @@ class _Connection(asyncio.Protocol):
         if self._transport is None:
             raise UpstreamUnavailable("Triton closed the connection")
         self.is_reusable = False
-        self._reader = AnswerReader()
         self._answer = self._loop.create_future()
         timer = self._loop.call_at(deadline, self._expire)
         try:

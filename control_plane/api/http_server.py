@@ -30,6 +30,9 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MAX_QUEUED = 2
 """Parsed requests that wait on one connection before its socket is no longer read."""
 
+_MAX_KNOWN_HEAD_BYTES = 2048
+"""Of a head that a connection keeps; Triton's clients send about 250."""
+
 _LINGER_S = 2.0
 """How long a refused client may go on sending. Closing on unread bytes resets the connection, and the refusal is lost."""
 
@@ -86,6 +89,17 @@ class HttpServer:
             self._all_closed.set()
 
 
+@dataclass(frozen=True, slots=True)
+class _KnownHead:
+    """The head of the connection's last request. A client that keeps its connection mostly sends the same again, byte for
+    byte, and equal bytes mean the same: they need neither parsing nor working out what follows from them."""
+
+    head: bytes
+    request_bytes: int
+    """Of head and body together, which the head's Content-Length makes the same each time."""
+    request: HttpRequest
+
+
 class _Connection(asyncio.Protocol):
     """One client's connection: parses what comes, queues whole requests, answers them in order."""
 
@@ -107,6 +121,9 @@ class _Connection(asyncio.Protocol):
         self._head_is_read = False
         self._is_answering = False
         self._has_refused = False
+        self._is_between_requests = True
+        self._whole_requests = 0
+        self._known: _KnownHead | None = None
 
     # asyncio.Protocol
 
@@ -120,9 +137,21 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._has_refused:
             return
+        known = self._known
+        if known and self._is_between_requests and len(data) == known.request_bytes and data.startswith(known.head):
+            self._put(known.request.with_body(data[len(known.head) :]), keep_alive=True)
+        else:
+            self._parse(data)
+        if len(self._queue) >= _MAX_QUEUED and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _parse(self, data: bytes) -> None:
+        began_between, self._whole_requests = self._is_between_requests, 0
         self._untold_bytes += len(data)
         try:
             self._parser.feed_data(data)
+            if began_between and self._is_between_requests and self._whole_requests == 1:
+                self._remember(data)
         except httptools.HttpParserCallbackError as exc:
             cause = exc.__context__
             self._refuse(cause if isinstance(cause, ControlPlaneError) else InvalidRequest("the request cannot be read"))
@@ -132,8 +161,14 @@ class _Connection(asyncio.Protocol):
             self._refuse(InvalidRequest(f"not a well-formed HTTP/1.1 request: {exc}"))
         if self._untold_bytes > self._server.limits.max_header_bytes:
             self._refuse(self._head_too_large())  # it grows within the parser, which tells of whole fields only
-        if len(self._queue) >= _MAX_QUEUED and self._transport is not None:
-            self._transport.pause_reading()
+
+    def _remember(self, data: bytes) -> None:
+        """Keep the head of a request that came alone and whole, unless it asks for more than an answer."""
+        request = self._request
+        head = data[: len(data) - len(request.body)]
+        plain = request.header(b"transfer-encoding") is None and request.header(b"expect") is None
+        if plain and self._keeps_alive() and len(head) <= _MAX_KNOWN_HEAD_BYTES:
+            self._known = _KnownHead(head, len(data), request.with_body(b""))
 
     def eof_received(self) -> bool:
         return False  # a client that stops sending has left: close, which cancels its request
@@ -156,7 +191,7 @@ class _Connection(asyncio.Protocol):
         self._request = HttpRequest(b"", b"", [])
         self._body = []
         self._header_bytes = self._body_bytes = 0
-        self._head_is_read = False
+        self._head_is_read = self._is_between_requests = False
 
     def on_url(self, url: bytes) -> None:
         self._count_header_bytes(len(url))
@@ -200,6 +235,8 @@ class _Connection(asyncio.Protocol):
         self._untold_bytes = 0
         self._request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body = []
+        self._is_between_requests = True
+        self._whole_requests += 1
         self._put(self._request, keep_alive=self._keeps_alive())
 
     def close_when_idle(self) -> None:

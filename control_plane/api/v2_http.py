@@ -56,8 +56,9 @@ class HttpInferRequest:
         return Outcome.MODEL_NOT_FOUND if answer.status == 404 else Outcome.UPSTREAM_ERROR
 
     def _decode(self, encoding: bytes) -> None:
-        self._http.body = decode_body(self._http.body, encoding, max_bytes=self._max_body_bytes)
-        self._http.headers = [field for field in self._http.headers if field[0].lower() != b"content-encoding"]
+        body = decode_body(self._http.body, encoding, max_bytes=self._max_body_bytes)
+        headers = [field for field in self._http.headers if field[0].lower() != b"content-encoding"]
+        self._http = HttpRequest(self._http.method, self._http.target, headers, body)
 
 
 class V2Http:

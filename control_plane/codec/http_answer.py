@@ -21,29 +21,37 @@ class AnswerError(ValueError):
 
 
 class AnswerReader:
-    """Collects one answer; `feed` returns it when it is whole."""
+    """Collects the answers of one connection, one at a time; `feed` returns one when it is whole.
 
-    __slots__ = ("_body_bytes", "_buffer", "_head_bytes", "closes")
+    Triton answers requests of one kind with one head, so the last head is kept: equal bytes are not read a second time.
+    """
+
+    __slots__ = ("_body_bytes", "_buffer", "_head", "closes")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._head_bytes = 0
+        self._head = b""
         self._body_bytes = 0
         self.closes = False
         """Whether Triton announced that it closes the connection after this answer."""
 
     def feed(self, data: bytes) -> HttpAnswer | None:
-        """Take what arrived. Raises AnswerError."""
+        """Take what arrived. Raises AnswerError; nothing can be read after that."""
+        if not self._buffer:
+            if self._head and len(data) == len(self._head) + self._body_bytes and data.startswith(self._head):
+                return HttpAnswer(int(self._head[9:12]), self._head, data[len(self._head) :])
+            self._head = b""
         self._buffer += data
-        if not self._head_bytes and not self._read_head():
+        if not self._head and not self._read_head():
             return None
-        missing = self._head_bytes + self._body_bytes - len(self._buffer)
+        missing = len(self._head) + self._body_bytes - len(self._buffer)
         if missing > 0:
             return None
         if missing < 0:
             raise AnswerError(f"{-missing} bytes follow the answer")
-        head = bytes(self._buffer[: self._head_bytes])
-        return HttpAnswer(int(head[9:12]), head, bytes(self._buffer[self._head_bytes :]))
+        body = bytes(memoryview(self._buffer)[len(self._head) :])
+        self._buffer = bytearray()
+        return HttpAnswer(int(self._head[9:12]), self._head, body)
 
     def _read_head(self) -> bool:
         end = self._buffer.find(b"\r\n\r\n")
@@ -55,7 +63,7 @@ class AnswerReader:
         length = _CONTENT_LENGTH.search(head)
         if not _STATUS_LINE.match(head) or length is None:
             raise AnswerError(f"not an answer with a Content-Length: {head[:80]!r}")
-        self._head_bytes = end + 4
+        self._head = head
         self._body_bytes = int(length.group(1))
         self.closes = _CLOSES.search(head) is not None
         return True

@@ -35,27 +35,50 @@ _NEVER_HOP_BY_HOP = frozenset((b"inference-header-content-length",))
 
 
 @dataclass(slots=True)
+class _Derived:
+    """What was worked out from a head, kept for the requests that share it."""
+
+    fields: dict[bytes, list[bytes]] | None = None
+    """Values by lower-case name."""
+    upstream_host: bytes = b""
+    upstream_head: bytes = b""
+
+
+@dataclass(slots=True)
 class HttpRequest:
-    """One request with its whole body, de-chunked."""
+    """One request with its whole body, de-chunked. Its head is not changed once it is made."""
 
     method: bytes
     target: bytes
     headers: Headers = field(default_factory=list)
     body: bytes = b""
+    derived: _Derived = field(default_factory=_Derived, compare=False, repr=False)
+
+    def with_body(self, body: bytes) -> HttpRequest:
+        """The next request of a client that repeats its head, as one that keeps its connection does."""
+        return HttpRequest(self.method, self.target, self.headers, body, self.derived)
 
     def header(self, lowercase_name: bytes) -> bytes | None:
         """The first field of that name, or None."""
-        for name, value in self.headers:
-            if name.lower() == lowercase_name:
-                return value
-        return None
+        values = self._fields().get(lowercase_name)
+        return values[0] if values else None
 
     def single_header(self, lowercase_name: bytes) -> bytes | None:
         """The only field of that name. Raises InvalidRequest when there are several: two parsers may take different ones."""
-        values = [value for name, value in self.headers if name.lower() == lowercase_name]
+        values = self._fields().get(lowercase_name)
+        if values is None:
+            return None
         if len(values) > 1:
             raise InvalidRequest(f"the header {lowercase_name.decode()} occurs {len(values)} times")
-        return values[0] if values else None
+        return values[0]
+
+    def _fields(self) -> dict[bytes, list[bytes]]:
+        fields = self.derived.fields
+        if fields is None:
+            fields = self.derived.fields = {}
+            for name, value in self.headers:
+                fields.setdefault(name.lower(), []).append(value)
+        return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +121,21 @@ def with_header(answer: HttpAnswer, line: bytes) -> HttpAnswer:
 
 def upstream_bytes(request: HttpRequest, host: bytes) -> bytes:
     """The request as it goes to Triton: end-to-end fields as they came, one unambiguous Content-Length."""
+    derived = request.derived
+    if derived.upstream_host != host:
+        derived.upstream_host, derived.upstream_head = host, _upstream_head(request, host)
+    return b"%b%d\r\n\r\n%b" % (derived.upstream_head, len(request.body), request.body)
+
+
+def _upstream_head(request: HttpRequest, host: bytes) -> bytes:
+    """Up to the value of Content-Length."""
     parts = [request.method, b" ", request.target, b" HTTP/1.1\r\nHost: ", host, b"\r\n"]
     listed = _named_by_connection(request)
     for name, value in request.headers:
         lowered = name.lower()
         if lowered not in _NOT_FORWARDED and lowered not in listed:
             parts += (name, b": ", value, b"\r\n")
-    parts += (b"Content-Length: %d\r\n\r\n" % len(request.body), request.body)
-    return b"".join(parts)
+    return b"".join((*parts, b"Content-Length: "))
 
 
 def _named_by_connection(request: HttpRequest) -> set[bytes]:

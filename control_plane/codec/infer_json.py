@@ -11,6 +11,8 @@ Source: KServe v2 inference protocol and Triton's binary tensor data extension, 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -21,6 +23,9 @@ from control_plane.domain.inference import InferCall
 from control_plane.domain.tensor import DATATYPE_BYTES, MAX_DIMENSION, MAX_ELEMENTS, Tensor, element_count
 
 _BOM = b"\xef\xbb\xbf"
+_MAX_KEPT_BYTES = 1024
+"""Longest JSON header that is remembered; with the number of them this bounds what callers can make us keep to a few MB."""
+
 _MAX_DIGITS = 18
 """Of a length in a header field: more overflow 64 bits somewhere, and from 4300 on Python refuses to convert them."""
 
@@ -35,19 +40,37 @@ def read_infer_request(body: bytes, header_length: bytes | None, *, model_name: 
     json_bytes = _json_length(body, header_length)
     if json_bytes == 0:
         return InferCall(model_name, model_version, "", ())  # Triton's raw binary request: the body is the one input
-    header = parse_json_object(body[:json_bytes] if json_bytes != len(body) else body)
-    request_id = _required(header, "id", str, "string") if "id" in header else ""
-    inputs = _required(header, "inputs", list, "array")
-    tensors = []
+    header = _read_header(body) if json_bytes == len(body) else _read_header_before_data(body[:json_bytes])
     offset = json_bytes
-    for entry in inputs:
-        tensor, size = _read_input(entry, json_bytes)
-        tensors.append(tensor)
+    for tensor, size in zip(header.inputs, header.binary_bytes, strict=True):
         if size is not None:
             offset = _check_binary(tensor, size, body, offset, model_name)
     if offset != len(body):
         raise InvalidRequest(f"unexpected additional input data for model '{model_name}'")
-    return InferCall(model_name, model_version, request_id, tuple(tensors))
+    return InferCall(model_name, model_version, header.request_id, header.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    request_id: str
+    inputs: tuple[Tensor, ...]
+    binary_bytes: tuple[int | None, ...]
+    """Of each input, what it takes of the binary part; None: its data is in the JSON."""
+
+
+def _read_header(text: bytes) -> _Header:
+    fields = parse_json_object(text)
+    request_id = _required(fields, "id", str, "string") if "id" in fields else ""
+    inputs = [_read_input(entry, len(text)) for entry in _required(fields, "inputs", list, "array")]
+    return _Header(request_id, tuple(tensor for tensor, _ in inputs), tuple(size for _, size in inputs))
+
+
+_read_known_header = lru_cache(maxsize=2048)(_read_header)
+
+
+def _read_header_before_data(text: bytes) -> _Header:
+    """A header that binary data follows is mostly one that came before: equal bytes need no second reading."""
+    return _read_known_header(text) if len(text) <= _MAX_KEPT_BYTES else _read_header(text)
 
 
 def parse_json_object(text: bytes) -> dict[str, Any]:

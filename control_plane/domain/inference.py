@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from control_plane.domain.tensor import Tensor
 
 
-class Door(Enum):
+class Door(StrEnum):
     """The protocol that a request came by, and by which it goes on to Triton."""
 
     HTTP = "http"
     GRPC = "grpc"
 
 
-class Outcome(Enum):
+class Outcome(StrEnum):
     """How a request ended, as metrics tell it."""
 
     ANSWERED = "answered"
