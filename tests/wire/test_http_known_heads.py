@@ -1,0 +1,105 @@
+"""A connection whose client repeats its head byte for byte takes a shorter way to the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.aio import run
+from tests.wire.gateway import LIVE, Gateway, gateway, infer_request
+
+
+def body(value: int) -> bytes:
+    return b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[%d]}]}' % value
+
+
+REQUESTS = [
+    infer_request(body(1)),
+    infer_request(body(2)),
+    infer_request(body(10)),
+    infer_request(body(2), headers=b"x-trace: 1\r\n"),
+    infer_request(body(3), headers=b"x-trace: 1\r\n"),
+    infer_request(body(3), model=b"n"),
+    b"POST /v2/models/m/infer HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body(4)), body(4)),
+    LIVE,
+]
+
+
+PICKS = st.lists(st.sampled_from(REQUESTS), min_size=1, max_size=12)
+
+
+def reached_triton(door: Gateway) -> list[tuple[bytes, list[tuple[bytes, bytes]], bytes]]:
+    return [(sent.target, sent.headers, sent.body) for sent in door.upstream.http.requests]
+
+
+async def on_fresh_connections(door: Gateway, picks: list[bytes]) -> list[bytes]:
+    return [(await (await door.connect()).ask(request)).body for request in picks]
+
+
+@given(picks=PICKS)
+def test_one_after_the_other_they_get_the_answers_of_fresh_connections(picks: list[bytes]) -> None:
+    async def main() -> None:
+        async with gateway() as door:
+            expected, reached = await on_fresh_connections(door, picks), reached_triton(door)
+            client = await door.connect()
+            assert [(await client.ask(request)).body for request in picks] == expected
+            assert reached_triton(door) == reached * 2
+
+    run(main())
+
+
+@given(picks=PICKS, cuts=st.lists(st.integers(0, 1500), max_size=4))
+def test_in_any_pieces_they_get_the_answers_of_fresh_connections(picks: list[bytes], cuts: list[int]) -> None:
+    async def main() -> None:
+        async with gateway() as door:
+            expected, reached = await on_fresh_connections(door, picks), reached_triton(door)
+            client = await door.connect()
+            stream = b"".join(picks)
+            for start, end in pairwise(sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})):
+                await client.send(stream[start:end])
+                await asyncio.sleep(0)
+            assert [(await client.answer()).body for _ in picks] == expected
+            assert reached_triton(door) == reached * 2
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    [
+        pytest.param(infer_request(body(5), headers=b"Expect: 100-continue\r\n"), id="expects a continue"),
+        pytest.param(infer_request(body(5), headers=b"Connection: close\r\n"), id="closes"),
+    ],
+)
+def test_a_head_that_asks_for_more_than_an_answer_is_read_each_time(repeated: bytes) -> None:
+    async def main() -> None:
+        async with gateway() as door:
+            client = await door.connect()
+            await client.ask(infer_request(body(5)))
+            await client.send(repeated)
+            first = await client.reader.readuntil(b"\r\n\r\n")
+            if b"Expect" in repeated:
+                assert first == b"HTTP/1.1 100 Continue\r\n\r\n"
+                assert (await client.answer()).status == 200
+                await client.send(repeated)
+                assert await client.reader.readuntil(b"\r\n\r\n") == first
+            else:
+                assert b"\r\nConnection: close\r\n" in first
+
+    run(main())
+
+
+def test_a_repeated_head_is_refused_as_the_first_one_was() -> None:
+    async def main() -> None:
+        bad = infer_request(b'{"inputs":[{"name":"X","datatype":"FP99","shape":[1],"data":[1]}]}')
+        async with gateway() as door:
+            client = await door.connect()
+            assert [(await client.ask(bad)).status for _ in range(3)] == [400, 400, 400]
+            assert (await client.ask(infer_request(body(1)))).status == 200
+            assert len(door.upstream.http.requests) == 1
+
+    run(main())
