@@ -110,7 +110,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._queue: deque[tuple[HttpRequest | ControlPlaneError, bool]] = deque()
-        self._arrived: asyncio.Event = asyncio.Event()
+        self._arrival: asyncio.Future[None] | None = None
         self._writable: asyncio.Event = asyncio.Event()
         self._writable.set()
         self._request = HttpRequest(b"", b"")
@@ -120,6 +120,7 @@ class _Connection(asyncio.Protocol):
         self._untold_bytes = 0
         self._head_is_read = False
         self._is_answering = False
+        self._is_paused = False
         self._has_refused = False
         self._is_between_requests = True
         self._whole_requests = 0
@@ -143,6 +144,7 @@ class _Connection(asyncio.Protocol):
         else:
             self._parse(data)
         if len(self._queue) >= _MAX_QUEUED and self._transport is not None:
+            self._is_paused = True
             self._transport.pause_reading()
 
     def _parse(self, data: bytes) -> None:
@@ -258,7 +260,8 @@ class _Connection(asyncio.Protocol):
                 keep_alive = keep_alive and not self._server.is_draining
                 self._write(answer, item, keep_alive=keep_alive)
                 self._is_answering = False
-                await self._writable.wait()
+                if not self._writable.is_set():
+                    await self._writable.wait()
             await self._close()
         except asyncio.CancelledError:
             if self._transport is not None:
@@ -278,22 +281,25 @@ class _Connection(asyncio.Protocol):
 
     async def _next(self) -> tuple[HttpRequest | ControlPlaneError, bool]:
         while not self._queue:
-            self._arrived.clear()
-            await self._arrived.wait()
+            self._arrival = asyncio.get_running_loop().create_future()
+            await self._arrival
         item = self._queue.popleft()
-        if len(self._queue) < _MAX_QUEUED and self._transport is not None:
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
             self._transport.resume_reading()
         return item
 
     def _put(self, item: HttpRequest | ControlPlaneError, *, keep_alive: bool) -> None:
         self._queue.append((item, keep_alive))
-        self._arrived.set()
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
     def _refuse(self, error: ControlPlaneError) -> None:
         """Answer `error` after what came before it, and close: what follows can no longer be told apart."""
         self._has_refused = True
         self._put(error, keep_alive=False)
         if self._transport is not None:
+            self._is_paused = True
             self._transport.pause_reading()
 
     def _write(self, answer: HttpAnswer, item: HttpRequest | ControlPlaneError, *, keep_alive: bool) -> None:
