@@ -168,7 +168,8 @@ class _Connection(asyncio.Protocol):
         """Keep the head of a request that came alone and whole, unless it asks for more than an answer."""
         request = self._request
         head = data[: len(data) - len(request.body)]
-        plain = request.header(b"transfer-encoding") is None and request.header(b"expect") is None
+        ends_with_body = data.endswith(request.body) and head.endswith(b"\r\n\r\n")  # the parser passes over empty lines behind it
+        plain = ends_with_body and request.header(b"transfer-encoding") is None and request.header(b"expect") is None
         if plain and self._keeps_alive() and len(head) <= _MAX_KNOWN_HEAD_BYTES:
             self._known = _KnownHead(head, len(data), request.with_body(b""))
 

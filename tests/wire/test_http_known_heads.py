@@ -26,6 +26,10 @@ REQUESTS = [
     infer_request(body(3), model=b"n"),
     b"POST /v2/models/m/infer HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body(4)), body(4)),
     LIVE,
+    infer_request(body(6)) + b"\r\n",  # some clients send an empty line that belongs to no request, and servers pass over it
+    b"\r\n" + infer_request(body(7)),
+    LIVE + b"\r\n",
+    infer_request(b"\r\n") + b"\r\n",
 ]
 
 

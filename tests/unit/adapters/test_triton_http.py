@@ -355,6 +355,21 @@ class TestLeaving:
 
         run(main())
 
+    def test_the_deadline_of_one_that_was_answered_is_not_the_next_ones(self) -> None:
+        async def main() -> None:
+            gate = Gate()
+            async with pool(gate, limit=1) as (http, triton):
+                gate.let(0)
+                await send(http, timeout_s=0.1)
+                async with asyncio.TaskGroup() as tasks:
+                    second = tasks.create_task(send(http))
+                    await asyncio.sleep(0.15)
+                    gate.let(1)
+                assert second.result().status == 200
+                assert triton.accepted == 1
+
+        run(main())
+
     def test_no_time_left_is_a_deadline_and_no_hanging(self) -> None:
         async def main() -> None:
             async with pool(Gate(), limit=1) as (http, triton):
@@ -413,7 +428,7 @@ class TestClose:
             async with pool() as (http, triton):
                 await send(http)
                 await http.close()
-                assert "closed" in await failure(http, UpstreamUnavailable)
+                assert "connections to Triton have been closed" in await failure(http, UpstreamUnavailable)
                 assert triton.accepted == len(triton.exchanges) == 1
 
         run(main())

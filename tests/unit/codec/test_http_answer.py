@@ -42,6 +42,44 @@ def test_head_and_body_are_kept_byte_for_byte(status: int, body: bytes, reason: 
     assert feed(head + body) == HttpAnswer(status, head, body)
 
 
+_ANSWERS = st.builds(
+    lambda status, extra, body: HttpAnswer(status, b"HTTP/1.1 %d OK\r\n%bContent-Length: %d\r\n\r\n" % (status, extra, len(body)), body),
+    status=st.sampled_from([200, 404]),
+    extra=st.sampled_from([b"", b"X: 1\r\n"]),
+    body=st.sampled_from([b"", b"a", b"b", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na"]),
+)
+
+
+@given(answers=st.lists(_ANSWERS, min_size=1, max_size=8), data=st.data())
+def test_one_after_the_other_in_any_pieces(answers: list[HttpAnswer], data: st.DataObject) -> None:
+    reader = AnswerReader()
+    for answer in answers:
+        whole = answer.head + answer.body
+        cuts = data.draw(st.one_of(st.just(set[int]()), st.sets(st.integers(1, len(whole) - 1), max_size=3)))
+        *first, last = [whole[a:b] for a, b in pairwise([0, *sorted(cuts), len(whole)])]
+        assert [reader.feed(piece) for piece in first] == [None] * len(first)
+        assert reader.feed(last) == answer
+
+
+def test_whether_triton_closes_is_told_of_each_answer() -> None:
+    reader = AnswerReader()
+    told = []
+    for line in (b"", b"Connection: close\r\n", b"Connection: close\r\n", b"", b""):
+        assert reader.feed(b"HTTP/1.1 200 OK\r\n" + line + b"Content-Length: 0\r\n\r\n") is not None
+        told.append(reader.closes)
+    assert told == [False, True, True, False, False]
+
+
+@pytest.mark.parametrize("pieces", [1, 2], ids=["at once", "in two pieces"])
+def test_more_than_a_repeated_head_announces_is_refused(pieces: int) -> None:
+    reader = AnswerReader()
+    assert reader.feed(HEAD + b"hello") == ANSWER
+    if pieces == 2:
+        assert reader.feed(HEAD) is None
+    with pytest.raises(AnswerError):
+        reader.feed(HEAD + b"hello!" if pieces == 1 else b"hello!")
+
+
 @pytest.mark.parametrize(
     ("line", "closes"),
     [

@@ -72,6 +72,23 @@ def test_fields_that_connection_names_are_not_forwarded(connection: list[bytes],
     assert sent(headers) == ([b"X-Hop: 1"] if kept else [])
 
 
+def test_a_field_that_another_one_names_is_forwarded() -> None:
+    assert sent([(b"X-A", b"X-B"), (b"X-B", b"1"), (b"Connection", b"X-C"), (b"X-C", b"2")]) == [b"X-A: X-B", b"X-B: 1"]
+
+
+def test_the_next_request_of_the_same_head_has_its_own_body() -> None:
+    first = HttpRequest(b"POST", b"/v2", [(b"X-A", b"1"), (b"X-A", b"2")], b"one")
+    upstream_bytes(first, HOST)
+    second = first.with_body(b"second")
+    for host in (HOST, b"another:1", HOST):
+        fresh = HttpRequest(b"POST", b"/v2", [(b"X-A", b"1"), (b"X-A", b"2")], b"second")
+        assert upstream_bytes(second, host) == upstream_bytes(fresh, host)
+    assert second.header(b"x-a") == b"1"
+    assert first.body == b"one"
+    with pytest.raises(InvalidRequest):
+        second.single_header(b"x-a")
+
+
 def test_connection_cannot_strip_what_the_body_was_read_by() -> None:
     """Else a body checked as raw binary (length 0) would reach Triton as JSON that nobody has checked."""
     headers = [(b"Connection", b"Inference-Header-Content-Length"), (b"Inference-Header-Content-Length", b"0")]

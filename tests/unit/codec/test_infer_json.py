@@ -40,6 +40,8 @@ def binary(datatype: str, shape: list[int], size: object, content: bytes) -> tup
         pytest.param(with_input(shape=[]), (Tensor("X", "FP32", ()),), id="a scalar"),
         pytest.param(with_input(shape=[0], data=[]), (Tensor("X", "FP32", (0,)),), id="an empty tensor"),
         pytest.param(with_input(shape=[1, 0], data=[]), (Tensor("X", "FP32", (1, 0)),), id="a batch of empty tensors"),
+        pytest.param(with_input(shape=[2**20, 2**20], data=None), (Tensor("X", "FP32", (2**20, 2**20)),), id="as many elements as may be"),
+        pytest.param(with_input(shape=[2**31 - 1], data=None), (Tensor("X", "FP32", (2**31 - 1,)),), id="the largest dimension"),
         pytest.param(with_input(shape=[0, 3], data=[]), (Tensor("X", "FP32", (0, 3)),), id="an empty batch"),
         pytest.param(with_input(data=None), (Tensor("X", "FP32", (1,)),), id="no data: Triton's to refuse"),
         pytest.param(with_input(name=""), (Tensor("", "FP32", (1,)),), id="an empty name"),
@@ -263,6 +265,23 @@ class TestBinaryData:
         body, header_length = binary(datatype, shape, size, content)
         with pytest.raises(InvalidRequest, match=text):
             read(body, header_length)
+
+    @pytest.mark.parametrize("padding", [0, 5000], ids=["a short header", "a long header"])
+    def test_a_header_that_came_before_is_held_against_each_body_anew(self, padding: int) -> None:
+        entry = {"name": "X", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 5, "x": "x" * padding}}
+        text = json.dumps({"inputs": [entry], "id": "7"}).encode()
+        header_length = b"%d" % len(text)
+        good = read(text + b"\x01\0\0\0a", header_length)
+        for content in (b"\x02\0\0\0a", b"\x01\0\0\0", b"\x01\0\0\0ab"):
+            with pytest.raises(InvalidRequest):
+                read(text + content, header_length)
+        assert read(text + b"\x01\0\0\0b", header_length) == good == InferCall("m", "3", "7", (Tensor("X", "BYTES", (1,)),))
+
+    def test_a_header_that_was_refused_is_refused_again(self) -> None:
+        body, header_length = binary("FP8", [1], 1, b"a")
+        for _ in range(3):
+            with pytest.raises(InvalidRequest, match="invalid datatype"):
+                read(body, header_length)
 
     def test_data_after_an_all_json_request_is_refused(self) -> None:
         text = with_input()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any
 
@@ -195,11 +196,18 @@ class TestRestore:
         run(bench.service.restore(bench.upstream))
         assert sorted(bench.control.loads) == ["y", "z"]
 
-    def test_what_fails_is_reported_and_the_rest_is_served(self) -> None:
+    def test_what_fails_is_reported_and_the_rest_is_served(self, caplog: pytest.LogCaptureFixture) -> None:
         bench = Bench("a", "b", "c", "nope")
         bench.control.failures["b"] = ModelLoadFailed("bad weights")
         bench.repository.failures["c"] = ModelLoadFailed("not built")
-        failures = run(bench.service.restore(bench.upstream))
+        with caplog.at_level(logging.INFO):
+            failures = run(bench.service.restore(bench.upstream))
+        assert [(record.levelname, record.model) for record in caplog.records] == [  # type: ignore[attr-defined]
+            ("INFO", "a"),
+            ("ERROR", "b"),
+            ("ERROR", "c"),
+            ("ERROR", "nope"),
+        ]
         assert failures == [LoadFailure("b", "bad weights"), LoadFailure("c", "not built"), LoadFailure("nope", "no model 'nope'")]
         assert run(bench.service.get("a")).state is ModelState.READY
 
