@@ -133,6 +133,7 @@ def test_effective_lists_every_setting_once() -> None:
         ("http://H:1", TritonEndpoints("h", 1, 2, 3)),
         ("http://h:9000?grpc_port=7", TritonEndpoints("h", 9000, 7, 9002)),
         ("http://h:9000?metrics_port=8&grpc_port=7", TritonEndpoints("h", 9000, 7, 8)),
+        ("http://h:9000?grpc_port=1&metrics_port=65535", TritonEndpoints("h", 9000, 1, 65535)),
         ("http://127.0.0.1:9000", TritonEndpoints("127.0.0.1", 9000, 9001, 9002)),
         ("http://[::1]:9000", TritonEndpoints("::1", 9000, 9001, 9002)),
     ],

@@ -350,7 +350,13 @@ class TestAnswer:
 
 
 @pytest.mark.parametrize(
-    ("header", "timeout_s"), [(b"", 30.0), (b"tidegate-timeout-ms: 250\r\n", 0.25), (b"Tidegate-Timeout-Ms: 86400000\r\n", 86400.0)]
+    ("header", "timeout_s"),
+    [
+        (b"", 30.0),
+        (b"tidegate-timeout-ms: 250\r\n", 0.25),
+        (b"Tidegate-Timeout-Ms: 86400000\r\n", 86400.0),
+        (b"tidegate-timeout-ms: 1\r\n", 0.001),
+    ],
 )
 def test_the_callers_time_goes_with_the_request(header: bytes, timeout_s: float) -> None:
     async def main() -> None:

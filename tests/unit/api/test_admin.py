@@ -148,7 +148,7 @@ class TestForeignPages:
     )
     def test_refused(self, bench: Bench, origin: str, host: str, method: str, path: str) -> None:
         status, body = bench.ask(method, path, origin=origin, host=host)
-        assert (status, body["code"]) == (403, "foreign_origin")
+        assert (status, body["code"], body["retryable"]) == (403, "foreign_origin", False)
         assert bench.upstream.control.loads == []
 
     @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "localhost", "[::1]:8080"])
