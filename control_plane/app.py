@@ -21,7 +21,8 @@ from control_plane.adapters.prometheus import PrometheusRecorder
 from control_plane.adapters.state_dir import StateDir
 from control_plane.adapters.triton import Triton
 from control_plane.api.admin import make_admin_api
-from control_plane.api.http_server import HttpLimits, HttpServer
+from control_plane.api.http_connection import HttpLimits
+from control_plane.api.http_server import HttpServer
 from control_plane.api.metrics import MetricsPage
 from control_plane.api.v2_grpc import V2Grpc
 from control_plane.api.v2_http import V2Http, render_error

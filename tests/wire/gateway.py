@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from control_plane.adapters.listening import bind_tcp
-from control_plane.api.http_server import HttpLimits, HttpServer
+from control_plane.api.http_connection import HttpLimits
+from control_plane.api.http_server import HttpServer
 from control_plane.api.v2_http import V2Http, render_error
 from control_plane.services.inference import InferenceService
 from control_plane.services.servers import Servers

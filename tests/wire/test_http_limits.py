@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from control_plane.api.http_server import HttpLimits
+from control_plane.api.http_connection import HttpLimits
 from tests.aio import run
 from tests.wire.gateway import INFER, LIVE, Answer, Client, Gateway, gateway, infer_request
 
