@@ -38,6 +38,11 @@ def test_the_next_life_binds_it_while_old_connections_are_still_closing() -> Non
     bind_tcp("127.0.0.1", port, setting="--http-port").close()
 
 
+def test_it_is_made_for_an_event_loop() -> None:
+    with bind_tcp("127.0.0.1", 0, setting="--http-port") as bound:
+        assert not bound.getblocking()
+
+
 def test_port_zero_chooses_a_free_one() -> None:
     with bind_tcp("127.0.0.1", 0, setting="--http-port") as one, bind_tcp("127.0.0.1", 0, setting="--http-port") as other:
         assert 0 != taken_port(one) != taken_port(other) != 0

@@ -40,6 +40,8 @@ def test_durations_are_a_histogram() -> None:
     for duration_s in (0.0004, 0.003, 100.0):
         bench.record("a", Outcome.ANSWERED, duration_s=duration_s)
     buckets = {labels[1]: value for labels, value in bench.samples("tidegate_request_duration_seconds_bucket").items()}
+    assert bench.samples("tidegate_request_duration_seconds_sum") == {("http", "a"): pytest.approx(100.0034)}
+    assert bench.samples("tidegate_request_duration_seconds_count") == {("http", "a"): 3.0}
     assert (buckets["0.0005"], buckets["0.004"], buckets["30.0"], buckets["+Inf"]) == (1.0, 2.0, 2.0, 3.0)
 
 
