@@ -107,3 +107,33 @@ def test_a_repeated_head_is_refused_as_the_first_one_was() -> None:
             assert len(door.upstream.http.requests) == 1
 
     run(main())
+
+
+_ONE = infer_request(body(1))
+_HEAD, _BODY = _ONE[: -len(body(1))], body(1)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "statuses"),
+    [
+        pytest.param([_ONE + _ONE] * 3, [200] * 6, id="two requests that arrive together"),
+        pytest.param([_ONE + _HEAD, _BODY] * 3, [200] * 6, id="a request and the head of the next"),
+        pytest.param([_ONE[:20], _ONE[20:], _ONE[20:]], [200, 400], id="the end of a head, which alone is none"),
+        pytest.param([_ONE[:-5], _ONE[-5:] + _ONE, _ONE[-5:] + _ONE], [200, 200, 400], id="the end of a body before a request"),
+        pytest.param(
+            [_ONE, infer_request(_ONE)[: -len(_ONE)], _ONE, _ONE], [200, 500, 200], id="a body that is a request of the known head"
+        ),
+        pytest.param([_ONE, _HEAD, _BODY[:10], _BODY[10:], _ONE], [200] * 3, id="the known head alone"),
+    ],
+)
+def test_pieces_that_look_like_a_known_request_are_read_as_what_they_are(pieces: list[bytes], statuses: list[int]) -> None:
+    async def main() -> None:
+        async with gateway() as door:
+            client = await door.connect()
+            for piece in pieces:
+                await client.send(piece)
+                await asyncio.sleep(0.01)  # so that each arrives by itself
+            assert [(await client.answer()).status for _ in statuses] == statuses
+            assert [sent.body for sent in door.upstream.http.requests] == [_BODY] * statuses.count(200)
+
+    run(main())
