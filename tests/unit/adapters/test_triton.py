@@ -37,6 +37,11 @@ def test_metrics_are_tritons_page() -> None:
     assert run(page_of(b"200 OK")) == PAGE
 
 
+def test_a_proxy_in_the_environment_is_not_asked_for_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+    assert run(page_of(b"200 OK")) == PAGE
+
+
 def test_metrics_that_triton_refuses_are_unavailable() -> None:
     with pytest.raises(UpstreamUnavailable, match=r"metrics at http://127.0.0.1:.* cannot be read"):
         run(page_of(b"503 Service Unavailable"))
@@ -73,7 +78,7 @@ def test_closing_it_closes_both_doors() -> None:
             await server.arrivals.get()
             await triton.close()
         assert isinstance(task.result(), UpstreamUnavailable)
-        with pytest.raises(UpstreamUnavailable):
+        with pytest.raises(UpstreamUnavailable, match="the connection to Triton has been closed"):
             await triton.control.index()
         await server.wait_until_open(0)
 
