@@ -1,40 +1,46 @@
 """Builds everything and runs it: the only place that knows which adapter stands behind which port.
 
 Start: ports bound -> Triton up -> models loaded -> listening -> `endpoints.json`. Stop, on SIGTERM or SIGINT: not
-ready -> drain both doors -> pools closed -> Triton ended, in reverse.
+ready -> drain both doors -> pools closed -> Triton ended, in reverse. The doors are this process's own
+(`data_plane.py`) or, with `--workers`, those of others (`services/workers.py`); all the rest is here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from importlib.metadata import version
 
 from control_plane.adapters.admin_server import AdminServer
+from control_plane.adapters.cpu_affinity import allowed_cpus, pin_worker, require_cpus
 from control_plane.adapters.embedded_triton.process import EmbeddedTritonLauncher
-from control_plane.adapters.grpc_server import GrpcServer
-from control_plane.adapters.listening import allow_restart, bind_tcp, url_of
+from control_plane.adapters.listening import allow_restart, share_port
 from control_plane.adapters.managed_repository import ManagedRepository
 from control_plane.adapters.model_config import config_name_in_force
-from control_plane.adapters.prometheus import PrometheusRecorder
+from control_plane.adapters.prometheus import OwnMetrics
+from control_plane.adapters.service_sockets import ServiceSockets
 from control_plane.adapters.state_dir import StateDir
-from control_plane.adapters.triton import Triton
+from control_plane.adapters.tls import HTTP, make_tls
+from control_plane.adapters.unix_socket import UnixSocket
+from control_plane.adapters.worker_process import WorkerProcessLauncher
 from control_plane.api.admin import make_admin_api
-from control_plane.api.http_connection import HttpLimits
 from control_plane.api.http_server import HttpServer
 from control_plane.api.metrics import MetricsPage
-from control_plane.api.v2_grpc import V2Grpc
-from control_plane.api.v2_http import V2Http, render_error
+from control_plane.api.v2_http import render_error
+from control_plane.data_plane import DataPlane, DataSockets, connect, http_limits
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import StartupError
+from control_plane.domain.request_counts import RequestCounts
 from control_plane.policy.exposure import refusal
 from control_plane.ports import ModelRepository, Upstream
 from control_plane.services.attachment import Attachment
-from control_plane.services.inference import InferenceService
 from control_plane.services.models import LoadFailure, ModelService
 from control_plane.services.servers import Servers
 from control_plane.services.supervisor import Supervisor
+from control_plane.services.workers import Workers
 from control_plane.settings import Settings, parse_triton_url
 
 DEFAULT_MODELS = ("text_embedding",)
@@ -49,10 +55,22 @@ class App:
     def __init__(self, settings: Settings) -> None:
         """Wire everything and bind every port. Raises StartupError."""
         _refuse_exposure(settings)
+        _require_cpus(settings)
         self._settings = settings
-        self._servers = Servers()
         self._failures: list[LoadFailure] = []
+        self._tls = make_tls(settings.tls)
         repository = _managed_repository(settings)
+        self._sockets = ServiceSockets(settings)
+        try:
+            self._wire(repository)
+        except StartupError:
+            self._sockets.close()
+            raise
+
+    def _wire(self, repository: ManagedRepository | None) -> None:
+        settings = self._settings
+        self._workers = self._make_workers() if settings.process.workers > 1 else None
+        self._servers = Servers(self._workers)
         self._models = ModelService(
             servers=self._servers,
             repository=repository,
@@ -60,54 +78,74 @@ class App:
             load_timeout_s=settings.triton.load_timeout_s,
         )
         self._triton = self._attachment() if repository is None else self._supervisor()
-        self._inference: InferenceService
-        self._bind_data_doors()
-        self._bind_admin_door()
+        self._data_plane = None if self._workers else self._make_data_plane()
+        self._metrics = HttpServer(self._metrics_page().answer, render_error, http_limits(settings.gateway))
+        self._admin = AdminServer(
+            make_admin_api(models=self._models, servers=self._servers, version=version("tidegate")), self._sockets.admin
+        )
 
     async def run(self, announce: Announce) -> None:
         """Serve until a signal; `announce` is told once, when everything is ready. Raises StartupError, in a group."""
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        with StateDir(self._settings.process.state_dir) as state:
+        with ExitStack() as held:
+            held.callback(self._sockets.close)
+            state = held.enter_context(StateDir(self._settings.process.state_dir))
             async with asyncio.TaskGroup() as tasks:
-                triton = tasks.create_task(self._triton.run(), name="triton")
+                background = self._start(tasks)
                 opening = tasks.create_task(self._open_when_up(tasks, state, announce), name="opening")
                 await stop.wait()
                 opening.cancel()
                 await self._drain()
-                triton.cancel()
+                for task in background:
+                    task.cancel()
+
+    def _start(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        started = [tasks.create_task(self._models.run(), name="models"), tasks.create_task(self._triton.run(), name="triton")]
+        if self._workers is not None:
+            started.append(tasks.create_task(self._workers.run(self._models), name="workers"))
+        if self._tls is not None:
+            started.append(tasks.create_task(self._tls.watch(), name="tls-files"))
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload_tls)
+        return started
 
     async def _open_when_up(self, tasks: asyncio.TaskGroup, state: StateDir, announce: Announce) -> None:
         await self._servers.wait_until_up()
         tasks.create_task(self._admin.run_until_told(), name="admin-api")
-        await self._http.listen(tasks, allow_restart(self._http_socket))
-        await self._metrics.listen(tasks, allow_restart(self._metrics_socket))
-        await self._grpc.start()
-        endpoints = {
-            "http": url_of(self._http_socket, "http"),
-            "grpc": self._grpc.address,
-            "metrics": url_of(self._metrics_socket, "http") + "/metrics",
-            "admin": url_of(self._admin_socket, "http"),
-        }
+        if self._workers is not None:
+            await self._workers.open()
+        if self._data_plane is not None:
+            await self._data_plane.listen(tasks)
+        await self._metrics.listen(tasks, allow_restart(self._sockets.metrics), self._tls.context(HTTP) if self._tls else None)
+        endpoints = self._sockets.endpoints()
         state.write_endpoints(endpoints)
         announce(endpoints, self._failures)
 
     async def _drain(self) -> None:
-        timeout_s = self._settings.gateway.drain_timeout_s
-        await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s))
+        doors = self._workers or self._data_plane
+        assert doors is not None
+        await doors.drain(self._settings.gateway.drain_timeout_s)
         self._admin.should_exit = True
         await self._metrics.drain(0)
+
+    def _reload_tls(self) -> None:
+        if self._tls is not None:
+            self._tls.reload()
+        if self._workers is not None:
+            self._workers.reload_tls()
 
     async def _restore(self, upstream: Upstream) -> None:
         self._failures = await self._models.restore(upstream)
 
     def _connect(self, endpoints: TritonEndpoints) -> Upstream:
-        return Triton(endpoints, max_connections=self._settings.gateway.max_upstream_connections)
+        return connect(self._settings.gateway, endpoints)
 
     def _supervisor(self) -> Supervisor:
+        # Else Triton would inherit this process's CPUs, which the data plane is about to keep to.
+        cpus = self._settings.triton.triton_cpus or (allowed_cpus() if self._settings.process.gateway_cpus else ())
         return Supervisor(
-            launcher=EmbeddedTritonLauncher(self._settings.triton, self._settings.process.state_dir),
+            launcher=EmbeddedTritonLauncher(self._settings.triton, self._settings.process.state_dir, cpus=cpus),
             connect=self._connect,
             servers=self._servers,
             restore=self._restore,
@@ -122,40 +160,55 @@ class App:
             start_timeout_s=self._settings.triton.start_timeout_s,
         )
 
-    def _bind_data_doors(self) -> None:
-        gateway = self._settings.gateway
-        recorder = PrometheusRecorder(
-            version=version("tidegate"), in_flight=lambda: self._inference.in_flight, triton_is_up=lambda: self._servers.is_up
-        )
-        self._inference = InferenceService(servers=self._servers, recorder=recorder, default_timeout_s=gateway.request_timeout_s)
-        limits = HttpLimits(gateway.max_body_bytes, gateway.max_header_bytes, gateway.max_connections)
-        v2_http = V2Http(
-            inference=self._inference,
-            servers=self._servers,
-            max_body_bytes=gateway.max_body_bytes,
-            read_timeout_s=gateway.request_timeout_s,
-        )
-        v2_grpc = V2Grpc(inference=self._inference, servers=self._servers, read_timeout_s=gateway.request_timeout_s)
-        page = MetricsPage(render_own=recorder.render, servers=self._servers)
-        self._http = HttpServer(v2_http.answer, render_error, limits)
-        self._http_socket = bind_tcp(gateway.host, gateway.http_port, setting="--http-port")
-        self._metrics = HttpServer(page.answer, render_error, limits)
-        self._metrics_socket = bind_tcp(gateway.host, gateway.metrics_port, setting="--metrics-port")
-        self._grpc = GrpcServer(v2_grpc, host=gateway.host, port=gateway.grpc_port, max_message_bytes=gateway.max_body_bytes)
+    def _make_data_plane(self) -> DataPlane:
+        pin_worker(self._settings.process.gateway_cpus, 0, 1)
+        held = self._sockets
+        sockets = DataSockets(held.http, held.grpc, _listening_on(held.http_unix), _listening_on(held.grpc_unix))
+        return DataPlane(self._settings.gateway, sockets, self._tls, models=self._models, servers=self._servers)
 
-    def _bind_admin_door(self) -> None:
-        admin = self._settings.admin
-        self._admin_socket = bind_tcp(admin.admin_host, admin.admin_port, setting="--admin-port")
-        self._admin = AdminServer(
-            make_admin_api(models=self._models, servers=self._servers, version=version("tidegate")), self._admin_socket
+    def _make_workers(self) -> Workers:
+        sockets = self._sockets
+        for bound in (sockets.http, sockets.grpc):
+            share_port(bound)
+        launcher = WorkerProcessLauncher(sockets.settings_in_force(), http_socket=sockets.http_unix, grpc_socket=sockets.grpc_unix)
+        return Workers(count=self._settings.process.workers, launcher=launcher)
+
+    def _metrics_page(self) -> MetricsPage:
+        own = OwnMetrics(
+            version=version("tidegate"), counts=self._counts, workers=self._listening, triton_is_up=lambda: self._servers.is_up
         )
+        return MetricsPage(render_own=own.render, servers=self._servers)
+
+    def _counts(self) -> RequestCounts:
+        doors = self._workers or self._data_plane
+        assert doors is not None
+        return doors.counts()
+
+    def _listening(self) -> int:
+        return self._workers.listening if self._workers is not None else 1
+
+
+def _listening_on(unix_socket: UnixSocket | None) -> socket.socket | None:
+    return unix_socket.listening if unix_socket is not None else None
 
 
 def _refuse_exposure(settings: Settings) -> None:
-    for host, setting in ((settings.gateway.host, "--host"), (settings.admin.admin_host, "--admin-host")):
-        reason = refusal(host, setting=setting, authentication_is_configured=False)
+    clients_show_certificates = settings.tls.tls_client_ca is not None
+    for host, setting, is_authenticated in (
+        (settings.gateway.host, "--host", clients_show_certificates),
+        (settings.admin.admin_host, "--admin-host", False),
+    ):
+        reason = refusal(host, setting=setting, authentication_is_configured=is_authenticated)
         if reason is not None:
             raise StartupError(reason)
+
+
+def _require_cpus(settings: Settings) -> None:
+    process, triton = settings.process, settings.triton
+    require_cpus(process.gateway_cpus, setting="--gateway-cpus", at_least=process.workers)
+    require_cpus(triton.triton_cpus, setting="--triton-cpus")
+    if triton.triton_cpus and triton.triton_url:
+        raise StartupError("--triton-cpus is for the embedded Triton; the one at --triton-url is pinned by whoever starts it")
 
 
 def _managed_repository(settings: Settings) -> ManagedRepository | None:

@@ -9,40 +9,77 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame
+from control_plane.codec.http2_headers import Fields
 from control_plane.codec.http_message import HttpAnswer, HttpRequest
+from control_plane.codec.worker_message import FromWorker, ToWorker
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.inference import Door, Outcome
-from control_plane.domain.model import ModelVersion
-
-GrpcMetadata = tuple[tuple[str, str | bytes], ...]
+from control_plane.domain.model import ModelOverride, ModelVersion
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcCall:
-    """A unary call as it came in: `method` is the full path, `message` the serialised request."""
+    """A unary call as it came in: its head, and its one message with the length before it."""
 
-    method: str
-    message: bytes
-    metadata: GrpcMetadata = ()
+    head: GrpcHead
+    frame: MessageFrame
 
 
-@dataclass(frozen=True, slots=True)
-class GrpcAnswer:
-    """What came back: a serialised response, or a status other than OK (0) with its text."""
+class HttpStream(Protocol):
+    """An answer of Triton's that comes piece by piece; `close` it in any case."""
 
-    message: bytes
-    code: int
-    details: str
-    trailing_metadata: GrpcMetadata = ()
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def head(self) -> bytes:
+        """As it came; it says that the body is chunked."""
+
+    async def receive(self) -> bytes | None:
+        """The next piece, None at the end. Raises UpstreamUnavailable when it breaks off, DeadlineExceeded."""
+
+    def close(self) -> None:
+        """Give it up when it is not at its end. Idempotent."""
 
 
 class HttpUpstream(Protocol):
     """Triton's HTTP endpoint over pooled keep-alive connections."""
 
-    async def send(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer:
-        """Raises UpstreamUnavailable (no connection, or it broke) and DeadlineExceeded. Cancelling drops the connection."""
+    async def send(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer:
+        """`model_name` shares the connections among models. Cancelling drops the connection.
+
+        Raises: UpstreamUnavailable (no connection, or it broke), DeadlineExceeded.
+        """
+
+    async def stream(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer | HttpStream:
+        """As `send`, for a call whose answer may come piece by piece; then `timeout_s` bounds the wait for each piece."""
 
     async def close(self) -> None: ...
+
+
+class GrpcStream(Protocol):
+    """A streaming call to Triton, as a caller's own stream: several callers never share one."""
+
+    @property
+    def headers(self) -> Fields:
+        """Triton's head; empty until its first message, and where it sent none."""
+
+    @property
+    def trailers(self) -> Fields:
+        """How it ended, once `receive` has returned None."""
+
+    async def send(self, frame: MessageFrame) -> None:
+        """Send one message; returns when Triton has room for the next."""
+
+    def half_close(self) -> None:
+        """Say that no more messages follow."""
+
+    async def receive(self) -> MessageFrame | None:
+        """The next message, None at the end."""
+
+    def cancel(self) -> None:
+        """End it at Triton too. Idempotent."""
 
 
 class GrpcUpstream(Protocol):
@@ -50,6 +87,9 @@ class GrpcUpstream(Protocol):
 
     async def unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
         """Any status, also of a broken connection, is in the answer. Cancelling cancels the call in Triton."""
+
+    async def open_stream(self, head: GrpcHead, *, timeout_s: float) -> GrpcStream:
+        """Open a call that streams both ways. Raises UpstreamUnavailable when no connection is to be had in `timeout_s`."""
 
     async def close(self) -> None: ...
 
@@ -62,10 +102,10 @@ class ModelControl(Protocol):
     async def index(self) -> list[ModelVersion]:
         """Every model directory Triton sees, with state and reason. Raises UpstreamUnavailable, UpstreamFailed."""
 
-    async def load(self, name: str, *, timeout_s: float) -> None:
+    async def load(self, name: str, *, override: ModelOverride | None = None, timeout_s: float) -> None:
         """Return when the model is ready. Raises ModelLoadFailed, DeadlineExceeded, UpstreamUnavailable."""
 
-    async def unload(self, name: str, *, timeout_s: float) -> None:
+    async def unload(self, name: str, *, unload_dependents: bool = False, timeout_s: float) -> None:
         """Return when Triton has accepted it; in-flight requests finish first. Raises as `load`."""
 
     async def memory_bytes(self) -> dict[str, int]:
@@ -74,6 +114,10 @@ class ModelControl(Protocol):
 
 class Upstream(Protocol):
     """One connected Triton."""
+
+    @property
+    def endpoints(self) -> TritonEndpoints:
+        """Where it listens, for other processes to connect to it too."""
 
     @property
     def http(self) -> HttpUpstream: ...
@@ -125,6 +169,44 @@ class ModelRepository(Protocol):
 
     def place(self, name: str) -> None:
         """Bring the placed copy (of an ensemble's composing models too) up to the source. Raises ModelNotFound."""
+
+
+class ModelAdministration(Protocol):
+    """Loading and unloading, as both doors call it: `services.models`, or the way to it from a worker process."""
+
+    async def load(self, name: str, override: ModelOverride | None = None) -> object:
+        """Return when it is ready. A caller that leaves does not end the load.
+
+        Raises:
+            InvalidRequest: the name cannot be a model's. ModelNotFound: no repository has it. ModelLoadFailed: with
+                Triton's own text and code. DeadlineExceeded, UpstreamUnavailable.
+        """
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> object:
+        """Return when Triton has accepted it, for a model it does not know too. Raises as `load`, but not ModelNotFound."""
+
+
+class WorkerProcess(Protocol):
+    """One life of a process that answers the data ports."""
+
+    def send(self, message: ToWorker) -> None:
+        """Without waiting; to one that has ended it goes nowhere."""
+
+    async def receive(self) -> FromWorker | None:
+        """Its next message; None when it says no more."""
+
+    async def wait(self) -> str:
+        """Return when it has ended: how."""
+
+    def kill(self) -> None:
+        """End it at once; idempotent."""
+
+
+class WorkerLauncher(Protocol):
+    """Starts workers."""
+
+    async def start(self, number: int) -> WorkerProcess:
+        """Start the one of that number, from 0; it listens when it is told to. Raises StartupError."""
 
 
 class RequestRecorder(Protocol):

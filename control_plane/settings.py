@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from control_plane.domain.cpus import parse_cpus
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import StartupError
 
@@ -27,10 +28,15 @@ def _split_commas(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _parse_cpus(value: object) -> object:
+    return parse_cpus(value) if isinstance(value, str) else value
+
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NameList = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
 PathList = Annotated[list[Path], NoDecode, BeforeValidator(_split_commas)]
+CpuList = Annotated[tuple[int, ...], NoDecode, BeforeValidator(_parse_cpus)]
 
 
 class _Group(BaseSettings):
@@ -41,7 +47,8 @@ class GatewaySettings(_Group):
     """The data plane: where Triton's clients connect."""
 
     host: str = "127.0.0.1"
-    """Address of the HTTP, gRPC and metrics ports. Anything beyond loopback needs authentication and is refused without."""
+    """Address of the HTTP, gRPC and metrics ports. Anything beyond loopback needs authentication (`tls_client_ca`)
+    and is refused without."""
 
     http_port: Port = 8000
     """Triton's own default, so that clients need no change; 0 chooses a free one."""
@@ -52,23 +59,63 @@ class GatewaySettings(_Group):
     metrics_port: Port = 8002
     """Triton's own default; 0 chooses a free one."""
 
+    http_socket: Path | None = None
+    """Unix socket that answers HTTP beside the port, for clients on this machine: only this user can open it. Never TLS."""
+
+    grpc_socket: Path | None = None
+    """The same for gRPC."""
+
     max_body_bytes: int = Field(128 * 2**20, ge=1024)
     """Largest request body or message, in bytes. Each is held in memory once; too small refuses image batches."""
 
     max_header_bytes: int = Field(16 * 2**10, ge=1024)
-    """Largest request head, in bytes. Triton resets the connection between 8 and 16 KiB of headers."""
+    """Largest request head, in bytes; one line of it may have 8000, since Triton closes the connection over a longer one."""
+
+    max_buffered_bytes: int = Field(2**30, ge=1024)
+    """Bytes of request bodies held at a time, over all connections of both doors; bodies up to 64 KiB do not count.
+    Requests beyond wait or are refused with 503; below `max_body_bytes` the largest bodies never fit."""
+
+    header_timeout_s: Seconds = 10.0
+    """Seconds a request head may take from its first byte. More lets slow clients hold connections."""
+
+    body_timeout_s: Seconds = 60.0
+    """Seconds a request body may make no progress at all. Less cuts off clients on bad links."""
+
+    idle_timeout_s: float = Field(300.0, ge=0, allow_inf_nan=False)
+    """Seconds a connection may be kept without a request; 0 is for ever, as Triton has it."""
+
+    allow_shared_memory: bool = False
+    """Let local clients register shared memory and name it in requests. Triton maps any region that it may open, for any client."""
 
     max_connections: int = Field(4096, ge=1)
     """HTTP connections at a time; further ones are closed at once. Each costs a few KiB and a file descriptor."""
 
-    max_upstream_connections: int = Field(256, ge=1)
-    """HTTP connections to one Triton; requests beyond wait for one. Triton's eight threads share them."""
+    max_upstream_connections: int = Field(512, ge=1)
+    """HTTP connections to one Triton, of which one model gets half at most; requests beyond wait. Triton's eight threads share them."""
 
     request_timeout_s: Seconds = 30.0
     """Deadline in seconds of a request that names none (header `tidegate-timeout-ms`, or gRPC's own)."""
 
     drain_timeout_s: float = Field(4.0, ge=0, allow_inf_nan=False)
     """Seconds that requests in flight may go on after SIGTERM; with Triton's own exit it stays under ten."""
+
+
+class TlsSettings(_Group):
+    """TLS on the HTTP, gRPC and metrics ports. Changed files are taken up within seconds, or at SIGHUP, by new connections."""
+
+    tls_certificate: Path | None = None
+    """PEM file of the server's certificate and what leads from it to its root; turns TLS on. Needs `tls_key`."""
+
+    tls_key: Path | None = None
+    """PEM file of its private key, without a passphrase."""
+
+    tls_client_ca: Path | None = None
+    """PEM file of the authorities whose client certificates are accepted. Every client must then show one, which counts as
+    authentication."""
+
+    @property
+    def tls_is_on(self) -> bool:
+        return self.tls_certificate is not None
 
 
 class AdminSettings(_Group):
@@ -103,6 +150,9 @@ class TritonSettings(_Group):
     start_timeout_s: Seconds = 60.0
     """Seconds a started Triton may take to become live. Two is usual; a GPU's first start takes longer."""
 
+    triton_cpus: CpuList = ()
+    """CPUs that the embedded Triton and its stubs run on, such as `2-7`; not given: all. Fewer than its models' threads makes it slow."""
+
     cache_dir: Path = PROJECT_ROOT / ".cache"
     """Holds the downloaded wheels and the unpacked Triton."""
 
@@ -116,6 +166,12 @@ class ProcessSettings(_Group):
     state_dir: Path = PROJECT_ROOT / ".state"
     """Everything a run writes: the managed repository, Triton's log, `endpoints.json`. One running `tidegate` each."""
 
+    workers: int = Field(1, ge=1, le=256)
+    """Processes that answer the data ports. One serves some ten thousand small requests a second; more take CPU from Triton."""
+
+    gateway_cpus: CpuList = ()
+    """CPUs that the data plane runs on, such as `0` or `0-3`: of N workers each takes every Nth of the list. Not given: all."""
+
     log_format: Literal["console", "json"] = "console"
     """`json` writes one object per line, for log collectors."""
 
@@ -126,6 +182,7 @@ class Settings:
 
     process: ProcessSettings
     gateway: GatewaySettings
+    tls: TlsSettings
     admin: AdminSettings
     triton: TritonSettings
 
@@ -133,6 +190,7 @@ class Settings:
 _GROUPS: dict[str, type[_Group]] = {
     "process": ProcessSettings,
     "gateway": GatewaySettings,
+    "tls": TlsSettings,
     "admin": AdminSettings,
     "triton": TritonSettings,
 }
@@ -158,6 +216,17 @@ def load_settings(overrides: Mapping[str, object] | None = None) -> Settings:
 def effective(settings: Settings) -> dict[str, object]:
     """Every setting by name with its value in force, secrets masked."""
     return {name: value if not isinstance(value, SecretStr) else "********" for key in _GROUPS for name, value in getattr(settings, key)}
+
+
+def to_plain(settings: Settings) -> dict[str, Any]:
+    """For another process of ours, as what JSON can hold; unlike `effective`, with secrets."""
+    return {key: getattr(settings, key).model_dump(mode="json") for key in _GROUPS}
+
+
+def from_plain(plain: Mapping[str, Any]) -> Settings:
+    """What `to_plain` was given; the environment has no say."""
+    groups: dict[str, Any] = {key: group(**plain[key]) for key, group in _GROUPS.items()}
+    return Settings(**groups)
 
 
 def parse_triton_url(url: str) -> TritonEndpoints:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import uvloop
+
+from control_plane.services.models import ModelService
 
 T = TypeVar("T")
 
@@ -31,6 +34,18 @@ async def settle() -> None:
     """Let everything that is ready run until it waits for something else."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def changing(models: ModelService) -> AsyncIterator[None]:
+    """A block in which models can be loaded and unloaded, as while the gateway runs."""
+    owner = asyncio.get_running_loop().create_task(models.run())
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        owner.cancel()
+        await asyncio.wait([owner])
 
 
 async def _checked(main: Coroutine[Any, Any, T], timeout_s: float) -> T:

@@ -41,15 +41,23 @@ class EmbeddingClient:
     """Sends texts to the `text_embedding` ensemble over one kept connection."""
 
     def __init__(self, url: str) -> None:
+        """`url` may be `unix:PATH`."""
         self._url = url
-        self._client = httpx.Client(trust_env=False, timeout=_INFER_TIMEOUT_S)
+        path = url.removeprefix("unix:")
+        is_unix = path != url
+        self._client = httpx.Client(
+            base_url="http://localhost" if is_unix else url,
+            transport=httpx.HTTPTransport(uds=path) if is_unix else None,
+            trust_env=False,
+            timeout=_INFER_TIMEOUT_S,
+        )
 
     def embed(self, texts: list[str], model: str) -> list[list[float]]:
         """One embedding of 384 numbers per text. Raises as AdminClient's methods."""
         tensor = {"name": "TEXT", "shape": [len(texts), 1], "datatype": "BYTES", "data": texts}
         answer = _json(
             self._url,
-            lambda: self._client.post(f"{self._url}/v2/models/{quote(model, safe='')}/infer", content=json.dumps({"inputs": [tensor]})),
+            lambda: self._client.post(f"/v2/models/{quote(model, safe='')}/infer", content=json.dumps({"inputs": [tensor]})),
         )
         try:
             output = answer["outputs"][0]

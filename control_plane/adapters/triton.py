@@ -6,6 +6,7 @@ import httpx
 
 from control_plane.adapters.triton_grpc import TritonGrpc
 from control_plane.adapters.triton_http import TritonHttp
+from control_plane.adapters.triton_http2 import TritonHttp2
 from control_plane.domain.endpoints import TritonEndpoints, authority
 from control_plane.domain.errors import UpstreamUnavailable
 
@@ -16,16 +17,16 @@ class Triton:
     """Opens connections when they are first needed; `close` closes them all."""
 
     def __init__(self, endpoints: TritonEndpoints, *, max_connections: int) -> None:
-        self._endpoints = endpoints
+        self.endpoints = endpoints
         self.http = TritonHttp(endpoints.host, endpoints.http_port, max_connections=max_connections)
-        self.grpc = TritonGrpc(endpoints.host, endpoints.grpc_port)
-        self.control = self.grpc
+        self.grpc = TritonHttp2(endpoints.host, endpoints.grpc_port)
+        self.control = TritonGrpc(endpoints.host, endpoints.grpc_port)
 
     async def metrics_text(self) -> bytes:
         """Triton's Prometheus page; its connection is closed after each scrape, or it would hold up Triton's exit."""
-        if self._endpoints.metrics_port is None:
+        if self.endpoints.metrics_port is None:
             return b""
-        url = f"http://{authority(self._endpoints.host, self._endpoints.metrics_port)}/metrics"
+        url = f"http://{authority(self.endpoints.host, self.endpoints.metrics_port)}/metrics"
         try:
             async with httpx.AsyncClient(timeout=_METRICS_TIMEOUT_S, trust_env=False) as client:
                 response = await client.get(url)
@@ -37,3 +38,4 @@ class Triton:
     async def close(self) -> None:
         await self.http.close()
         await self.grpc.close()
+        await self.control.close()

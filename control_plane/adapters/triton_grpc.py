@@ -1,4 +1,4 @@
-"""Triton's gRPC endpoint: raw unary calls for the data plane, typed ones for model control.
+"""Model control over Triton's gRPC endpoint, by the typed stubs of its own client; inference goes by `triton_http2`.
 
 Every load and unload goes this way: over HTTP ten parallel loads hold all of Triton's HTTP threads (server 24.10).
 """
@@ -14,8 +14,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from control_plane.domain.endpoints import authority
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
-from control_plane.domain.model import ModelState, ModelVersion
-from control_plane.ports import GrpcAnswer, GrpcCall, GrpcMetadata
+from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
 
 _CONTROL_TIMEOUT_S = 10.0
 """For calls that only read; Triton needs up to 4 s for an index after days of uptime (server issue 5325)."""
@@ -54,26 +53,11 @@ _CHANNEL_CLOSED = "the connection to Triton has been closed"
 
 
 class TritonGrpc:
-    """`ports.GrpcUpstream` and `ports.ModelControl` over one HTTP/2 channel."""
+    """`ports.ModelControl` over one channel."""
 
     def __init__(self, host: str, port: int) -> None:
         self._channel = grpc.aio.insecure_channel(authority(host, port), options=_CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._methods: dict[str, grpc.aio.UnaryUnaryMultiCallable] = {}
-
-    async def unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
-        """Pass a serialised message on; see `ports.GrpcUpstream.unary`."""
-        method = self._methods.get(call.method)
-        if method is None:
-            method = self._methods[call.method] = self._channel.unary_unary(call.method)
-        try:
-            return GrpcAnswer(await method(call.message, timeout=timeout_s, metadata=call.metadata), 0, "")
-        except grpc.aio.AioRpcError as exc:
-            trailing: GrpcMetadata = tuple(exc.trailing_metadata() or ())
-            return GrpcAnswer(b"", exc.code().value[0], exc.details() or "", trailing)
-        except (asyncio.CancelledError, grpc.aio.UsageError) as exc:
-            _reraise_own(exc)
-            return GrpcAnswer(b"", grpc.StatusCode.UNAVAILABLE.value[0], _CHANNEL_CLOSED)
 
     async def is_live(self) -> bool:
         try:
@@ -89,11 +73,20 @@ class TritonGrpc:
             for line in answer.models
         ]
 
-    async def load(self, name: str, *, timeout_s: float) -> None:
-        await self._control("RepositoryModelLoad", service_pb2.RepositoryModelLoadRequest(model_name=name), timeout_s)
+    async def load(self, name: str, *, override: ModelOverride | None = None, timeout_s: float) -> None:
+        request = service_pb2.RepositoryModelLoadRequest(model_name=name)
+        if override is not None:
+            if override.config is not None:
+                request.parameters["config"].string_param = override.config
+            for key, content in override.files.items():
+                request.parameters[key].bytes_param = content
+        await self._control("RepositoryModelLoad", request, timeout_s)
 
-    async def unload(self, name: str, *, timeout_s: float) -> None:
-        await self._control("RepositoryModelUnload", service_pb2.RepositoryModelUnloadRequest(model_name=name), timeout_s)
+    async def unload(self, name: str, *, unload_dependents: bool = False, timeout_s: float) -> None:
+        request = service_pb2.RepositoryModelUnloadRequest(model_name=name)
+        if unload_dependents:
+            request.parameters["unload_dependents"].bool_param = True
+        await self._control("RepositoryModelUnload", request, timeout_s)
 
     async def memory_bytes(self) -> dict[str, int]:
         answer = await self._call("ModelStatistics", service_pb2.ModelStatisticsRequest(), _CONTROL_TIMEOUT_S)
@@ -106,7 +99,9 @@ class TritonGrpc:
         try:
             await self._call(method, request, timeout_s)
         except UpstreamFailed as exc:
-            raise ModelLoadFailed(str(exc)) from exc
+            answer = exc.__cause__
+            assert isinstance(answer, grpc.aio.AioRpcError)
+            raise ModelLoadFailed(answer.details() or str(exc), upstream_code=answer.code().value[0]) from exc
 
     async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
         try:

@@ -7,11 +7,12 @@ run twice is the caller's decision.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import cast
 
-from control_plane.codec.http_answer import AnswerError, AnswerReader
-from control_plane.codec.http_message import HttpAnswer, HttpRequest, upstream_bytes
+from control_plane.adapters.connection_slots import ConnectionSlots
+from control_plane.adapters.triton_http_stream import TritonHttpStream
+from control_plane.codec.http_answer import AnswerError, AnswerReader, ChunkedHead
+from control_plane.codec.http_message import Body, HttpAnswer, HttpRequest, upstream_pieces
 from control_plane.domain.endpoints import authority
 from control_plane.domain.errors import DeadlineExceeded, UpstreamUnavailable
 
@@ -25,61 +26,52 @@ class TritonHttp:
         self._host_field = authority(host, port).encode()
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
-        self._slots = max_connections
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._slots = ConnectionSlots(max_connections)
         self._is_closed = False
 
-    async def send(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer:
+    async def send(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer:
         """Send one request and return its whole answer; see `ports.HttpUpstream.send`."""
+        answer = await self.stream(request, timeout_s=timeout_s, model_name=model_name)
+        if not isinstance(answer, HttpAnswer):
+            answer.close()
+            raise UpstreamUnavailable("Triton's answer cannot be read: it is chunked")
+        return answer
+
+    async def stream(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer | TritonHttpStream:
+        """Send one request and return its answer, whole or as its pieces come; see `ports.HttpUpstream.stream`."""
         deadline = asyncio.get_running_loop().time() + timeout_s
-        await self._take_slot(deadline)
+        if self._is_closed:
+            raise _closed_pool()
+        await self._slots.take(model_name, deadline)
         connection: _Connection | None = None
         try:
             connection = self._idle.pop() if self._idle else await self._connect(deadline)
-            answer = await connection.exchange(upstream_bytes(request, self._host_field), deadline)
-            if connection.is_reusable:
-                self._idle.append(connection)
-                connection = None
-            return answer
-        finally:
+            connection.model_name = model_name
+            answer = await connection.exchange(upstream_pieces(request, self._host_field), deadline)
+            if isinstance(answer, HttpAnswer):
+                self._give_back(connection)
+                return answer
+            answer.timeout_s = timeout_s
+            return answer  # which gives the connection back
+        except BaseException:
             if connection is not None:  # its answer, or what is left of it, may still come
                 connection.close()
-            self._give_slot()
+            self._slots.give(model_name)
+            raise
 
     async def close(self) -> None:
         """Close every connection; what is in flight or waits for one fails as unavailable."""
         self._is_closed = True
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_exception(_closed_pool())
+        self._slots.fail(_closed_pool())
         for connection in tuple(self._open):
             connection.close()
 
-    async def _take_slot(self, deadline: float) -> None:
-        if self._is_closed:
-            raise _closed_pool()
-        if self._slots > 0:
-            self._slots -= 1
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
-        try:
-            async with asyncio.timeout_at(deadline):
-                await waiter
-        except (TimeoutError, asyncio.CancelledError) as exc:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._give_slot()
-            if isinstance(exc, TimeoutError):
-                raise DeadlineExceeded("all connections to Triton were busy until the request's deadline") from exc
-            raise
-
-    def _give_slot(self) -> None:
-        while self._waiting:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-        self._slots += 1
+    def _give_back(self, connection: _Connection) -> None:
+        if connection.is_reusable:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        self._slots.give(connection.model_name)
 
     async def _connect(self, deadline: float) -> _Connection:
         loop = asyncio.get_running_loop()
@@ -112,19 +104,23 @@ class _Connection(asyncio.Protocol):
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[HttpAnswer] | None = None
+        self._answer: asyncio.Future[HttpAnswer | TritonHttpStream] | None = None
+        self._stream: TritonHttpStream | None = None
         self._reader = AnswerReader()
         self.is_reusable = False
+        self.model_name = ""
+        """Whose slot it has."""
 
-    async def exchange(self, payload: bytes, deadline: float) -> HttpAnswer:
-        """Write the request and wait for its answer; on any exception the connection is spent."""
+    async def exchange(self, pieces: list[Body], deadline: float) -> HttpAnswer | TritonHttpStream:
+        """Write the request and wait for its answer or its answer's head; on any exception the connection is spent."""
         if self._transport is None:
             raise UpstreamUnavailable("Triton closed the connection")
         self.is_reusable = False
         self._answer = self._loop.create_future()
         timer = self._loop.call_at(deadline, self._expire)
         try:
-            self._transport.write(payload)
+            for piece in pieces:
+                self._transport.write(piece)  # what the socket does not take waits in the transport, and is not copied there
             return await self._answer
         finally:
             timer.cancel()
@@ -139,6 +135,9 @@ class _Connection(asyncio.Protocol):
         self._pool._opened(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._stream is not None:
+            self._stream.feed(data)
+            return
         if self._answer is None or self._answer.done():
             self.close()  # nothing was asked: this connection is no longer in step
             return
@@ -147,7 +146,11 @@ class _Connection(asyncio.Protocol):
         except AnswerError as exc:
             self._fail(UpstreamUnavailable(f"Triton's answer cannot be read: {exc}"))
             return
-        if answer is not None:
+        if isinstance(answer, ChunkedHead):
+            assert self._transport is not None
+            self._stream = TritonHttpStream(answer, self._transport, self._end_stream)
+            self._answer.set_result(self._stream)
+        elif answer is not None:
             self.is_reusable = not self._reader.closes
             self._answer.set_result(answer)
 
@@ -155,7 +158,15 @@ class _Connection(asyncio.Protocol):
         self._transport = None
         self.is_reusable = False
         self._pool._closed(self)
-        self._fail(UpstreamUnavailable(f"Triton closed the connection before it answered{f' ({exc})' if exc else ''}"))
+        error = UpstreamUnavailable(f"Triton closed the connection before it answered{f' ({exc})' if exc else ''}")
+        self._fail(error)
+        if self._stream is not None:
+            self._stream.fail(error)
+
+    def _end_stream(self, is_whole: bool) -> None:
+        self._stream = None
+        self.is_reusable = is_whole and self._transport is not None and not self._reader.closes
+        self._pool._give_back(self)
 
     def _expire(self) -> None:
         self._fail(DeadlineExceeded("Triton did not answer within the request's deadline"))

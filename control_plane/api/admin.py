@@ -95,12 +95,15 @@ def make_admin_api(*, models: ModelService, servers: Servers, version: str) -> F
     @app.post("/models/{name}/load", tags=["models"], responses=_CHANGE_ERRORS)
     async def load_model(name: ModelName) -> ModelView:
         """Load it, or reload it if its files changed; answers when it is ready."""
-        return ModelView.of(await models.load(name))
+        await models.load(name)
+        return ModelView.of(await models.get(name))
 
     @app.post("/models/{name}/unload", tags=["models"], responses=_CHANGE_ERRORS)
     async def unload_model(name: ModelName) -> ModelView:
         """Unload it; requests in flight finish first, so it may be UNLOADING in the answer."""
-        return ModelView.of(await models.unload(name))
+        await models.get(name)  # Triton says nothing about an unknown one
+        await models.unload(name)
+        return ModelView.of(await models.get(name))
 
     return app
 

@@ -1,7 +1,7 @@
-"""One client's HTTP/1.1 connection on an asyncio transport: parses what comes, answers whole requests in order.
+"""One client's HTTP/1.1 connection on an asyncio transport: answers the requests that its reader finds, in order.
 
-httptools (llhttp) parses. A connection is one task; a client that leaves cancels it, and with it everything its request
-had under way. Made by `http_server`, which knows the address and the other connections.
+A connection is one task; a client that leaves cancels it, and with it everything its request had under way. Made by
+`http_server`, which knows the address and the other connections, and looks at the time for all of them.
 """
 
 from __future__ import annotations
@@ -10,35 +10,34 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol, cast
 
-import httptools
+from control_plane.api.body_budget import UNCOUNTED_BYTES, BodyBudget
+from control_plane.api.http_reading import Admit, HttpLimits, RequestReader
+from control_plane.codec.http_message import HttpAnswer, HttpRequest, with_header, without_chunks
+from control_plane.domain.errors import ControlPlaneError, Overloaded, RequestTimeout
+from control_plane.policy.exposure import is_loopback
+from control_plane.ports import HttpStream
 
-from control_plane.codec.http_message import HttpAnswer, HttpRequest, with_header
-from control_plane.domain.errors import ControlPlaneError, InvalidRequest, PayloadTooLarge
+__all__ = ["Application", "ConnectionOwner", "HttpConnection", "HttpLimits", "RenderError"]
 
 _log = logging.getLogger(__name__)
 
-Application = Callable[[HttpRequest], Awaitable[HttpAnswer]]
+Application = Callable[[HttpRequest], Awaitable[HttpAnswer | HttpStream]]
 RenderError = Callable[[ControlPlaneError], HttpAnswer]
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MAX_QUEUED = 2
 """Parsed requests that wait on one connection before its socket is no longer read."""
 
-_MAX_KNOWN_HEAD_BYTES = 2048
-"""Of a head that a connection keeps; Triton's clients send about 250."""
+_WRITE_BYTES = 256 * 1024
+"""Of a large answer at a time: TLS encrypts what it is given at one go."""
 
 _LINGER_S = 2.0
 """How long a refused client may go on sending. Closing on unread bytes resets the connection, and the refusal is lost."""
 
-
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
-    max_body_bytes: int
-    max_header_bytes: int
-    max_connections: int
+_Item = tuple[HttpRequest | ControlPlaneError, bool, int]
+"""What is to be answered, whether the connection goes on then, and the bytes held of the budget."""
 
 
 class ConnectionOwner(Protocol):
@@ -46,7 +45,9 @@ class ConnectionOwner(Protocol):
 
     application: Application
     render_error: RenderError
+    admit: Admit
     limits: HttpLimits
+    budget: BodyBudget
     is_draining: bool
 
     def opened(self, connection: HttpConnection) -> bool: ...
@@ -54,42 +55,28 @@ class ConnectionOwner(Protocol):
     def closed(self, connection: HttpConnection) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownHead:
-    """The head of the connection's last request. A client that keeps its connection mostly sends the same again, byte for
-    byte, and equal bytes mean the same: they need neither parsing nor working out what follows from them."""
-
-    head: bytes
-    request_bytes: int
-    """Of head and body together, which the head's Content-Length makes the same each time."""
-    request: HttpRequest
-
-
 class HttpConnection(asyncio.Protocol):
-    """One client's connection: parses what comes, queues whole requests, answers them in order."""
+    """One client's connection: queues whole requests and answers them in order."""
 
     def __init__(self, server: ConnectionOwner, tasks: asyncio.TaskGroup) -> None:
         self._server = server
         self._tasks = tasks
-        self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
+        self._reader: RequestReader
         self._task: asyncio.Task[None] | None = None
-        self._queue: deque[tuple[HttpRequest | ControlPlaneError, bool]] = deque()
+        self._queue: deque[_Item] = deque()
         self._arrival: asyncio.Future[None] | None = None
-        self._writable: asyncio.Event = asyncio.Event()
+        self._writable = asyncio.Event()
         self._writable.set()
-        self._request = HttpRequest(b"", b"")
-        self._body: list[bytes] = []
-        self._header_bytes = 0
-        self._body_bytes = 0
-        self._untold_bytes = 0
-        self._head_is_read = False
         self._is_answering = False
         self._is_paused = False
         self._has_refused = False
-        self._is_between_requests = True
-        self._whole_requests = 0
-        self._known: _KnownHead | None = None
+        self._taken = 0
+        self._held_bytes = 0
+        self._owed_bytes = 0
+        self._waiting: asyncio.Task[None] | None = None
+        self._progress: tuple[object, ...] = ()
+        self._progress_at_s = 0.0
 
     # asyncio.Protocol
 
@@ -98,45 +85,15 @@ class HttpConnection(asyncio.Protocol):
         if not self._server.opened(self):
             self._transport.abort()
             return
+        self._reader = RequestReader(self, self._server.limits, self._server.admit, peer_is_local=_is_local(self._transport))
         self._task = self._tasks.create_task(self._serve(), name="http-connection")
 
     def data_received(self, data: bytes) -> None:
-        if self._has_refused:
-            return
-        known = self._known
-        if known and self._is_between_requests and len(data) == known.request_bytes and data.startswith(known.head):
-            self._put(known.request.with_body(data[len(known.head) :]), keep_alive=True)
-        else:
-            self._parse(data)
-        if len(self._queue) >= _MAX_QUEUED and self._transport is not None:
-            self._is_paused = True
-            self._transport.pause_reading()
-
-    def _parse(self, data: bytes) -> None:
-        began_between, self._whole_requests = self._is_between_requests, 0
-        self._untold_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-            if began_between and self._is_between_requests and self._whole_requests == 1:
-                self._remember(data)
-        except httptools.HttpParserCallbackError as exc:
-            cause = exc.__context__
-            self._refuse(cause if isinstance(cause, ControlPlaneError) else InvalidRequest("the request cannot be read"))
-        except httptools.HttpParserUpgrade:
-            self._has_refused = True  # the request is answered as if it had not asked; what follows it is not HTTP/1.1
-        except httptools.HttpParserError as exc:
-            self._refuse(InvalidRequest(f"not a well-formed HTTP/1.1 request: {exc}"))
-        if self._untold_bytes > self._server.limits.max_header_bytes:
-            self._refuse(self._head_too_large())  # it grows within the parser, which tells of whole fields only
-
-    def _remember(self, data: bytes) -> None:
-        """Keep the head of a request that came alone and whole, unless it asks for more than an answer."""
-        request = self._request
-        head = data[: len(data) - len(request.body)]
-        ends_with_body = data.endswith(request.body) and head.endswith(b"\r\n\r\n")  # the parser passes over empty lines behind it
-        plain = ends_with_body and request.header(b"transfer-encoding") is None and request.header(b"expect") is None
-        if plain and self._keeps_alive() and len(head) <= _MAX_KNOWN_HEAD_BYTES:
-            self._known = _KnownHead(head, len(data), request.with_body(b""))
+        self._reader.feed(data)
+        if self._reader.wants_continue:
+            self._continue_if_due()
+        if len(self._queue) >= _MAX_QUEUED:
+            self._pause_as_needed()
 
     def eof_received(self) -> bool:
         return False  # a client that stops sending has left: close, which cancels its request
@@ -146,6 +103,10 @@ class HttpConnection(asyncio.Protocol):
         self._server.closed(self)
         if self._task is not None:
             self._task.cancel()
+        self._stop_waiting()
+        self._give(self._held_bytes + sum(held for _, _, held in self._queue))
+        self._held_bytes = 0
+        self._queue.clear()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -153,59 +114,32 @@ class HttpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    # httptools' callbacks
+    # The reader's sink
 
-    def on_message_begin(self) -> None:
-        self._request = HttpRequest(b"", b"", [])
-        self._body = []
-        self._header_bytes = self._body_bytes = 0
-        self._head_is_read = self._is_between_requests = False
+    def take(self, request: HttpRequest, *, keep_alive: bool) -> None:
+        if self._waiting is not None:
+            self._stop_waiting()  # all of it came with its head: the memory is taken already
+        held, self._held_bytes = self._held_bytes, 0
+        self._put(request, keep_alive, held)
 
-    def on_url(self, url: bytes) -> None:
-        self._count_header_bytes(len(url))
-        self._request.target += url
+    def refuse(self, error: ControlPlaneError) -> None:
+        """Answer `error` after what came before it, and close: what follows can no longer be told apart."""
+        if self._has_refused:
+            return
+        self._has_refused = self._reader.has_ended = True
+        self._put(error, False, 0)
+        self._pause_as_needed()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_header_bytes(len(name) + len(value) + 4)
-        if not self._head_is_read:  # a trailer's fields say nothing that the head may say (RFC 9110, 6.5.1)
-            self._request.headers.append((name, value))
+    def reserve(self, size_bytes: int) -> None:
+        if self._waiting is None and self._server.budget.try_take(size_bytes):
+            self._held_bytes += size_bytes
+            return
+        self._owed_bytes += size_bytes
+        if self._waiting is None:
+            self._waiting = self._tasks.create_task(self._wait_for_budget(), name="http-body-budget")
+            self._pause_as_needed()
 
-    def on_headers_complete(self) -> None:
-        self._untold_bytes = 0
-        self._head_is_read = True
-        self._request.method = self._parser.get_method()
-        has_body = wants_continue = False
-        for name, value in self._request.headers:
-            match name.lower():
-                case b"content-length":  # the parser has made sure that it is a number, and the only one
-                    has_body = value != b"0"
-                    if int(value) > self._server.limits.max_body_bytes:
-                        raise self._body_too_large()
-                case b"transfer-encoding":
-                    has_body = True
-                    if value.lower() != b"chunked":
-                        raise InvalidRequest(f"Transfer-Encoding {value.decode('latin-1')!r} is not supported; chunked is")
-                case b"expect":
-                    wants_continue = value.lower() == b"100-continue"
-        if has_body and self._parser.should_upgrade():
-            raise InvalidRequest("protocol upgrades are not supported; gRPC has a port of its own")
-        if wants_continue and self._transport is not None and not self._queue and not self._is_answering:
-            self._transport.write(_CONTINUE)
-
-    def on_body(self, body: bytes) -> None:
-        self._untold_bytes = 0
-        self._body_bytes += len(body)
-        if self._body_bytes > self._server.limits.max_body_bytes:
-            raise self._body_too_large()
-        self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        self._untold_bytes = 0
-        self._request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body = []
-        self._is_between_requests = True
-        self._whole_requests += 1
-        self._put(self._request, keep_alive=self._keeps_alive())
+    # The server's
 
     def close_when_idle(self) -> None:
         """Close now, or after the answer that is being made; one that is being sent is sent to its end."""
@@ -216,15 +150,57 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def check_time(self, now_s: float) -> None:
+        """End what has made no progress for too long; called about once a second, so requests need no timers."""
+        limits, transport, reader = self._server.limits, self._transport, self._reader
+        if transport is None:
+            return
+        if not self._writable.is_set():
+            if self._has_stalled(now_s, limits.body_timeout_s, "writing", transport.get_write_buffer_size()):
+                transport.abort()
+        elif self._is_answering or self._queue or self._waiting or self._has_refused:
+            self._progress = ()
+        elif reader.is_between_requests:
+            if limits.idle_timeout_s and self._has_stalled(now_s, limits.idle_timeout_s, "idle", self._taken):
+                transport.close()
+        elif not reader.head_is_read:
+            if self._has_stalled(now_s, limits.header_timeout_s, "head", self._taken):
+                self.refuse(RequestTimeout(f"the request's head did not come within {limits.header_timeout_s:g} s"))
+        elif self._has_stalled(now_s, limits.body_timeout_s, "body", self._taken, reader.body_bytes):
+            self.refuse(RequestTimeout(f"nothing more of the request's body came for {limits.body_timeout_s:g} s"))
+
+    def _has_stalled(self, now_s: float, limit_s: float, *progress: object) -> bool:
+        if progress != self._progress:
+            self._progress, self._progress_at_s = progress, now_s
+        return now_s - self._progress_at_s >= limit_s
+
+    # Answering
+
     async def _serve(self) -> None:
         try:
             keep_alive = True
-            while keep_alive:
-                item, keep_alive = await self._next()
+            while keep_alive and not self._server.is_draining:
+                item, keep_alive, held_bytes = await self._next()
                 self._is_answering = True
-                answer = self._server.render_error(item) if isinstance(item, ControlPlaneError) else await self._server.application(item)
+                try:
+                    answer = (
+                        self._server.render_error(item) if isinstance(item, ControlPlaneError) else await self._server.application(item)
+                    )
+                finally:
+                    if held_bytes:
+                        self._give(held_bytes)
                 keep_alive = keep_alive and not self._server.is_draining
-                self._write(answer, item, keep_alive=keep_alive)
+                if isinstance(answer, HttpAnswer):
+                    is_head = isinstance(item, HttpRequest) and item.method == b"HEAD"
+                    del item  # with its body, which is not held while a slow client reads
+                    if is_head or len(answer.body) <= UNCOUNTED_BYTES:
+                        self._write(_closing(answer, keep_alive).head + (b"" if is_head else answer.body))
+                    else:
+                        await self._send_large(_closing(answer, keep_alive))
+                else:
+                    takes_chunks = isinstance(item, HttpRequest) and item.takes_chunks
+                    del item
+                    await self._send_stream(answer, keep_alive=keep_alive, takes_chunks=takes_chunks)
                 self._is_answering = False
                 if not self._writable.is_set():
                     await self._writable.wait()
@@ -238,55 +214,105 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     async def _close(self) -> None:
-        if self._has_refused and self._transport is not None:
-            self._transport.write_eof()
+        if self._reader.has_ended and self._transport is not None:
+            if self._transport.can_write_eof():  # TLS cannot
+                self._transport.write_eof()
             self._transport.resume_reading()
             await asyncio.sleep(_LINGER_S)  # until the client closes: that ends this task
         if self._transport is not None:
             self._transport.close()
 
-    async def _next(self) -> tuple[HttpRequest | ControlPlaneError, bool]:
+    async def _next(self) -> _Item:
         while not self._queue:
+            if self._reader.wants_continue:
+                self._continue_if_due()
             self._arrival = asyncio.get_running_loop().create_future()
             await self._arrival
         item = self._queue.popleft()
-        if self._is_paused and self._transport is not None:
-            self._is_paused = False
-            self._transport.resume_reading()
+        if self._is_paused:
+            self._pause_as_needed()
         return item
 
-    def _put(self, item: HttpRequest | ControlPlaneError, *, keep_alive: bool) -> None:
-        self._queue.append((item, keep_alive))
+    def _put(self, item: HttpRequest | ControlPlaneError, keep_alive: bool, held_bytes: int) -> None:
+        self._taken += 1
+        self._queue.append((item, keep_alive, held_bytes))
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 
-    def _refuse(self, error: ControlPlaneError) -> None:
-        """Answer `error` after what came before it, and close: what follows can no longer be told apart."""
-        self._has_refused = True
-        self._put(error, keep_alive=False)
-        if self._transport is not None:
-            self._is_paused = True
-            self._transport.pause_reading()
+    async def _send_large(self, answer: HttpAnswer) -> None:
+        self._write(answer.head)
+        body = memoryview(answer.body)
+        for at in range(0, len(body), _WRITE_BYTES):
+            self._write(body[at : at + _WRITE_BYTES])
+            await self._writable.wait()
 
-    def _write(self, answer: HttpAnswer, item: HttpRequest | ControlPlaneError, *, keep_alive: bool) -> None:
+    async def _send_stream(self, stream: HttpStream, *, keep_alive: bool, takes_chunks: bool) -> None:
+        """Send pieces as they come; Triton is not asked for more than the client takes."""
+        try:
+            head = stream.head if takes_chunks else without_chunks(stream.head)
+            self._write(head if keep_alive else head[:-2] + b"Connection: close\r\n\r\n")
+            while (piece := await stream.receive()) is not None:
+                self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if takes_chunks else piece)
+                await self._writable.wait()
+            if takes_chunks:
+                self._write(b"0\r\n\r\n")
+        except ControlPlaneError as exc:
+            _log.info("an answer broke off: %s", exc)
+            self.abort()  # without the last chunk, so that the client can tell
+        finally:
+            stream.close()
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    # Reading only as much as there is room for
+
+    def _pause_as_needed(self) -> None:
         if self._transport is None:
             return
-        if not keep_alive:
-            answer = with_header(answer, b"Connection: close")
-        is_head = isinstance(item, HttpRequest) and item.method == b"HEAD"
-        self._transport.write(answer.head if is_head or not answer.body else answer.head + answer.body)
+        must_pause = self._has_refused or self._waiting is not None or len(self._queue) >= _MAX_QUEUED
+        if must_pause and not self._is_paused:
+            self._transport.pause_reading()
+        elif self._is_paused and not must_pause:
+            self._transport.resume_reading()
+        self._is_paused = must_pause
 
-    def _count_header_bytes(self, count: int) -> None:
-        self._header_bytes += count
-        if self._header_bytes > self._server.limits.max_header_bytes:
-            raise self._head_too_large()
+    def _continue_if_due(self) -> None:
+        if not self._waiting and not self._queue and not self._is_answering:
+            self._reader.wants_continue = False
+            self._write(_CONTINUE)
 
-    def _keeps_alive(self) -> bool:
-        """HTTP/1.0 clients take an answer without `Connection: keep-alive` to end with the connection, so they get that."""
-        return bool(self._parser.should_keep_alive()) and self._parser.get_http_version() == "1.1" and not self._parser.should_upgrade()
+    async def _wait_for_budget(self) -> None:
+        try:
+            while self._owed_bytes:
+                size_bytes, self._owed_bytes = self._owed_bytes, 0
+                await self._server.budget.take(size_bytes, self._server.limits.body_timeout_s)
+                self._held_bytes += size_bytes
+            self._waiting = None
+            self._pause_as_needed()
+            if self._reader.wants_continue:
+                self._continue_if_due()
+        except Overloaded as exc:
+            self._waiting = None
+            self.refuse(exc)
 
-    def _head_too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(f"the request head exceeds {self._server.limits.max_header_bytes} bytes (--max-header-bytes)")
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+            self._owed_bytes = 0
 
-    def _body_too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(f"the body exceeds the limit of {self._server.limits.max_body_bytes} bytes (--max-body-bytes)")
+    def _give(self, size_bytes: int) -> None:
+        if size_bytes:
+            self._server.budget.give(size_bytes)
+
+
+def _closing(answer: HttpAnswer, keep_alive: bool) -> HttpAnswer:
+    return answer if keep_alive else with_header(answer, b"Connection: close")
+
+
+def _is_local(transport: asyncio.Transport) -> bool:
+    """Whether the client is on this machine; one on a Unix socket has no address."""
+    peer = transport.get_extra_info("peername")
+    return not isinstance(peer, tuple) or is_loopback(peer[0])

@@ -28,12 +28,15 @@ STATUS: dict[ErrorCode, Status] = {
     ErrorCode.PAYLOAD_TOO_LARGE: Status(413, grpc.StatusCode.RESOURCE_EXHAUSTED, False),
     ErrorCode.ROUTE_NOT_FOUND: Status(404, grpc.StatusCode.UNIMPLEMENTED, False),
     ErrorCode.METHOD_NOT_ALLOWED: Status(405, grpc.StatusCode.UNIMPLEMENTED, False),
+    ErrorCode.PERMISSION_DENIED: Status(403, grpc.StatusCode.PERMISSION_DENIED, False),
     ErrorCode.MODEL_NOT_FOUND: Status(404, grpc.StatusCode.NOT_FOUND, False),
     ErrorCode.LOAD_FAILED: Status(422, grpc.StatusCode.FAILED_PRECONDITION, False),
     ErrorCode.NOT_SUPPORTED: Status(501, grpc.StatusCode.UNIMPLEMENTED, False),
     ErrorCode.UPSTREAM_UNAVAILABLE: Status(503, grpc.StatusCode.UNAVAILABLE, True),
     ErrorCode.UPSTREAM_FAILED: Status(502, grpc.StatusCode.INTERNAL, False),
     ErrorCode.DEADLINE_EXCEEDED: Status(504, grpc.StatusCode.DEADLINE_EXCEEDED, True),
+    ErrorCode.REQUEST_TIMEOUT: Status(408, grpc.StatusCode.DEADLINE_EXCEEDED, True),
+    ErrorCode.OVERLOADED: Status(503, grpc.StatusCode.UNAVAILABLE, True),
     ErrorCode.STARTUP: Status(500, grpc.StatusCode.INTERNAL, False),
 }
 

@@ -1,103 +1,159 @@
-"""KServe v2 over HTTP, as unmodified Triton clients and perf_analyzer speak it."""
+"""KServe v2 and Triton's extensions over HTTP, as unmodified Triton clients and perf_analyzer speak them."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 
 import orjson
 
+from control_plane.api.body_budget import BodyBudget
 from control_plane.api.status import STATUS, message_of
-from control_plane.codec.content_encoding import decode_body
-from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
-from control_plane.codec.infer_json import parse_json_object, read_infer_request
-from control_plane.codec.v2_route import Action, V2Route, read_route
-from control_plane.domain.errors import ControlPlaneError, ErrorCode, InvalidRequest
-from control_plane.domain.inference import Door, InferCall, Outcome
-from control_plane.ports import Upstream
+from control_plane.api.v2_http_infer import HttpInferRequest, decode
+from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer, no_content
+from control_plane.codec.infer_json import json_steps
+from control_plane.codec.model_control import not_in_any_repository, read_load_request, read_unload_request
+from control_plane.codec.v2_route import ADMINISTRATORS_ONLY, Action, V2Route, read_route
+from control_plane.domain.errors import (
+    ControlPlaneError,
+    ErrorCode,
+    MethodNotAllowed,
+    ModelLoadFailed,
+    ModelNotFound,
+    PayloadTooLarge,
+    PermissionDenied,
+)
+from control_plane.ports import HttpStream, ModelAdministration
 from control_plane.services.inference import InferenceService
 from control_plane.services.servers import Servers
+from control_plane.services.slices import in_slices
 
 _log = logging.getLogger(__name__)
 
-_MAX_TIMEOUT_MS = 24 * 3600 * 1000
-_EMPTY_OK = make_answer(200, content_type=b"text/plain")
+_MAX_CONTROL_BYTES = 1 << 20
+"""Of the body of a call that carries neither tensors nor a model's files."""
 
+_WITH_LARGE_BODY = frozenset((Action.INFER, Action.GENERATE, Action.LOAD))
+_EMPTY_TEXT = make_answer(200, content_type=b"text/plain")
+_EMPTY_JSON = make_answer(200)
+_DEFECT = make_answer(500, b'{"error":"internal error of the gateway; its log has the details"}')
 
-class HttpInferRequest:
-    """One inference request over HTTP: `services.inference.InferRequest`."""
-
-    __slots__ = ("_http", "_max_body_bytes", "_route")
-    door = Door.HTTP
-
-    def __init__(self, http: HttpRequest, route: V2Route, *, max_body_bytes: int) -> None:
-        self._http = http
-        self._route = route
-        self._max_body_bytes = max_body_bytes
-
-    @property
-    def timeout_s(self) -> float | None:
-        return _timeout_s(self._http)
-
-    def read(self) -> InferCall:
-        encoding = self._http.single_header(b"content-encoding")
-        if encoding is not None:
-            self._decode(encoding)
-        header_length = self._http.single_header(b"inference-header-content-length")
-        return read_infer_request(
-            self._http.body, header_length, model_name=self._route.model_name, model_version=self._route.model_version
-        )
-
-    async def send(self, server: Upstream, *, timeout_s: float) -> HttpAnswer:
-        return await server.http.send(self._http, timeout_s=timeout_s)
-
-    def outcome(self, answer: HttpAnswer) -> Outcome:
-        if answer.status == 200:
-            return Outcome.ANSWERED
-        return Outcome.MODEL_NOT_FOUND if answer.status == 404 else Outcome.UPSTREAM_ERROR
-
-    def _decode(self, encoding: bytes) -> None:
-        body = decode_body(self._http.body, encoding, max_bytes=self._max_body_bytes)
-        headers = [field for field in self._http.headers if field[0].lower() != b"content-encoding"]
-        self._http = HttpRequest(self._http.method, self._http.target, headers, body)
+_HTTP_OF_UPSTREAM_CODE = {3: 400, 5: 404, 14: 503}
+"""Triton's own status over HTTP for a load that failed with these codes over gRPC; 500 for the others."""
 
 
 class V2Http:
     """The application behind the HTTP data port."""
 
-    def __init__(self, *, inference: InferenceService, servers: Servers, max_body_bytes: int, read_timeout_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        inference: InferenceService,
+        servers: Servers,
+        models: ModelAdministration,
+        budget: BodyBudget,
+        max_body_bytes: int,
+        read_timeout_s: float,
+        allow_shared_memory: bool = False,
+    ) -> None:
         self._inference = inference
         self._servers = servers
+        self._models = models
+        self._budget = budget
         self._max_body_bytes = max_body_bytes
         self._read_timeout_s = read_timeout_s
+        self._allow_shared_memory = allow_shared_memory
 
-    async def answer(self, request: HttpRequest) -> HttpAnswer:
+    def admit(self, request: HttpRequest) -> None:
+        """Decide what a head alone decides.
+
+        Raises:
+            RouteNotFound, MethodNotAllowed, PermissionDenied, PayloadTooLarge: it would be answered so with its body, too.
+        """
+        self._admitted(request)
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer | HttpStream:
         """Answer one request; errors are answers too."""
         try:
-            route = read_route(request.method, request.target)
-            if route.action is Action.INFER:
-                return await self._inference.infer(HttpInferRequest(request, route, max_body_bytes=self._max_body_bytes))
-            if route.action is Action.LIVE:
-                return _EMPTY_OK
-            if request.body and request.method == b"POST":  # a repository index; nested deep enough it overflows Triton's stack
-                parse_json_object(request.body)
-            return await self._servers.pick().http.send(request, timeout_s=self._read_timeout_s)
+            route = self._admitted(request)
+            if route.action is Action.INFER or route.action is Action.GENERATE:
+                return await self._infer(request, route)
+            if request.method == b"HEAD":  # Triton's own answer to HEAD has a body, which no client expects
+                request = HttpRequest(b"GET", request.target, request.headers)
+            return await self._other(request, route)
         except ControlPlaneError as exc:
             return render_error(exc)
         except Exception:
             _log.exception("a request failed in the gateway; this is a defect")
-            return make_answer(500, b'{"error":"internal error of the gateway; its log has the details"}')
+            return _DEFECT
+
+    def _admitted(self, request: HttpRequest) -> V2Route:
+        route = read_route(request.method, request.target)
+        if route.action in ADMINISTRATORS_ONLY:
+            self._refuse_strangers(request, route)
+        if route.action not in _WITH_LARGE_BODY and max(len(request.body), request.content_length) > _MAX_CONTROL_BYTES:
+            raise PayloadTooLarge(f"the body of this call exceeds its limit of {_MAX_CONTROL_BYTES} bytes")
+        return route
+
+    def _refuse_strangers(self, request: HttpRequest, route: V2Route) -> None:
+        if not request.peer_is_local:
+            raise PermissionDenied("this call administers the server and is answered on the machine it runs on only")
+        if request.header(b"origin") is not None:
+            raise PermissionDenied("this call administers the server and is not answered to web pages")
+        if route.action is Action.SHARED_MEMORY and not self._allow_shared_memory:
+            raise PermissionDenied("shared memory is switched off on this server; --allow-shared-memory switches it on")
+
+    async def _infer(self, request: HttpRequest, route: V2Route) -> HttpAnswer | HttpStream:
+        infer_request = HttpInferRequest(request, route)
+        if request.header(b"content-encoding") is None:
+            return await self._start(infer_request, route)
+        async with decode(infer_request, self._budget, max_bytes=self._max_body_bytes):
+            return await self._start(infer_request, route)
+
+    async def _start(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
+        if route.action is Action.INFER:
+            return await self._inference.infer(request)
+        return await self._inference.generate(request)
+
+    async def _other(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
+        match route.action:
+            case Action.LIVE:
+                return _EMPTY_TEXT
+            case Action.OPTIONS:
+                return no_content([(b"Allow", ", ".join(route.allowed).encode())])
+            case Action.LOAD:
+                return await _administered(route.model_name, self._models.load(route.model_name, read_load_request(request.body)))
+            case Action.UNLOAD:
+                dependents = read_unload_request(request.body)
+                return await _administered(route.model_name, self._models.unload(route.model_name, unload_dependents=dependents))
+            case _:
+                if request.body and request.method == b"POST":  # nested deep enough it overflows Triton's stack
+                    await in_slices(json_steps(request.body))
+                return await self._servers.pick().http.send(request, timeout_s=self._read_timeout_s)
+
+
+async def _administered(name: str, change: Awaitable[object]) -> HttpAnswer:
+    """Carry out a load or unload; failures are told as Triton tells them."""
+    try:
+        await change
+    except ModelNotFound:
+        return _error(500, not_in_any_repository(name))
+    except ModelLoadFailed as exc:
+        return _error(_HTTP_OF_UPSTREAM_CODE.get(exc.upstream_code, 500), message_of(exc))
+    return _EMPTY_JSON
 
 
 def render_error(error: ControlPlaneError) -> HttpAnswer:
     """Triton's form of an error: `{"error": text}`."""
-    retry_after = [(b"Retry-After", b"1")] if error.code is ErrorCode.UPSTREAM_UNAVAILABLE else None
-    return make_answer(STATUS[error.code].http, orjson.dumps({"error": message_of(error)}), headers=retry_after)
+    headers = []
+    if error.code in (ErrorCode.UPSTREAM_UNAVAILABLE, ErrorCode.OVERLOADED):
+        headers.append((b"Retry-After", b"1"))
+    if error.code is ErrorCode.NOT_SUPPORTED:  # over HTTP only a Content-Encoding can be that
+        headers.append((b"Accept-Encoding", b"gzip, deflate"))
+    if isinstance(error, MethodNotAllowed) and error.allowed:
+        headers.append((b"Allow", ", ".join(error.allowed).encode()))
+    return make_answer(STATUS[error.code].http, orjson.dumps({"error": message_of(error)}), headers=headers)
 
 
-def _timeout_s(request: HttpRequest) -> float | None:
-    value = request.single_header(b"tidegate-timeout-ms")
-    if value is None:
-        return None
-    if not value.isdigit() or len(value) > len(str(_MAX_TIMEOUT_MS)) or not 0 < int(value) <= _MAX_TIMEOUT_MS:
-        raise InvalidRequest(f"tidegate-timeout-ms must be a whole number of milliseconds up to a day, got {value.decode('latin-1')!r}")
-    return int(value) / 1000
+def _error(status: int, text: str) -> HttpAnswer:
+    return make_answer(status, orjson.dumps({"error": text}))

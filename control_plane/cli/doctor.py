@@ -15,10 +15,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from control_plane.adapters.cpu_affinity import allowed_cpus, require_cpus
 from control_plane.adapters.embedded_triton.shared_libraries import own_libpython
 from control_plane.adapters.listening import bind_tcp
 from control_plane.adapters.state_dir import read_endpoints
 from control_plane.cli.options import StateDirOption
+from control_plane.domain.cpus import format_cpus
 from control_plane.domain.errors import StartupError
 from control_plane.settings import Settings, load_settings
 
@@ -62,6 +64,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
     yield _triton(settings.triton.cache_dir)
     yield from _builds(settings.triton.model_repository)
     yield from _ports(settings)
+    yield _cpus(settings)
     yield _disk(settings.process.state_dir)
     yield _shared_memory()
     yield _gpu()
@@ -122,6 +125,17 @@ def _ports(settings: Settings) -> Iterator[Check]:
             yield Check(f"{name} port", Verdict.OK, f"{port} is free")
         except StartupError as exc:
             yield Check(f"{name} port", Verdict.MISSING, f"{port}", str(exc))
+
+
+def _cpus(settings: Settings) -> Check:
+    process, triton = settings.process, settings.triton
+    try:
+        require_cpus(process.gateway_cpus, setting="--gateway-cpus", at_least=process.workers)
+        require_cpus(triton.triton_cpus, setting="--triton-cpus")
+    except StartupError as exc:
+        return Check("CPUs", Verdict.MISSING, format_cpus(allowed_cpus()), str(exc))
+    gateway, embedded = (format_cpus(cpus) or "all" for cpus in (process.gateway_cpus, triton.triton_cpus))
+    return Check("CPUs", Verdict.OK, f"{len(allowed_cpus())}; the gateway takes {gateway}, Triton {embedded}")
 
 
 def _disk(state_dir: Path) -> Check:

@@ -19,4 +19,6 @@ def endpoint(name: str, state_dir: Path | None, given: str | None) -> str:
         return given.rstrip("/")
     settings = load_settings({"state_dir": state_dir})
     defaults = {"http": settings.gateway.http_port, "admin": settings.admin.admin_port}
-    return read_endpoints(settings.process.state_dir).get(name) or f"http://127.0.0.1:{defaults[name]}"
+    found = read_endpoints(settings.process.state_dir)
+    # On the Unix socket nobody has to trust or show a certificate.
+    return found.get(f"{name}_socket") or found.get(name) or f"http://127.0.0.1:{defaults[name]}"

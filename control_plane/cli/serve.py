@@ -31,6 +31,15 @@ def serve(
     load: Annotated[list[str] | None, typer.Option(help="Model to load at start; repeatable, '*' for all. \\[text_embedding]")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Folder for everything a run writes. \\[.state]")] = None,
     triton_url: Annotated[str | None, typer.Option(help="Attach to http://HOST:PORT\\[?grpc_port=N&metrics_port=N] instead.")] = None,
+    http_socket: Annotated[Path | None, typer.Option(help="Unix socket for HTTP, beside the port.")] = None,
+    grpc_socket: Annotated[Path | None, typer.Option(help="Unix socket for gRPC, beside the port.")] = None,
+    tls_certificate: Annotated[Path | None, typer.Option(help="PEM file; turns TLS on. Needs --tls-key.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file of the private key.")] = None,
+    tls_client_ca: Annotated[Path | None, typer.Option(help="PEM file of authorities; clients must then show a certificate.")] = None,
+    allow_shared_memory: Annotated[bool | None, typer.Option(help="Let local clients use shared memory. \\[no]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that answer the data ports. \\[1]")] = None,
+    gateway_cpus: Annotated[str | None, typer.Option(help="CPUs of the gateway's processes, such as 0 or 0-3.")] = None,
+    triton_cpus: Annotated[str | None, typer.Option(help="CPUs of the embedded Triton, such as 2-7.")] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json. \\[console]")] = None,
 ) -> None:
     """Start Triton, load the models, and serve; every option is also a TIDEGATE_... variable."""
@@ -43,7 +52,7 @@ def serve(
     def announce(endpoints: Mapping[str, str], failures: list[LoadFailure]) -> None:
         console.print(f"[bold green]ready[/] in {time.monotonic() - started_s:.1f} s", highlight=False)
         for name, url in endpoints.items():
-            console.print(f"  {name:<8} {url}", highlight=False)
+            console.print(f"  {name:<11} {url}", highlight=False)
         for failure in failures:
             console.print(f"  [red]not loaded[/] {failure.name}: {failure.reason}", highlight=False, soft_wrap=True)
 

@@ -1,20 +1,28 @@
 """Framing of BYTES tensors: each element is a 4-byte little-endian length and that many bytes.
 
 Source: KServe v2 "binary tensor data" extension. A length that points beyond its buffer kills the Python stub of
-Triton 24.10, so every BYTES tensor is walked at the door, before Triton sees it.
+Triton 24.10, so every BYTES tensor is walked at the door, before Triton sees it, in steps: millions of elements take seconds.
 """
 
 from __future__ import annotations
 
 from struct import Struct
 
+from control_plane.codec.steps import Steps, finish
 from control_plane.domain.errors import InvalidRequest
 from control_plane.domain.tensor import Tensor, element_count
 
 _LENGTH = Struct("<I")
+_ELEMENTS_PER_STEP = 8192
+"""About 2 ms of walking."""
 
 
-def check_bytes_tensor(tensor: Tensor, data: bytes | memoryview, *, start: int, end: int) -> None:
+def check_bytes_tensor(tensor: Tensor, data: bytes | bytearray | memoryview, *, start: int, end: int) -> None:
+    """`bytes_tensor_steps` without a pause."""
+    finish(bytes_tensor_steps(tensor, data, start=start, end=end))
+
+
+def bytes_tensor_steps(tensor: Tensor, data: bytes | bytearray | memoryview, *, start: int, end: int) -> Steps[None]:
     """Walk the elements in `data[start:end]` of a tensor whose shape says how many there must be.
 
     Raises:
@@ -31,6 +39,8 @@ def check_bytes_tensor(tensor: Tensor, data: bytes | memoryview, *, start: int, 
         (length,) = _LENGTH.unpack_from(data, offset)
         offset += 4 + length
         found += 1
+        if found % _ELEMENTS_PER_STEP == 0:
+            yield
         if offset > end:
             raise InvalidRequest(
                 f"incomplete string data for inference input '{tensor.name}', "

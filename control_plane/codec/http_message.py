@@ -5,9 +5,16 @@ Called by the HTTP front door and by the HTTP adapter; knows no sockets. Hop-by-
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from control_plane.domain.errors import InvalidRequest
+
+Body = bytes | bytearray
+"""A large one is collected in a bytearray and never copied."""
+
+_SMALL_BYTES = 64 * 1024
+"""Up to this size, joining a head and its body is cheaper than writing them one after the other."""
 
 Headers = list[tuple[bytes, bytes]]
 """Field names keep the sender's case: Triton's header forwarding shows it to models."""
@@ -51,17 +58,26 @@ class HttpRequest:
     method: bytes
     target: bytes
     headers: Headers = field(default_factory=list)
-    body: bytes = b""
+    body: Body = b""
+    peer_is_local: bool = False
+    """Whether it came from this machine."""
+    takes_chunks: bool = True
+    """False of an HTTP/1.0 client, which takes an answer of unknown length to end with the connection."""
     derived: _Derived = field(default_factory=_Derived, compare=False, repr=False)
 
-    def with_body(self, body: bytes) -> HttpRequest:
+    def with_body(self, body: Body) -> HttpRequest:
         """The next request of a client that repeats its head, as one that keeps its connection does."""
-        return HttpRequest(self.method, self.target, self.headers, body, self.derived)
+        return HttpRequest(self.method, self.target, self.headers, body, self.peer_is_local, self.takes_chunks, self.derived)
 
     def header(self, lowercase_name: bytes) -> bytes | None:
         """The first field of that name, or None."""
         values = self._fields().get(lowercase_name)
         return values[0] if values else None
+
+    @property
+    def content_length(self) -> int:
+        """As its head says, which may be all that has come."""
+        return int(self.header(b"content-length") or 0)
 
     def single_header(self, lowercase_name: bytes) -> bytes | None:
         """The only field of that name. Raises InvalidRequest when there are several: two parsers may take different ones."""
@@ -87,12 +103,15 @@ class HttpAnswer:
 
     status: int
     head: bytes
-    body: bytes
+    body: Body
 
+
+_CHUNKED = re.compile(rb"\r\nTransfer-Encoding:[^\r\n]*\r\n", re.IGNORECASE)
 
 _REASONS = {
     200: b"OK",
     400: b"Bad Request",
+    403: b"Forbidden",
     404: b"Not Found",
     405: b"Method Not Allowed",
     408: b"Request Timeout",
@@ -119,12 +138,25 @@ def with_header(answer: HttpAnswer, line: bytes) -> HttpAnswer:
     return HttpAnswer(answer.status, answer.head[:-2] + line + b"\r\n\r\n", answer.body)
 
 
-def upstream_bytes(request: HttpRequest, host: bytes) -> bytes:
+def no_content(headers: Headers) -> HttpAnswer:
+    """A 204, which has neither a body nor a length."""
+    lines = [b"HTTP/1.1 204 No Content", *(name + b": " + value for name, value in headers)]
+    return HttpAnswer(204, b"\r\n".join(lines) + b"\r\n\r\n", b"")
+
+
+def without_chunks(head: bytes) -> bytes:
+    """The head of a chunked answer for a client that reads until the end of the connection."""
+    return _CHUNKED.sub(b"\r\n", head)
+
+
+def upstream_pieces(request: HttpRequest, host: bytes) -> list[Body]:
     """The request as it goes to Triton: end-to-end fields as they came, one unambiguous Content-Length."""
     derived = request.derived
     if derived.upstream_host != host:
         derived.upstream_host, derived.upstream_head = host, _upstream_head(request, host)
-    return b"%b%d\r\n\r\n%b" % (derived.upstream_head, len(request.body), request.body)
+    if len(request.body) <= _SMALL_BYTES:
+        return [b"%b%d\r\n\r\n" % (derived.upstream_head, len(request.body)) + request.body]
+    return [b"%b%d\r\n\r\n" % (derived.upstream_head, len(request.body)), request.body]
 
 
 def _upstream_head(request: HttpRequest, host: bytes) -> bytes:

@@ -5,6 +5,8 @@ here (no key twice, no depth or number that only one of two parsers takes), and 
 BYTES framing, shapes whose size overflows or allocates far more than was sent. What Triton itself checks against
 the model's config (names, ranks, data types) is left to Triton, whose own words then reach the caller.
 
+Large requests are read in steps (`codec.steps`): BYTES tensors are walked and large JSON is outlined (`json_outline`).
+
 Source: KServe v2 inference protocol and Triton's binary tensor data extension, measured against server 2.51.
 """
 
@@ -17,7 +19,9 @@ from typing import Any
 
 import orjson
 
-from control_plane.codec.bytes_tensor import check_bytes_tensor
+from control_plane.codec.bytes_tensor import bytes_tensor_steps
+from control_plane.codec.json_outline import outline_steps
+from control_plane.codec.steps import Steps, finish
 from control_plane.domain.errors import InvalidRequest, UnparsableRequest
 from control_plane.domain.inference import InferCall
 from control_plane.domain.tensor import DATATYPE_BYTES, MAX_DIMENSION, MAX_ELEMENTS, Tensor, element_count
@@ -26,11 +30,22 @@ _BOM = b"\xef\xbb\xbf"
 _MAX_KEPT_BYTES = 1024
 """Longest JSON header that is remembered; with the number of them this bounds what callers can make us keep to a few MB."""
 
+_LARGE_JSON_BYTES = 256 * 1024
+"""JSON beyond it is outlined first; parsing this much takes 1 to 2 ms."""
+
 _MAX_DIGITS = 18
 """Of a length in a header field: more overflow 64 bits somewhere, and from 4300 on Python refuses to convert them."""
 
 
-def read_infer_request(body: bytes, header_length: bytes | None, *, model_name: str, model_version: str) -> InferCall:
+Body = bytes | bytearray
+
+
+def read_infer_request(body: Body, header_length: bytes | None, *, model_name: str, model_version: str) -> InferCall:
+    """`infer_request_steps` without a pause."""
+    return finish(infer_request_steps(body, header_length, model_name=model_name, model_version=model_version))
+
+
+def infer_request_steps(body: Body, header_length: bytes | None, *, model_name: str, model_version: str) -> Steps[InferCall]:
     """Validate `body`; `header_length` is the field `Inference-Header-Content-Length`, None where it was absent.
 
     Raises:
@@ -40,14 +55,29 @@ def read_infer_request(body: bytes, header_length: bytes | None, *, model_name: 
     json_bytes = _json_length(body, header_length)
     if json_bytes == 0:
         return InferCall(model_name, model_version, "", ())  # Triton's raw binary request: the body is the one input
-    header = _read_header(body) if json_bytes == len(body) else _read_header_before_data(body[:json_bytes])
+    header = yield from _header_steps(body, json_bytes)
     offset = json_bytes
     for tensor, size in zip(header.inputs, header.binary_bytes, strict=True):
         if size is not None:
-            offset = _check_binary(tensor, size, body, offset, model_name)
+            offset = yield from _binary_steps(tensor, size, body, offset, model_name)
     if offset != len(body):
         raise InvalidRequest(f"unexpected additional input data for model '{model_name}'")
-    return InferCall(model_name, model_version, header.request_id, header.inputs)
+    return InferCall(model_name, model_version, header.request_id, header.inputs, header.uses_shared_memory)
+
+
+def json_object_steps(text: Body | memoryview) -> Steps[dict[str, Any]]:
+    """`parse_json_object`, for text of any size: of a large one, the object without its long arrays and strings.
+
+    Raises:
+        UnparsableRequest: as `parse_json_object`. PayloadTooLarge: large without them too.
+    """
+    return _expect_object((yield from json_steps(text)))
+
+
+def json_steps(text: Body | memoryview) -> Steps[object]:
+    """As `json_object_steps`, for a value of any kind."""
+    outline = (yield from outline_steps(text)) if len(text) > _LARGE_JSON_BYTES else bytes(text)
+    return _parse(outline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,40 +85,56 @@ class _Header:
     request_id: str
     inputs: tuple[Tensor, ...]
     binary_bytes: tuple[int | None, ...]
-    """Of each input, what it takes of the binary part; None: its data is in the JSON."""
+    """Of each input, what it takes of the binary part; None: its data is in the JSON or in shared memory."""
+    uses_shared_memory: bool
 
 
-def _read_header(text: bytes) -> _Header:
-    fields = parse_json_object(text)
-    request_id = _required(fields, "id", str, "string") if "id" in fields else ""
-    inputs = [_read_input(entry, len(text)) for entry in _required(fields, "inputs", list, "array")]
-    return _Header(request_id, tuple(tensor for tensor, _ in inputs), tuple(size for _, size in inputs))
-
-
-_read_known_header = lru_cache(maxsize=2048)(_read_header)
-
-
-def _read_header_before_data(text: bytes) -> _Header:
+def _header_steps(body: Body, json_bytes: int) -> Steps[_Header]:
     """A header that binary data follows is mostly one that came before: equal bytes need no second reading."""
-    return _read_known_header(text) if len(text) <= _MAX_KEPT_BYTES else _read_header(text)
+    if json_bytes == len(body):
+        fields = yield from json_object_steps(body)
+    elif json_bytes <= _MAX_KEPT_BYTES:
+        return _read_known_header(bytes(body[:json_bytes]))
+    else:
+        fields = yield from json_object_steps(memoryview(body)[:json_bytes])
+    return _read_header(fields, json_bytes)
+
+
+@lru_cache(maxsize=2048)
+def _read_known_header(text: bytes) -> _Header:
+    return _read_header(parse_json_object(text), len(text))
+
+
+def _read_header(fields: dict[str, Any], json_bytes: int) -> _Header:
+    request_id = _required(fields, "id", str, "string") if "id" in fields else ""
+    entries = _required(fields, "inputs", list, "array")
+    inputs = [_read_input(entry, json_bytes) for entry in entries]
+    uses_shared_memory = any(map(_is_in_shared_memory, entries)) or any(map(_is_in_shared_memory, _outputs(fields)))
+    return _Header(request_id, tuple(tensor for tensor, _ in inputs), tuple(size for _, size in inputs), uses_shared_memory)
 
 
 def parse_json_object(text: bytes) -> dict[str, Any]:
-    """Parse an object that any parser reads alike: no key occurs twice.
+    """Parse an object that any parser reads alike.
+
+    Raises:
+        UnparsableRequest: not JSON, not an object, too deep, or a key occurs twice.
+    """
+    return _expect_object(_parse(text))
+
+
+def _parse(text: bytes) -> object:
+    """Parse JSON in which no key occurs twice.
 
     orjson keeps the last of two equal keys and Triton's RapidJSON uses the first, so a repeated key could carry past
     the door what was not checked. Every key has one colon: as many colons as keys proves that none repeats; more
     (a repeat, or a colon within a string) are settled by the slower parser, which sees each pair.
-
-    Raises:
-        UnparsableRequest: not JSON, not an object, too deep, or a key occurs twice.
     """
     try:
         value = orjson.loads(text)
         exact = text.count(b":") == _count_keys(value)
     except (orjson.JSONDecodeError, RecursionError):
         exact = False
-    return _expect_object(value if exact else _parse_strictly(text))
+    return value if exact else _parse_strictly(text)
 
 
 def _parse_strictly(text: bytes) -> object:
@@ -118,7 +164,7 @@ def _count_keys(value: object) -> int:
     return 0
 
 
-def _json_length(body: bytes, header_length: bytes | None) -> int:
+def _json_length(body: Body, header_length: bytes | None) -> int:
     if header_length is None:
         return len(body)
     if not header_length.isdigit() or len(header_length) > _MAX_DIGITS or int(header_length) > len(body):
@@ -171,14 +217,14 @@ def _binary_size(entry: dict[str, Any]) -> int | None:
     return size
 
 
-def _check_binary(tensor: Tensor, size: int, body: bytes, start: int, model_name: str) -> int:
+def _binary_steps(tensor: Tensor, size: int, body: Body, start: int, model_name: str) -> Steps[int]:
     """Check the `size` bytes from `start` that belong to `tensor`; return where they end."""
     end = start + size
     if end > len(body):
         missing = end - len(body)
         raise InvalidRequest(f"unexpected size for input '{tensor.name}', expecting {missing} additional bytes for model '{model_name}'")
     if tensor.datatype == "BYTES":
-        check_bytes_tensor(tensor, body, start=start, end=end)
+        yield from bytes_tensor_steps(tensor, body, start=start, end=end)
         return end
     expected = element_count(tensor.shape) * DATATYPE_BYTES[tensor.datatype]
     if size != expected:
@@ -186,6 +232,16 @@ def _check_binary(tensor: Tensor, size: int, body: bytes, start: int, model_name
             f"input byte size mismatch for input '{tensor.name}' for model '{model_name}'. Expected {expected}, got {size}"
         )
     return end
+
+
+def _outputs(fields: dict[str, Any]) -> list[Any]:
+    outputs = fields.get("outputs")
+    return outputs if type(outputs) is list else []  # Triton refuses anything else
+
+
+def _is_in_shared_memory(entry: object) -> bool:
+    parameters = entry.get("parameters") if type(entry) is dict else None
+    return type(parameters) is dict and "shared_memory_region" in parameters
 
 
 def _required(fields: dict[str, Any], name: str, kind: type, kind_name: str) -> Any:
@@ -198,5 +254,5 @@ def _required(fields: dict[str, Any], name: str, kind: type, kind_name: str) -> 
 
 def _expect_object(value: object) -> dict[str, Any]:
     if type(value) is not dict:
-        raise UnparsableRequest("Unable to parse 'inputs': the request must be a JSON object with a member 'inputs'")
+        raise UnparsableRequest("attempt to get members for non-object: the request must be a JSON object")
     return value

@@ -1,28 +1,49 @@
 """Reads and validates a gRPC ModelInferRequest; it goes on to Triton as the bytes it came as.
 
 The same rules as `infer_json`. Protobuf has one reading only, so nothing need be compared between parsers. The
-message class is handed in: `codec` knows the fields, the adapter owns the library (`tritonclient.grpc`).
+message class is handed in: `codec` knows the fields, the door owns the library (`tritonclient.grpc`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from control_plane.codec.bytes_tensor import check_bytes_tensor
+from control_plane.codec.bytes_tensor import bytes_tensor_steps
 from control_plane.codec.infer_json import make_tensor
-from control_plane.domain.errors import InvalidRequest
+from control_plane.codec.steps import Steps
+from control_plane.domain.errors import InvalidRequest, PayloadTooLarge
 from control_plane.domain.inference import InferCall
 from control_plane.domain.tensor import DATATYPE_BYTES, Tensor, element_count
 
+_LARGE_BYTES = 64 * 1024
+"""A message beyond it is parsed without its tensors' data: the parser would copy it, and holds up everyone while it does."""
 
-class InferInputTensor(Protocol):
+_INPUTS = 5 << 3 | 2
+_RAW_INPUT_CONTENTS = 7 << 3 | 2
+"""Tags of these fields in a ModelInferRequest: number and wire type."""
+_CONTENTS = 5 << 3 | 2
+"""In an InferInputTensor: elements written out singly, which Triton counts itself."""
+
+_MAX_OUTLINE_BYTES = 2**20
+"""Of a large request without its data: names, shapes and parameters."""
+
+_FIELDS_PER_STEP = 1024
+"""About 2 ms of walking."""
+
+
+class Parameterised(Protocol):
+    """Fields of `inference.ModelInferRequest.InferRequestedOutputTensor` that are checked."""
+
+    parameters: Mapping[str, object]
+
+
+class InferInputTensor(Parameterised, Protocol):
     """Fields of `inference.ModelInferRequest.InferInputTensor`."""
 
     name: str
     datatype: str
     shape: Sequence[int]
-    parameters: dict[str, object]
 
 
 class ModelInferRequest(Protocol):
@@ -32,33 +53,130 @@ class ModelInferRequest(Protocol):
     model_version: str
     id: str
     inputs: Sequence[InferInputTensor]
+    outputs: Sequence[Parameterised]
     raw_input_contents: Sequence[bytes]
 
 
-def check_infer_request(request: ModelInferRequest) -> InferCall:
-    """Validate a parsed request.
+Contents = Sequence[bytes | memoryview]
+
+
+def infer_request_steps(message: bytes | memoryview, parse: Callable[[bytes], ModelInferRequest]) -> Steps[InferCall]:
+    """Validate a serialised request.
 
     Raises:
         InvalidRequest, UnparsableRequest: as `infer_json.read_infer_request`.
     """
+    if len(message) <= _LARGE_BYTES:
+        request = _parse(bytes(message), parse)
+        return (yield from _check_steps(request, request.raw_input_contents))
+    outline, contents = yield from outline_steps(memoryview(message))
+    if len(outline) > _MAX_OUTLINE_BYTES:
+        raise PayloadTooLarge(f"a request of {len(outline)} bytes without its tensors' data; at most {_MAX_OUTLINE_BYTES} may be")
+    return (yield from _check_steps(_parse(outline, parse), contents))
+
+
+def outline_steps(message: memoryview) -> Steps[tuple[bytes, list[memoryview]]]:
+    """A serialised ModelInferRequest without its tensors' data, and its raw contents, not copied. Raises InvalidRequest.
+
+    Source: protobuf's encoding; a message's fields may be left out without touching the others.
+    """
+    kept: list[bytes | memoryview] = []
+    contents: list[memoryview] = []
+    for number, (tag, field, payload) in enumerate(_fields(message)):
+        if number % _FIELDS_PER_STEP == 0:
+            yield
+        if tag == _RAW_INPUT_CONTENTS:
+            contents.append(payload)
+        elif tag == _INPUTS and len(payload) > _LARGE_BYTES:
+            tensor = b"".join(each for inner, each, _ in _fields(payload) if inner != _CONTENTS)
+            kept += (_varint(_INPUTS), _varint(len(tensor)), tensor)
+        else:
+            kept.append(field)
+    return b"".join(kept), contents
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
+    """Tag, the whole field, and what follows its tag (and length, where it has one)."""
+    at = 0
+    while at < len(message):
+        began = at
+        tag, at = _read_varint(message, at)
+        start, end = _extent(message, tag, at)
+        yield tag, message[began:end], message[start:end]
+        at = end
+
+
+def _extent(message: memoryview, tag: int, at: int) -> tuple[int, int]:
+    start = at
+    match tag & 7:
+        case 0:
+            end = _read_varint(message, at)[1]
+        case 1:
+            end = at + 8
+        case 2:
+            size, start = _read_varint(message, at)
+            end = start + size
+        case 5:
+            end = at + 4
+        case _:
+            raise InvalidRequest("not a ModelInferRequest: it has a field of an unknown kind")
+    if end > len(message):
+        raise InvalidRequest("not a ModelInferRequest: it ends within a field")
+    return start, end
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(message):
+            break
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise InvalidRequest("not a ModelInferRequest: it has a number that does not end")
+
+
+def _parse(message: bytes, parse: Callable[[bytes], ModelInferRequest]) -> ModelInferRequest:
+    try:
+        return parse(message)
+    except Exception as exc:  # protobuf's DecodeError differs between its implementations
+        raise InvalidRequest(f"not a ModelInferRequest: {exc}") from exc
+
+
+def _check_steps(request: ModelInferRequest, contents: Contents) -> Steps[InferCall]:
     tensors = tuple(make_tensor(entry.name, entry.datatype, list(entry.shape)) for entry in request.inputs)
-    if request.raw_input_contents:
-        _check_raw_contents(request, tensors)
-    return InferCall(request.model_name, request.model_version, request.id, tensors)
+    if contents:
+        yield from _contents_steps(request, tensors, contents)
+    uses_shared_memory = _any_in_shared_memory(request.inputs) or _any_in_shared_memory(request.outputs)
+    return InferCall(request.model_name, request.model_version, request.id, tensors, uses_shared_memory)
 
 
-def _check_raw_contents(request: ModelInferRequest, tensors: tuple[Tensor, ...]) -> None:
+def _contents_steps(request: ModelInferRequest, tensors: tuple[Tensor, ...], contents: Contents) -> Steps[None]:
     in_message = [t for t, entry in zip(tensors, request.inputs, strict=True) if "shared_memory_region" not in entry.parameters]
-    if len(in_message) != len(request.raw_input_contents):
+    if len(in_message) != len(contents):
         raise InvalidRequest(
-            f"expected raw_input_contents for {len(in_message)} inputs of model '{request.model_name}', "
-            f"got {len(request.raw_input_contents)}"
+            f"expected raw_input_contents for {len(in_message)} inputs of model '{request.model_name}', got {len(contents)}"
         )
-    for tensor, content in zip(in_message, request.raw_input_contents, strict=True):
+    for tensor, content in zip(in_message, contents, strict=True):
         if tensor.datatype == "BYTES":
-            check_bytes_tensor(tensor, content, start=0, end=len(content))
+            yield from bytes_tensor_steps(tensor, content, start=0, end=len(content))
         else:
             _check_size(request.model_name, tensor, len(content))
+
+
+def _any_in_shared_memory(entries: Iterable[Parameterised]) -> bool:
+    return any("shared_memory_region" in entry.parameters for entry in entries)
 
 
 def _check_size(model_name: str, tensor: Tensor, size: int) -> None:

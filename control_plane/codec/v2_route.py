@@ -1,6 +1,7 @@
 """Which call of the KServe v2 protocol (and Triton's extensions) a method and path mean; one table.
 
-Triton does not percent-decode paths, so neither does this; what the table does not know is a 404.
+Triton does not percent-decode paths, so neither does this; what the table does not know is a 404. Paths and methods are
+those of Triton 2.51, found by asking it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,23 @@ class Action(Enum):
     """What is to be done with a call."""
 
     INFER = "infer"
+    GENERATE = "generate"
+    """An inference in the words of the model, answered piece by piece; `generate_stream` sends its pieces as events."""
     LIVE = "live"
     READY = "ready"
     READ = "read"
     """Answered by Triton as it is; changes nothing."""
+    LOAD = "load"
+    UNLOAD = "unload"
+    ADMIN = "admin"
+    """Answered by Triton as it is, for administrators only."""
+    SHARED_MEMORY = "shared_memory"
+    """As ADMIN, and only where shared memory is allowed."""
+    OPTIONS = "options"
+    """Answered with the methods that the path takes."""
+
+
+ADMINISTRATORS_ONLY = frozenset((Action.LOAD, Action.UNLOAD, Action.ADMIN, Action.SHARED_MEMORY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,36 +42,65 @@ class V2Route:
     action: Action
     model_name: str = ""
     model_version: str = ""
+    allowed: tuple[str, ...] = ()
+    """Of OPTIONS: the methods that the path takes."""
 
 
-_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
-_TABLE: tuple[tuple[re.Pattern[str], str, Action], ...] = (
-    (re.compile(_MODEL + "/infer"), "POST", Action.INFER),
-    (re.compile("/v2/health/live"), "GET", Action.LIVE),
-    (re.compile("/v2/health/ready"), "GET", Action.READY),
-    (re.compile("/v2"), "GET", Action.READ),
-    (re.compile("/v2/models/stats"), "GET", Action.READ),
-    (re.compile(_MODEL), "GET", Action.READ),
-    (re.compile(_MODEL + "/(?:ready|config|stats)"), "GET", Action.READ),
-    (re.compile("/v2/repository/index"), "POST", Action.READ),
+_ORIGIN = re.compile("https?://[^/]+(?=/)")
+"""Of a target in absolute form, which a server must take (RFC 9112, 3.2.2)."""
+
+_MODEL = "/v2/models/(?P<model>[^/]+)"
+_VERSION = _MODEL + "(?:/versions/(?P<version>[0-9]+))?"
+_REPOSITORY = "/v2/repository/models/(?P<model>[^/]+)"
+_MEMORY = "/v2/(?:system|cuda)sharedmemory(?:/region/[^/]+)?"
+_TABLE: tuple[tuple[re.Pattern[str], dict[str, Action]], ...] = tuple(
+    (re.compile(path), actions)
+    for path, actions in (
+        (_VERSION + "/infer", {"POST": Action.INFER}),
+        (_VERSION + "/generate(?:_stream)?", {"POST": Action.GENERATE}),
+        ("/v2/health/live", {"GET": Action.LIVE}),
+        ("/v2/health/ready", {"GET": Action.READY}),
+        ("/v2", {"GET": Action.READ}),
+        ("/v2/models/stats", {"GET": Action.READ}),
+        (_VERSION, {"GET": Action.READ}),
+        (_VERSION + "/(?:ready|config|stats)", {"GET": Action.READ}),
+        ("/v2/repository(?:/[^/]+)?/index", {"POST": Action.READ}),
+        (_REPOSITORY + "/load", {"POST": Action.LOAD}),
+        (_REPOSITORY + "/unload", {"POST": Action.UNLOAD}),
+        ("/v2/repository/[^/]+/models/[^/]+/(?:load|unload)", {"POST": Action.ADMIN}),  # Triton says that it cannot do that
+        (f"(?:/v2|{_MODEL})/trace/setting", {"GET": Action.ADMIN, "POST": Action.ADMIN}),
+        ("/v2/logging", {"GET": Action.ADMIN, "POST": Action.ADMIN}),
+        (_MEMORY + "/status", {"GET": Action.SHARED_MEMORY}),
+        (_MEMORY + "/(?:register|unregister)", {"POST": Action.SHARED_MEMORY}),
+    )
 )
 
 
 @lru_cache(maxsize=4096)
 def read_route(method: bytes, target: bytes) -> V2Route:
-    """Match a request line's method and target.
+    """Match a request line's method and target. HEAD goes where GET goes.
 
     Raises:
-        RouteNotFound: no such path. MethodNotAllowed: the path takes another method.
+        RouteNotFound: no such path. MethodNotAllowed: the path takes other methods.
     """
-    path = target.partition(b"?")[0].decode("latin-1")
-    allowed = False
-    for pattern, allowed_method, action in _TABLE:
+    whole = target.partition(b"?")[0].decode("latin-1")
+    origin = _ORIGIN.match(whole)
+    path = whole if origin is None else whole[origin.end() :]
+    verb = method.decode("latin-1")
+    if (verb, path) == ("OPTIONS", "*"):
+        return V2Route(Action.OPTIONS, allowed=("GET", "HEAD", "OPTIONS", "POST"))
+    for pattern, actions in _TABLE:
         match = pattern.fullmatch(path)
-        if match is None:
-            continue
-        if method == allowed_method.encode():
-            groups = match.groupdict()
-            return V2Route(action, groups.get("model") or "", groups.get("version") or "")
-        allowed = True
-    raise MethodNotAllowed("Method Not Allowed") if allowed else RouteNotFound("Not Found")
+        if match is not None:
+            return _choose(verb, actions, match.groupdict())
+    raise RouteNotFound("Not Found")
+
+
+def _choose(verb: str, actions: dict[str, Action], groups: dict[str, str | None]) -> V2Route:
+    allowed = tuple(sorted({*actions, "OPTIONS", *(["HEAD"] if "GET" in actions else [])}))
+    if verb == "OPTIONS":
+        return V2Route(Action.OPTIONS, allowed=allowed)
+    action = actions.get("GET" if verb == "HEAD" else verb)
+    if action is None:
+        raise MethodNotAllowed("Method Not Allowed", allowed=allowed)
+    return V2Route(action, groups.get("model") or "", groups.get("version") or "")

@@ -6,12 +6,15 @@
         PayloadTooLarge           a body or message beyond its limit
         RouteNotFound             no such path on this door
         MethodNotAllowed          the path exists, the method does not
+        PermissionDenied          an administrator's call from elsewhere, or one that is switched off
         ModelNotFound             no model of that name in any repository
         ModelLoadFailed           Triton tried and could not load or unload the model
         NotSupported              a call of the protocol that this server does not offer
         UpstreamUnavailable       Triton is starting, restarting or gone
         UpstreamFailed            Triton answered a control call with an error
         DeadlineExceeded          the caller's time is over
+        RequestTimeout            the caller began a request and did not go on sending it
+        Overloaded                no room for the request now
         StartupError              the process cannot start as configured; the text says what to do
 
 An error carries an `ErrorCode` and never an HTTP or gRPC number: `api/status.py` has the only such table.
@@ -31,12 +34,15 @@ class ErrorCode(Enum):
     PAYLOAD_TOO_LARGE = "payload_too_large"
     ROUTE_NOT_FOUND = "route_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
+    PERMISSION_DENIED = "permission_denied"
     MODEL_NOT_FOUND = "model_not_found"
     LOAD_FAILED = "load_failed"
     NOT_SUPPORTED = "not_supported"
     UPSTREAM_UNAVAILABLE = "upstream_unavailable"
     UPSTREAM_FAILED = "upstream_failed"
     DEADLINE_EXCEEDED = "deadline_exceeded"
+    REQUEST_TIMEOUT = "request_timeout"
+    OVERLOADED = "overloaded"
     STARTUP = "startup"
 
 
@@ -65,13 +71,27 @@ class RouteNotFound(ControlPlaneError):
 class MethodNotAllowed(ControlPlaneError):
     code = ErrorCode.METHOD_NOT_ALLOWED
 
+    def __init__(self, message: str, *, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class PermissionDenied(ControlPlaneError):
+    code = ErrorCode.PERMISSION_DENIED
+
 
 class ModelNotFound(ControlPlaneError):
     code = ErrorCode.MODEL_NOT_FOUND
 
 
 class ModelLoadFailed(ControlPlaneError):
+    """`upstream_code` is the gRPC status that Triton answered with; INTERNAL (13) where it was not Triton that failed."""
+
     code = ErrorCode.LOAD_FAILED
+
+    def __init__(self, message: str, *, upstream_code: int = 13) -> None:
+        super().__init__(message)
+        self.upstream_code = upstream_code
 
 
 class NotSupported(ControlPlaneError):
@@ -88,6 +108,14 @@ class UpstreamFailed(ControlPlaneError):
 
 class DeadlineExceeded(ControlPlaneError):
     code = ErrorCode.DEADLINE_EXCEEDED
+
+
+class RequestTimeout(ControlPlaneError):
+    code = ErrorCode.REQUEST_TIMEOUT
+
+
+class Overloaded(ControlPlaneError):
+    code = ErrorCode.OVERLOADED
 
 
 class StartupError(ControlPlaneError):

@@ -13,6 +13,8 @@ class Door(StrEnum):
 
     HTTP = "http"
     GRPC = "grpc"
+    GRPC_STREAM = "grpc_stream"
+    """A ModelStreamInfer call, counted once, however many requests it carries."""
 
 
 class Outcome(StrEnum):
@@ -44,3 +46,5 @@ class InferCall:
     """Empty: the version that the model's policy chooses."""
     request_id: str
     inputs: tuple[Tensor, ...]
+    uses_shared_memory: bool = False
+    """Whether an input or an output lies in a region of memory that a client registered."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
@@ -39,6 +40,16 @@ class Model:
     versions: tuple[str, ...]
     memory_bytes: int | None
     """As Triton reports it; None where the backend does not say (only native ONNX Runtime and TensorRT do)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOverride:
+    """What a load brings along in place of the repository's (extension_model_repository.md, load parameters)."""
+
+    config: str | None = None
+    """A whole model configuration as JSON, instead of `config.pbtxt`; Triton wants one beside `files`."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Contents by Triton's key, `file:<version>/<name>`. Given any, Triton takes nothing from the repository."""
 
 
 _BEST_FIRST = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING, ModelState.UNAVAILABLE)

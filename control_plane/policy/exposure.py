@@ -21,5 +21,6 @@ def refusal(host: str, *, setting: str, authentication_is_configured: bool) -> s
         return None
     return (
         f"{setting} {host}: listening beyond loopback without authentication is refused, since anyone who can connect could run "
-        "inference and, over the admin API, load code; use 127.0.0.1 and reach it through an authenticating proxy or a tunnel"
+        "inference and, over the admin API, load code; use 127.0.0.1 and reach it through an authenticating proxy or a tunnel, or, for the "
+        "data ports, demand client certificates (--tls-client-ca)"
     )

@@ -1,6 +1,6 @@
 """Lists, loads and unloads models, and remembers which ones are wanted, so that a restarted Triton gets them back.
 
-Called by the admin API, at start, and by the supervisor after a restart.
+Called by both doors and the admin API, at start, and by the supervisor after a restart.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import logging
 from dataclasses import dataclass
 
 from control_plane.domain.errors import ControlPlaneError, InvalidRequest, ModelNotFound
-from control_plane.domain.model import MODEL_NAME, Model, summarise
+from control_plane.domain.model import MODEL_NAME, Model, ModelOverride, ModelState, ModelVersion, summarise
 from control_plane.ports import ModelRepository, Upstream
+from control_plane.services.model_changes import ModelChanges
 from control_plane.services.servers import Servers
 
 _log = logging.getLogger(__name__)
@@ -35,7 +36,12 @@ class ModelService:
         self._repository = repository
         self._initial = load
         self._load_timeout_s = load_timeout_s
-        self._desired: dict[str, None] | None = None
+        self._changes = ModelChanges()
+        self._desired: dict[str, ModelOverride | None] | None = None
+
+    async def run(self) -> None:
+        """Own the loads and unloads under way until cancelled; without it there are none."""
+        await self._changes.run()
 
     async def list_models(self) -> list[Model]:
         """Every model of the repositories and of Triton's index, by name. Raises UpstreamUnavailable."""
@@ -52,26 +58,28 @@ class ModelService:
                 return model
         raise ModelNotFound(f"no model '{name}' in any repository; `tidegate models list` shows the ones there are")
 
-    async def load(self, name: str) -> Model:
-        """Load or reload a model and want it from now on.
+    async def load(self, name: str, override: ModelOverride | None = None) -> None:
+        """Load or reload a model and want it from now on, with its override. A caller that leaves does not end the load.
+
+        A load without an override repeats the one in force: only an unload ends it. (Triton keeps one in force as well, until
+        the repository's files change; with that exception the model would come back as another one after a restart.)
 
         Raises:
             InvalidRequest: the name cannot be a model's. ModelNotFound: no repository has it.
             ModelLoadFailed, DeadlineExceeded, UpstreamUnavailable: as Triton answered; it is not wanted then.
         """
         _check_name(name)
-        await self._load(self._servers.pick(), name)
-        self._want(name)
-        return await self.get(name)
+        self._servers.pick()
+        await self._changes.carry_out(name, ("load", override), lambda: self._load_and_want(name, override))
 
-    async def unload(self, name: str) -> Model:
-        """Unload a model and want it no longer; requests in flight finish. Raises as `load`."""
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Unload a model and want it no longer; requests in flight finish. Of one that is not loaded, Triton says that it is done.
+
+        Raises as `load`.
+        """
         _check_name(name)
-        await self.get(name)
-        await self._servers.pick().control.unload(name, timeout_s=self._load_timeout_s)
-        if self._desired is not None:
-            self._desired.pop(name, None)
-        return await self.get(name)
+        self._servers.pick()
+        await self._changes.carry_out(name, ("unload", unload_dependents), lambda: self._unload(name, unload_dependents))
 
     async def restore(self, upstream: Upstream) -> list[LoadFailure]:
         """Load all wanted models into a Triton that has just started; what fails is reported and the rest is served."""
@@ -79,14 +87,33 @@ class ModelService:
             self._repository.place_all()
         if self._desired is None:
             self._desired = dict.fromkeys(await self._expand(upstream))
-        wanted = list(self._desired)
-        results = await asyncio.gather(*(self._load(upstream, name) for name in wanted), return_exceptions=True)
+        wanted = dict(self._desired)
+        results = await asyncio.gather(*(self._load(upstream, *each) for each in wanted.items()), return_exceptions=True)
         return [failure for name, result in zip(wanted, results, strict=True) if (failure := _report(name, result))]
 
-    async def _load(self, upstream: Upstream, name: str) -> None:
-        if self._repository is not None:
+    async def _load_and_want(self, name: str, override: ModelOverride | None) -> None:
+        if self._desired is None:
+            self._desired = {}
+        override = override or self._desired.get(name)
+        await self._load(self._servers.pick(), name, override)
+        self._desired[name] = override
+
+    async def _unload(self, name: str, unload_dependents: bool) -> None:
+        control = self._servers.pick().control
+        await control.unload(name, unload_dependents=unload_dependents, timeout_s=self._load_timeout_s)
+        if self._desired is None:
+            return
+        self._desired.pop(name, None)
+        if unload_dependents:
+            for line in await control.index():
+                if _was_unloaded(line):
+                    self._desired.pop(line.name, None)
+
+    async def _load(self, upstream: Upstream, name: str, override: ModelOverride | None) -> None:
+        # With files, the model is what the caller sent: it need not be in any repository, and Triton reads none.
+        if self._repository is not None and not (override and override.files):
             self._repository.place(name)
-        await upstream.control.load(name, timeout_s=self._load_timeout_s)
+        await upstream.control.load(name, override=override, timeout_s=self._load_timeout_s)
 
     async def _expand(self, upstream: Upstream) -> list[str]:
         if ALL_MODELS not in self._initial:
@@ -96,15 +123,14 @@ class ModelService:
     def _known(self) -> list[str]:
         return self._repository.names() if self._repository is not None else []
 
-    def _want(self, name: str) -> None:
-        if self._desired is None:
-            self._desired = {}
-        self._desired[name] = None
-
 
 def _check_name(name: str) -> None:
     if not MODEL_NAME.fullmatch(name):
         raise InvalidRequest(f"{name!r} cannot be a model's name; letters, digits, '.', '_' and '-' can")
+
+
+def _was_unloaded(line: ModelVersion) -> bool:
+    return line.state is ModelState.UNLOADING or (line.state is ModelState.UNAVAILABLE and line.reason == "unloaded")
 
 
 def _report(name: str, result: BaseException | None) -> LoadFailure | None:

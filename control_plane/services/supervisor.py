@@ -10,11 +10,11 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Protocol
 
 from control_plane.domain.errors import ControlPlaneError, StartupError
 from control_plane.policy.restart import RestartLimits, count_failures, restart_delay_s
 from control_plane.ports import Connect, TritonLauncher, TritonProcess, Upstream
+from control_plane.services.servers import Follower
 
 _log = logging.getLogger(__name__)
 
@@ -27,14 +27,6 @@ STOP_GRACE_S = 4.0
 _POLL_S = 0.05
 _START_ATTEMPTS = 2
 """Another process may take a port between its choice and Triton's binding it; the second attempt has other ports."""
-
-
-class ServerList(Protocol):
-    """Who must know whether there is a server (services/servers.py)."""
-
-    def up(self, upstream: Upstream) -> None: ...
-
-    def down(self, reason: str) -> None: ...
 
 
 class _Ended(Exception):
@@ -53,7 +45,7 @@ class Supervisor:
         *,
         launcher: TritonLauncher,
         connect: Connect,
-        servers: ServerList,
+        servers: Follower,
         restore: Callable[[Upstream], Awaitable[None]],
         start_timeout_s: float,
         limits: RestartLimits | None = None,

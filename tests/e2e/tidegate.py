@@ -27,7 +27,7 @@ class Tidegate:
 
     def address(self, door: str) -> str:
         """`host:port` of http, grpc or admin, as Triton's clients want it."""
-        return self.endpoints[door].removeprefix("http://")
+        return self.endpoints[door].rpartition("//")[2]
 
     def port(self, door: str) -> int:
         return int(self.address(door).rpartition(":")[2])

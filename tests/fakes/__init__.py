@@ -2,6 +2,20 @@
 
 from tests.fakes.recorder import FakeRecorder, Recorded
 from tests.fakes.repository import FakeRepository
-from tests.fakes.upstream import FakeControl, FakeGrpc, FakeHttp, FakeUpstream
+from tests.fakes.upstream import FakeControl, FakeGrpc, FakeGrpcStream, FakeHttp, FakeHttpStream, FakeUpstream
+from tests.fakes.worker import FakeModels, FakeWorker, FakeWorkers
 
-__all__ = ["FakeControl", "FakeGrpc", "FakeHttp", "FakeRecorder", "FakeRepository", "FakeUpstream", "Recorded"]
+__all__ = [
+    "FakeControl",
+    "FakeGrpc",
+    "FakeGrpcStream",
+    "FakeHttp",
+    "FakeHttpStream",
+    "FakeModels",
+    "FakeRecorder",
+    "FakeRepository",
+    "FakeUpstream",
+    "FakeWorker",
+    "FakeWorkers",
+    "Recorded",
+]

@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from control_plane.codec.grpc_message import HEAD, PREFIX_BYTES, GrpcHead, frame_message, message_answer, status_fields
+from control_plane.codec.http2_headers import Fields
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
-from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, UpstreamUnavailable
-from control_plane.domain.model import ModelState, ModelVersion
+from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.errors import ControlPlaneError, UpstreamUnavailable
+from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
 from control_plane.ports import GrpcAnswer, GrpcCall
 
 
@@ -58,28 +61,115 @@ class FakeHttp:
     requests: list[HttpRequest] = field(default_factory=list)
     calls: Calls = field(default_factory=Calls)
 
-    async def send(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer:
+    streams: Callable[[HttpRequest], HttpAnswer | FakeHttpStream] | None = None
+    """What `stream` answers; None: as `send` does."""
+
+    async def send(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer:
         self.requests.append(request)
         await self.calls.take(request, timeout_s)
         return self.answer(request)
 
+    async def stream(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer | FakeHttpStream:
+        answer = await self.send(request, timeout_s=timeout_s)
+        return answer if self.streams is None else self.streams(request)
+
     async def close(self) -> None: ...
+
+
+@dataclass
+class FakeHttpStream:
+    """`ports.HttpStream`; a test puts the pieces in, None for the end, or an error."""
+
+    status: int = 200
+    head: bytes = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    pieces: asyncio.Queue[bytes | ControlPlaneError | None] = field(default_factory=asyncio.Queue)
+    taken: int = 0
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, *pieces: bytes | ControlPlaneError | None) -> FakeHttpStream:
+        for piece in pieces:
+            self.pieces.put_nowait(piece)
+        return self
+
+    async def receive(self) -> bytes | None:
+        piece = await self.pieces.get()
+        self.taken += 1
+        if isinstance(piece, ControlPlaneError):
+            raise piece
+        return piece
+
+    def close(self) -> None:
+        self.closed.set()
 
 
 @dataclass
 class FakeGrpc:
     """`ports.GrpcUpstream`."""
 
-    answer: Callable[[GrpcCall], GrpcAnswer] = lambda call: GrpcAnswer(call.message, 0, "")
+    answer: Callable[[GrpcCall], GrpcAnswer] = lambda call: message_answer(bytes(call.frame[PREFIX_BYTES:]))
+    """Echoes by default; may raise, too."""
     requests: list[GrpcCall] = field(default_factory=list)
     calls: Calls = field(default_factory=Calls)
+    streams: asyncio.Queue[FakeGrpcStream] = field(default_factory=asyncio.Queue)
+    """Each stream as it is opened, for a test to play Triton on."""
+    cannot_open: ControlPlaneError | None = None
 
     async def unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
         self.requests.append(call)
         await self.calls.take(call, timeout_s)
         return self.answer(call)
 
+    async def open_stream(self, head: GrpcHead, *, timeout_s: float) -> FakeGrpcStream:
+        self.calls.timeouts_s.append(timeout_s)
+        if self.cannot_open is not None:
+            raise self.cannot_open
+        stream = FakeGrpcStream(head)
+        self.streams.put_nowait(stream)
+        return stream
+
     async def close(self) -> None: ...
+
+
+@dataclass
+class FakeGrpcStream:
+    """`ports.GrpcStream`; the test plays Triton: takes what was `sent`, puts `answers`, ends it."""
+
+    head: GrpcHead
+    headers: Fields = HEAD
+    trailers: Fields = ()
+    sent: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
+    """Messages without their prefix; None: no more follow."""
+    may_send: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared: Triton has no room."""
+    answers: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
+    received: int = 0
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.may_send.set()
+
+    def put(self, *messages: bytes) -> None:
+        for message in messages:
+            self.answers.put_nowait(frame_message(message))
+
+    def end(self, code: int = 0, details: str = "", *trailing: tuple[bytes, bytes]) -> None:
+        self.trailers = (*status_fields(code, details), *trailing)
+        self.answers.put_nowait(None)
+
+    async def send(self, frame: bytes | memoryview) -> None:
+        await self.may_send.wait()
+        self.sent.put_nowait(bytes(frame[PREFIX_BYTES:]))
+
+    def half_close(self) -> None:
+        self.sent.put_nowait(None)
+
+    async def receive(self) -> bytes | None:
+        frame = await self.answers.get()
+        self.received += 1
+        return frame
+
+    def cancel(self) -> None:
+        self.cancelled.set()
 
 
 @dataclass
@@ -92,6 +182,10 @@ class FakeControl:
     memory: dict[str, int] = field(default_factory=dict)
     live: bool = True
     loads: list[str] = field(default_factory=list)
+    overrides: dict[str, ModelOverride | None] = field(default_factory=dict)
+    """What the last load of each model brought along."""
+    unloaded_with: dict[str, list[str]] = field(default_factory=dict)
+    """Models that go with one when its unload takes the dependents along."""
     unloads: list[str] = field(default_factory=list)
     calls: Calls = field(default_factory=Calls)
 
@@ -103,23 +197,26 @@ class FakeControl:
             raise UpstreamUnavailable("connection refused")
         if "index" in self.failures:
             raise self.failures["index"]
-        return [ModelVersion(name, "1", state, "") for name, state in self.states.items()]
+        return [
+            ModelVersion(name, "1", state, "unloaded" if state is ModelState.UNAVAILABLE else "") for name, state in self.states.items()
+        ]
 
-    async def load(self, name: str, *, timeout_s: float) -> None:
+    async def load(self, name: str, *, override: ModelOverride | None = None, timeout_s: float) -> None:
         self.loads.append(name)
+        self.overrides[name] = override
         await self.calls.take(name, timeout_s)
         if name in self.failures:
             raise self.failures[name]
         self.states[name] = ModelState.READY
 
-    async def unload(self, name: str, *, timeout_s: float) -> None:
+    async def unload(self, name: str, *, unload_dependents: bool = False, timeout_s: float) -> None:
         self.unloads.append(name)
         await self.calls.take(name, timeout_s)
         if name in self.failures:
             raise self.failures[name]
-        if name not in self.states:
-            raise ModelLoadFailed(f"{name} is not loaded")
-        self.states[name] = ModelState.UNAVAILABLE
+        for each in (name, *(self.unloaded_with.get(name, []) if unload_dependents else [])):
+            if each in self.states:  # of any other Triton says 200, too
+                self.states[each] = ModelState.UNAVAILABLE
 
     async def memory_bytes(self) -> dict[str, int]:
         return self.memory
@@ -129,6 +226,7 @@ class FakeControl:
 class FakeUpstream:
     """`ports.Upstream`: one connected Triton."""
 
+    endpoints: TritonEndpoints = field(default_factory=lambda: TritonEndpoints("127.0.0.1", 1, 2, 3))
     http: FakeHttp = field(default_factory=FakeHttp)
     grpc: FakeGrpc = field(default_factory=FakeGrpc)
     control: FakeControl = field(default_factory=FakeControl)

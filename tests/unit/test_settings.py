@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from pydantic import SecretStr
 from control_plane import settings as module
 from control_plane.domain.endpoints import TritonEndpoints, authority
 from control_plane.domain.errors import StartupError
-from control_plane.settings import Settings, effective, load_settings, parse_triton_url
+from control_plane.settings import Settings, effective, from_plain, load_settings, parse_triton_url, to_plain
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +56,11 @@ def test_an_empty_variable_counts_as_not_given(monkeypatch: pytest.MonkeyPatch) 
         ("TIDEGATE_LOG_FORMAT", "json", "log_format", "json"),
         ("TIDEGATE_DRAIN_TIMEOUT_S", "0", "drain_timeout_s", 0.0),
         ("TIDEGATE_REQUEST_TIMEOUT_S", "0.5", "request_timeout_s", 0.5),
+        ("TIDEGATE_IDLE_TIMEOUT_S", "0", "idle_timeout_s", 0.0),
+        ("TIDEGATE_ALLOW_SHARED_MEMORY", "true", "allow_shared_memory", True),
+        ("TIDEGATE_HTTP_SOCKET", "/x/http.sock", "http_socket", Path("/x/http.sock")),
+        ("TIDEGATE_GATEWAY_CPUS", "0,2-3", "gateway_cpus", (0, 2, 3)),
+        ("TIDEGATE_TRITON_CPUS", "", "triton_cpus", ()),
     ],
 )
 def test_variables_are_read_as(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, name: str, expected: object) -> None:
@@ -92,6 +98,9 @@ def test_all_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ("drain_timeout_s", "inf"),
         ("drain_timeout_s", "-0.1"),
         ("log_format", "xml"),
+        ("workers", "0"),
+        ("gateway_cpus", "one"),
+        ("triton_cpus", "3-1"),
     ],
 )
 def test_a_bad_value_is_refused_by_flag_and_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -119,7 +128,7 @@ def test_settings_cannot_be_changed() -> None:
 
 def test_effective_lists_every_setting_once() -> None:
     settings = load_settings()
-    groups = (settings.process, settings.gateway, settings.admin, settings.triton)
+    groups = (settings.process, settings.gateway, settings.tls, settings.admin, settings.triton)
     assert len(effective(settings)) == sum(len(type(group).model_fields) for group in groups)
     assert not any(isinstance(value, SecretStr) for value in effective(settings).values())
 
@@ -176,3 +185,12 @@ def test_a_wrong_triton_url_is_refused_and_repeated(url: str) -> None:
 @pytest.mark.parametrize(("host", "written"), [("h", "h:1"), ("127.0.0.1", "127.0.0.1:1"), ("::1", "[::1]:1")])
 def test_authority(host: str, written: str) -> None:
     assert authority(host, 1) == written
+
+
+def test_another_process_gets_the_same_settings_whatever_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"gateway_cpus": "0-2", "load": ["a"], "http_socket": Path("/x"), "workers": 3, "triton_url": "http://h:1"}
+    settings = load_settings(given)
+    plain = json.loads(json.dumps(to_plain(settings)))
+    monkeypatch.setenv("TIDEGATE_HTTP_PORT", "1")
+    monkeypatch.setenv("TIDEGATE_WORKERS", "9")
+    assert from_plain(plain) == settings

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from control_plane.adapters.listening import bind_tcp
-from control_plane.api.http_connection import HttpLimits
+from control_plane.api.body_budget import BodyBudget
+from control_plane.api.http_reading import HttpLimits
 from control_plane.api.http_server import HttpServer
 from control_plane.api.v2_http import V2Http, render_error
 from control_plane.services.inference import InferenceService
 from control_plane.services.servers import Servers
-from tests.fakes import FakeRecorder, FakeUpstream
+from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
 
 LIMITS = HttpLimits(max_body_bytes=1 << 20, max_header_bytes=16 << 10, max_connections=100)
 INFER = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}'
@@ -74,6 +75,8 @@ class Gateway:
     recorder: FakeRecorder
     inference: InferenceService
     servers: Servers
+    models: FakeModels
+    budget: BodyBudget
     clients: list[Client] = field(default_factory=list)
 
     async def connect(self, *, receive_buffer_bytes: int | None = None) -> Client:
@@ -92,24 +95,39 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway(upstream: FakeUpstream | None = None, limits: HttpLimits = LIMITS) -> AsyncIterator[Gateway]:
+async def gateway(
+    upstream: FakeUpstream | None = None,
+    limits: HttpLimits = LIMITS,
+    *,
+    max_buffered_bytes: int = 64 << 20,
+    allow_shared_memory: bool = False,
+) -> AsyncIterator[Gateway]:
     """Listening on a port of its own; at the end everything must be gone at once."""
     upstream = upstream or FakeUpstream()
-    servers, recorder = Servers(), FakeRecorder()
+    servers, recorder, models, budget = Servers(), FakeRecorder(), FakeModels(), BodyBudget(max_buffered_bytes)
     servers.up(upstream)
-    inference = InferenceService(servers=servers, recorder=recorder, default_timeout_s=30.0)
-    application = V2Http(inference=inference, servers=servers, max_body_bytes=limits.max_body_bytes, read_timeout_s=30.0)
-    server = HttpServer(application.answer, render_error, limits)
+    inference = InferenceService(servers=servers, recorder=recorder, default_timeout_s=30.0, allow_shared_memory=allow_shared_memory)
+    application = V2Http(
+        inference=inference,
+        servers=servers,
+        models=models,
+        budget=budget,
+        max_body_bytes=limits.max_body_bytes,
+        read_timeout_s=30.0,
+        allow_shared_memory=allow_shared_memory,
+    )
+    server = HttpServer(application.answer, render_error, limits, admit=application.admit, budget=budget)
     bound = bind_tcp("127.0.0.1", 0, setting="--http-port")
     async with asyncio.TaskGroup() as tasks:
         await server.listen(tasks, bound)
-        running = Gateway(server, bound.getsockname()[1], upstream, recorder, inference, servers)
+        running = Gateway(server, bound.getsockname()[1], upstream, recorder, inference, servers, models, budget)
         try:
             yield running
         finally:
             for client in running.clients:
                 await client.close()
             await server.drain(0)
+    assert budget.held_bytes == 0, "memory for bodies was not given back"
 
 
 def infer_request(body: bytes = INFER, *, headers: bytes = b"", model: bytes = b"m") -> bytes:

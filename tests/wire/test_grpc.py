@@ -3,70 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from operator import itemgetter
+from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.adapters.grpc_server import GrpcServer
+from control_plane.adapters.listening import bind_tcp
+from control_plane.api.body_budget import BodyBudget
+from control_plane.api.grpc_server import GrpcServer
 from control_plane.api.v2_grpc import READ_METHODS, SERVICE, V2Grpc
-from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, StartupError, UpstreamUnavailable
+from control_plane.codec.grpc_message import GrpcAnswer, frame_message, message_answer, status_answer, status_fields
+from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
 from control_plane.domain.inference import Door, Outcome
-from control_plane.ports import GrpcAnswer, GrpcCall
-from control_plane.services.inference import InferenceService
-from control_plane.services.servers import Servers
+from control_plane.ports import GrpcCall
 from tests.aio import run
-from tests.fakes import FakeGrpc, FakeRecorder, FakeUpstream
-
-INFER = SERVICE + "ModelInfer"
-MAX_MESSAGE_BYTES = 1 << 20
-
-
-def infer_message(*, datatype: str = "FP32", content: bytes = b"\0\0\0\0", padding: int = 0) -> bytes:
-    request = service_pb2.ModelInferRequest(model_name="m", id="x" * padding, raw_input_contents=[content])
-    request.inputs.add(name="X", datatype=datatype, shape=[1])
-    message: bytes = request.SerializeToString()
-    return message
-
-
-@dataclass
-class Bench:
-    upstream: FakeUpstream
-    servers: Servers
-    recorder: FakeRecorder
-    inference: InferenceService
-    server: GrpcServer
-    channel: grpc.aio.Channel
-
-    def call(self, method: str = INFER, message: bytes = b"", **options: Any) -> grpc.aio.UnaryUnaryCall:
-        return self.channel.unary_unary(method)(message, **options)
-
-    async def failure(self, method: str = INFER, message: bytes = b"", **options: Any) -> grpc.aio.AioRpcError:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self.call(method, message, **options)
-        return caught.value
-
-
-@asynccontextmanager
-async def door(grpc_: FakeGrpc | None = None) -> AsyncIterator[Bench]:
-    upstream, servers, recorder = FakeUpstream(grpc=grpc_ or FakeGrpc()), Servers(), FakeRecorder()
-    servers.up(upstream)
-    inference = InferenceService(servers=servers, recorder=recorder, default_timeout_s=30.0)
-    handler = V2Grpc(inference=inference, servers=servers, read_timeout_s=20.0)
-    server = GrpcServer(handler, host="127.0.0.1", port=0, max_message_bytes=MAX_MESSAGE_BYTES)
-    await server.start()
-    channel = grpc.aio.insecure_channel(server.address, options=(("grpc.max_receive_message_length", -1),))
-    try:
-        yield Bench(upstream, servers, recorder, inference, server, channel)
-    finally:
-        await channel.close()
-        await server.drain(0)
+from tests.fakes import FakeGrpc
+from tests.tls_files import Authority
+from tests.wire.grpc_door import INFER, LIMITS, MAX_MESSAGE_BYTES, door, infer_message, message_of, until
 
 
 class TestInfer:
@@ -76,14 +38,14 @@ class TestInfer:
             async with door() as it:
                 message = infer_message() + unknown_field
                 assert await it.call(INFER, message) == message
-                assert [(call.method, call.message) for call in it.upstream.grpc.requests] == [(INFER, message)]
+                assert [(call.head.method, message_of(call)) for call in it.upstream.grpc.requests] == [(INFER, message)]
                 assert [(each.model_name, each.door, each.outcome) for each in it.recorder.records] == [("m", Door.GRPC, Outcome.ANSWERED)]
 
         run(main())
 
     def test_an_answer_beyond_grpcs_default_limit(self) -> None:
         async def main() -> None:
-            async with door(FakeGrpc(answer=lambda _: GrpcAnswer(bytes(8 << 20), 0, ""))) as it:
+            async with door(FakeGrpc(answer=lambda _: message_answer(bytes(8 << 20)))) as it:
                 assert len(await it.call(INFER, infer_message())) == 8 << 20
 
         run(main())
@@ -93,7 +55,9 @@ class TestInfer:
         trailing = (("x-a", "1"), ("x-b-bin", b"\x00\xff"))
 
         async def main() -> None:
-            async with door(FakeGrpc(answer=lambda _: GrpcAnswer(b"", code.value[0], "why \u00e4\n", trailing))) as it:
+            answer = status_answer(code.value[0], "why \u00e4\n")
+            answer = GrpcAnswer(answer.code, (), (), (*answer.trailers, (b"x-a", b"1"), (b"x-b-bin", b"AP8=")))
+            async with door(FakeGrpc(answer=lambda _: answer)) as it:
                 error = await it.failure(INFER, infer_message())
                 assert (error.code(), error.details()) == (code, "why \u00e4\n")
                 assert set(trailing) <= {tuple(pair) for pair in error.trailing_metadata()}
@@ -221,9 +185,13 @@ class TestLeaving:
                 call = it.call(method, infer_message())
                 await it.upstream.grpc.calls.arrivals.get()
                 call.cancel()
+                with suppress(asyncio.CancelledError):
+                    await call
                 await it.upstream.grpc.calls.cancelled.wait()
-                assert it.inference.in_flight == 0
+                await until(lambda: it.inference.in_flight == 0)
                 assert it.recorder.outcomes == ([Outcome.ABANDONED] if method == INFER else [])
+                it.upstream.grpc.calls.may_answer.set()
+                assert await it.call(method, infer_message()) == infer_message()
 
         run(main())
 
@@ -231,14 +199,18 @@ class TestLeaving:
         async def main() -> None:
             async with door() as it:
                 it.upstream.grpc.calls.hold()
-                async with grpc.aio.insecure_channel(it.server.address) as channel:
+                async with grpc.aio.insecure_channel(f"127.0.0.1:{it.port}") as channel:
                     calls = [channel.unary_unary(INFER)(infer_message()) for _ in range(5)]
                     for _ in calls:
                         await it.upstream.grpc.calls.arrivals.get()
                 await it.upstream.grpc.calls.cancelled.wait()
-                while it.inference.in_flight:
-                    await asyncio.sleep(0.001)
+                await until(lambda: it.inference.in_flight == 0)
                 assert it.recorder.outcomes == [Outcome.ABANDONED] * 5
+                for call in calls:
+                    with suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+                        await call
+                it.upstream.grpc.calls.may_answer.set()
+                assert await it.call(INFER, infer_message()) == infer_message()
 
         run(main())
 
@@ -256,11 +228,60 @@ class TestMetadata:
             ("x-twice", "1"),
             ("x-twice", "2"),
         )
+        expected = [(name.encode(), b"AP8" if isinstance(value, bytes) else value.encode()) for name, value in sent]
 
         async def main() -> None:
             async with door() as it:
-                await it.call(INFER, infer_message(), metadata=sent)
-                assert sorted(it.upstream.grpc.requests[0].metadata, key=str) == sorted(sent, key=str)
+                await it.call(INFER, infer_message(), metadata=sent, timeout=10)
+                metadata = it.upstream.grpc.requests[0].head.metadata
+                seen = [each for each in metadata if each[0] in dict(expected)]
+                assert sorted(seen, key=itemgetter(0)) == sorted(expected, key=itemgetter(0))  # the values of one name in order
+                rest = {name for name, _ in metadata} - set(dict(expected))
+                assert rest <= {b"content-type", b"user-agent", b"grpc-accept-encoding", b"accept-encoding"}
+
+        run(main())
+
+    def test_tritons_own_initial_metadata_comes_back(self) -> None:
+        headers = ((b":status", b"200"), (b"content-type", b"application/grpc"), (b"x-early", b"1"))
+
+        async def main() -> None:
+            async with door(FakeGrpc(answer=lambda _: GrpcAnswer(0, headers, (frame_message(b"a"),), status_fields(0, "")))) as it:
+                call = it.call(INFER, infer_message())
+                assert ("x-early", "1") in [tuple(pair) for pair in await call.initial_metadata()]
+                assert await call == b"a"
+
+        run(main())
+
+
+class TestCompression:
+    def test_a_compressed_message_is_checked_and_goes_on_as_it_came(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                message = infer_message(padding=5_000)
+                await it.call(INFER, message, compression=grpc.Compression.Gzip)
+                call = it.upstream.grpc.requests[0]
+                assert (b"grpc-encoding", b"gzip") in call.head.metadata
+                assert call.frame[0] == 1
+                assert gzip.decompress(message_of(call)) == message
+
+        run(main())
+
+    def test_one_that_is_invalid_is_refused(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                message = infer_message(datatype="FP8", padding=5_000)
+                error = await it.failure(INFER, message, compression=grpc.Compression.Deflate)
+                assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert it.upstream.grpc.requests == []
+
+        run(main())
+
+    def test_a_bomb_is_refused(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                error = await it.failure(INFER, infer_message(padding=MAX_MESSAGE_BYTES), compression=grpc.Compression.Gzip)
+                assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert "decompressed" in error.details()
 
         run(main())
 
@@ -271,7 +292,7 @@ class TestOtherMethods:
         async def main() -> None:
             async with door() as it:
                 assert await it.call(method, b"anything") == b"anything"
-                assert [(call.method, call.message) for call in it.upstream.grpc.requests] == [(method, b"anything")]
+                assert [(call.head.method, message_of(call)) for call in it.upstream.grpc.requests] == [(method, b"anything")]
                 assert it.recorder.records == []
 
         run(main())
@@ -285,28 +306,7 @@ class TestOtherMethods:
 
         run(main())
 
-    @pytest.mark.parametrize(
-        "method",
-        [
-            *(
-                SERVICE + name
-                for name in (
-                    "RepositoryModelLoad",
-                    "RepositoryModelUnload",
-                    "SystemSharedMemoryRegister",
-                    "SystemSharedMemoryStatus",
-                    "CudaSharedMemoryRegister",
-                    "TraceSetting",
-                    "LogSettings",
-                    "ModelStreamInfer",
-                    "modelInfer",
-                    "",
-                )
-            ),
-            "/other.Service/ModelInfer",
-            "/grpc.health.v1.Health/Check",
-        ],
-    )
+    @pytest.mark.parametrize("method", [SERVICE + "modelInfer", SERVICE, "/other.Service/ModelInfer", "/grpc.health.v1.Health/Watch"])
     def test_all_others_are_unimplemented_and_never_reach_triton(self, method: str) -> None:
         async def main() -> None:
             async with door() as it:
@@ -347,36 +347,55 @@ class TestDrain:
         run(main())
 
 
-class TestPort:
-    def test_a_taken_one_is_told_at_once(self) -> None:
+class TestListening:
+    def test_ipv6_and_a_unix_socket_beside_it(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "s")
+
         async def main() -> None:
-            async with door() as it:
-                with pytest.raises(StartupError, match=f"port {it.server.port} on 127.0.0.1 is taken.*--grpc-port"):
-                    GrpcServer(
-                        V2Grpc(inference=it.inference, servers=it.servers, read_timeout_s=1),
-                        host="127.0.0.1",
-                        port=it.server.port,
-                        max_message_bytes=1,
-                    )
+            async with door() as it, asyncio.TaskGroup() as tasks:
+                application = V2Grpc(
+                    inference=it.inference, servers=it.servers, models=it.models, max_message_bytes=1 << 20, read_timeout_s=1
+                )
+                server = GrpcServer(application, LIMITS, BodyBudget(1 << 20))
+                six, unix = bind_tcp("::1", 0, setting="--grpc-port"), socket.socket(socket.AF_UNIX)
+                unix.bind(path)
+                await server.listen(tasks, six)
+                await server.listen(tasks, unix)
+                for target in (f"[::1]:{six.getsockname()[1]}", f"unix:{path}"):
+                    async with grpc.aio.insecure_channel(target) as channel:
+                        await channel.unary_unary(SERVICE + "ServerLive")(b"")
+                        await channel.unary_unary(SERVICE + "LogSettings")(b"")  # both are local
+                await server.drain(0)
 
         run(main())
 
-    def test_ipv6(self) -> None:
+    def test_tls(self, tmp_path: Path) -> None:
+        authority = Authority(tmp_path)
+        identity = authority.issue("localhost")
+
         async def main() -> None:
-            async with door() as it:
-                server = GrpcServer(
-                    V2Grpc(inference=it.inference, servers=it.servers, read_timeout_s=1), host="::1", port=0, max_message_bytes=1
+            async with door() as it, asyncio.TaskGroup() as tasks:
+                application = V2Grpc(
+                    inference=it.inference, servers=it.servers, models=it.models, max_message_bytes=8 << 20, read_timeout_s=1
                 )
-                assert server.address == f"[::1]:{server.port}"
-                await server.start()
-                async with grpc.aio.insecure_channel(server.address) as channel:
-                    await channel.unary_unary(SERVICE + "ServerLive")(b"")
+                server = GrpcServer(application, LIMITS, BodyBudget(1 << 30))
+                bound = bind_tcp("127.0.0.1", 0, setting="--grpc-port")
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(identity.certificate, identity.key)
+                context.set_alpn_protocols(["h2"])
+                await server.listen(tasks, bound, context)
+                credentials = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
+                options = (("grpc.ssl_target_name_override", "localhost"), ("grpc.max_receive_message_length", -1))
+                target = f"127.0.0.1:{bound.getsockname()[1]}"
+                async with grpc.aio.secure_channel(target, credentials, options=options) as channel:
+                    message = infer_message(padding=900_000)
+                    assert await channel.unary_unary(INFER)(message) == message
                 await server.drain(0)
 
         run(main())
 
 
-def _raising(error: Exception):  # type: ignore[no-untyped-def]
+def _raising(error: Exception) -> Callable[[GrpcCall], GrpcAnswer]:
     def answer(_: GrpcCall) -> GrpcAnswer:
         raise error
 

@@ -84,15 +84,13 @@ def test_a_head_that_asks_for_more_than_an_answer_is_read_each_time(repeated: by
         async with gateway() as door:
             client = await door.connect()
             await client.ask(infer_request(body(5)))
-            await client.send(repeated)
-            first = await client.reader.readuntil(b"\r\n\r\n")
             if b"Expect" in repeated:
-                assert first == b"HTTP/1.1 100 Continue\r\n\r\n"
-                assert (await client.answer()).status == 200
-                await client.send(repeated)
-                assert await client.reader.readuntil(b"\r\n\r\n") == first
+                for _ in range(2):
+                    await client.send(repeated[: -len(body(5))])
+                    assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+                    assert (await client.ask(body(5))).status == 200
             else:
-                assert b"\r\nConnection: close\r\n" in first
+                assert (await client.ask(repeated)).says_close
 
     run(main())
 

@@ -1,6 +1,6 @@
 """Starts one Triton, and lets nothing of it outlive its owner: a program of its own, of the standard library only.
 
-    python -I -S guardian.py OWNER_PID LOCK_FILE SHM_PREFIX COMMAND...
+    python -I -S guardian.py OWNER_PID LOCK_FILE SHM_PREFIX CPUS COMMAND...
 
 The launcher runs it in a session of its own, with a pipe as its standard input, and holds the other end. A line on the
 pipe, such as `3.5`, orders a stop within that many seconds. The end of the pipe means that the owner is gone, however
@@ -90,7 +90,9 @@ class Owner:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one life of Triton; the exit status is the process's."""
-    owner_pid, lock_path, shm_prefix, *command = arguments
+    owner_pid, lock_path, shm_prefix, cpus, *command = arguments
+    if cpus:  # before there are threads and children: all of them inherit it
+        os.sched_setaffinity(0, map(int, cpus.split(",")))
     owner = Owner(int(owner_pid), sys.stdin.fileno())
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever loses its parent beneath becomes our child
     with Path(lock_path).open("w") as lock:

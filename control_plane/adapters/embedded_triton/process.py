@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from control_plane.adapters.embedded_triton.installation import ensure_installed
 from control_plane.adapters.embedded_triton.log_file import LogFile, open_log
 from control_plane.adapters.embedded_triton.shared_libraries import link_libpython, require_loadable
 from control_plane.adapters.model_config import config_name_in_force
+from control_plane.domain.cpus import format_cpus
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import StartupError
 from control_plane.settings import TritonSettings
@@ -54,11 +55,14 @@ class EmbeddedTritonLauncher:
         settings: TritonSettings,
         state_dir: Path,
         *,
+        cpus: Sequence[int] = (),
         environment: Mapping[str, str] = os.environ,
         choose: Callable[[], TritonEndpoints] = choose_endpoints,
     ) -> None:
-        """`environment` is what Triton inherits, less our own settings. Raises StartupError: unusable state folder."""
+        """`cpus` are those that Triton and its stubs run on; none given is those of this process.
+        `environment` is what Triton inherits, less our own settings. Raises StartupError: unusable state folder."""
         self._settings = settings
+        self._cpus = cpus
         self._environment = environment
         self._choose = choose
         self._folders = triton_folders(state_dir)
@@ -120,8 +124,8 @@ class EmbeddedTritonLauncher:
         return _Launch(command, environment, endpoints)
 
     def _guarded(self, command: list[str]) -> list[str]:
-        owner = str(os.getpid())
-        return [sys.executable, "-I", "-S", guardian.__file__, owner, str(self._folders.lock), shm_prefix(self._folders.root), *command]
+        arguments = [str(os.getpid()), str(self._folders.lock), shm_prefix(self._folders.root), format_cpus(self._cpus)]
+        return [sys.executable, "-I", "-S", guardian.__file__, *arguments, *command]
 
 
 class EmbeddedTriton:

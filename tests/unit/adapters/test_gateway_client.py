@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import socket
+import socketserver
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +53,20 @@ def gateway() -> Iterator[Gateway]:
         yield server
         server.shutdown()
         thread.join()
+
+
+class UnixGateway(Gateway):
+    address_family = socket.AF_UNIX
+
+    def __init__(self, path: Path) -> None:
+        HTTPServer.__init__(self, str(path), _Handler, bind_and_activate=False)  # type: ignore[arg-type]
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's own wants a host and a port
+        self.server_activate()
+        self.status, self.body, self.requests = 200, json.dumps(MODEL), []
+        self.url = f"unix:{path}"
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        return super().get_request()[0], ("local", 0)
 
 
 @pytest.fixture
@@ -135,3 +152,23 @@ class TestEmbeddingClient:
         gateway.status, gateway.body = 404, '{"error":"Request for unknown model"}'
         with pytest.raises(InvalidRequest, match=r"Request for unknown model \(HTTP 404\)"):
             embedder.embed(["a"], "m")
+
+
+def test_embedding_over_a_unix_socket(tmp_path: Path) -> None:
+    with UnixGateway(tmp_path / "http.sock") as gateway:
+        gateway.body = json.dumps({"outputs": [{"shape": [1, 2], "data": [0.5, 1.5]}]})
+        thread = threading.Thread(target=gateway.handle_request)
+        thread.start()
+        client = EmbeddingClient(gateway.url)
+        assert client.embed(["a"], "m") == [[0.5, 1.5]]
+        assert gateway.requests[0][:2] == ("POST", "/v2/models/m/infer")
+        client.close()
+        thread.join()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # httpcore leaves its socket to the collector
+def test_a_unix_socket_that_is_not_there_is_named(tmp_path: Path) -> None:
+    client = EmbeddingClient(f"unix:{tmp_path}/none.sock")
+    with pytest.raises(UpstreamUnavailable, match=f"no answer from unix:{tmp_path}/none.sock"):
+        client.embed(["a"], "m")
+    client.close()

@@ -3,21 +3,27 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from control_plane.adapters.prometheus import PrometheusRecorder
+from control_plane.adapters.prometheus import OwnMetrics, RequestCounter
 from control_plane.domain.inference import Door, Outcome
 
 
 class Bench:
     def __init__(self) -> None:
-        self.in_flight, self.up = 0, False
-        self.recorder = PrometheusRecorder(version="1.2.3", in_flight=lambda: self.in_flight, triton_is_up=lambda: self.up)
+        self.in_flight, self.up, self.workers = 0, False, 1
+        self.recorder = RequestCounter()
+        self.metrics = OwnMetrics(
+            version="1.2.3",
+            counts=lambda: self.recorder.counts(in_flight=self.in_flight),
+            workers=lambda: self.workers,
+            triton_is_up=lambda: self.up,
+        )
 
     def record(self, model: str, outcome: Outcome, *, door: Door = Door.HTTP, duration_s: float = 0.01) -> None:
         self.recorder.record(model_name=model, door=door, outcome=outcome, duration_s=duration_s)
 
     def samples(self, name: str) -> dict[tuple[str, ...], float]:
         """Values by labels, in the order of their names."""
-        families = text_string_to_metric_families(self.recorder.render().decode())
+        families = text_string_to_metric_families(self.metrics.render().decode())
         found = [sample for family in families for sample in family.samples if sample.name == name]
         return {tuple(value for _, value in sorted(sample.labels.items())): sample.value for sample in found}
 
@@ -72,9 +78,10 @@ def test_names_are_escaped() -> None:
 def test_gauges_show_what_is_so_now() -> None:
     bench = Bench()
     assert bench.samples("tidegate_triton_up") == {(): 0.0}
-    bench.in_flight, bench.up = 3, True
+    bench.in_flight, bench.up, bench.workers = 3, True, 2
     assert bench.samples("tidegate_requests_in_flight") == {(): 3.0}
     assert bench.samples("tidegate_triton_up") == {(): 1.0}
+    assert bench.samples("tidegate_workers") == {(): 2.0}
     assert bench.samples("tidegate_build_info") == {("1.2.3",): 1.0}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,64 +14,21 @@ from tritonclient.grpc import service_pb2
 
 from control_plane.adapters.triton_grpc import TritonGrpc
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
-from control_plane.domain.model import ModelState, ModelVersion
-from control_plane.ports import GrpcAnswer, GrpcCall
+from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
 from tests.aio import run
+from tests.unit.adapters.fake_grpc_server import FakeServer, Handler, aborting, never, serving
 
-Handler = Callable[[bytes, Any], Awaitable[bytes]]
 SERVICE = "/inference.GRPCInferenceService/"
-CALL = GrpcCall("/any.Service/Method", b"message", (("x-trace", "7"), ("x-bin", b"\x00\xff")))
-
-
-class FakeServer(grpc.GenericRpcHandler):
-    """Answers any method by `handle`; notes what arrives."""
-
-    def __init__(self, handle: Handler) -> None:
-        self.handle = handle
-        self.arrivals: asyncio.Queue[tuple[str, bytes, Any]] = asyncio.Queue()
-        self.cancelled = asyncio.Event()
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-        async def handle(message: bytes, context: Any) -> bytes:
-            self.arrivals.put_nowait((handler_call_details.method, message, context))
-            try:
-                return await self.handle(message, context)
-            except asyncio.CancelledError:
-                self.cancelled.set()
-                raise
-
-        return grpc.unary_unary_rpc_method_handler(handle)
 
 
 @asynccontextmanager
 async def triton(handle: Handler) -> AsyncIterator[tuple[TritonGrpc, FakeServer]]:
-    fake = FakeServer(handle)
-    server = grpc.aio.server(handlers=(fake,), options=(("grpc.max_receive_message_length", -1),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    client = TritonGrpc("127.0.0.1", port)
-    try:
-        yield client, fake
-    finally:
-        await client.close()
-        await server.stop(0)
-
-
-async def echo(message: bytes, context: Any) -> bytes:
-    return message
-
-
-async def never(message: bytes, context: Any) -> bytes:
-    await asyncio.Event().wait()
-    raise AssertionError
-
-
-def aborting(code: grpc.StatusCode, details: str = "why", trailing: tuple[tuple[str, str | bytes], ...] = ()) -> Handler:
-    async def handle(message: bytes, context: Any) -> bytes:
-        await context.abort(code, details, trailing)
-        raise AssertionError
-
-    return handle
+    async with serving(handle) as fake:
+        client = TritonGrpc("127.0.0.1", fake.port)
+        try:
+            yield client, fake
+        finally:
+            await client.close()
 
 
 def answering(message: Any) -> Handler:
@@ -80,98 +37,6 @@ def answering(message: Any) -> Handler:
         return encoded
 
     return handle
-
-
-class TestUnary:
-    def test_bytes_and_metadata_travel_as_they_are(self) -> None:
-        async def main() -> None:
-            async with triton(echo) as (client, fake):
-                assert await client.unary(CALL, timeout_s=10) == GrpcAnswer(b"message", 0, "")
-                method, message, context = await fake.arrivals.get()
-                assert (method, message) == ("/any.Service/Method", b"message")
-                assert set(CALL.metadata) <= {tuple(pair) for pair in context.invocation_metadata()}
-
-        run(main())
-
-    def test_a_message_beyond_grpcs_default_limit(self) -> None:
-        async def main() -> None:
-            async with triton(echo) as (client, _):
-                answer = await client.unary(GrpcCall("/m", bytes(8 << 20)), timeout_s=10)
-                assert len(answer.message) == 8 << 20
-
-        run(main())
-
-    @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
-    def test_any_status_is_an_answer_with_its_text_and_trailing_metadata(self, code: grpc.StatusCode) -> None:
-        trailing = (("x-a", "1"), ("x-b-bin", b"\x00\xff"))
-
-        async def main() -> None:
-            async with triton(aborting(code, "why \u00e4", trailing)) as (client, _):
-                assert await client.unary(CALL, timeout_s=10) == GrpcAnswer(b"", code.value[0], "why \u00e4", trailing)
-
-        run(main())
-
-    def test_the_deadline_travels_and_is_an_answer(self) -> None:
-        async def main() -> None:
-            async with triton(never) as (client, fake):
-                answer = await client.unary(CALL, timeout_s=0.2)
-                assert answer.code == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
-                await fake.cancelled.wait()
-
-        run(main())
-
-    def test_cancelling_cancels_the_call_in_triton(self) -> None:
-        async def main() -> None:
-            async with triton(never) as (client, fake):
-                async with asyncio.TaskGroup() as tasks:
-                    task = tasks.create_task(client.unary(CALL, timeout_s=30))
-                    await fake.arrivals.get()
-                    task.cancel()
-                assert task.cancelled()
-                await fake.cancelled.wait()
-
-        run(main())
-
-    def test_nobody_there_is_an_answer(self) -> None:
-        async def main() -> None:
-            client = TritonGrpc("127.0.0.1", 1)
-            answer = await client.unary(CALL, timeout_s=5)
-            assert answer.code == grpc.StatusCode.UNAVAILABLE.value[0]
-            await client.close()
-
-        run(main())
-
-    def test_closing_ends_a_call_in_flight_as_unavailable_and_not_as_cancelled(self) -> None:
-        """grpc.aio raises CancelledError there, which would end the caller's task as if somebody had cancelled it."""
-
-        async def main() -> None:
-            async with triton(never) as (client, fake):
-                async with asyncio.TaskGroup() as tasks:
-                    task = tasks.create_task(client.unary(CALL, timeout_s=30))
-                    await fake.arrivals.get()
-                    await client.close()
-                assert task.result().code == grpc.StatusCode.UNAVAILABLE.value[0]
-
-        run(main())
-
-    def test_after_closing_a_call_is_unavailable(self) -> None:
-        async def main() -> None:
-            async with triton(echo) as (client, _):
-                await client.close()
-                assert (await client.unary(CALL, timeout_s=5)).code == grpc.StatusCode.UNAVAILABLE.value[0]
-
-        run(main())
-
-    def test_an_ipv6_address(self) -> None:
-        async def main() -> None:
-            server = grpc.aio.server(handlers=(FakeServer(echo),))
-            client = TritonGrpc("::1", server.add_insecure_port("[::1]:0"))
-            await server.start()
-            assert (await client.unary(CALL, timeout_s=5)).message == b"message"
-            await client.close()
-            await server.stop(0)
-
-        run(main())
 
 
 class TestControl:
@@ -200,8 +65,33 @@ class TestControl:
     def test_that_fails_tells_tritons_text(self, method: str, code: grpc.StatusCode, error: type[ControlPlaneError]) -> None:
         async def main() -> None:
             async with triton(aborting(code, "bad weights")) as (client, _):
-                with pytest.raises(error, match=f"RepositoryModel{method.capitalize()}: bad weights"):
+                with pytest.raises(error) as caught:
                     await getattr(client, method)("a", timeout_s=10)
+            assert str(caught.value).endswith("bad weights")
+            if isinstance(caught.value, ModelLoadFailed):  # the doors answer as Triton did, word for word
+                assert (str(caught.value), caught.value.upstream_code) == ("bad weights", code.value[0])
+
+        run(main())
+
+    def test_an_override_travels_as_tritons_parameters(self) -> None:
+        async def main() -> None:
+            async with triton(answering(service_pb2.RepositoryModelLoadResponse())) as (client, fake):
+                await client.load("a", override=ModelOverride("{}", {"file:1/model.py": b"\xff"}), timeout_s=10)
+                await client.unload("a", unload_dependents=True, timeout_s=10)
+                load = service_pb2.RepositoryModelLoadRequest.FromString((await fake.arrivals.get())[1])
+                unload = service_pb2.RepositoryModelUnloadRequest.FromString((await fake.arrivals.get())[1])
+            assert (load.parameters["config"].string_param, load.parameters["file:1/model.py"].bytes_param) == ("{}", b"\xff")
+            assert unload.parameters["unload_dependents"].bool_param
+
+        run(main())
+
+    def test_without_an_override_there_are_no_parameters(self) -> None:
+        async def main() -> None:
+            async with triton(answering(service_pb2.RepositoryModelLoadResponse())) as (client, fake):
+                await client.load("a", timeout_s=10)
+                await client.unload("a", timeout_s=10)
+                for message in (service_pb2.RepositoryModelLoadRequest, service_pb2.RepositoryModelUnloadRequest):
+                    assert not message.FromString((await fake.arrivals.get())[1]).parameters
 
         run(main())
 
@@ -237,7 +127,7 @@ class TestControl:
 
     def test_after_closing_every_call_is_unavailable(self) -> None:
         async def main() -> None:
-            async with triton(echo) as (client, _):
+            async with triton(never) as (client, _):
                 await client.close()
                 for call in (client.index(), client.load("a", timeout_s=1), client.memory_bytes()):
                     assert isinstance(await _failure(call), UpstreamUnavailable)
@@ -284,6 +174,18 @@ class TestControl:
 
 
 class TestLiveness:
+    def test_at_an_ipv6_address(self) -> None:
+        async def main() -> None:
+            server = grpc.aio.server(handlers=(FakeServer(answering(service_pb2.ServerLiveResponse(live=True))),))
+            port = server.add_insecure_port("[::1]:0")
+            await server.start()
+            client = TritonGrpc("::1", port)
+            assert await client.is_live()
+            await client.close()
+            await server.stop(0)
+
+        run(main())
+
     @pytest.mark.parametrize("live", [True, False])
     def test_as_triton_says(self, live: bool) -> None:
         async def main() -> None:

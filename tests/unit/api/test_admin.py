@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
-from starlette.testclient import TestClient
 
 from control_plane.api.admin import make_admin_api
 from control_plane.domain.errors import (
@@ -17,6 +17,7 @@ from control_plane.domain.errors import (
 from control_plane.domain.model import ModelState
 from control_plane.services.models import ModelService
 from control_plane.services.servers import Servers
+from tests.aio import changing, run
 from tests.fakes import FakeRepository, FakeUpstream
 
 OWN = "http://127.0.0.1:8080"
@@ -32,11 +33,18 @@ class Bench:
         self.repository = FakeRepository(models=["a", "b"])
         models = ModelService(servers=self.servers, repository=self.repository, load=[], load_timeout_s=10)
         self.app = make_admin_api(models=models, servers=self.servers, version="1.2.3")
-        self.client = TestClient(self.app, base_url=OWN)
+        self.models = models
 
     def ask(self, method: str, path: str, **headers: str) -> tuple[int, Any]:
-        response = self.client.request(method, path, headers=headers)
+        response = run(self.request(method, path, **headers))
         return response.status_code, response.json()
+
+    async def request(self, method: str, path: str, **headers: str) -> httpx.Response:
+        async with (
+            changing(self.models),
+            httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url=OWN) as client,
+        ):
+            return await client.request(method, path, headers=headers)
 
 
 @pytest.fixture
@@ -60,7 +68,7 @@ class TestModels:
         assert bench.upstream.control.loads == ["b"]
 
     def test_unload(self, bench: Bench) -> None:
-        assert bench.ask("POST", "/models/a/unload") == (200, VIEW_A | {"state": "UNAVAILABLE", "versions": []})
+        assert bench.ask("POST", "/models/a/unload") == (200, VIEW_A | {"state": "UNAVAILABLE", "reason": "unloaded", "versions": []})
 
     @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
     @pytest.mark.parametrize("action", ["load", "unload"])
@@ -90,7 +98,7 @@ class TestErrors:
     )
     def test_each_is_told_in_one_form(self, bench: Bench, error: ControlPlaneError, status: int, code: str, retryable: bool) -> None:
         bench.upstream.control.failures["b"] = error
-        response = bench.client.post("/models/b/load")
+        response = run(bench.request("POST", "/models/b/load"))
         assert response.status_code == status
         assert response.json() == {"error": str(error), "code": code, "retryable": retryable}
         assert response.headers.get("retry-after") == ("1" if retryable else None)
@@ -156,7 +164,7 @@ class TestForeignPages:
         assert bench.ask("POST", "/models/b/load", origin=f"http://{host}", host=host)[0] == 200
 
     def test_no_answer_invites_other_sites(self, bench: Bench) -> None:
-        response = bench.client.get("/models", headers={"origin": OWN})
+        response = run(bench.request("GET", "/models", origin=OWN))
         assert not [name for name in response.headers if name.startswith("access-control")]
 
 

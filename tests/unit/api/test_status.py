@@ -24,7 +24,7 @@ def test_nothing_else_is_mapped() -> None:
 
 @pytest.mark.parametrize("code", ErrorCode)
 def test_only_what_may_pass_by_itself_is_retryable(code: ErrorCode) -> None:
-    assert STATUS[code].retryable is (STATUS[code].http in (503, 504))
+    assert STATUS[code].retryable is (STATUS[code].http in (408, 503, 504))
 
 
 @pytest.mark.parametrize("status", [status for status in grpc.StatusCode if status is not grpc.StatusCode.OK])

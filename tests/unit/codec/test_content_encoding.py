@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tracemalloc
 import zlib
 from contextlib import suppress
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.codec.content_encoding import decode_body
+from control_plane.codec.content_encoding import decode_body, decoded_pieces
 from control_plane.domain.errors import InvalidRequest, NotSupported, PayloadTooLarge
 
 LIMIT = 1000
@@ -78,3 +79,18 @@ def test_refuses_what_it_cannot_undo(encoding: bytes) -> None:
 def test_any_bytes_end_in_an_answer(body: bytes, prefix: bytes) -> None:
     with suppress(InvalidRequest, PayloadTooLarge):
         assert len(decode_body(prefix + body, b"gzip", max_bytes=LIMIT)) <= LIMIT
+
+
+@pytest.mark.parametrize("level", [0, 1, 9])
+@pytest.mark.parametrize("content", [bytes(5 << 20), bytes(range(256)) * 20_000, os.urandom(3 << 20)], ids=["zeros", "a pattern", "noise"])
+def test_a_large_body_comes_in_pieces_that_make_it_whole(content: bytes, level: int) -> None:
+    pieces = list(decoded_pieces(gzip.compress(content, level), max_bytes=len(content)))
+    assert b"".join(pieces) == content
+    assert len(pieces) >= 3
+    assert max(map(len, pieces)) <= 1 << 20
+
+
+@pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 1, (2 << 20) - 1])
+def test_what_zlib_holds_back_when_a_piece_is_full_is_not_lost(size: int) -> None:
+    for content in (bytes(size), b"ab" * (size // 2)):
+        assert decode_body(gzip.compress(content), b"gzip", max_bytes=4 << 20) == content

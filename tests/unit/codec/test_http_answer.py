@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.codec.http_answer import AnswerError, AnswerReader
+from control_plane.codec.http_answer import AnswerError, AnswerReader, ChunkedHead, ChunkReader
 from control_plane.codec.http_message import HttpAnswer
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-A: b\r\nContent-Length: 5\r\n\r\n"
@@ -100,7 +101,8 @@ def test_tells_whether_triton_closes(line: bytes, closes: bool) -> None:
     "raw",
     [
         pytest.param(b"HTTP/1.1 200 OK\r\n\r\n", id="no length"),
-        pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", id="chunked"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", id="another coding"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n", id="chunked, and a length"),
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", id="a negative length"),
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 5x\r\n\r\nhello", id="a length with letters"),
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", id="a length of 5000 digits"),
@@ -125,3 +127,73 @@ def test_any_bytes_are_an_answer_unfinished_or_an_error(raw: bytes, prefix: byte
     except AnswerError:
         return
     assert answer is None or answer.head + answer.body == prefix + raw
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("rest", [b"", b"2\r\nok\r\n"])
+def test_a_chunked_answer_is_its_head_and_what_has_come_of_its_chunks(rest: bytes) -> None:
+    assert AnswerReader().feed(CHUNKED + rest) == ChunkedHead(200, CHUNKED, rest)
+
+
+def test_after_a_chunked_answer_the_next_one_is_read() -> None:
+    reader = AnswerReader()
+    assert reader.feed(HEAD + b"hello") == ANSWER
+    assert isinstance(reader.feed(CHUNKED), ChunkedHead)
+    assert reader.feed(HEAD + b"hello") == ANSWER
+
+
+def test_a_large_body_is_handed_over_as_it_was_collected() -> None:
+    reader, piece = AnswerReader(), bytes(256 * 1024)
+    assert reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (64 * len(piece))) is None
+    tracemalloc.start()
+    answer = None
+    for _ in range(64):
+        answer = reader.feed(piece)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(answer, HttpAnswer)
+    assert len(answer.body) == 64 * len(piece)
+    assert peak < 1.5 * len(answer.body), "it was copied"
+
+
+def chunked(pieces: list[bytes]) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+
+
+@given(pieces=st.lists(st.binary(min_size=1, max_size=40), max_size=6), cuts=st.lists(st.integers(0, 300), max_size=8))
+def test_chunks_are_found_in_any_pieces(pieces: list[bytes], cuts: list[int]) -> None:
+    raw, reader, found = chunked(pieces), ChunkReader(), []
+    for start, end in pairwise(sorted({0, len(raw), *(cut for cut in cuts if cut < len(raw))})):
+        assert not reader.is_done
+        found += reader.feed(raw[start:end])
+    assert (found, reader.is_done) == (pieces, True)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(b"x\r\n", id="no size"),
+        pytest.param(b"\r\n", id="an empty size"),
+        pytest.param(b"-1\r\n", id="a negative size"),
+        pytest.param(b"2;a=b\r\nok\r\n", id="an extension"),
+        pytest.param(b"2\nok\r\n", id="a bare LF"),
+        pytest.param(b"1\r\nok\r\n", id="longer than its size"),
+        pytest.param(b"1234567890", id="a size beyond any"),
+        pytest.param(b"0\r\nA: b\r\n\r\n", id="a trailer"),
+        pytest.param(b"0\r\n\r\nHTTP/1.1 200 OK", id="something behind the last chunk"),
+    ],
+)
+def test_refuses_other_chunks(raw: bytes) -> None:
+    with pytest.raises(AnswerError):
+        ChunkReader().feed(raw)
+
+
+@given(raw=st.binary(max_size=40))
+def test_any_bytes_are_chunks_or_an_error(raw: bytes) -> None:
+    try:
+        found = ChunkReader().feed(raw)
+    except AnswerError:
+        return
+    assert sum(map(len, found)) <= len(raw)

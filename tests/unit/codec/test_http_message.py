@@ -7,12 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.api.status import STATUS
-from control_plane.codec.http_message import Headers, HttpRequest, make_answer, upstream_bytes, with_header
+from control_plane.codec.http_message import Headers, HttpRequest, make_answer, no_content, upstream_pieces, with_header, without_chunks
 from control_plane.domain.errors import InvalidRequest
 
 HOST = b"triton:8000"
 _TOKENS = st.text("!#$%&'*+-.^_`|~0123456789ABCXYZabcxyz", min_size=1, max_size=12).map(str.encode)
 _VALUES = st.binary(max_size=20).filter(lambda value: not re.search(rb"[\x00-\x08\x0a-\x1f\x7f]", value)).map(bytes.strip)
+
+
+def upstream_bytes(request: HttpRequest, host: bytes) -> bytes:
+    return b"".join(upstream_pieces(request, host))
 
 
 def sent(headers: Headers, body: bytes = b"") -> list[bytes]:
@@ -140,3 +144,34 @@ def test_with_header_adds_one_line_before_the_empty_one() -> None:
     answer = with_header(make_answer(200, b"abc"), b"Connection: close")
     assert answer.head.endswith(b"\r\nContent-Length: 3\r\nConnection: close\r\n\r\n")
     assert answer.body == b"abc"
+
+
+@pytest.mark.parametrize(("size", "pieces"), [(0, 1), (65_536, 1), (65_537, 2)])
+def test_a_large_body_goes_on_by_itself_and_is_not_copied(size: int, pieces: int) -> None:
+    body = bytearray(size)
+    found = upstream_pieces(HttpRequest(b"POST", b"/v2", [], body), HOST)
+    assert len(found) == pieces
+    assert b"".join(found).endswith(b"Content-Length: %d\r\n\r\n" % size + body)
+    assert pieces == 1 or found[1] is body
+
+
+def test_the_next_request_of_a_connection_comes_from_where_the_first_came() -> None:
+    first = HttpRequest(b"POST", b"/v2", [], b"a", peer_is_local=True, takes_chunks=False)
+    second = first.with_body(b"b")
+    assert (second.peer_is_local, second.takes_chunks, second.body) == (True, False, b"b")
+
+
+@pytest.mark.parametrize("name", [b"Transfer-Encoding", b"transfer-encoding"])
+def test_only_the_framing_goes_from_a_head_for_a_client_that_reads_to_the_end(name: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\nA: b\r\n" + name + b": chunked\r\nC: d\r\n\r\n"
+    assert without_chunks(head) == b"HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\n\r\n"
+
+
+def test_no_content_has_neither_a_body_nor_a_length() -> None:
+    answer = no_content([(b"Allow", b"GET")])
+    assert (answer.status, answer.head, answer.body) == (204, b"HTTP/1.1 204 No Content\r\nAllow: GET\r\n\r\n", b"")
+
+
+@pytest.mark.parametrize(("headers", "length"), [([], 0), ([(b"Content-Length", b"7")], 7)])
+def test_a_head_says_how_long_its_body_will_be(headers: Headers, length: int) -> None:
+    assert HttpRequest(b"POST", b"/v2", headers).content_length == length

@@ -1,23 +1,50 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TypeVar
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from control_plane.api.v2_grpc import GrpcInferRequest
+from control_plane.codec import infer_proto
 from control_plane.codec.bytes_tensor import encode_bytes_elements
-from control_plane.domain.errors import InvalidRequest, UnparsableRequest
+from control_plane.codec.infer_proto import infer_request_steps, outline_steps
+from control_plane.codec.steps import Steps
+from control_plane.domain.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
 from control_plane.domain.inference import InferCall
 from control_plane.domain.tensor import DATATYPE_BYTES, MAX_ELEMENTS, Tensor
-from control_plane.ports import GrpcCall
 from tests.unit.codec.infer_requests import SHAPES
+
+ResultT = TypeVar("ResultT")
+
+
+LARGE = infer_proto._LARGE_BYTES
 
 
 def read(message: bytes) -> InferCall:
-    return GrpcInferRequest(GrpcCall("/m", message), None).read()
+    return finished(infer_request_steps(message, service_pb2.ModelInferRequest.FromString))
+
+
+def finished(steps: Steps[ResultT]) -> ResultT:
+    """What the steps come to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: ResultT = end.value
+            return result
+
+
+def outlined(message: bytes) -> service_pb2.ModelInferRequest:
+    """The message as the outline and its contents say."""
+    outline, contents = finished(outline_steps(memoryview(message)))
+    request = service_pb2.ModelInferRequest.FromString(outline)
+    assert not request.raw_input_contents
+    request.raw_input_contents.extend(map(bytes, contents))
+    return request
 
 
 def message(datatype: str = "FP32", shape: tuple[int, ...] = (1,), raw: list[bytes] | None = None) -> service_pb2.ModelInferRequest:
@@ -67,9 +94,9 @@ def test_refuses_a_negative_dimension() -> None:
         read(message(shape=(-1,)).SerializeToString())
 
 
-def test_a_million_huge_dimensions_are_refused_at_once() -> None:
+def test_very_many_huge_dimensions_are_refused_at_once() -> None:
     with pytest.raises(InvalidRequest, match="more elements"):
-        read(message(shape=(2**31 - 1,) * 300_000).SerializeToString())
+        read(message(shape=(2**31 - 1,) * 200_000).SerializeToString())
 
 
 def test_inputs_in_shared_memory_have_no_contents() -> None:
@@ -131,3 +158,107 @@ def test_a_damaged_message_ends_in_an_answer(at: int, inserted: bytes, skipped: 
 def _read_or_refuse(raw: bytes) -> None:
     with suppress(InvalidRequest, UnparsableRequest):
         assert isinstance(read(raw), InferCall)
+
+
+class TestLarge:
+    """A message beyond what the parser is given whole."""
+
+    def test_is_read_as_a_small_one(self) -> None:
+        request = message(shape=(LARGE,), raw=[bytes(4 * LARGE)])
+        assert read(request.SerializeToString()) == InferCall("m", "3", "17", (Tensor("X", "FP32", (LARGE,)),))
+
+    @pytest.mark.parametrize(
+        ("request_", "text"),
+        [
+            pytest.param(message("FP8", raw=[bytes(LARGE)]), "invalid datatype", id="an unknown datatype"),
+            pytest.param(
+                message(shape=(LARGE,), raw=[bytes(4 * LARGE + 1)]), f"Expected {4 * LARGE}, got {4 * LARGE + 1}", id="a byte more"
+            ),
+            pytest.param(message("BYTES", raw=[b"\xff" * LARGE]), "incomplete string data", id="a string beyond the buffer"),
+            pytest.param(message(raw=[bytes(LARGE), b""]), "for 1 inputs of model 'm', got 2", id="more contents than inputs"),
+        ],
+    )
+    def test_is_refused_as_a_small_one(self, request_: service_pb2.ModelInferRequest, text: str) -> None:
+        with pytest.raises(InvalidRequest, match=text):
+            read(request_.SerializeToString())
+
+    def test_its_data_is_never_copied_or_parsed(self) -> None:
+        request = message(shape=(LARGE,), raw=[bytes(4 * LARGE)])
+        request.inputs[0].contents.fp32_contents.extend([1.0] * LARGE)
+        parsed: list[int] = []
+
+        def parse(outline: bytes) -> service_pb2.ModelInferRequest:
+            parsed.append(len(outline))
+            return service_pb2.ModelInferRequest.FromString(outline)
+
+        finished(infer_request_steps(request.SerializeToString(), parse))
+        assert parsed[0] < 100
+
+    def test_too_much_beside_the_data_is_refused(self) -> None:
+        request = message()
+        request.id = "x" * (infer_proto._MAX_OUTLINE_BYTES + 1)
+        with pytest.raises(PayloadTooLarge, match="without its tensors' data"):
+            read(request.SerializeToString())
+
+    def test_many_small_contents_are_walked_in_steps(self) -> None:
+        request = message(raw=[b"x"] * 50_000)
+        steps = outline_steps(memoryview(request.SerializeToString()))
+        assert sum(1 for _ in steps) >= 20
+
+    @pytest.mark.parametrize(
+        "ending",
+        [
+            pytest.param(b"\x3a", id="a tag"),
+            pytest.param(b"\x3a\x05ab", id="fewer bytes than told"),
+            pytest.param(b"\x0b", id="a group"),
+            pytest.param(b"\x0f", id="a wire type that is none"),
+            pytest.param(b"\x09" + bytes(7), id="half a fixed64"),
+            pytest.param(b"\x0d" + bytes(3), id="half a fixed32"),
+            pytest.param(b"\x08" + b"\xff" * 11, id="a number without end"),
+        ],
+    )
+    def test_a_message_that_is_none(self, ending: bytes) -> None:
+        with pytest.raises(InvalidRequest, match="not a ModelInferRequest"):
+            read(message(raw=[bytes(LARGE)]).SerializeToString() + ending)
+
+    @given(data=st.data())
+    def test_outline_and_contents_are_what_protobuf_reads(self, data: st.DataObject) -> None:
+        request = data.draw(_REQUESTS)
+        if data.draw(st.booleans()):
+            entry = request.inputs.add(name="large", datatype="FP32", shape=[9])
+            entry.contents.fp32_contents.extend([1.0] * (LARGE // 4 + 1))
+        whole = request.SerializeToString()
+        unknown = data.draw(st.sampled_from([b"", b"\xf8\x07\x05", b"\xfa\x07\x02ab", b"\xf9\x07" + bytes(8), b"\xfd\x07" + bytes(4)]))
+        expected = service_pb2.ModelInferRequest.FromString(whole + unknown)
+        for entry in expected.inputs:
+            if len(entry.SerializeToString()) > LARGE:
+                entry.ClearField("contents")
+        assert outlined(whole + unknown) == expected
+
+    @given(fields=st.lists(st.tuples(st.integers(0, 1 << 64), st.binary(max_size=20)), max_size=6))
+    def test_any_fields_are_walked_as_protobuf_walks_them_or_refused(self, fields: list[tuple[int, bytes]]) -> None:
+        raw = b"".join(infer_proto._varint(tag) + content for tag, content in fields)
+        try:
+            expected = service_pb2.ModelInferRequest.FromString(raw)
+            seen = outlined(raw)
+        except (DecodeError, InvalidRequest):
+            return
+        assert seen == expected
+
+
+_REQUESTS = st.builds(
+    service_pb2.ModelInferRequest,
+    model_name=st.text(max_size=5),
+    id=st.text(max_size=5),
+    raw_input_contents=st.lists(st.binary(max_size=50), max_size=4),
+    inputs=st.lists(
+        st.builds(
+            service_pb2.ModelInferRequest.InferInputTensor,
+            name=st.text(max_size=4),
+            datatype=st.sampled_from(["FP32", "BYTES"]),
+            shape=st.lists(st.integers(-5, 1 << 40), max_size=4),
+        ),
+        max_size=3,
+    ),
+    parameters=st.dictionaries(st.text(max_size=4), st.builds(service_pb2.InferParameter, int64_param=st.integers(0, 9)), max_size=3),
+)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.codec.v2_route import Action, V2Route, read_route
+from control_plane.codec.v2_route import ADMINISTRATORS_ONLY, Action, V2Route, read_route
 from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
 
 
@@ -22,6 +22,7 @@ from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
         pytest.param("POST", "/v2/models/stats/infer", V2Route(Action.INFER, "stats"), id="a model called stats"),
         pytest.param("GET", "/v2/health/live", V2Route(Action.LIVE), id="live"),
         pytest.param("GET", "/v2/health/ready", V2Route(Action.READY), id="ready"),
+        pytest.param("GET", "http://host:8000/v2/models/m", V2Route(Action.READ, "m"), id="absolute form"),
         pytest.param("GET", "/v2", V2Route(Action.READ), id="server metadata"),
         pytest.param("GET", "/v2/models/stats", V2Route(Action.READ), id="all statistics, not a model called stats"),
         pytest.param("GET", "/v2/models/m", V2Route(Action.READ, "m"), id="model metadata"),
@@ -31,6 +32,24 @@ from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
         pytest.param("GET", "/v2/models/m/config", V2Route(Action.READ, "m"), id="config"),
         pytest.param("GET", "/v2/models/m/versions/3/stats", V2Route(Action.READ, "m", "3"), id="a version's statistics"),
         pytest.param("POST", "/v2/repository/index", V2Route(Action.READ), id="repository index"),
+        pytest.param("POST", "/v2/repository/r/index", V2Route(Action.READ), id="the index of one repository"),
+        pytest.param("POST", "/v2/models/m/generate", V2Route(Action.GENERATE, "m"), id="generate"),
+        pytest.param("POST", "/v2/models/m/versions/2/generate_stream", V2Route(Action.GENERATE, "m", "2"), id="generate_stream"),
+        pytest.param("POST", "/v2/repository/models/m/load", V2Route(Action.LOAD, "m"), id="load"),
+        pytest.param("POST", "/v2/repository/models/m/unload", V2Route(Action.UNLOAD, "m"), id="unload"),
+        pytest.param("POST", "/v2/repository/r/models/m/load", V2Route(Action.ADMIN), id="load from one repository"),
+        pytest.param("GET", "/v2/trace/setting", V2Route(Action.ADMIN), id="tracing"),
+        pytest.param("POST", "/v2/trace/setting", V2Route(Action.ADMIN), id="set tracing"),
+        pytest.param("POST", "/v2/models/m/trace/setting", V2Route(Action.ADMIN, "m"), id="a model's tracing"),
+        pytest.param("GET", "/v2/logging", V2Route(Action.ADMIN), id="logging"),
+        pytest.param("POST", "/v2/logging", V2Route(Action.ADMIN), id="set logging"),
+        pytest.param("GET", "/v2/systemsharedmemory/status", V2Route(Action.SHARED_MEMORY), id="system memory"),
+        pytest.param("GET", "/v2/cudasharedmemory/region/r/status", V2Route(Action.SHARED_MEMORY), id="a region of CUDA memory"),
+        pytest.param("POST", "/v2/systemsharedmemory/region/r/register", V2Route(Action.SHARED_MEMORY), id="register"),
+        pytest.param("POST", "/v2/cudasharedmemory/unregister", V2Route(Action.SHARED_MEMORY), id="unregister all"),
+        pytest.param("HEAD", "/v2/models/m", V2Route(Action.READ, "m"), id="HEAD goes where GET goes"),
+        pytest.param("OPTIONS", "/v2/logging", V2Route(Action.OPTIONS, allowed=("GET", "HEAD", "OPTIONS", "POST")), id="OPTIONS"),
+        pytest.param("OPTIONS", "*", V2Route(Action.OPTIONS, allowed=("GET", "HEAD", "OPTIONS", "POST")), id="OPTIONS of the server"),
     ],
 )
 def test_known(method: str, target: str, route: V2Route) -> None:
@@ -48,24 +67,23 @@ def test_known(method: str, target: str, route: V2Route) -> None:
         pytest.param("/v2/health/live/", id="a slash at the end"),
         pytest.param("/v2/health/live\n", id="a newline at the end"),
         pytest.param("/x/v2/health/live", id="a prefix"),
-        pytest.param("http://host/v2/health/live", id="absolute form"),
-        pytest.param("*", id="asterisk form"),
+        pytest.param("http:///v2/health/live", id="absolute form without a host"),
+        pytest.param("ftp://host/v2/health/live", id="absolute form of something else"),
+        pytest.param("http://host", id="absolute form without a path"),
+        pytest.param("http://a/http://b/v2/health/live", id="absolute form twice"),
+        pytest.param("*", id="asterisk form, which is OPTIONS' alone"),
         pytest.param("/v2/models//infer", id="no name"),
         pytest.param("/v2/models/a/b/infer", id="a name with a slash"),
         pytest.param("/v2/models/m/versions/x/infer", id="a version that is no number"),
         pytest.param("/v2/models/m/versions/-1/infer", id="a negative version"),
         pytest.param("/v2/models/m/versions/\u0661/infer", id="a version in Arabic digits"),
-        pytest.param("/v2/models/m/generate", id="generate"),
-        pytest.param("/v2/models/m/generate_stream", id="generate_stream"),
-        pytest.param("/v2/models/m/trace/setting", id="a model's tracing"),
-        pytest.param("/v2/trace/setting", id="tracing"),
-        pytest.param("/v2/logging", id="logging"),
-        pytest.param("/v2/systemsharedmemory/status", id="system shared memory"),
-        pytest.param("/v2/systemsharedmemory/region/r/register", id="registering shared memory"),
-        pytest.param("/v2/cudasharedmemory/region/r/register", id="registering CUDA shared memory"),
-        pytest.param("/v2/repository/models/m/load", id="load: the admin API's"),
-        pytest.param("/v2/repository/models/m/unload", id="unload: the admin API's"),
-        pytest.param("/v2/repository/r/models/m/load", id="load from a named repository"),
+        pytest.param("/v2/models/m/generate/stream", id="generate and something"),
+        pytest.param("/v2/models/m/versions/1/trace/setting", id="the tracing of a version"),
+        pytest.param("/v2/systemsharedmemory", id="shared memory, and nothing to do with it"),
+        pytest.param("/v2/xpusharedmemory/status", id="shared memory of another kind"),
+        pytest.param("/v2/systemsharedmemory/region//status", id="a region without a name"),
+        pytest.param("/v2/repository/models/m/reload", id="reload"),
+        pytest.param("/v2/repository/models/load", id="load nothing"),
     ],
 )
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
@@ -81,8 +99,10 @@ def test_unknown(method: bytes, target: str) -> None:
         ("PUT", "/v2/models/m/infer"),
         ("post", "/v2/models/m/infer"),
         ("POST", "/v2/health/live"),
-        ("HEAD", "/v2/health/live"),
-        ("OPTIONS", "/v2"),
+        ("POST", "/v2/systemsharedmemory/status"),
+        ("GET", "/v2/repository/models/m/load"),
+        ("HEAD", "/v2/models/m/generate"),
+        ("PUT", "/v2/logging"),
         ("POST", "/v2/models/m"),
         ("DELETE", "/v2/models/m"),
         ("GET", "/v2/repository/index"),
@@ -101,3 +121,19 @@ def test_other_methods(method: str, target: str) -> None:
 def test_any_target_is_a_route_or_refused(method: bytes, target: bytes) -> None:
     with suppress(RouteNotFound, MethodNotAllowed):
         assert isinstance(read_route(method, target), V2Route)
+
+
+def test_a_wrong_method_is_told_the_right_ones() -> None:
+    with pytest.raises(MethodNotAllowed) as refused:
+        read_route(b"DELETE", b"/v2/logging")
+    assert refused.value.allowed == ("GET", "HEAD", "OPTIONS", "POST")
+
+
+@pytest.mark.parametrize("action", [Action.LOAD, Action.UNLOAD, Action.ADMIN, Action.SHARED_MEMORY])
+def test_what_changes_the_server_is_the_administrators(action: Action) -> None:
+    assert action in ADMINISTRATORS_ONLY
+
+
+@pytest.mark.parametrize("action", [Action.INFER, Action.GENERATE, Action.LIVE, Action.READY, Action.READ, Action.OPTIONS])
+def test_what_only_reads_or_infers_is_everyones(action: Action) -> None:
+    assert action not in ADMINISTRATORS_ONLY

@@ -9,8 +9,8 @@ from control_plane.domain.errors import ControlPlaneError, ErrorCode
 
 
 def concrete(root: type[ControlPlaneError] = ControlPlaneError) -> list[type[ControlPlaneError]]:
-    """Every subclass, at any depth."""
-    found = root.__subclasses__()
+    """Every subclass of the tree, at any depth; one that a module refines for itself keeps its code."""
+    found = [each for each in root.__subclasses__() if each.__module__ == errors.__name__]
     return found + [below for each in found for below in concrete(each)]
 
 

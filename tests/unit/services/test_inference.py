@@ -5,21 +5,24 @@ from collections.abc import Callable
 
 import pytest
 
+from control_plane.codec.http_message import HttpAnswer, make_answer
+from control_plane.codec.steps import Steps
 from control_plane.domain.errors import (
     ControlPlaneError,
     DeadlineExceeded,
     InvalidRequest,
     NotSupported,
     PayloadTooLarge,
+    PermissionDenied,
     UnparsableRequest,
     UpstreamUnavailable,
 )
 from control_plane.domain.inference import Door, InferCall, Outcome
-from control_plane.ports import Upstream
+from control_plane.ports import HttpStream, Upstream
 from control_plane.services.inference import InferenceService
 from control_plane.services.servers import Servers
 from tests.aio import run, settle
-from tests.fakes import FakeRecorder, FakeUpstream
+from tests.fakes import FakeHttpStream, FakeRecorder, FakeUpstream
 
 DEFAULT_S = 30.0
 
@@ -41,15 +44,19 @@ class Request:
         self.timeout_s = timeout_s
         self.answer = answer
         self.read_error: Exception | None = None
+        self.pauses = 0
+        self.uses_shared_memory = False
         self.outcome_of_answer = Outcome.ANSWERED
         self.sent_to: list[tuple[Upstream, float]] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    def read(self) -> InferCall:
+    def read(self) -> Steps[InferCall]:
         if self.read_error is not None:
             raise self.read_error
-        return InferCall("m", "", "", ())
+        for _ in range(self.pauses):
+            yield
+        return InferCall("m", "", "", (), uses_shared_memory=self.uses_shared_memory)
 
     async def send(self, server: Upstream, *, timeout_s: float) -> str:
         self.sent_to.append((server, timeout_s))
@@ -220,3 +227,124 @@ def test_in_flight_counts_those_between_arrival_and_answer() -> None:
         assert seen == [3, 2, 1, 0]
 
     run(main())
+
+
+class TestReading:
+    def test_a_long_one_lets_others_run_in_between(self) -> None:
+        async def main() -> int:
+            bench, request, turns = Bench(), Request(), 0
+            request.pauses = 50
+            call = asyncio.get_running_loop().create_task(bench.service.infer(request))
+            while not call.done():
+                turns += 1
+                await asyncio.sleep(0)
+            return turns
+
+        assert run(main()) >= 50
+
+    def test_one_that_is_left_in_the_middle_is_abandoned(self) -> None:
+        async def main() -> None:
+            bench, request = Bench(), Request()
+            request.pauses = 10**9
+            call = asyncio.get_running_loop().create_task(bench.service.infer(request))
+            await settle()
+            call.cancel()
+            await asyncio.wait([call])
+            assert bench.recorder.outcomes == [Outcome.ABANDONED]
+            assert bench.service.in_flight == 0
+
+        run(main())
+
+
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_shared_memory_is_used_only_where_it_is_allowed(is_allowed: bool) -> None:
+    bench, request = Bench(), Request()
+    bench.service = InferenceService(
+        servers=bench.servers, recorder=bench.recorder, default_timeout_s=DEFAULT_S, allow_shared_memory=is_allowed
+    )
+    request.uses_shared_memory = True
+    if is_allowed:
+        assert bench.infer(request) == "answer"
+    else:
+        with pytest.raises(PermissionDenied, match="--allow-shared-memory"):
+            bench.infer(request)
+        assert request.sent_to == []
+        assert [(each.model_name, each.outcome) for each in bench.recorder.records] == [("m", Outcome.REFUSED)]
+
+
+class Generate(Request):
+    """`GenerateRequest`."""
+
+    door = Door.HTTP
+
+    def __init__(self, stream: HttpAnswer | HttpStream) -> None:
+        super().__init__()
+        self.given = stream
+
+    async def stream(self, server: Upstream, *, timeout_s: float) -> HttpAnswer | HttpStream:
+        await self.send(server, timeout_s=timeout_s)
+        return self.given
+
+    def outcome(self, answer: object) -> Outcome:
+        return self.outcome_of_answer
+
+
+class TestGenerate:
+    async def _open(self, bench: Bench, given: FakeHttpStream) -> HttpStream:
+        answer = await bench.service.generate(Generate(given))
+        assert not isinstance(answer, HttpAnswer)
+        assert (answer.status, answer.head) == (given.status, given.head)
+        assert (bench.service.in_flight, bench.recorder.records) == (1, []), "it goes on"
+        return answer
+
+    def test_a_whole_answer_is_recorded_at_once(self) -> None:
+        bench, answer = Bench(), make_answer(404)
+        request = Generate(answer)
+        request.outcome_of_answer = Outcome.MODEL_NOT_FOUND
+        assert run(bench.service.generate(request)) is answer
+        assert (bench.recorder.outcomes, bench.service.in_flight) == ([Outcome.MODEL_NOT_FOUND], 0)
+
+    def test_a_stream_is_recorded_when_it_has_ended(self) -> None:
+        async def main() -> None:
+            bench, given = Bench(), FakeHttpStream().put(b"a", b"b", None)
+            stream = await self._open(bench, given)
+            bench.clock.now_s += 5.0
+            assert [await stream.receive() for _ in range(3)] == [b"a", b"b", None]
+            stream.close()
+            stream.close()
+            assert [(each.outcome, each.duration_s) for each in bench.recorder.records] == [(Outcome.ANSWERED, 5.0)]
+            assert (bench.service.in_flight, given.closed.is_set()) == (0, True)
+
+        run(main())
+
+    def test_one_that_is_closed_before_its_end_is_abandoned(self) -> None:
+        async def main() -> None:
+            bench, given = Bench(), FakeHttpStream().put(b"a", b"b", None)
+            stream = await self._open(bench, given)
+            await stream.receive()
+            stream.close()
+            assert (bench.recorder.outcomes, given.closed.is_set()) == ([Outcome.ABANDONED], True)
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        ("error", "outcome"), [(UpstreamUnavailable("gone"), Outcome.UNAVAILABLE), (DeadlineExceeded("slow"), Outcome.DEADLINE_EXCEEDED)]
+    )
+    def test_one_that_breaks_off_is_recorded_as_what_broke_it(self, error: ControlPlaneError, outcome: Outcome) -> None:
+        async def main() -> None:
+            bench = Bench()
+            stream = await self._open(bench, FakeHttpStream().put(b"a", error))
+            await stream.receive()
+            with pytest.raises(type(error)):
+                await stream.receive()
+            stream.close()
+            assert bench.recorder.outcomes == [outcome]
+
+        run(main())
+
+    def test_one_that_is_refused_is_recorded_and_never_sent(self) -> None:
+        bench, request = Bench(), Generate(make_answer(200))
+        request.read_error = InvalidRequest("no")
+        with pytest.raises(InvalidRequest):
+            run(bench.service.generate(request))
+        assert (bench.recorder.outcomes, request.sent_to, bench.service.in_flight) == ([Outcome.REFUSED], [], 0)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,12 +16,13 @@ from control_plane.domain.errors import (
     UpstreamFailed,
     UpstreamUnavailable,
 )
-from control_plane.domain.model import ModelState
+from control_plane.domain.model import ModelOverride, ModelState
 from control_plane.services.models import LoadFailure, ModelService
 from control_plane.services.servers import Servers
-from tests.aio import run, settle
+from tests.aio import changing, run, settle
 from tests.fakes import FakeRepository, FakeUpstream
 
+T = TypeVar("T")
 TIMEOUT_S = 77.0
 
 
@@ -47,9 +48,18 @@ class Bench:
         run(self.service.restore(self.upstream))
         return self.upstream.control.loads
 
+    def does(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a call as the running gateway would."""
+
+        async def main() -> T:
+            async with changing(self.service):
+                return await call
+
+        return run(main())
+
     def fails(self, call: Coroutine[Any, Any, object], error: type[ControlPlaneError]) -> str:
         with pytest.raises(error) as caught:
-            run(call)
+            self.does(call)
         return str(caught.value)
 
 
@@ -86,15 +96,16 @@ class TestList:
 class TestLoad:
     def test_places_the_files_then_loads_and_tells_the_state(self) -> None:
         bench = Bench()
-        assert run(bench.service.load("a")).state is ModelState.READY
+        bench.does(bench.service.load("a"))
+        assert run(bench.service.get("a")).state is ModelState.READY
         assert bench.repository.placed == ["a"]
         assert bench.control.loads == ["a"]
         assert bench.control.calls.timeouts_s == [TIMEOUT_S]
 
     def test_again_is_a_reload_with_the_files_brought_up_to_date(self) -> None:
         bench = Bench()
-        run(bench.service.load("a"))
-        run(bench.service.load("a"))
+        bench.does(bench.service.load("a"))
+        bench.does(bench.service.load("a"))
         assert bench.repository.placed == ["a", "a"]
         assert bench.control.loads == ["a", "a"]
 
@@ -112,7 +123,8 @@ class TestLoad:
 
     def test_into_an_attached_triton_places_nothing(self) -> None:
         bench = Bench(has_repository=False)
-        assert run(bench.service.load("its-own")).state is ModelState.READY
+        bench.does(bench.service.load("its-own"))
+        assert bench.control.states["its-own"] is ModelState.READY
         assert bench.repository.placed == []
 
     @pytest.mark.parametrize("error", [ModelLoadFailed("x"), DeadlineExceeded("x"), UpstreamUnavailable("x")])
@@ -130,32 +142,88 @@ class TestLoad:
         bench.fails(bench.service.load("a"), ModelLoadFailed)
         assert bench.restart() == ["a"]
 
-    def test_that_its_caller_abandons_is_not_wanted(self) -> None:
+    def test_that_its_caller_abandons_goes_on_and_is_wanted(self) -> None:
         async def main(bench: Bench) -> None:
             bench.control.calls.hold()
-            async with asyncio.TaskGroup() as tasks:
+            async with changing(bench.service), asyncio.TaskGroup() as tasks:
                 task = tasks.create_task(bench.service.load("a"))
                 await bench.control.calls.arrivals.get()
                 task.cancel()
-            assert bench.control.calls.cancelled.is_set()
+                await asyncio.wait([task])
+                assert not bench.control.calls.cancelled.is_set()
+                bench.control.calls.may_answer.set()
+                await settle()
 
         bench = Bench()
         run(bench.service.restore(bench.upstream))
         run(main(bench))
-        assert bench.restart() == []
+        assert bench.restart() == ["a"]
+
+
+class TestOverride:
+    CONFIG = ModelOverride(config='{"max_batch_size":1}')
+    FILES = ModelOverride(config="{}", files={"file:1/model.py": b"x"})
+
+    def test_goes_to_triton_and_to_the_next_one(self) -> None:
+        bench = Bench()
+        bench.does(bench.service.load("a", self.CONFIG))
+        assert (bench.control.overrides, bench.repository.placed) == ({"a": self.CONFIG}, ["a"])
+        bench.restart()
+        assert bench.control.overrides == {"a": self.CONFIG}
+
+    def test_with_files_needs_no_repository_and_places_nothing(self) -> None:
+        bench = Bench()
+        bench.does(bench.service.load("nowhere", self.FILES))
+        assert (bench.control.overrides, bench.repository.placed) == ({"nowhere": self.FILES}, [])
+        bench.restart()
+        assert bench.control.overrides == {"nowhere": self.FILES}
+
+    def test_is_repeated_by_a_load_without_one(self) -> None:
+        bench = Bench()
+        bench.does(bench.service.load("a", self.CONFIG))
+        bench.control.overrides.clear()
+        bench.does(bench.service.load("a"))
+        assert bench.control.overrides == {"a": self.CONFIG}
+        bench.restart()
+        assert bench.control.overrides == {"a": self.CONFIG}
+
+    def test_ends_with_an_unload(self) -> None:
+        bench = Bench()
+        bench.does(bench.service.load("a", self.CONFIG))
+        bench.does(bench.service.unload("a"))
+        bench.does(bench.service.load("a"))
+        bench.restart()
+        assert bench.control.overrides == {"a": None}
+
+    def test_that_fails_leaves_the_one_before(self) -> None:
+        bench = Bench()
+        bench.does(bench.service.load("a", self.CONFIG))
+        bench.control.failures["a"] = ModelLoadFailed("x")
+        bench.fails(bench.service.load("a", self.FILES), ModelLoadFailed)
+        bench.restart()
+        assert bench.control.overrides == {"a": self.CONFIG}
 
 
 class TestUnload:
     def test_tells_the_state_after_it(self) -> None:
         bench = Bench()
-        run(bench.service.load("a"))
-        assert run(bench.service.unload("a")).state is ModelState.UNAVAILABLE
+        bench.does(bench.service.load("a"))
+        bench.does(bench.service.unload("a"))
+        assert run(bench.service.get("a")).state is ModelState.UNAVAILABLE
         assert bench.control.unloads == ["a"]
 
-    def test_of_an_unknown_model_is_not_found_although_triton_would_say_ok(self) -> None:
+    def test_of_an_unknown_model_is_tritons_to_answer(self) -> None:
         bench = Bench()
-        bench.fails(bench.service.unload("nope"), ModelNotFound)
-        assert bench.control.unloads == []
+        bench.does(bench.service.unload("nope"))
+        assert bench.control.unloads == ["nope"]
+
+    @pytest.mark.parametrize(("with_dependents", "left"), [(False, ["b", "c"]), (True, ["c"])])
+    def test_with_dependents_wants_none_of_them_any_longer(self, with_dependents: bool, left: list[str]) -> None:
+        bench = Bench("a", "b", "c")
+        run(bench.service.restore(bench.upstream))
+        bench.control.unloaded_with["a"] = ["b"]
+        bench.does(bench.service.unload("a", unload_dependents=with_dependents))
+        assert sorted(bench.restart()) == left
 
     def test_that_fails_leaves_the_model_wanted(self) -> None:
         bench = Bench("a")
@@ -253,15 +321,15 @@ class TestAfterARestart:
     def test_what_was_loaded_comes_back_and_what_was_unloaded_does_not(self) -> None:
         bench = Bench("a", "b")
         run(bench.service.restore(bench.upstream))
-        run(bench.service.load("c"))
-        run(bench.service.unload("a"))
+        bench.does(bench.service.load("c"))
+        bench.does(bench.service.unload("a"))
         assert sorted(bench.restart()) == ["b", "c"]
         assert sorted(bench.restart()) == ["b", "c"]
 
     def test_a_star_does_not_bring_back_what_was_unloaded(self) -> None:
         bench = Bench("*")
         run(bench.service.restore(bench.upstream))
-        run(bench.service.unload("a"))
+        bench.does(bench.service.unload("a"))
         assert sorted(bench.restart()) == ["b", "c"]
 
     def test_what_failed_at_start_is_tried_again(self) -> None:

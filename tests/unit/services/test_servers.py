@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from control_plane.domain.errors import UpstreamUnavailable
+from control_plane.ports import Upstream
 from control_plane.services.servers import Servers
 from tests.aio import run, settle
 from tests.fakes import FakeUpstream
@@ -45,3 +46,21 @@ def test_waiting_ends_when_it_is_up_and_begins_anew_after_it_was_down() -> None:
                 await servers.wait_until_up()
 
     run(main())
+
+
+def test_a_follower_is_told_of_every_change() -> None:
+    class Follower:
+        def __init__(self) -> None:
+            self.told: list[object] = []
+
+        def up(self, upstream: Upstream) -> None:
+            self.told.append(upstream)
+
+        def down(self, reason: str) -> None:
+            self.told.append(reason)
+
+    follower, upstream = Follower(), FakeUpstream()
+    servers = Servers(follower)
+    servers.up(upstream)
+    servers.down("Triton has ended")
+    assert follower.told == [upstream, "Triton has ended"]

@@ -28,6 +28,7 @@ class Lab:
 
     folder: Path
     prefix: str
+    cpus: str = ""
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -47,7 +48,7 @@ class Lab:
         return self.guarded(*stand_in, owner=owner)
 
     def guarded(self, *command: str, owner: int | None = None) -> list[str]:
-        return [*PYTHON, guardian.__file__, str(owner or os.getpid()), str(self.folder / "lock"), self.prefix, *command]
+        return [*PYTHON, guardian.__file__, str(owner or os.getpid()), str(self.folder / "lock"), self.prefix, self.cpus, *command]
 
     def start(self, *how: str) -> subprocess.Popen[bytes]:
         return self.run(self.command(*how))
@@ -115,6 +116,14 @@ def test_exit_status_is_passed_on_and_nothing_is_left(lab: Lab, how: str, status
     process = lab.start(how)
     assert process.wait(SOON_S) == status
     assert_nothing_left(lab, lab.pids(), within_s=0.1)
+
+
+def test_all_that_it_starts_runs_on_the_cpus_given(lab: Lab) -> None:
+    lab.cpus = str(max(os.sched_getaffinity(0)))
+    process = lab.start()
+    assert [os.sched_getaffinity(pid) for pid in lab.pids()] == [{int(lab.cpus)}] * 2
+    lab.order(process, b"0\n")
+    process.wait(10)
 
 
 def test_a_program_that_is_not_there_is_named(lab: Lab) -> None:

@@ -1,0 +1,83 @@
+"""Starts worker processes: `ports.WorkerLauncher` and `ports.WorkerProcess`, for `services/workers`.
+
+A worker is a program of its own (`control_plane.worker`), started anew and not forked, so that it shares nothing with
+the parent but the ends it is given. The kernel kills it when the parent ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from contextlib import suppress
+from typing import cast
+
+from control_plane.adapters.unix_socket import UnixSocket
+from control_plane.adapters.worker_link import WorkerLink
+from control_plane.codec.worker_message import Begin, FromWorker, ToWorker
+from control_plane.settings import Settings, to_plain
+
+WORKER_MODULE = "control_plane.worker"
+
+
+class WorkerProcessLauncher:
+    """Starts workers that all share the ports, and the Unix sockets that the parent holds."""
+
+    def __init__(self, settings: Settings, *, http_socket: UnixSocket | None, grpc_socket: UnixSocket | None) -> None:
+        """`settings` with the ports that were chosen."""
+        self._settings = settings
+        self._http_socket = http_socket
+        self._grpc_socket = grpc_socket
+
+    async def start(self, number: int) -> RunningWorker:
+        """See `ports.WorkerLauncher.start`."""
+        inherited = [each.listening.fileno() for each in (self._http_socket, self._grpc_socket) if each is not None]
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            # A session of its own: Ctrl-C and a closed terminal are the parent's to act on.
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", WORKER_MODULE, str(theirs.fileno()), str(os.getpid())),
+                stdin=DEVNULL,
+                pass_fds=(theirs.fileno(), *inherited),
+                start_new_session=True,
+            )
+        link = await WorkerLink.over(ours)
+        link.send(Begin(number, to_plain(self._settings), _descriptor(self._http_socket), _descriptor(self._grpc_socket)))
+        return RunningWorker(process, link)
+
+
+class RunningWorker:
+    """One life of a worker."""
+
+    def __init__(self, process: Process, link: WorkerLink) -> None:
+        self._process = process
+        self._link = link
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: ToWorker) -> None:
+        self._link.send(message)
+
+    async def receive(self) -> FromWorker | None:
+        return cast("FromWorker | None", await self._link.receive())
+
+    async def wait(self) -> str:
+        status = await self._process.wait()
+        self._link.close()
+        return f"it was killed by signal {-status}" if status < 0 else f"it ended with exit status {status}"
+
+    def kill(self) -> None:
+        self._link.close()
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)
+
+
+def _descriptor(unix_socket: UnixSocket | None) -> int | None:
+    return None if unix_socket is None else unix_socket.listening.fileno()

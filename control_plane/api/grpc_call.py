@@ -1,0 +1,303 @@
+"""One gRPC call as the door holds it: collects its messages, runs its handler in a task, writes what it answers.
+
+Made by `grpc_connection` for every stream of a client's connection; handlers come from the application (`v2_grpc`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Protocol
+
+from control_plane.api.body_budget import UNCOUNTED_BYTES, BodyBudget
+from control_plane.api.status import STATUS, message_of
+from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame, MessageReader, read_head, status_answer
+from control_plane.codec.http2_headers import Fields
+from control_plane.codec.http2_stream import Stream
+from control_plane.domain.errors import ControlPlaneError, InvalidRequest, Overloaded, RequestTimeout
+from control_plane.ports import GrpcCall
+
+_log = logging.getLogger(__name__)
+
+_INTERNAL = 13
+_MAX_QUEUED_MESSAGES = 4
+_MAX_QUEUED_BYTES = 2**20
+"""Of a streaming call, that its handler has not taken, before the client is held back."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcHandler:
+    """What answers a method: one of the two."""
+
+    unary: Callable[[GrpcCall], Awaitable[GrpcAnswer]] | None = None
+    stream: Callable[[GrpcHead, MessageStream], Awaitable[GrpcAnswer]] | None = None
+    """Returns the status that ends the call."""
+
+
+class CallConnection(Protocol):
+    """The connection, as its calls see it."""
+
+    tasks: asyncio.TaskGroup
+    budget: BodyBudget
+    max_message_bytes: int
+    body_timeout_s: float
+
+    def handler_for(self, head: GrpcHead) -> GrpcHandler:
+        """Raises a ControlPlaneError for a method that does not exist or is not for this caller."""
+
+    def answer(self, stream: Stream, answer: GrpcAnswer) -> None: ...
+
+    def send(self, stream: Stream, frame: MessageFrame, headers: Fields | None) -> None: ...
+
+    def consumed(self, stream: Stream, count: int) -> None: ...
+
+    async def writable(self) -> None: ...
+
+
+class Call:
+    """A `StreamListener`: the call's state until its stream ends."""
+
+    __slots__ = (
+        "_connection",
+        "_frame",
+        "_granted_bytes",
+        "_handler",
+        "_has_progressed",
+        "_head",
+        "_is_whole",
+        "_messages",
+        "_reader",
+        "_stalled_since_s",
+        "_stream",
+        "_task",
+    )
+
+    def __init__(self, connection: CallConnection, stream: Stream) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._reader = MessageReader(connection.max_message_bytes)
+        self._head: GrpcHead | None = None
+        self._handler: GrpcHandler | None = None
+        self._messages: MessageStream | None = None
+        self._frame: MessageFrame | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._granted_bytes = 0
+        self._is_whole = False
+        self._has_progressed = True
+        self._stalled_since_s = 0.0
+
+    def check(self, now_s: float) -> None:
+        """To be called now and then: refuses a client that owes the rest of a message and does not send it."""
+        is_owed = self._task is None if self._messages is None else not self._reader.is_between_messages
+        if self._has_progressed or not is_owed or self._handler is None:
+            self._has_progressed, self._stalled_since_s = False, now_s
+        elif now_s - self._stalled_since_s > self._connection.body_timeout_s:
+            self._refuse(RequestTimeout(f"the rest of the message did not come within {self._connection.body_timeout_s:g} s"))
+
+    # StreamListener
+
+    def on_headers(self, fields: Fields, *, ends: bool) -> None:
+        if self._head is not None:  # trailers of the client's: they say no more than that it has finished
+            self.on_data(b"", ends=ends)
+            return
+        try:
+            self._head = read_head(fields)
+            self._handler = self._connection.handler_for(self._head)
+        except ControlPlaneError as exc:
+            self._refuse(exc)
+            return
+        if self._handler.stream is not None:
+            self._messages = MessageStream(self._connection, self._stream)
+            self._start(self._run_stream(self._head, self._messages))
+        if ends:
+            self.on_data(b"", ends=True)
+
+    def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
+        if self._handler is None:
+            self._connection.consumed(self._stream, len(data))  # of a call that was refused
+            return
+        self._has_progressed = True
+        try:
+            frames = self._reader.feed(data) if data else ()
+            if ends and not self._reader.is_between_messages:
+                raise InvalidRequest("the call ended within a message")
+            if self._messages is None:
+                self._collect(frames, len(data), ends=ends)
+            else:
+                self._count_large(frames)
+                self._messages.arrived(frames, len(data), ends=ends)
+        except ControlPlaneError as exc:
+            self._refuse(exc)
+
+    def on_reset(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._release()
+
+    def on_drained(self) -> None:
+        if self._messages is not None:
+            self._messages.drained.set()
+
+    # Unary calls
+
+    def _collect(self, frames: list[MessageFrame] | tuple[()], received: int, *, ends: bool) -> None:
+        if frames:
+            if self._frame is not None or len(frames) > 1:
+                raise InvalidRequest("a unary call has one message, got more")
+            self._frame = frames[0]
+        if not ends:
+            self._make_room(received)
+            return
+        self._connection.consumed(self._stream, self._stream.held_bytes)
+        if self._frame is None:
+            raise InvalidRequest("a unary call has one message, got none")
+        self._is_whole = True
+        if self._task is None:
+            self._start(self._answer())
+
+    def _make_room(self, received: int) -> None:
+        """Let the client send on; a large message once the budget has room for all of it."""
+        wanted = self._reader.partial_bytes
+        if wanted <= UNCOUNTED_BYTES or self._granted_bytes:
+            self._connection.consumed(self._stream, received)
+        elif self._connection.budget.try_take(wanted):
+            self._granted_bytes = wanted
+            self._connection.consumed(self._stream, self._stream.held_bytes)
+        elif self._task is None:
+            self._start(self._wait_for_room(wanted))
+
+    async def _wait_for_room(self, wanted: int) -> None:
+        try:
+            await self._connection.budget.take(wanted, self._connection.body_timeout_s)
+        except ControlPlaneError as exc:
+            self._refuse(exc)
+            return
+        self._granted_bytes, self._task = wanted, None
+        self._connection.consumed(self._stream, self._stream.held_bytes)
+        if self._is_whole:  # it was short enough to arrive while it waited
+            self._start(self._answer())
+
+    async def _answer(self) -> None:
+        assert self._handler is not None
+        assert self._handler.unary is not None
+        assert self._head is not None
+        assert self._frame is not None
+        try:
+            answer = await self._handler.unary(GrpcCall(self._head, self._frame))
+        except ControlPlaneError as exc:
+            answer = failure(exc)
+        except Exception:
+            answer = _defect()
+        finally:
+            self._release()
+        self._connection.answer(self._stream, answer)
+
+    # Streaming calls
+
+    def _count_large(self, finished: list[MessageFrame] | tuple[()]) -> None:
+        """A large message of a streaming call is refused when there is no room: waiting would hold up the caller's other messages."""
+        if finished:
+            self._release()
+        wanted = self._reader.partial_bytes
+        if wanted > UNCOUNTED_BYTES and not self._granted_bytes:
+            if not self._connection.budget.try_take(wanted):
+                raise Overloaded(f"no memory for a message of {wanted} bytes now; try again")
+            self._granted_bytes = wanted
+
+    async def _run_stream(self, head: GrpcHead, messages: MessageStream) -> None:
+        assert self._handler is not None
+        assert self._handler.stream is not None
+        try:
+            answer = await self._handler.stream(head, messages)
+        except ControlPlaneError as exc:
+            answer = failure(exc)
+        except Exception:
+            answer = _defect()
+        finally:
+            self._release()
+        messages.finish(answer)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        self._task = self._connection.tasks.create_task(work, name="grpc-call")
+
+    def _refuse(self, error: ControlPlaneError) -> None:
+        task, self._task, self._handler = self._task, None, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+        if self._messages is None:
+            self._connection.answer(self._stream, failure(error))
+        else:
+            self._messages.finish(failure(error))
+        self._release()
+
+    def _release(self) -> None:
+        if self._granted_bytes:
+            self._connection.budget.give(self._granted_bytes)
+            self._granted_bytes = 0
+
+
+class MessageStream:
+    """A streaming call's messages, both ways, as its handler sees them."""
+
+    def __init__(self, connection: CallConnection, stream: Stream) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._frames: deque[MessageFrame] = deque()
+        self._changed = asyncio.Event()
+        self._has_ended = False
+        self._has_answered = False
+        self._unconsumed = 0
+        self.drained = asyncio.Event()
+
+    async def receive(self) -> MessageFrame | None:
+        """The client's next message, None when it has finished."""
+        while not self._frames:
+            if self._has_ended:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        frame = self._frames.popleft()
+        self._give_room()
+        return frame
+
+    async def send(self, frame: MessageFrame, headers: Fields = ()) -> None:
+        """Send one message; returns when the client has room for the next. `headers` count with the first."""
+        self.drained.clear()
+        self._connection.send(self._stream, frame, None if self._has_answered else headers)
+        self._has_answered = True
+        if self._stream.pending:
+            await self.drained.wait()
+        await self._connection.writable()
+
+    def finish(self, answer: GrpcAnswer) -> None:
+        """End the call with a status."""
+        if self._has_answered:
+            answer = answer.ending()
+        self._connection.answer(self._stream, answer)
+
+    def arrived(self, frames: list[MessageFrame] | tuple[()], received: int, *, ends: bool) -> None:
+        """Told by the call: whole messages, and how many bytes came."""
+        self._frames += frames
+        self._unconsumed += received
+        self._has_ended = ends
+        if frames or ends:
+            self._changed.set()
+        if not ends:
+            self._give_room()
+
+    def _give_room(self) -> None:
+        if self._unconsumed and len(self._frames) <= _MAX_QUEUED_MESSAGES and sum(map(len, self._frames)) <= _MAX_QUEUED_BYTES:
+            self._connection.consumed(self._stream, self._unconsumed)
+            self._unconsumed = 0
+
+
+def failure(error: ControlPlaneError) -> GrpcAnswer:
+    return status_answer(STATUS[error.code].grpc.value[0], message_of(error))
+
+
+def _defect() -> GrpcAnswer:
+    _log.exception("a call failed in the gateway; this is a defect")
+    return status_answer(_INTERNAL, "internal error of the gateway; its log has the details")

@@ -1,0 +1,202 @@
+"""One client's HTTP/2 connection on an asyncio transport: every stream on it is a gRPC call.
+
+`codec/http2_connection` keeps the protocol's state; this moves its bytes, and ends a client that breaks the protocol or
+keeps a connection for nothing. Made by `grpc_server`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from control_plane.api.body_budget import BodyBudget
+from control_plane.api.grpc_call import Call, GrpcHandler
+from control_plane.codec.grpc_message import HEAD, GrpcAnswer, GrpcHead, MessageFrame
+from control_plane.codec.http2_connection import Http2Connection, Http2Limits
+from control_plane.codec.http2_frames import Http2Error
+from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_fields
+from control_plane.codec.http2_output import write_output
+from control_plane.codec.http2_stream import Stream
+from control_plane.policy.exposure import is_loopback
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    max_message_bytes: int
+    max_connections: int
+    max_header_bytes: int = 16 * 2**10
+    header_timeout_s: float = 10.0
+    """For the connection preface."""
+    body_timeout_s: float = 60.0
+    """Without any progress of a message that has begun."""
+    idle_timeout_s: float = 300.0
+    """Of a connection without calls; 0 is never."""
+
+
+class GrpcApplication(Protocol):
+    """What answers calls."""
+
+    def handler_for(self, head: GrpcHead, *, peer_is_local: bool) -> GrpcHandler:
+        """Raises a ControlPlaneError for a method that does not exist or is not for this caller."""
+
+
+class ConnectionOwner(Protocol):
+    """The server, as its connections see it."""
+
+    application: GrpcApplication
+    limits: GrpcLimits
+    budget: BodyBudget
+    known_blocks: KnownBlocks
+
+    def opened(self, connection: GrpcConnection) -> bool: ...
+
+    def closed(self, connection: GrpcConnection) -> None: ...
+
+
+class GrpcConnection(asyncio.Protocol):
+    """`asyncio.Protocol`, and what its calls see of it (`grpc_call.CallConnection`)."""
+
+    def __init__(self, server: ConnectionOwner, tasks: asyncio.TaskGroup) -> None:
+        limits = server.limits
+        self.tasks = tasks
+        self.budget = server.budget
+        self.max_message_bytes = limits.max_message_bytes
+        self.body_timeout_s = limits.body_timeout_s
+        self._server = server
+        self._state = Http2Connection(server.known_blocks, Http2Limits(max_header_bytes=limits.max_header_bytes), accept=self._accept)
+        self._transport: asyncio.Transport | None = None
+        self._peer_is_local = False
+        self._is_receiving = False
+        self._is_leaving = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._quiet_since_s = self._written_s = asyncio.get_running_loop().time()
+        self._last_stream = self._unwritten_bytes = 0
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
+        peer = transport.get_extra_info("peername")
+        self._peer_is_local = not isinstance(peer, tuple) or is_loopback(peer[0])  # a Unix socket's is a string
+        if not self._server.opened(self):
+            self._transport.abort()
+            return
+        self._state.start()
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._is_receiving = True
+        try:
+            self._state.receive(data)
+        except Http2Error as exc:
+            self._state.leave(exc.http2_code, str(exc))
+            self._is_leaving = True
+            self._state.end()
+        finally:
+            self._is_receiving = False
+        self._flush()
+
+    def eof_received(self) -> bool:
+        return False  # a client that stops sending has left: close, which cancels its calls
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._writable.set()
+        self._state.end()
+        self._server.closed(self)
+
+    def pause_writing(self) -> None:
+        """A client that does not read: neither will we, so that what it asks for cannot pile up here."""
+        self._writable.clear()
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    # For the server
+
+    def leave(self) -> None:
+        """Take no new calls and close when those under way have ended."""
+        self._is_leaving = True
+        self._state.leave()
+        self._flush()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def check(self, now_s: float) -> None:
+        """To be called now and then: ends what takes too long."""
+        limits, state = self._server.limits, self._state
+        for stream in tuple(state.streams.values()):
+            cast("Call", stream.listener).check(now_s)
+        state.calm()
+        if state.streams or state.last_peer_stream != self._last_stream:
+            self._last_stream, self._quiet_since_s = state.last_peer_stream, now_s
+        quiet_s = now_s - self._quiet_since_s
+        if self._reads_nothing(now_s) or (state.awaits_preface and quiet_s > limits.header_timeout_s):
+            self.abort()
+        elif limits.idle_timeout_s and quiet_s > limits.idle_timeout_s:
+            self.leave()
+
+    def _reads_nothing(self, now_s: float) -> bool:
+        """Whether the client has long not taken what is written; it would keep its memory, and a closed connection open."""
+        unwritten = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if not unwritten or unwritten != self._unwritten_bytes:
+            self._unwritten_bytes, self._written_s = unwritten, now_s
+        return now_s - self._written_s > self._server.limits.body_timeout_s
+
+    # CallConnection
+
+    def handler_for(self, head: GrpcHead) -> GrpcHandler:
+        return self._server.application.handler_for(head, peer_is_local=self._peer_is_local)
+
+    def answer(self, stream: Stream, answer: GrpcAnswer) -> None:
+        """Write a whole answer; what the client's window has no room for follows by itself."""
+        if stream.local_is_closed:  # the client has given up
+            return
+        state = self._state
+        if answer.headers:
+            state.send_headers(stream, encode_fields(answer.headers))
+        for piece in answer.body:
+            state.send_data(stream, piece)
+        state.send_headers(stream, encode_fields(answer.trailers), ends=True)
+        self._flush()
+
+    def send(self, stream: Stream, frame: MessageFrame, headers: Fields | None) -> None:
+        """Write one message of a streaming call, behind its head when `headers` are given."""
+        if stream.local_is_closed:
+            return
+        if headers is not None:
+            self._state.send_headers(stream, encode_fields(headers or HEAD))
+        self._state.send_data(stream, frame)
+        self._flush()
+
+    def consumed(self, stream: Stream, count: int) -> None:
+        self._state.consumed(stream, count)
+        self._flush()
+
+    async def writable(self) -> None:
+        if not self._writable.is_set():
+            await self._writable.wait()
+
+    def _accept(self, stream: Stream) -> Call:
+        return Call(self, stream)
+
+    def _flush(self) -> None:
+        output = self._state.output
+        if self._is_receiving:
+            return  # once, behind everything that arrived together
+        if output and self._transport is not None:
+            write_output(self._transport, output)
+        output.clear()
+        if self._is_leaving and not self._state.streams and self._transport is not None:
+            self._transport.close()

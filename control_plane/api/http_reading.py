@@ -1,0 +1,234 @@
+"""The reading side of one client's HTTP/1.1 connection: turns what arrives into whole requests, within limits.
+
+httptools (llhttp) parses. What can be decided on a head is decided before its body is read. Knows no transport: its
+connection (`http_connection`) hands it bytes and is told what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import httptools
+
+from control_plane.api.body_budget import UNCOUNTED_BYTES
+from control_plane.codec.http_message import Body, HttpRequest
+from control_plane.domain.errors import ControlPlaneError, InvalidRequest, PayloadTooLarge
+
+_MAX_LINE_BYTES = 8000
+"""Triton 24.10 closes the connection over a longer line of a head, without a word; a longer head of short lines it takes."""
+
+_MAX_KNOWN_HEAD_BYTES = 2048
+"""Of a head that a connection keeps; Triton's clients send about 250."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    max_body_bytes: int
+    max_header_bytes: int
+    max_connections: int
+    header_timeout_s: float = 10.0
+    """From a head's first byte to its last."""
+    body_timeout_s: float = 60.0
+    """Without any progress: of a body that comes, of memory for one, of an answer that goes."""
+    idle_timeout_s: float = 300.0
+    """Between requests; 0 is for ever."""
+
+
+Admit = Callable[[HttpRequest], None]
+"""Raises what is wrong with a request as far as its head says; its body is not there yet."""
+
+
+class RequestSink(Protocol):
+    """The connection, as its reader sees it."""
+
+    def take(self, request: HttpRequest, *, keep_alive: bool) -> None:
+        """A whole request."""
+
+    def refuse(self, error: ControlPlaneError) -> None:
+        """Nothing that follows can be told apart any more."""
+
+    def reserve(self, size_bytes: int) -> None:
+        """So many bytes of a body come, or have come, that is large."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownHead:
+    """The head of the connection's last request. A client that keeps its connection mostly sends the same again, byte for
+    byte, and equal bytes mean the same: they need neither parsing nor working out what follows from them."""
+
+    head: bytes
+    request_bytes: int
+    """Of head and body together, which the head's Content-Length makes the same each time."""
+    request: HttpRequest
+
+
+_NONE = HttpRequest(b"", b"")
+
+
+class RequestReader:
+    """Reads one connection's requests; `feed` never raises."""
+
+    def __init__(self, sink: RequestSink, limits: HttpLimits, admit: Admit, *, peer_is_local: bool) -> None:
+        self._sink = sink
+        self._limits = limits
+        self._admit = admit
+        self._peer_is_local = peer_is_local
+        self._parser = httptools.HttpRequestParser(self)
+        self._request = _NONE
+        self._body: Body = b""
+        self._header_bytes = 0
+        self._untold_bytes = 0
+        self._whole_requests = 0
+        self._is_counted = False
+        self._known: _KnownHead | None = None
+        self.has_ended = False
+        """Whether what follows is no request any more."""
+        self.is_between_requests = True
+        self.head_is_read = False
+        self.wants_continue = False
+        """Whether the client waits for a 100 before it sends its body, which may be sent as far as the head is concerned."""
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes that have come of the body that is coming."""
+        return len(self._body)
+
+    def feed(self, data: bytes) -> None:
+        if self.has_ended:
+            return
+        known = self._known
+        if known and self.is_between_requests and len(data) == known.request_bytes and data.startswith(known.head):
+            self._sink.take(known.request.with_body(data[len(known.head) :]), keep_alive=True)
+        else:
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        began_between, self._whole_requests = self.is_between_requests, 0
+        self._untold_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+            if began_between and self.is_between_requests and self._whole_requests == 1 and not self._is_counted:
+                self._remember(data)
+        except httptools.HttpParserCallbackError as exc:
+            cause = exc.__context__
+            self._end(cause if isinstance(cause, ControlPlaneError) else InvalidRequest("the request cannot be read"))
+        except httptools.HttpParserUpgrade:
+            self.has_ended = True  # the request is answered as if it had not asked; what follows it is not HTTP/1.1
+        except httptools.HttpParserError as exc:
+            self._end(InvalidRequest(f"not a well-formed HTTP/1.1 request: {exc}"))
+        if self._untold_bytes > self._limits.max_header_bytes:
+            self._end(self._head_too_large())  # it grows within the parser, which tells of whole fields only
+        if self.is_between_requests:
+            self._request = _NONE  # its body is not kept here until the next one
+
+    def _end(self, error: ControlPlaneError) -> None:
+        if not self.has_ended:
+            self.has_ended = True
+            self._sink.refuse(error)
+
+    def _remember(self, data: bytes) -> None:
+        """Keep the head of a request that came alone and whole, unless it asks for more than an answer."""
+        request = self._request
+        head = data[: len(data) - len(request.body)]
+        ends_with_body = data.endswith(request.body) and head.endswith(b"\r\n\r\n")  # the parser passes over empty lines behind it
+        plain = ends_with_body and request.header(b"transfer-encoding") is None and request.header(b"expect") is None
+        if plain and self._keeps_alive() and len(head) <= _MAX_KNOWN_HEAD_BYTES:
+            self._known = _KnownHead(head, len(data), request.with_body(b""))
+
+    # httptools' callbacks
+
+    def on_message_begin(self) -> None:
+        self._request = HttpRequest(b"", b"", [], peer_is_local=self._peer_is_local)
+        self._body = b""
+        self._header_bytes = 0
+        self._is_counted = self.head_is_read = self.is_between_requests = False
+
+    def on_url(self, url: bytes) -> None:
+        self._count_header_bytes(len(url))  # the whole of it may come in pieces
+        self._request.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_header_bytes(len(name) + len(value) + 4)
+        if len(name) + len(value) > _MAX_LINE_BYTES:
+            raise self._line_too_long()
+        if not self.head_is_read:  # a trailer's fields say nothing that the head may say (RFC 9110, 6.5.1)
+            self._request.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self._untold_bytes = 0
+        self.head_is_read = True
+        request = self._request
+        request.method = self._parser.get_method()
+        if self._parser.get_http_version() not in ("1.1", "1.0"):
+            raise InvalidRequest("the request line does not end in HTTP/1.1")
+        if len(request.target) > _MAX_LINE_BYTES:
+            raise self._line_too_long()
+        request.takes_chunks = self._parser.get_http_version() == "1.1"
+        body_bytes, is_chunked, wants_continue = 0, False, False
+        for name, value in request.headers:
+            match name.lower():
+                case b"content-length":  # the parser has made sure that it is a number, and the only one
+                    body_bytes = int(value)
+                case b"transfer-encoding":
+                    is_chunked = True
+                    if value.lower() != b"chunked":
+                        raise InvalidRequest(f"Transfer-Encoding {value.decode('latin-1')!r} is not supported; chunked is")
+                case b"expect":
+                    wants_continue = value.lower() == b"100-continue"
+        if (body_bytes or is_chunked) and self._parser.should_upgrade():
+            raise InvalidRequest("protocol upgrades are not supported; gRPC has a port of its own")
+        if body_bytes > self._limits.max_body_bytes:
+            raise self._body_too_large()
+        if is_chunked or wants_continue or body_bytes > UNCOUNTED_BYTES:
+            self._admit(request)  # others are answered the same once they are whole, and can keep their connection
+            self.wants_continue = wants_continue
+        if body_bytes > UNCOUNTED_BYTES:
+            self._is_counted = True
+            self._sink.reserve(body_bytes)
+
+    def on_body(self, body: bytes) -> None:
+        self._untold_bytes = 0
+        self.wants_continue = False
+        if len(self._body) + len(body) > self._limits.max_body_bytes:
+            raise self._body_too_large()
+        if not self._body:
+            self._body = body
+        elif isinstance(self._body, bytearray):
+            self._body += body
+        else:
+            self._body = bytearray(self._body) + body
+        if not self._is_counted and len(self._body) > UNCOUNTED_BYTES:
+            self._count_chunk(len(body))
+
+    def on_message_complete(self) -> None:
+        self._untold_bytes = 0
+        self.wants_continue = False
+        self._request.body, self._body = self._body, b""
+        self.is_between_requests = True
+        self._whole_requests += 1
+        self._sink.take(self._request, keep_alive=self._keeps_alive())
+
+    def _count_chunk(self, size_bytes: int) -> None:
+        """Of a chunked body, whose size nobody knows beforehand, what has come is counted."""
+        came_before = len(self._body) - size_bytes
+        self._sink.reserve(size_bytes if came_before > UNCOUNTED_BYTES else len(self._body))
+
+    def _count_header_bytes(self, count: int) -> None:
+        self._header_bytes += count
+        if self._header_bytes > self._limits.max_header_bytes:
+            raise self._head_too_large()
+
+    def _keeps_alive(self) -> bool:
+        """HTTP/1.0 clients take an answer without `Connection: keep-alive` to end with the connection, so they get that."""
+        return bool(self._parser.should_keep_alive()) and self._parser.get_http_version() == "1.1" and not self._parser.should_upgrade()
+
+    def _line_too_long(self) -> PayloadTooLarge:
+        return PayloadTooLarge(f"a line of the request head exceeds {_MAX_LINE_BYTES} bytes, which Triton does not take")
+
+    def _head_too_large(self) -> PayloadTooLarge:
+        return PayloadTooLarge(f"the request head exceeds {self._limits.max_header_bytes} bytes (--max-header-bytes)")
+
+    def _body_too_large(self) -> PayloadTooLarge:
+        return PayloadTooLarge(f"the body exceeds the limit of {self._limits.max_body_bytes} bytes (--max-body-bytes)")

@@ -1,0 +1,210 @@
+"""gRPC over HTTP/2 as values: the head of a call, length-prefixed messages, statuses.
+
+Source: gRPC's "PROTOCOL-HTTP2". Used by the gRPC door and by the adapter that calls Triton; heads and messages travel
+through as the bytes they came as.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from control_plane.codec.http2_headers import Fields
+from control_plane.domain.errors import InvalidRequest, NotSupported, PayloadTooLarge
+
+PREFIX_BYTES = 5
+"""Of every message: a byte that says whether it is compressed, and its length in four."""
+
+_CONTENT_TYPE = b"application/grpc"
+_IS_GRPC = re.compile(rb"application/grpc(?:[+;]|\Z)")
+_NAME = re.compile(rb"[0-9a-z_.-]+")
+_VALUE = re.compile(rb"[\x20-\x7e]*")
+"""Of metadata. It goes on over a connection that other callers share; the peer may end that for one bad field."""
+_TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
+_UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_PRINTABLE = bytes(range(0x20, 0x25)) + bytes(range(0x26, 0x7F))
+_NOT_FORWARDED = frozenset((b"te", b"grpc-timeout"))
+_OF_A_CONNECTION = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
+_WINDOW_BITS = {b"gzip": zlib.MAX_WBITS | 16, b"deflate": zlib.MAX_WBITS}
+
+
+MessageFrame = bytes | memoryview
+"""A message with its prefix."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GrpcHead:
+    """What the head of a call says. Equal heads of one client are mostly one object, so it is compared by identity."""
+
+    method: str
+    """The full path, `/package.Service/Method`."""
+    metadata: Fields = ()
+    """What goes on to Triton: the caller's metadata and gRPC's own fields, without those of the caller's connection."""
+    timeout_s: float | None = None
+    encoding: bytes = b"identity"
+    """How messages that say they are compressed are compressed."""
+
+
+@lru_cache(maxsize=2048)
+def read_head(fields: Fields) -> GrpcHead:
+    """Read a request's head. Raises InvalidRequest, NotSupported."""
+    by_name = dict(fields)
+    if by_name.get(b":method") != b"POST" or not by_name.get(b":path", b"").startswith(b"/"):
+        raise InvalidRequest("a gRPC call is a POST to /package.Service/Method")
+    if not _IS_GRPC.match(by_name.get(b"content-type", b"")):
+        raise NotSupported("this port speaks gRPC; its content-type is application/grpc")
+    if not _OF_A_CONNECTION.isdisjoint(by_name):
+        raise InvalidRequest("a header field of HTTP/1.1 connections in an HTTP/2 request")
+    metadata = tuple(field for field in fields if not field[0].startswith(b":") and field[0] not in _NOT_FORWARDED)
+    if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in metadata):
+        raise InvalidRequest("a header field with characters that gRPC's metadata does not have")
+    return GrpcHead(
+        by_name[b":path"].decode("latin-1"),
+        metadata,
+        _read_timeout(by_name.get(b"grpc-timeout")),
+        by_name.get(b"grpc-encoding", b"identity"),
+    )
+
+
+def _read_timeout(value: bytes | None) -> float | None:
+    if value is None:
+        return None
+    match = _TIMEOUT.fullmatch(value)
+    if match is None:
+        raise InvalidRequest(f"grpc-timeout must be up to eight digits and one of H M S m u n, got {value[:20].decode('latin-1')!r}")
+    return int(match.group(1)) * _UNIT_S[match.group(2)]
+
+
+def timeout_value(timeout_s: float) -> bytes:
+    """`grpc-timeout` for a remaining time; in milliseconds, rounded up, eight digits at most."""
+    return b"%dm" % min(max(1, -int(-timeout_s * 1000 // 1)), 99_999_999)
+
+
+def frame_message(message: bytes) -> bytes:
+    """A message with its prefix, not compressed."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def message_in(frame: MessageFrame, encoding: bytes, *, max_bytes: int) -> bytes | memoryview:
+    """The message within its frame, decompressed. Raises InvalidRequest, NotSupported, PayloadTooLarge."""
+    content = memoryview(frame)[PREFIX_BYTES:]
+    if frame[0] == 0:
+        return content
+    bits = _WINDOW_BITS.get(encoding)
+    if bits is None:
+        raise NotSupported(f"grpc-encoding {encoding[:20].decode('latin-1')!r} is not supported; gzip, deflate and identity are")
+    decoder = zlib.decompressobj(bits)
+    try:
+        message = decoder.decompress(content, max_bytes + 1)
+    except zlib.error as exc:
+        raise InvalidRequest(f"the message is not valid {encoding.decode()}: {exc}") from exc
+    if len(message) > max_bytes:
+        raise PayloadTooLarge(f"the decompressed message exceeds {max_bytes} bytes (--max-body-bytes)")
+    if not decoder.eof or decoder.unused_data:
+        raise InvalidRequest(f"the {encoding.decode()} message is cut off or followed by other data")
+    return message
+
+
+class MessageReader:
+    """Cuts the data of a stream into length-prefixed messages, each with its prefix."""
+
+    __slots__ = ("_max_bytes", "_partial", "_prefix", "partial_bytes")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._prefix = b""
+        self._partial = bytearray()
+        self.partial_bytes = 0
+        """Size that the frame will have which has begun; 0 when that is not known yet, or none has."""
+
+    @property
+    def is_between_messages(self) -> bool:
+        return not self._partial and not self._prefix
+
+    def feed(self, data: bytes | memoryview) -> list[MessageFrame]:
+        """The frames that are whole now. Raises PayloadTooLarge on the prefix of one that is too long."""
+        frames: list[MessageFrame] = []
+        if self._partial:
+            data = self._fill(data, frames)
+        if self._prefix:
+            data, self._prefix = self._prefix + bytes(data), b""
+        while len(data) >= PREFIX_BYTES:
+            size = PREFIX_BYTES + self._length(data)
+            if size > len(data):
+                self.partial_bytes = size
+                self._partial += data
+                return frames
+            frames.append(bytes(data[:size]))
+            data = memoryview(data)[size:]  # not a copy: thousands of small ones may follow
+        self._prefix = bytes(data)
+        return frames
+
+    def _fill(self, data: bytes | memoryview, frames: list[MessageFrame]) -> bytes | memoryview:
+        part = data[: self.partial_bytes - len(self._partial)]
+        self._partial += part  # memory for what has come only: five bytes may announce all that is allowed
+        if len(self._partial) == self.partial_bytes:
+            frames.append(memoryview(self._partial))
+            self._partial, self.partial_bytes = bytearray(), 0
+        return data[len(part) :]
+
+    def _length(self, data: bytes | memoryview) -> int:
+        length = int.from_bytes(data[1:PREFIX_BYTES], "big")
+        if length > self._max_bytes:
+            raise PayloadTooLarge(f"a message of {length} bytes exceeds the limit of {self._max_bytes} (--max-body-bytes)")
+        return length
+
+
+@lru_cache(maxsize=256)
+def status_fields(code: int, details: str) -> Fields:
+    """The trailers that end a call."""
+    status = ((b"grpc-status", b"%d" % code),)
+    return (*status, (b"grpc-message", quote_from_bytes(details.encode(), safe=_PRINTABLE).encode())) if details else status
+
+
+HEAD: Fields = ((b":status", b"200"), (b"content-type", _CONTENT_TYPE))
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcAnswer:
+    """What a unary call is answered: a message, or a status other than OK (0)."""
+
+    code: int
+    headers: Fields
+    """Empty where the trailers are all there is."""
+    body: tuple[bytes | memoryview, ...]
+    """The message's frame, in the pieces it came in."""
+    trailers: Fields
+
+    @property
+    def details(self) -> str:
+        """The status' text."""
+        return unquote_to_bytes(dict(self.trailers).get(b"grpc-message", b"")).decode(errors="replace")
+
+    @property
+    def message(self) -> bytes:
+        """The message without its prefix."""
+        return b"".join(self.body)[PREFIX_BYTES:]
+
+    def ending(self) -> GrpcAnswer:
+        """The same status for a call whose head has been sent."""
+        trailers = tuple(field for field in self.trailers if not field[0].startswith(b":") and field[0] != b"content-type")
+        return GrpcAnswer(self.code, (), (), trailers)
+
+
+def message_answer(message: bytes) -> GrpcAnswer:
+    """A successful answer of our own."""
+    return GrpcAnswer(0, HEAD, (frame_message(message),), status_fields(0, ""))
+
+
+def status_answer(code: int, details: str) -> GrpcAnswer:
+    """A failure of our own."""
+    return GrpcAnswer(code, (), (), (*HEAD, *status_fields(code, details)))
+
+
+def answer_of(headers: Fields, body: tuple[bytes | memoryview, ...], trailers: Fields) -> GrpcAnswer:
+    """An answer as it came from a server; one without a status counts as UNKNOWN (2), as gRPC's clients take it."""
+    code = dict(trailers).get(b"grpc-status", b"2")
+    return GrpcAnswer(int(code) if code.isdigit() and len(code) < 4 else 2, headers, body, trailers)

@@ -1,0 +1,467 @@
+"""The state of one HTTP/2 connection (RFC 9113), for either end and without a socket.
+
+Bytes go in by `receive`, what happens is told to each stream's listener, and `output` is what must be written. gRPC needs
+few of HTTP/2's freedoms; there is no push and no priority. The doors' and the adapter's connections sit on this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from control_plane.codec import http2_frames as h2
+from control_plane.codec.http2_frames import Code, Http2Error, Setting
+from control_plane.codec.http2_headers import NO_TABLE, HeaderDecoder, KnownBlocks
+from control_plane.codec.http2_stream import NOBODY, Stream, StreamListener
+
+_MAX_NUISANCE = 5000
+"""Frames that cost us work and ask for nothing (pings, resets, settings), less ten for every stream that ended well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Http2Limits:
+    """What this end allows the other."""
+
+    max_streams: int = 1000
+    stream_window_bytes: int = 2 * 2**20
+    """A message up to this arrives without waiting for a round trip."""
+    connection_window_bytes: int = 16 * 2**20
+    """What one connection may have us hold beyond bodies that were granted room."""
+    max_frame_bytes: int = 256 * 2**10
+    max_header_bytes: int = 16 * 2**10
+
+
+class Http2Connection:
+    """One end of a connection. `accept` is told of streams that the other end opens; None at a client's end."""
+
+    def __init__(self, known: KnownBlocks, limits: Http2Limits, *, accept: Callable[[Stream], StreamListener] | None = None) -> None:
+        self.output: list[bytes | memoryview] = []
+        self.streams: dict[int, Stream] = {}
+        self.peer_is_leaving = False
+        """The peer has sent GOAWAY: it takes no new streams."""
+        self.peer_max_streams = h2.MAX_STREAM_ID
+        self.answered = 0
+        self._accept = accept
+        self._limits = limits
+        self._frames = h2.FrameReader(limits.max_frame_bytes)
+        self._decoder = HeaderDecoder(known, max_bytes=limits.max_header_bytes)
+        self._preface = bytearray() if accept else None
+        self._last_peer_stream = 0
+        self._next_own_stream = 1
+        self._block_prefix = NO_TABLE
+        self._is_leaving = False
+        self._block: tuple[int, int, bytearray] | None = None
+        self._send_window = h2.DEFAULT_WINDOW_BYTES
+        self._initial_send_window = h2.DEFAULT_WINDOW_BYTES
+        self._max_send_frame = h2.DEFAULT_MAX_FRAME_BYTES
+        self._receive_window = limits.connection_window_bytes
+        self._unreturned = 0
+        self._nuisance = 0
+        self._blocked: dict[int, Stream] = {}
+        self._handlers: Mapping[int, Callable[[int, int, Any], None]] = {
+            h2.DATA: self._on_data,
+            h2.HEADERS: self._on_headers,
+            h2.PRIORITY: self._on_nothing,
+            h2.RST_STREAM: self._on_rst_stream,
+            h2.SETTINGS: self._on_settings,
+            h2.PUSH_PROMISE: self._on_push_promise,
+            h2.PING: self._on_ping,
+            h2.GOAWAY: self._on_goaway,
+            h2.WINDOW_UPDATE: self._on_window_update,
+            h2.CONTINUATION: self._on_continuation,
+        }
+
+    def start(self) -> None:
+        """Send what opens a connection."""
+        limits = self._limits
+        settings = {
+            Setting.HEADER_TABLE_SIZE: 0,
+            Setting.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+            Setting.MAX_FRAME_SIZE: limits.max_frame_bytes,
+            Setting.MAX_HEADER_LIST_SIZE: limits.max_header_bytes,
+        }
+        if self._accept:
+            settings[Setting.MAX_CONCURRENT_STREAMS] = limits.max_streams
+        else:
+            settings[Setting.ENABLE_PUSH] = 0
+            self.output.append(h2.PREFACE)
+        self.output.append(h2.settings_frame(settings))
+        self.output.append(h2.window_update(0, limits.connection_window_bytes - h2.DEFAULT_WINDOW_BYTES))
+
+    # Receiving
+
+    def receive(self, data: bytes) -> None:
+        """Take what arrived. Raises Http2Error: then `leave` and close."""
+        if self._preface is not None:
+            data = self._read_preface(data)
+        for kind, flags, stream_id, payload in self._frames.feed(data):
+            if self._block is not None and kind != h2.CONTINUATION:
+                raise Http2Error("a header block was interrupted by another frame")
+            handler = self._handlers.get(kind)
+            if handler is not None:
+                handler(flags, stream_id, payload)
+
+    @property
+    def awaits_preface(self) -> bool:
+        return self._preface is not None
+
+    @property
+    def last_peer_stream(self) -> int:
+        """The youngest that the other end has opened."""
+        return self._last_peer_stream
+
+    def calm(self) -> None:
+        """To be called about once a second: what comes slowly, such as a keep-alive's pings, is no nuisance."""
+        self._nuisance = max(0, self._nuisance - 10)
+
+    def end(self) -> None:
+        """The connection is gone: tell every stream."""
+        for stream in tuple(self.streams.values()):
+            self._forget(stream).on_reset()
+
+    def consumed(self, stream: Stream, count: int) -> None:
+        """`count` bytes of what came on the stream need no room any more."""
+        count = min(count, stream.held_bytes)  # what a finished stream held has been returned already
+        stream.held_bytes -= count
+        self._return_to_connection(count)
+        if stream.remote_is_closed:
+            return
+        stream.unreturned += count
+        if stream.unreturned * 2 >= self._limits.stream_window_bytes:
+            self.output.append(h2.window_update(stream.id, stream.unreturned))
+            stream.receive_window += stream.unreturned
+            stream.unreturned = 0
+
+    # Sending
+
+    def open(self, listener: StreamListener) -> Stream:
+        """A new stream of our own; its head is to be sent at once."""
+        stream = self._new_stream(self._next_own_stream)
+        self._next_own_stream += 2
+        stream.listener = listener
+        return stream
+
+    @property
+    def may_open(self) -> bool:
+        return not self.peer_is_leaving and len(self.streams) < self.peer_max_streams and self._next_own_stream < h2.MAX_STREAM_ID
+
+    def send_headers(self, stream: Stream, block: bytes, *, ends: bool = False) -> None:
+        """Send a header block (`http2_headers.encode_fields`), behind what is pending."""
+        if stream.pending:
+            stream.pending.append((block, ends))
+        else:
+            self._write_headers(stream, block, ends=ends)
+
+    def send_data(self, stream: Stream, data: bytes | bytearray | memoryview, *, ends: bool = False) -> None:
+        """Send as much as the peer has room for; the rest follows by itself, and `on_drained` tells when all has gone."""
+        size = len(data)
+        if not stream.pending and size <= self._max_send_frame and size <= stream.send_window and size <= self._send_window:
+            self._write_data(stream, data if isinstance(data, bytes) else memoryview(data), ends=ends)
+            return
+        stream.pending.append((memoryview(data), ends))
+        self._send_pending(stream)
+
+    def reset(self, stream: Stream, code: Code) -> None:
+        """End a stream early; nothing more is told of it."""
+        if stream.id in self.streams:
+            self.output.append(h2.rst_stream(stream.id, code))
+            self._forget(stream)
+
+    def leave(self, code: Code = Code.NO_ERROR, reason: str = "") -> None:
+        """Take no new streams; those under way may end."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            self.output.append(h2.goaway(self._last_peer_stream, code, reason))
+
+    # Frames
+
+    def _read_preface(self, data: bytes) -> bytes:
+        assert self._preface is not None
+        self._preface += data
+        if not h2.PREFACE.startswith(self._preface[: len(h2.PREFACE)]):
+            raise Http2Error("not HTTP/2: the connection preface is missing")
+        if len(self._preface) < len(h2.PREFACE):
+            return b""
+        rest = bytes(self._preface[len(h2.PREFACE) :])
+        self._preface = None
+        return rest
+
+    def _on_data(self, flags: int, stream_id: int, payload: bytes | memoryview) -> None:
+        size = len(payload)
+        self._receive_window -= size
+        if self._receive_window < 0:
+            raise Http2Error("more data than the connection's window holds", Code.FLOW_CONTROL_ERROR)
+        data = h2.without_padding(flags, payload) if flags & h2.PADDED else payload
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._refuse_idle(stream_id)
+            if not size:  # of a large message that was refused, much is on its way
+                self._count_nuisance()
+            self._return_to_connection(size)
+            return
+        stream.receive_window -= size
+        if stream.receive_window < 0:
+            raise Http2Error("more data than the stream's window holds", Code.FLOW_CONTROL_ERROR)
+        if stream.remote_is_closed:
+            raise Http2Error("data after the end of the stream", Code.STREAM_CLOSED)
+        ends = bool(flags & h2.END_STREAM)
+        if not data and not ends:
+            self._count_nuisance()
+        elif self._nuisance:
+            self._nuisance -= 1
+        stream.held_bytes += size
+        if size != len(data):
+            self.consumed(stream, size - len(data))
+        listener = stream.listener
+        self._receive_on(stream, ends)
+        listener.on_data(data, ends=ends)
+
+    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if flags & (h2.PADDED | h2.HAS_PRIORITY):
+            payload = bytes(h2.without_padding(flags, payload, skip=5 if flags & h2.HAS_PRIORITY else 0))
+        if flags & h2.END_HEADERS:
+            self._on_block(flags, stream_id, payload)
+        else:
+            self._block = (flags, stream_id, bytearray(payload))
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if self._block is None or self._block[1] != stream_id:
+            raise Http2Error("a CONTINUATION without its HEADERS")
+        first_flags, _, block = self._block
+        block += payload
+        self._count_nuisance()
+        if len(block) > self._limits.max_header_bytes:  # before it is whole, or it grows without end
+            raise Http2Error("the header block is too large", Code.ENHANCE_YOUR_CALM)
+        if flags & h2.END_HEADERS:
+            self._block = None
+            self._on_block(first_flags, stream_id, bytes(block))
+
+    def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
+        if len(block) > self._limits.max_header_bytes:
+            raise Http2Error("the header block is too large", Code.ENHANCE_YOUR_CALM)
+        fields = self._decoder.decode(block)
+        ends = bool(flags & h2.END_STREAM)
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            stream = self._opened_by_peer(stream_id)
+            if stream is None:
+                return
+        elif stream.remote_is_closed:
+            raise Http2Error("headers after the end of the stream", Code.STREAM_CLOSED)
+        listener = stream.listener
+        self._receive_on(stream, ends)
+        listener.on_headers(fields, ends=ends)
+
+    def _opened_by_peer(self, stream_id: int) -> Stream | None:
+        if self._accept is None:
+            self._refuse_idle(stream_id)
+            return None
+        if stream_id % 2 == 0:
+            raise Http2Error("a client's streams have odd numbers")
+        if stream_id <= self._last_peer_stream:
+            self._count_nuisance()  # trailers of a stream that we have ended
+            return None
+        if self._is_leaving or len(self.streams) >= self._limits.max_streams:
+            if not self._is_leaving:
+                self._last_peer_stream = stream_id
+            self._count_nuisance()
+            self.output.append(h2.rst_stream(stream_id, Code.REFUSED_STREAM))
+            return None
+        self._last_peer_stream = stream_id
+        stream = self._new_stream(stream_id)
+        stream.listener = self._accept(stream)
+        return stream
+
+    def _on_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
+        h2.read_word(payload, "RST_STREAM")
+        self._count_nuisance()
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._refuse_idle(stream_id)
+            return
+        self._forget(stream).on_reset()
+
+    def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._require_connection(stream_id, "SETTINGS")
+        if flags & h2.ACK:
+            if payload:
+                raise Http2Error("an acknowledgement of SETTINGS is empty", Code.FRAME_SIZE_ERROR)
+            self._decoder.forbid_table()
+            return
+        self._count_nuisance()
+        for setting, value in h2.read_settings(payload).items():
+            match setting:
+                case Setting.INITIAL_WINDOW_SIZE:
+                    self._change_windows(value)
+                case Setting.MAX_FRAME_SIZE:
+                    if not h2.DEFAULT_MAX_FRAME_BYTES <= value < 2**24:
+                        raise Http2Error(f"MAX_FRAME_SIZE {value} is out of range")
+                    self._max_send_frame = value
+                case Setting.MAX_CONCURRENT_STREAMS:
+                    self.peer_max_streams = value
+        self.output.append(h2.SETTINGS_ACK)
+        self._send_all_pending()
+
+    def _change_windows(self, value: int) -> None:
+        if value > h2.MAX_WINDOW_BYTES:
+            raise Http2Error(f"INITIAL_WINDOW_SIZE {value} is out of range", Code.FLOW_CONTROL_ERROR)
+        for stream in self.streams.values():
+            stream.send_window += value - self._initial_send_window
+            if stream.send_window > h2.MAX_WINDOW_BYTES:
+                raise Http2Error("a stream's window overflows", Code.FLOW_CONTROL_ERROR)
+        self._initial_send_window = value
+
+    def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._require_connection(stream_id, "PING")
+        if len(payload) != 8:
+            raise Http2Error("a PING frame has 8 bytes", Code.FRAME_SIZE_ERROR)
+        if not flags & h2.ACK:
+            self._count_nuisance()
+            self.output.append(h2.ping_ack(payload))
+
+    def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._require_connection(stream_id, "GOAWAY")
+        if len(payload) < 8:
+            raise Http2Error("a GOAWAY frame has 8 bytes at least", Code.FRAME_SIZE_ERROR)
+        self.peer_is_leaving = True
+        last_stream_id = int.from_bytes(payload[:4], "big") & h2.MAX_STREAM_ID
+        for stream in [each for each in self.streams.values() if self._accept is None and each.id > last_stream_id]:
+            self._forget(stream).on_reset()
+
+    def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
+        increment = h2.read_word(payload, "WINDOW_UPDATE") & h2.MAX_WINDOW_BYTES
+        if increment == 0:
+            raise Http2Error("a WINDOW_UPDATE of 0")
+        if stream_id == 0:
+            self._send_window += increment
+            if self._send_window > h2.MAX_WINDOW_BYTES:
+                raise Http2Error("the connection's window overflows", Code.FLOW_CONTROL_ERROR)
+            before = self._send_window
+            self._send_all_pending()
+            if self._send_window == before:
+                self._count_nuisance()
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._refuse_idle(stream_id)
+            return
+        stream.send_window += increment
+        if stream.send_window > h2.MAX_WINDOW_BYTES:
+            raise Http2Error("the stream's window overflows", Code.FLOW_CONTROL_ERROR)
+        if stream.pending:
+            self._send_pending(stream)
+        else:
+            self._count_nuisance()
+
+    def _on_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
+        raise Http2Error("a PUSH_PROMISE, which was not allowed")
+
+    def _on_nothing(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._count_nuisance()
+
+    # Streams and windows
+
+    def _new_stream(self, stream_id: int) -> Stream:
+        stream = Stream(stream_id, send_window=self._initial_send_window, receive_window=self._limits.stream_window_bytes)
+        self.streams[stream_id] = stream
+        return stream
+
+    def _require_connection(self, stream_id: int, what: str) -> None:
+        if stream_id:
+            raise Http2Error(f"a {what} frame for a stream; it is for the connection")
+
+    def _refuse_idle(self, stream_id: int) -> None:
+        opened = self._last_peer_stream if self._accept else self._next_own_stream - 2
+        if stream_id == 0 or (stream_id > opened and not self._is_leaving):
+            raise Http2Error(f"a frame for stream {stream_id}, which was never opened")
+
+    def _receive_on(self, stream: Stream, ends: bool) -> None:
+        if ends:
+            stream.remote_is_closed = True
+            if stream.local_is_closed:
+                self._finish(stream)
+            elif self._accept is None:
+                self.reset(stream, Code.CANCEL)  # it has been answered: nobody reads the rest of the call
+
+    def _send_on(self, stream: Stream, ends: bool) -> None:
+        if ends:
+            stream.local_is_closed = True
+            if stream.remote_is_closed:
+                self._finish(stream)
+            elif self._accept is not None:
+                self.reset(stream, Code.NO_ERROR)  # the client need not send the rest (RFC 9113, 8.1)
+
+    def _finish(self, stream: Stream) -> None:
+        self.answered += 1
+        self._nuisance = max(0, self._nuisance - 10)
+        self._forget(stream)
+
+    def _forget(self, stream: Stream) -> StreamListener:
+        """Drop a stream and return its listener, which it no longer holds: in a cycle they would keep the message until a collection."""
+        listener, stream.listener = stream.listener, NOBODY
+        if self.streams.pop(stream.id, None) is not None:
+            stream.local_is_closed = stream.remote_is_closed = True
+            stream.pending.clear()
+            self._blocked.pop(stream.id, None)
+            if stream.held_bytes:
+                self._return_to_connection(stream.held_bytes)
+                stream.held_bytes = 0
+        return listener
+
+    def _return_to_connection(self, count: int) -> None:
+        self._unreturned += count
+        has_enough = min(self._receive_window, self._limits.connection_window_bytes // 2)  # streams that wait may hold most of it
+        if self._unreturned and self._unreturned >= has_enough:
+            self.output.append(h2.window_update(0, self._unreturned))
+            self._receive_window += self._unreturned
+            self._unreturned = 0
+
+    def _write_headers(self, stream: Stream, block: bytes, *, ends: bool) -> None:
+        if self._block_prefix:
+            block, self._block_prefix = self._block_prefix + block, b""
+        flags = h2.END_STREAM if ends else 0
+        kind, rest = h2.HEADERS, block
+        while len(rest) > self._max_send_frame:
+            self.output += (h2.frame_head(kind, flags, stream.id, self._max_send_frame), rest[: self._max_send_frame])
+            kind, flags, rest = h2.CONTINUATION, 0, rest[self._max_send_frame :]
+        self.output += (h2.frame_head(kind, flags | h2.END_HEADERS, stream.id, len(rest)), rest)
+        self._send_on(stream, ends)
+
+    def _write_data(self, stream: Stream, data: bytes | memoryview, *, ends: bool) -> None:
+        size = len(data)
+        stream.send_window -= size
+        self._send_window -= size
+        if self._nuisance:
+            self._nuisance -= 1
+        self.output += (h2.frame_head(h2.DATA, h2.END_STREAM if ends else 0, stream.id, size), data)
+        self._send_on(stream, ends)
+
+    def _send_pending(self, stream: Stream) -> None:
+        while stream.pending:
+            data, ends = stream.pending[0]
+            if isinstance(data, bytes):
+                stream.pending.popleft()
+                self._write_headers(stream, data, ends=ends)
+                continue
+            room = max(0, min(self._max_send_frame, stream.send_window, self._send_window))  # a window may be below 0
+            size = min(len(data), room)
+            if size == 0 < len(data):
+                self._blocked[stream.id] = stream
+                return
+            if size == len(data):
+                stream.pending.popleft()
+            else:
+                stream.pending[0] = (data[size:], ends)
+            self._write_data(stream, data[:size], ends=ends and size == len(data))
+        self._blocked.pop(stream.id, None)
+        stream.listener.on_drained()
+
+    def _send_all_pending(self) -> None:
+        for stream in tuple(self._blocked.values()):
+            self._send_pending(stream)
+
+    def _count_nuisance(self) -> None:
+        self._nuisance += 1
+        if self._nuisance > _MAX_NUISANCE and self._accept is not None:  # our servers are trusted
+            raise Http2Error("too many frames that ask for nothing", Code.ENHANCE_YOUR_CALM)

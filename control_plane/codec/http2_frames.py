@@ -1,0 +1,161 @@
+"""HTTP/2 frames as bytes (RFC 9113, sections 4 and 6): splitting what arrives, building what leaves. Knows no streams."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD_BYTES = 9
+DEFAULT_WINDOW_BYTES = 65_535
+DEFAULT_MAX_FRAME_BYTES = 16_384
+MAX_WINDOW_BYTES = 2**31 - 1
+MAX_STREAM_ID = 2**31 - 1
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+
+END_STREAM = ACK = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+HAS_PRIORITY = 0x20
+
+_HEAD = Struct(">IBI")
+"""Length and type together in the first word, then flags, then the stream."""
+_WORD = Struct(">I")
+_SETTING = Struct(">HI")
+_TWO_WORDS = Struct(">II")
+
+
+class Setting(IntEnum):
+    HEADER_TABLE_SIZE = 1
+    ENABLE_PUSH = 2
+    MAX_CONCURRENT_STREAMS = 3
+    INITIAL_WINDOW_SIZE = 4
+    MAX_FRAME_SIZE = 5
+    MAX_HEADER_LIST_SIZE = 6
+
+
+class Code(IntEnum):
+    """Error codes of RST_STREAM and GOAWAY."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+
+
+class Http2Error(ValueError):
+    """The peer broke the protocol: the connection ends with a GOAWAY of `http2_code`."""
+
+    def __init__(self, message: str, http2_code: Code = Code.PROTOCOL_ERROR) -> None:
+        super().__init__(message)
+        self.http2_code = http2_code
+
+
+Frame = tuple[int, int, int, bytes | memoryview]
+"""Type, flags, stream, payload; only a large DATA frame's payload is a view, which saves a copy."""
+
+_LARGE_BYTES = 16 * 1024
+
+
+class FrameReader:
+    """Splits the bytes of one connection into frames."""
+
+    __slots__ = ("_buffer", "_max_frame_bytes", "_wanted")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray()
+        self._wanted = HEAD_BYTES
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that are whole now. Raises Http2Error for one that is longer than was announced."""
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._wanted:
+                return []
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        frames: list[Frame] = []
+        at, end = 0, len(data)
+        while end - at >= HEAD_BYTES:
+            word, flags, stream_id = _HEAD.unpack_from(data, at)
+            length = word >> 8
+            if length > self._max_frame_bytes:
+                raise Http2Error(f"a frame of {length} bytes; at most {self._max_frame_bytes} were announced", Code.FRAME_SIZE_ERROR)
+            stop = at + HEAD_BYTES + length
+            if stop > end:
+                self._wanted = HEAD_BYTES + length
+                break
+            is_large = length > _LARGE_BYTES and word & 0xFF == DATA
+            payload = memoryview(data)[at + HEAD_BYTES : stop] if is_large else data[at + HEAD_BYTES : stop]
+            frames.append((word & 0xFF, flags, stream_id & MAX_STREAM_ID, payload))
+            at = stop
+        else:
+            self._wanted = HEAD_BYTES
+        if at < end:
+            self._buffer += data[at:]
+        return frames
+
+
+def frame_head(kind: int, flags: int, stream_id: int, length: int) -> bytes:
+    return _HEAD.pack(length << 8 | kind, flags, stream_id)
+
+
+def settings_frame(settings: dict[Setting, int]) -> bytes:
+    return frame_head(SETTINGS, 0, 0, 6 * len(settings)) + b"".join(_SETTING.pack(*pair) for pair in settings.items())
+
+
+SETTINGS_ACK = frame_head(SETTINGS, ACK, 0, 0)
+
+
+def ping_ack(payload: bytes) -> bytes:
+    return frame_head(PING, ACK, 0, 8) + payload
+
+
+def goaway(last_stream_id: int, code: Code, reason: str = "") -> bytes:
+    text = reason.encode()[:200]
+    return frame_head(GOAWAY, 0, 0, 8 + len(text)) + _TWO_WORDS.pack(last_stream_id, code) + text
+
+
+def rst_stream(stream_id: int, code: Code) -> bytes:
+    return frame_head(RST_STREAM, 0, stream_id, 4) + _WORD.pack(code)
+
+
+def window_update(stream_id: int, increment: int) -> bytes:
+    return frame_head(WINDOW_UPDATE, 0, stream_id, 4) + _WORD.pack(increment)
+
+
+def read_settings(payload: bytes) -> dict[int, int]:
+    """Value by identifier; of one that comes more than once the last counts. Raises Http2Error."""
+    if len(payload) % 6:
+        raise Http2Error("a SETTINGS frame whose length is not a multiple of six", Code.FRAME_SIZE_ERROR)
+    return dict(_SETTING.iter_unpack(payload))
+
+
+def read_word(payload: bytes, what: str) -> int:
+    """The one number of a RST_STREAM or WINDOW_UPDATE frame. Raises Http2Error."""
+    if len(payload) != 4:
+        raise Http2Error(f"a {what} frame of {len(payload)} bytes instead of 4", Code.FRAME_SIZE_ERROR)
+    word: int = _WORD.unpack(payload)[0]
+    return word
+
+
+def without_padding(flags: int, payload: bytes | memoryview, *, skip: int = 0) -> bytes | memoryview:
+    """A payload without its padding, and without the `skip` bytes of a priority. Raises Http2Error."""
+    padding = 0
+    if flags & PADDED:
+        if not payload:
+            raise Http2Error("a padded frame without its padding's length", Code.FRAME_SIZE_ERROR)
+        padding, payload = payload[0], payload[1:]
+    if padding + skip > len(payload):
+        raise Http2Error("padding longer than the frame")
+    return payload[skip : len(payload) - padding]

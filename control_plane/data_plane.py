@@ -1,0 +1,139 @@
+"""Both doors and what stands behind them, as one process runs them: the only one, or one of several workers.
+
+`app` makes one when there is one process; with more, `worker` makes one in each. Triton's life, the models and the
+admin API are not here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass
+
+from control_plane.adapters.listening import allow_restart
+from control_plane.adapters.open_files import allow_open_files
+from control_plane.adapters.prometheus import RequestCounter
+from control_plane.adapters.tls import GRPC, HTTP, Tls
+from control_plane.adapters.triton import Triton
+from control_plane.api.body_budget import BodyBudget
+from control_plane.api.grpc_connection import GrpcLimits
+from control_plane.api.grpc_server import GrpcServer
+from control_plane.api.http_reading import HttpLimits
+from control_plane.api.http_server import HttpServer
+from control_plane.api.v2_grpc import V2Grpc
+from control_plane.api.v2_http import V2Http, render_error
+from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.request_counts import RequestCounts
+from control_plane.ports import ModelAdministration
+from control_plane.services.inference import InferenceService
+from control_plane.services.servers import Servers
+from control_plane.settings import GatewaySettings
+
+
+@dataclass(frozen=True, slots=True)
+class DataSockets:
+    """What the doors listen on: bound sockets; the Unix ones listen already."""
+
+    http: socket.socket
+    grpc: socket.socket
+    http_unix: socket.socket | None = None
+    grpc_unix: socket.socket | None = None
+
+
+class DataPlane:
+    """The doors of one process, wired."""
+
+    def __init__(
+        self, gateway: GatewaySettings, sockets: DataSockets, tls: Tls | None, *, models: ModelAdministration, servers: Servers
+    ) -> None:
+        """`gateway` with this process's share of what is limited for all together."""
+        # Both doors count up to the limit, and each request in flight has a connection to Triton.
+        allow_open_files(2 * gateway.max_connections + gateway.max_upstream_connections)
+        self._sockets = sockets
+        self._tls = tls
+        self._counter = RequestCounter()
+        self._inference = InferenceService(
+            servers=servers,
+            recorder=self._counter,
+            default_timeout_s=gateway.request_timeout_s,
+            allow_shared_memory=gateway.allow_shared_memory,
+        )
+        budget = BodyBudget(gateway.max_buffered_bytes)
+        self._http = self._http_door(gateway, budget, models, servers)
+        self._grpc = self._grpc_door(gateway, budget, models, servers)
+
+    async def listen(self, tasks: asyncio.TaskGroup) -> None:
+        """Open the doors; their connections' tasks belong to `tasks`."""
+        sockets, tls = self._sockets, self._tls
+        await self._http.listen(tasks, allow_restart(sockets.http), tls.context(HTTP) if tls else None)
+        await self._grpc.listen(tasks, allow_restart(sockets.grpc), tls.context(GRPC) if tls else None)
+        if sockets.http_unix is not None:
+            await self._http.listen(tasks, sockets.http_unix)
+        if sockets.grpc_unix is not None:
+            await self._grpc.listen(tasks, sockets.grpc_unix)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept no more, and let requests in flight finish for `timeout_s` at most."""
+        await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s))
+
+    def counts(self) -> RequestCounts:
+        return self._counter.counts(in_flight=self._inference.in_flight)
+
+    def _http_door(self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers) -> HttpServer:
+        application = V2Http(
+            inference=self._inference,
+            servers=servers,
+            models=models,
+            budget=budget,
+            max_body_bytes=gateway.max_body_bytes,
+            read_timeout_s=gateway.request_timeout_s,
+            allow_shared_memory=gateway.allow_shared_memory,
+        )
+        return HttpServer(application.answer, render_error, http_limits(gateway), admit=application.admit, budget=budget)
+
+    def _grpc_door(self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers) -> GrpcServer:
+        application = V2Grpc(
+            inference=self._inference,
+            servers=servers,
+            models=models,
+            max_message_bytes=gateway.max_body_bytes,
+            read_timeout_s=gateway.request_timeout_s,
+            allow_shared_memory=gateway.allow_shared_memory,
+        )
+        return GrpcServer(application, _grpc_limits(gateway), budget)
+
+
+def http_limits(gateway: GatewaySettings) -> HttpLimits:
+    """What an HTTP server holds its clients to."""
+    return HttpLimits(
+        max_body_bytes=gateway.max_body_bytes,
+        max_header_bytes=gateway.max_header_bytes,
+        max_connections=gateway.max_connections,
+        header_timeout_s=gateway.header_timeout_s,
+        body_timeout_s=gateway.body_timeout_s,
+        idle_timeout_s=gateway.idle_timeout_s,
+    )
+
+
+def _grpc_limits(gateway: GatewaySettings) -> GrpcLimits:
+    return GrpcLimits(
+        max_message_bytes=gateway.max_body_bytes,
+        max_connections=gateway.max_connections,
+        max_header_bytes=gateway.max_header_bytes,
+        header_timeout_s=gateway.header_timeout_s,
+        body_timeout_s=gateway.body_timeout_s,
+        idle_timeout_s=gateway.idle_timeout_s,
+    )
+
+
+def connect(gateway: GatewaySettings, endpoints: TritonEndpoints) -> Triton:
+    """One process's connections to Triton."""
+    return Triton(endpoints, max_connections=gateway.max_upstream_connections)
+
+
+def share_of(gateway: GatewaySettings, workers: int) -> GatewaySettings:
+    """One worker's part of what is limited for all workers together."""
+    shared = ("max_connections", "max_upstream_connections")
+    parts: dict[str, int] = {name: max(1, getattr(gateway, name) // workers) for name in shared}
+    parts["max_buffered_bytes"] = max(gateway.max_body_bytes, gateway.max_buffered_bytes // workers)
+    return gateway.model_copy(update=parts)

@@ -1,0 +1,197 @@
+"""Keeps the worker processes running, tells them what changes, does what they ask for, and sums what they count.
+
+The parent's side of `--workers N`; a worker's own is `worker.py`. Triton, the models and the admin API stay with the parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from control_plane.codec.worker_message import (
+    CannotBegin,
+    Changed,
+    Counted,
+    Drain,
+    FromWorker,
+    Listen,
+    Listening,
+    LoadModel,
+    ReloadTls,
+    ToWorker,
+    UnloadModel,
+    UpstreamDown,
+    UpstreamUp,
+)
+from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, StartupError
+from control_plane.domain.model import ModelOverride
+from control_plane.domain.request_counts import RequestCounts, total
+from control_plane.policy.restart import RestartLimits, count_failures, restart_delay_s
+from control_plane.ports import ModelAdministration, Upstream, WorkerLauncher, WorkerProcess
+
+_log = logging.getLogger(__name__)
+
+_START_ATTEMPTS = 3
+_END_GRACE_S = 1.0
+"""For a worker to end after its drain, before it is killed."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: WorkerProcess
+    counts: RequestCounts = field(default_factory=RequestCounts)
+    is_listening: bool = False
+
+
+class Workers:
+    """All workers over all their lives; `services.servers.Follower`."""
+
+    def __init__(self, *, count: int, launcher: WorkerLauncher, limits: RestartLimits | None = None) -> None:
+        self._count = count
+        self._launcher = launcher
+        self._limits = limits or RestartLimits()
+        self._live: dict[int, _Worker] = {}
+        self._retired = RequestCounts()
+        self._upstream_state: UpstreamUp | UpstreamDown = UpstreamDown("Triton is starting")
+        self._is_open = False
+        self._has_opened = False
+        self._is_stopping = False
+        self._changed = asyncio.Event()
+
+    @property
+    def listening(self) -> int:
+        """How many answer their ports now."""
+        return sum(worker.is_listening for worker in self._live.values())
+
+    def counts(self) -> RequestCounts:
+        """The sum over all lives; of the living, as of their last message, which is a second old at most.
+
+        A worker that is killed takes with it what it has counted since that message.
+        """
+        return total([self._retired, *(worker.counts for worker in self._live.values())])
+
+    async def run(self, models: ModelAdministration) -> None:
+        """Keep them running until `drain` has ended them; cancelling kills them.
+
+        Raises:
+            StartupError: they cannot work as they are set; once all have listened, they are restarted for ever.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(self._count):
+                tasks.create_task(self._keep(number, models), name=f"worker-{number}")
+
+    async def open(self) -> None:
+        """Let them listen; return when all do."""
+        self._is_open = True
+        self._tell(Listen())
+        while self.listening < self._count:
+            self._changed.clear()
+            await self._changed.wait()
+        self._has_opened = True
+
+    async def drain(self, timeout_s: float) -> None:
+        """Let requests in flight finish for `timeout_s` at most, in all of them; return when all have ended."""
+        self._is_stopping = True
+        self._tell(Drain(timeout_s))
+        try:
+            async with asyncio.timeout(timeout_s + _END_GRACE_S):
+                while self._live:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            _log.warning("%d workers did not end in time and are killed", len(self._live))
+            for worker in self._live.values():
+                worker.process.kill()
+
+    def reload_tls(self) -> None:
+        self._tell(ReloadTls())
+
+    def up(self, upstream: Upstream) -> None:
+        self._tell_upstream(UpstreamUp(upstream.endpoints))
+
+    def down(self, reason: str) -> None:
+        self._tell_upstream(UpstreamDown(reason))
+
+    def _tell_upstream(self, state: UpstreamUp | UpstreamDown) -> None:
+        self._upstream_state = state
+        self._tell(state)
+
+    def _tell(self, message: ToWorker) -> None:
+        for worker in self._live.values():
+            worker.process.send(message)
+
+    async def _keep(self, number: int, models: ModelAdministration) -> None:
+        now_s = asyncio.get_running_loop().time
+        failures = 0
+        while True:
+            started_s = now_s()
+            reason = await self._live_once(number, models)
+            if self._is_stopping:
+                return
+            failures = count_failures(failures, life_s=now_s() - started_s, limits=self._limits)
+            if not self._has_opened and failures >= _START_ATTEMPTS:
+                raise StartupError(f"worker {number} does not start: {reason}")
+            delay_s = restart_delay_s(failures, limits=self._limits)
+            _log.error("worker %d is restarted in %.1f s: %s", number, delay_s, reason)
+            await asyncio.sleep(delay_s)
+
+    async def _live_once(self, number: int, models: ModelAdministration) -> str:
+        process = await self._launcher.start(number)
+        worker = self._live[number] = _Worker(process)
+        try:
+            process.send(self._upstream_state)
+            if self._is_open:
+                process.send(Listen())
+            if self._is_stopping:
+                process.send(Drain(0))
+            async with asyncio.TaskGroup() as tasks:
+                while (message := await process.receive()) is not None:
+                    self._take(number, worker, message, _Asked(tasks, models))
+            return await process.wait()
+        finally:
+            process.kill()
+            del self._live[number]
+            self._retired = total([self._retired, worker.counts.retired()])
+            self._changed.set()
+
+    def _take(self, number: int, worker: _Worker, message: FromWorker, asked: _Asked) -> None:
+        match message:
+            case Counted(counts):
+                worker.counts = counts
+            case Listening():
+                worker.is_listening = True
+                self._changed.set()
+            case CannotBegin(reason):
+                if not self._has_opened:
+                    raise StartupError(reason)
+                _log.error("worker %d: %s", number, reason)
+            case LoadModel() | UnloadModel():
+                asked.tasks.create_task(_change(worker.process, message, asked.models), name=f"asked-by-worker-{number}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a worker's request for a change needs."""
+
+    tasks: asyncio.TaskGroup
+    models: ModelAdministration
+
+
+async def _change(worker: WorkerProcess, message: LoadModel | UnloadModel, models: ModelAdministration) -> None:
+    try:
+        if isinstance(message, LoadModel):
+            await models.load(message.name, _override_of(message))
+        else:
+            await models.unload(message.name, unload_dependents=message.unload_dependents)
+    except ControlPlaneError as exc:
+        code = exc.upstream_code if isinstance(exc, ModelLoadFailed) else 0
+        worker.send(Changed(message.number, exc.code.value, str(exc), code))
+    else:
+        worker.send(Changed(message.number))
+
+
+def _override_of(message: LoadModel) -> ModelOverride | None:
+    if message.config is None and message.files is None:
+        return None
+    return ModelOverride(message.config, message.files or {})

@@ -1,0 +1,183 @@
+"""One worker process of `tidegate serve --workers N`: both doors, and a link to the parent, which has all the rest.
+
+    python -m control_plane.worker LINK_DESCRIPTOR PARENT_PID
+
+It lives no longer than its parent: the kernel kills it when the parent ends, and the end of the link ends it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+import uvloop
+
+from control_plane.adapters.cpu_affinity import pin_worker
+from control_plane.adapters.listening import bind_shared_tcp
+from control_plane.adapters.logs import configure_logging
+from control_plane.adapters.tls import Tls, make_tls
+from control_plane.adapters.triton import Triton
+from control_plane.adapters.worker_link import WorkerLink
+from control_plane.codec.worker_message import (
+    Begin,
+    CannotBegin,
+    Changed,
+    Counted,
+    Drain,
+    Listen,
+    Listening,
+    ReloadTls,
+    UpstreamDown,
+    UpstreamUp,
+)
+from control_plane.data_plane import DataPlane, DataSockets, connect, share_of
+from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.errors import StartupError
+from control_plane.services.remote_models import RemoteModels
+from control_plane.services.servers import Servers
+from control_plane.settings import GatewaySettings, Settings, from_plain
+
+_COUNT_EVERY_S = 1.0
+_CLOSE_TIMEOUT_S = 1.0
+_PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """The process from its first message to its last."""
+
+    def __init__(self, begin: Begin, settings: Settings, link: WorkerLink) -> None:
+        """Wire everything and bind the ports. Raises StartupError."""
+        self._link = link
+        self._gateway = share_of(settings.gateway, settings.process.workers)
+        self._must_end = asyncio.Event()
+        self._drain_timeout_s = 0.0
+        self._servers = Servers()
+        self._upstream: Triton | None = None
+        self._models = RemoteModels(link.send)
+        self._tls: Tls | None = make_tls(settings.tls)
+        self._data_plane = DataPlane(
+            self._gateway, _sockets(begin, settings.gateway), self._tls, models=self._models, servers=self._servers
+        )
+
+    async def run(self) -> None:
+        """Serve until the parent says `Drain`, SIGTERM comes, or the link ends."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end_within, self._gateway.drain_timeout_s)
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(self._follow(tasks), name="link"), tasks.create_task(self._tell_counts(), name="counts")]
+            if self._tls is not None:
+                background.append(tasks.create_task(self._tls.watch(), name="tls-files"))
+            await self._must_end.wait()
+            await self._data_plane.drain(self._drain_timeout_s)
+            for task in background:
+                task.cancel()
+        await self._end()
+
+    def _end_within(self, timeout_s: float) -> None:
+        self._drain_timeout_s = timeout_s
+        self._must_end.set()
+
+    async def _follow(self, tasks: asyncio.TaskGroup) -> None:
+        """Do what the parent says, also while requests in flight finish; without a parent there is nothing to wait for."""
+        while (message := await self._link.receive()) is not None:
+            match message:
+                case UpstreamUp(endpoints):
+                    await self._connect(endpoints)
+                case UpstreamDown(reason):
+                    await self._disconnect(reason)
+                case Listen():
+                    await self._data_plane.listen(tasks)
+                    self._link.send(Listening())
+                case Changed():
+                    self._models.answered(message)
+                case ReloadTls() if self._tls is not None:
+                    self._tls.reload()
+                case Drain(timeout_s):
+                    self._end_within(timeout_s)
+        self._end_within(0.0)
+
+    async def _connect(self, endpoints: TritonEndpoints) -> None:
+        await self._disconnect("Triton is being restarted")
+        self._upstream = connect(self._gateway, endpoints)
+        self._servers.up(self._upstream)
+
+    async def _disconnect(self, reason: str) -> None:
+        self._servers.down(reason)
+        if self._upstream is not None:
+            upstream, self._upstream = self._upstream, None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await upstream.close()
+
+    async def _tell_counts(self) -> None:
+        while True:
+            await asyncio.sleep(_COUNT_EVERY_S)
+            self._link.send(Counted(self._data_plane.counts()))
+
+    async def _end(self) -> None:
+        await self._disconnect("the gateway is stopping")
+        self._link.send(Counted(self._data_plane.counts()))
+        await self._link.flush()
+        self._link.close()
+
+
+async def _serve(end: socket.socket) -> int:
+    link = await WorkerLink.over(end)
+    begin = await link.receive()
+    if not isinstance(begin, Begin):  # the parent has ended in the meantime
+        return 1
+    settings = from_plain(begin.settings)
+    process = settings.process
+    configure_logging(process.log_format)
+    pin_worker(process.gateway_cpus, begin.worker, process.workers)
+    try:
+        worker = Worker(begin, settings, link)
+    except StartupError as exc:
+        link.send(CannotBegin(str(exc)))
+        await link.flush()
+        return 1
+    await worker.run()
+    return 0
+
+
+def _sockets(begin: Begin, gateway: GatewaySettings) -> DataSockets:
+    return DataSockets(
+        http=bind_shared_tcp(gateway.host, gateway.http_port, setting="--http-port"),
+        grpc=bind_shared_tcp(gateway.host, gateway.grpc_port, setting="--grpc-port"),
+        http_unix=_inherited(begin.http_socket_fd),
+        grpc_unix=_inherited(begin.grpc_socket_fd),
+    )
+
+
+def _inherited(descriptor: int | None) -> socket.socket | None:
+    if descriptor is None:
+        return None
+    inherited = socket.socket(fileno=descriptor)
+    inherited.setblocking(False)
+    return inherited
+
+
+def _die_with(parent: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl failed")
+    if os.getppid() != parent:  # it ended before this could be asked for
+        sys.exit(1)
+
+
+def main() -> None:
+    """Run the worker that `adapters/worker_process` starts."""
+    descriptor, parent = map(int, sys.argv[1:])
+    _die_with(parent)
+    end = socket.socket(fileno=descriptor)
+    end.setblocking(False)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(_serve(end)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Several worker processes on one port: scaling out changes nothing that clients or dashboards see."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+from tests.e2e import raw_http
+from tests.e2e import tidegate as servers
+from tests.e2e.conftest import MODELS, Start
+from tests.e2e.tidegate import Tidegate, descendants, living, run_cli, wait_for
+
+ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
+WORKERS = 2
+FLAGS = ("--workers", str(WORKERS), "--model-repository", str(MODELS))
+LOADED = ("--load", "echo", "--load", "slow")
+
+
+@pytest.fixture(scope="module")
+def scaled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+    folder = tmp_path_factory.mktemp("scaled")
+    running = servers.start(folder, *FLAGS, *LOADED, "--http-socket", str(folder / "http.sock"))
+    yield running
+    below = descendants(running.process.pid)
+    assert running.stop() == 0, running.said()
+    assert not living(below), "processes outlived tidegate"
+    assert not (folder / "http.sock").exists()
+
+
+def workers_of(tidegate: Tidegate) -> list[int]:
+    return [pid for pid in living(descendants(tidegate.process.pid)) if b"control_plane.worker" in command_line(pid)]
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def sample(tidegate: Tidegate, name: str) -> int:
+    """The sum of a metric's samples."""
+    with urllib.request.urlopen(tidegate.endpoints["metrics"], timeout=10) as page:
+        return sum(int(float(value)) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page.read().decode(), re.MULTILINE))
+
+
+def ask(tidegate: Tidegate) -> int:
+    """One request on a connection of its own, which the kernel gives to any worker."""
+    return raw_http.status(raw_http.infer(tidegate.port("http"), "echo", ECHO))
+
+
+def answered(tidegate: Tidegate) -> int:
+    return sample(tidegate, "tidegate_requests_total")
+
+
+def test_both_doors_and_unmodified_clients(scaled: Tidegate) -> None:
+    for client in (
+        tritonclient.http.InferenceServerClient(scaled.address("http")),
+        tritonclient.grpc.InferenceServerClient(scaled.address("grpc")),
+    ):
+        with client:
+            assert client.is_server_ready()
+            assert client.is_model_ready("echo")
+
+
+def test_metrics_are_the_sum_over_all_of_them(scaled: Tidegate) -> None:
+    before = answered(scaled)
+    assert [ask(scaled) for _ in range(40)] == [200] * 40
+    wait_for(lambda: answered(scaled) == before + 40, timeout_s=5, what="every request on the page")
+    assert sample(scaled, "tidegate_request_duration_seconds_count") == before + 40
+    assert sample(scaled, "tidegate_workers") == WORKERS
+
+
+def test_models_are_loaded_through_any_of_them(scaled: Tidegate) -> None:
+    for _ in range(8):  # connections of their own
+        for what in ("unload", "load"):
+            answer = raw_http.exchange(scaled.port("http"), "POST", f"/v2/repository/models/echo/{what}")
+            assert raw_http.status(answer) == 200, answer
+    assert ask(scaled) == 200
+    answer = raw_http.exchange(scaled.port("http"), "POST", "/v2/repository/models/broken/load")
+    assert raw_http.status(answer) == 400
+    assert "broken on purpose" in raw_http.error(answer)
+
+
+def test_a_worker_that_is_killed_costs_only_what_it_had_under_way(scaled: Tidegate) -> None:
+    before = answered(scaled)
+    victim = workers_of(scaled)[0]
+    statuses: list[int] = []
+    asked = 0
+    for number in range(60):
+        if number == 20:
+            os.kill(victim, signal.SIGKILL)
+        asked += 1
+        with contextlib.suppress(OSError, AssertionError, ValueError):  # it was this worker's
+            statuses.append(ask(scaled))
+    assert set(statuses) == {200}
+    assert len(statuses) >= asked - 2
+    wait_for(lambda: len(workers_of(scaled)) == WORKERS and sample(scaled, "tidegate_workers") == WORKERS, what="the new worker")
+    assert victim not in workers_of(scaled)
+    wait_for(lambda: answered(scaled) >= before + len(statuses) - 20, timeout_s=5, what="metrics that do not fall")
+
+
+def test_metrics_never_fall_when_a_worker_ends(scaled: Tidegate) -> None:
+    for _ in range(20):
+        ask(scaled)
+    time.sleep(1.5)  # the workers tell every second
+    before = answered(scaled)
+    for pid in workers_of(scaled):
+        os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: sample(scaled, "tidegate_workers") < WORKERS, what="a worker's end")
+    assert answered(scaled) >= before
+    wait_for(lambda: sample(scaled, "tidegate_workers") == WORKERS, what="new workers")
+    assert answered(scaled) >= before
+    assert ask(scaled) == 200
+
+
+def test_a_worker_that_is_told_to_end_finishes_what_it_has(scaled: Tidegate) -> None:
+    body = json.dumps({"inputs": [{"name": "SECONDS", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]}).encode()
+    with socket.create_connection(("127.0.0.1", scaled.port("http")), timeout=10) as connection:
+        connection.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        time.sleep(0.3)
+        for pid in workers_of(scaled):
+            os.kill(pid, signal.SIGTERM)
+        assert raw_http.status(raw_http.read_answer(connection)) == 200
+    wait_for(lambda: sample(scaled, "tidegate_workers") == WORKERS, what="new workers")
+
+
+def test_they_share_one_unix_socket(scaled: Tidegate) -> None:
+    path = scaled.endpoints["http_socket"].removeprefix("unix:")
+
+    async def live() -> bytes:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def many() -> list[bytes]:
+        return await asyncio.gather(*(live() for _ in range(32)))
+
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in asyncio.run(many()))
+
+
+def test_the_port_is_not_shared_with_another_tidegate(scaled: Tidegate, tmp_path: Path) -> None:
+    ports = [part for door in ("grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
+    done = run_cli("serve", "--state-dir", str(tmp_path), "--workers", "2", "--http-port", str(scaled.port("http")), *ports)
+    assert done.returncode == 1
+    assert f"port {scaled.port('http')} on 127.0.0.1 is taken" in done.stderr
+
+
+def test_they_attach_to_a_triton_that_somebody_else_runs(start: Start, tmp_path: Path, scaled: Tidegate) -> None:
+    http, grpc = (scaled.triton_port(name) for name in ("HTTPService", "GRPCInferenceService"))
+    attached = start(tmp_path, "--triton-url", f"http://127.0.0.1:{http}?grpc_port={grpc}", "--workers", str(WORKERS))
+    assert [ask(attached) for _ in range(8)] == [200] * 8
+    assert attached.stop() == 0
+    assert ask(scaled) == 200
+
+
+def test_a_parent_that_is_killed_leaves_nothing(start: Start, tmp_path: Path) -> None:
+    running = start(tmp_path, *FLAGS, "--load", "echo", "--http-socket", str(tmp_path / "http.sock"))
+    below = descendants(running.process.pid)
+    assert len(workers_of(running)) == WORKERS
+    running.process.kill()
+    running.process.wait(timeout=5)
+    wait_for(lambda: not living(below), what="the end of the workers and of Triton")
+    again = start(tmp_path, *FLAGS, "--load", "echo", "--http-socket", str(tmp_path / "http.sock"))  # over the socket it has left
+    assert ask(again) == 200
+    assert again.stop() == 0
+
+
+def test_triton_that_dies_comes_back_for_all_of_them(start: Start, tmp_path: Path) -> None:
+    running = start(tmp_path, *FLAGS, "--load", "echo")
+    triton = next(pid for pid in living(descendants(running.process.pid)) if b"bin/tritonserver" in command_line(pid).partition(b"\0")[0])
+    os.kill(triton, signal.SIGKILL)
+    wait_for(lambda: ask(running) == 503, timeout_s=5, what="a clear 503")
+    wait_for(lambda: [ask(running) for _ in range(16)] == [200] * 16, timeout_s=30, what="the restart")
+    assert running.stop() == 0
+
+
+def test_each_keeps_to_its_cpu_and_triton_to_its_own(start: Start, tmp_path: Path) -> None:
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    running = start(tmp_path, *FLAGS, "--load", "echo", "--gateway-cpus", f"{first},{second}", "--triton-cpus", str(second))
+    assert sorted(tuple(os.sched_getaffinity(pid)) for pid in workers_of(running)) == [(first,), (second,)]
+    names = (b"bin/tritonserver", b"triton_python_backend_stub")
+    tritons = [pid for pid in living(descendants(running.process.pid)) if any(name in command_line(pid) for name in names)]
+    assert {tuple(os.sched_getaffinity(pid)) for pid in tritons} == {(second,)}
+    assert len(tritons) >= 2
+    assert running.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param(["--gateway-cpus", "4095"], "--gateway-cpus: CPU 4095 cannot be used here", id="no such CPU"),
+        pytest.param(["--triton-cpus", "x"], "TIDEGATE_TRITON_CPUS", id="no CPU at all"),
+        pytest.param(["--workers", "0"], "TIDEGATE_WORKERS", id="no workers"),
+    ],
+)
+def test_a_start_that_cannot_work_says_why(tmp_path: Path, arguments: list[str], says: str) -> None:
+    ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
+    done = run_cli("serve", "--state-dir", str(tmp_path), *ports, *arguments)
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

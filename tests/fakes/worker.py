@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from control_plane.codec.worker_message import FromWorker, ToWorker
+from control_plane.domain.errors import ControlPlaneError
+from control_plane.domain.model import ModelOverride
+
+MessageT = TypeVar("MessageT")
+
+
+@dataclass
+class FakeWorker:
+    """`ports.WorkerProcess`: the test says what it sends and when it ends."""
+
+    number: int
+    told: list[ToWorker] = field(default_factory=list)
+    is_killed: bool = False
+    _says: asyncio.Queue[FromWorker | None] = field(default_factory=asyncio.Queue)
+
+    def send(self, message: ToWorker) -> None:
+        self.told.append(message)
+
+    async def receive(self) -> FromWorker | None:
+        return await self._says.get()
+
+    async def wait(self) -> str:
+        return "it was killed by signal 9" if self.is_killed else "it ended"
+
+    def kill(self) -> None:
+        self.is_killed = True
+        self.end()
+
+    def say(self, message: FromWorker) -> None:
+        self._says.put_nowait(message)
+
+    def end(self) -> None:
+        self._says.put_nowait(None)
+
+    def told_of(self, kind: type[MessageT]) -> list[MessageT]:
+        return [message for message in self.told if isinstance(message, kind)]
+
+
+@dataclass
+class FakeWorkers:
+    """`ports.WorkerLauncher`."""
+
+    started: list[FakeWorker] = field(default_factory=list)
+
+    async def start(self, number: int) -> FakeWorker:
+        self.started.append(FakeWorker(number))
+        return self.started[-1]
+
+
+@dataclass
+class FakeModels:
+    """`ports.ModelAdministration`; `failures` by model."""
+
+    asked: list[tuple[object, ...]] = field(default_factory=list)
+    failures: dict[str, ControlPlaneError] = field(default_factory=dict)
+
+    async def load(self, name: str, override: ModelOverride | None = None) -> None:
+        self._ask("load", name, override)
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        self._ask("unload", name, unload_dependents)
+
+    def _ask(self, what: str, name: str, how: object) -> None:
+        self.asked.append((what, name, how))
+        if name in self.failures:
+            raise self.failures[name]

@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from control_plane.codec.worker_message import (
+    CannotBegin,
+    Changed,
+    Counted,
+    Drain,
+    Listen,
+    Listening,
+    LoadModel,
+    ReloadTls,
+    UnloadModel,
+    UpstreamDown,
+    UpstreamUp,
+)
+from control_plane.domain.errors import ModelLoadFailed, ModelNotFound, StartupError
+from control_plane.domain.inference import Door, Outcome
+from control_plane.domain.model import ModelOverride
+from control_plane.domain.request_counts import Ended, RequestCounts
+from control_plane.policy.restart import RestartLimits
+from control_plane.services.workers import Workers
+from tests.aio import run_in_virtual_time, settle
+from tests.fakes import FakeModels, FakeUpstream, FakeWorker, FakeWorkers
+
+LIMITS = RestartLimits(first_delay_s=1.0, max_delay_s=8.0, settled_after_s=60.0)
+
+
+class Bench:
+    def __init__(self, count: int) -> None:
+        self.launcher, self.models = FakeWorkers(), FakeModels()
+        self.workers = Workers(count=count, launcher=self.launcher, limits=LIMITS)
+
+    @property
+    def started(self) -> list[FakeWorker]:
+        return self.launcher.started
+
+
+@asynccontextmanager
+async def running(count: int = 2) -> AsyncIterator[Bench]:
+    """Started, and not yet open."""
+    bench = Bench(count)
+    async with asyncio.TaskGroup() as tasks:
+        keeping = tasks.create_task(bench.workers.run(bench.models))
+        await settle()
+        yield bench
+        keeping.cancel()
+
+
+@asynccontextmanager
+async def opened(count: int = 2) -> AsyncIterator[Bench]:
+    async with running(count) as bench, asyncio.TaskGroup() as tasks:
+        opening = tasks.create_task(bench.workers.open())
+        await settle()
+        for worker in bench.started:
+            worker.say(Listening())
+        await opening
+        yield bench
+
+
+def counted(count: int, *, in_flight: int = 0) -> RequestCounts:
+    return RequestCounts((Ended("a", Door.HTTP, Outcome.ANSWERED, count),), (), in_flight)
+
+
+def requests(bench: Bench) -> int:
+    return sum(each.count for each in bench.workers.counts().ended)
+
+
+class TestOpening:
+    def test_each_number_is_started_once_and_listens_when_told(self) -> None:
+        async def main() -> None:
+            async with running(3) as bench:
+                assert [worker.number for worker in bench.started] == [0, 1, 2]
+                assert not any(worker.told_of(Listen) for worker in bench.started)
+                async with asyncio.TaskGroup() as tasks:
+                    opening = tasks.create_task(bench.workers.open())
+                    await settle()
+                    assert all(worker.told_of(Listen) for worker in bench.started)
+                    bench.started[0].say(Listening())
+                    bench.started[2].say(Listening())
+                    await settle()
+                    assert (opening.done(), bench.workers.listening) == (False, 2)
+                    bench.started[1].say(Listening())
+                assert bench.workers.listening == 3
+
+        run_in_virtual_time(main())
+
+    def test_one_that_cannot_work_as_it_is_set_ends_the_start_and_all_of_them(self) -> None:
+        async def main() -> None:
+            bench = Bench(2)
+
+            async def start() -> None:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(bench.workers.run(bench.models))
+                    await settle()
+                    bench.started[1].say(CannotBegin("the port is taken"))
+
+            with pytest.raises(ExceptionGroup) as caught:
+                await start()
+            assert caught.group_contains(StartupError, match="the port is taken")
+            assert all(worker.is_killed for worker in bench.started)
+
+        run_in_virtual_time(main())
+
+    def test_one_that_never_comes_up_ends_the_start_after_some_attempts(self) -> None:
+        async def main() -> None:
+            bench = Bench(1)
+
+            async def start() -> None:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(bench.workers.run(bench.models))
+                    for lives in (1, 2, 3):
+                        while len(bench.started) < lives:
+                            await asyncio.sleep(0.5)
+                        bench.started[-1].end()
+
+            with pytest.raises(ExceptionGroup) as caught:
+                await start()
+            assert caught.group_contains(StartupError, match="worker 0 does not start: it ended")
+
+        run_in_virtual_time(main())
+
+
+class TestRestart:
+    def test_one_that_dies_comes_back_knowing_all_that_the_others_know(self) -> None:
+        async def main() -> None:
+            async with opened() as bench:
+                upstream = FakeUpstream()
+                bench.workers.up(upstream)
+                bench.started[0].end()
+                await settle()
+                assert (bench.workers.listening, len(bench.started)) == (1, 2)
+                await asyncio.sleep(1.5)
+                again = bench.started[2]
+                assert again.number == 0
+                assert again.told == [UpstreamUp(upstream.endpoints), Listen()]
+                again.say(Listening())
+                await settle()
+                assert bench.workers.listening == 2
+
+        run_in_virtual_time(main())
+
+    def test_after_the_start_it_is_tried_for_ever_with_a_growing_delay(self) -> None:
+        async def main() -> None:
+            async with opened(1) as bench:
+                started_s = []
+                for lives in range(1, 8):
+                    while len(bench.started) < lives:
+                        await asyncio.sleep(0.1)
+                    started_s.append(asyncio.get_running_loop().time())
+                    bench.started[-1].say(CannotBegin("for now"))
+                    bench.started[-1].end()
+                delays_s = [after - before for before, after in itertools.pairwise(started_s)]
+                assert delays_s == pytest.approx([1, 2, 4, 8, 8, 8], abs=0.3)
+
+        run_in_virtual_time(main())
+
+    def test_all_are_told_of_changes(self) -> None:
+        async def main() -> None:
+            async with opened() as bench:
+                bench.workers.down("Triton has ended")
+                bench.workers.reload_tls()
+                for worker in bench.started:
+                    assert worker.told[-2:] == [UpstreamDown("Triton has ended"), ReloadTls()]
+
+        run_in_virtual_time(main())
+
+
+class TestCounts:
+    def test_are_the_sum_of_the_latest_of_each(self) -> None:
+        async def main() -> None:
+            async with opened() as bench:
+                for worker, count in ((0, 1), (1, 10), (0, 5)):
+                    bench.started[worker].say(Counted(counted(count, in_flight=2)))
+                await settle()
+                assert (requests(bench), bench.workers.counts().in_flight) == (15, 4)
+
+        run_in_virtual_time(main())
+
+    def test_never_fall_when_a_worker_dies_and_starts_from_nothing(self) -> None:
+        async def main() -> None:
+            async with opened(1) as bench:
+                bench.started[0].say(Counted(counted(7, in_flight=3)))
+                await settle()
+                bench.started[0].kill()
+                await settle()
+                assert (requests(bench), bench.workers.counts().in_flight) == (7, 0)
+                await asyncio.sleep(1.5)
+                bench.started[1].say(Counted(counted(2, in_flight=1)))
+                await settle()
+                assert (requests(bench), bench.workers.counts().in_flight) == (9, 1)
+
+        run_in_virtual_time(main())
+
+    def test_the_last_ones_of_a_worker_that_ends_are_kept(self) -> None:
+        async def main() -> None:
+            async with opened(1) as bench:
+                bench.started[0].say(Counted(counted(7)))
+                bench.started[0].end()
+                await settle()
+                assert requests(bench) == 7
+
+        run_in_virtual_time(main())
+
+
+class TestChanges:
+    def test_are_done_by_the_parent_and_told_to_the_one_who_asked(self) -> None:
+        async def main() -> None:
+            async with opened() as bench:
+                asking, other = bench.started
+                asking.say(LoadModel(1, "a"))
+                asking.say(LoadModel(2, "b", "{}", {"file:1/x": b"y"}))
+                asking.say(UnloadModel(3, "c", True))
+                await settle()
+                override = ModelOverride("{}", {"file:1/x": b"y"})
+                assert bench.models.asked == [("load", "a", None), ("load", "b", override), ("unload", "c", True)]
+                assert asking.told_of(Changed) == [Changed(1), Changed(2), Changed(3)]
+                assert other.told_of(Changed) == []
+
+        run_in_virtual_time(main())
+
+    def test_that_fail_are_told_with_all_that_the_door_needs(self) -> None:
+        async def main() -> None:
+            async with opened() as bench:
+                bench.models.failures = {"a": ModelLoadFailed("bad weights", upstream_code=3), "b": ModelNotFound("no b")}
+                bench.started[0].say(LoadModel(1, "a"))
+                bench.started[0].say(UnloadModel(2, "b", False))
+                await settle()
+                assert bench.started[0].told_of(Changed) == [
+                    Changed(1, "load_failed", "bad weights", 3),
+                    Changed(2, "model_not_found", "no b", 0),
+                ]
+
+        run_in_virtual_time(main())
+
+
+class TestDrain:
+    def test_returns_when_all_have_ended_and_none_is_started_again(self) -> None:
+        async def main() -> None:
+            async with opened() as bench, asyncio.TaskGroup() as tasks:
+                draining = tasks.create_task(bench.workers.drain(4.0))
+                await settle()
+                assert all(worker.told[-1] == Drain(4.0) for worker in bench.started)
+                bench.started[0].end()
+                await settle()
+                assert not draining.done()
+                bench.started[1].end()
+                await draining
+                await asyncio.sleep(100)
+                assert len(bench.started) == 2
+                assert asyncio.get_running_loop().time() < 110
+
+        run_in_virtual_time(main())
+
+    def test_kills_what_does_not_end_in_time(self) -> None:
+        async def main() -> None:
+            async with opened() as bench:
+                bench.started[0].end()
+                await bench.workers.drain(4.0)
+                assert asyncio.get_running_loop().time() == pytest.approx(5.0, abs=0.5)
+                assert bench.started[1].is_killed
+
+        run_in_virtual_time(main())

@@ -1,0 +1,80 @@
+"""Calls of the gRPC door by the `h2` library or as frames by hand."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import h2.errors
+import h2.events
+import h2.settings
+
+from control_plane.codec import http2_frames as frames
+from control_plane.codec.grpc_message import frame_message
+from control_plane.codec.http2_headers import NO_TABLE, encode_fields
+from tests.h2_peer import H2Peer
+from tests.unit.codec.http2_ends import frame
+from tests.wire.grpc_door import INFER, Bench, infer_message
+
+HEAD = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", INFER),
+    (":authority", "a"),
+    ("content-type", "application/grpc"),
+    ("te", "trailers"),
+]
+RAW_HEAD = tuple((name.encode(), value.encode()) for name, value in HEAD)
+OPENING = frames.PREFACE + frames.settings_frame({}) + frames.SETTINGS_ACK
+
+
+def first_headers(stream_id: int, fields: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """As `headers`, for a connection's first head: it says that no table is used."""
+    return frame(frames.HEADERS, frames.END_HEADERS, stream_id, NO_TABLE + encode_fields(fields))
+
+
+async def begin(peer: H2Peer, stream_id: int = 1, *, ends: bool = False, head: list[tuple[str, str]] = HEAD) -> None:
+    peer.state.send_headers(stream_id, head, end_stream=ends)
+    await peer.flush()
+
+
+async def ask(peer: H2Peer, stream_id: int = 1, message: bytes | None = None) -> bytes:
+    """One call; its answer's message."""
+    await begin(peer, stream_id)
+    peer.state.send_data(stream_id, frame_message(infer_message() if message is None else message), end_stream=True)
+    await peer.flush()
+    return await answered(peer, stream_id)
+
+
+async def answered(peer: H2Peer, stream_id: int = 1) -> bytes:
+    got = b""
+    while True:
+        if any(isinstance(each, h2.events.TrailersReceived) and each.stream_id == stream_id for each in peer.events):
+            trailers = await peer.wait_for(h2.events.TrailersReceived, stream_id=stream_id)
+            assert dict(trailers.headers)["grpc-status"] == "0"
+            while any(isinstance(each, h2.events.DataReceived) and each.stream_id == stream_id for each in peer.events):
+                got += (await peer.wait_for(h2.events.DataReceived, stream_id=stream_id)).data
+            return got[5:]
+        await peer.read()
+
+
+async def status(peer: H2Peer, stream_id: int = 1) -> str:
+    """Of a call that is refused: trailers are all there is."""
+    refused = await peer.wait_for(h2.events.ResponseReceived, stream_id=stream_id)
+    return str(dict(refused.headers)["grpc-status"])
+
+
+async def closed(peer: H2Peer) -> bool:
+    """Wait for the end, whatever comes before it."""
+    with suppress(ConnectionError):
+        await peer.reader.read()
+    return True
+
+
+async def goodbye(it: Bench, sent: bytes) -> int:
+    """The code of the GOAWAY that the door answers `sent` with before it closes."""
+    peer = await it.connect()
+    await peer.send_raw(sent)
+    received = await peer.reader.read()
+    last = frames.FrameReader(1 << 24).feed(received)[-1]
+    assert last[0] == frames.GOAWAY, received
+    return int.from_bytes(last[3][4:8], "big")

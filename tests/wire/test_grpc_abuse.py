@@ -1,0 +1,360 @@
+"""The gRPC door and clients that are not grpc's: the `h2` library's, and frames by hand that none would send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import h2.errors
+import h2.events
+import h2.settings
+import pytest
+
+from control_plane.api import grpc_server
+from control_plane.codec import http2_frames as frames
+from control_plane.codec.grpc_message import frame_message, message_answer
+from control_plane.codec.http2_frames import Code
+from control_plane.codec.http2_headers import NO_TABLE, encode_fields
+from control_plane.domain.inference import Outcome
+from tests.aio import run, settle
+from tests.fakes import FakeGrpc
+from tests.unit.codec.http2_ends import data, frame, headers
+from tests.wire.grpc_door import INFER, LIMITS, MAX_MESSAGE_BYTES, door, infer_message, until
+from tests.wire.h2_calls import HEAD, OPENING, RAW_HEAD, ask, begin, closed, first_headers, goodbye, status
+
+SOON = replace(LIMITS, header_timeout_s=0.05, body_timeout_s=0.05, idle_timeout_s=0.05)
+
+
+@pytest.fixture(autouse=True)
+def _check_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "_CHECK_EVERY_S", 0.01)
+
+
+class TestRefusedCalls:
+    """Are answered; the connection goes on."""
+
+    @pytest.mark.parametrize(
+        ("head", "expected"),
+        [
+            pytest.param([(":method", "GET"), *HEAD[1:]], "3", id="GET"),
+            pytest.param([*HEAD[:4], ("content-type", "application/json")], "12", id="JSON"),
+            pytest.param(HEAD[:4], "12", id="no content-type"),
+            pytest.param([*HEAD, ("grpc-timeout", "soon")], "3", id="a timeout that is none"),
+            pytest.param([(":method", "POST"), (":scheme", "http"), (":path", "/no/Method"), *HEAD[3:]], "12", id="no such method"),
+            pytest.param([*HEAD, ("x-odd", "\xe4")], "3", id="metadata beyond ASCII"),
+        ],
+    )
+    def test_on_their_head(self, head: list[tuple[str, str]], expected: str) -> None:
+        async def main() -> None:
+            async with door() as it:
+                peer = await it.peer()
+                await begin(peer, head=head)
+                assert await status(peer) == expected
+                assert (await peer.wait_for(h2.events.StreamReset)).error_code == h2.errors.ErrorCodes.NO_ERROR
+                assert await ask(peer, 3) == infer_message()
+                assert it.open_streams == 0
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        ("body", "expected"),
+        [
+            pytest.param(b"", "3", id="no message"),
+            pytest.param(frame_message(infer_message()) * 2, "3", id="two messages"),
+            pytest.param(frame_message(infer_message())[:-1], "3", id="a message cut off"),
+            pytest.param(b"\0\0\0", "3", id="a prefix cut off"),
+            pytest.param(b"\1" + frame_message(infer_message())[1:], "12", id="compressed with nothing"),
+            pytest.param(b"\0\xff\xff\xff\xff", "8", id="a message of 4 GiB"),
+        ],
+    )
+    def test_on_their_body(self, body: bytes, expected: str) -> None:
+        async def main() -> None:
+            async with door() as it:
+                peer = await it.peer()
+                await begin(peer)
+                peer.state.send_data(1, body, end_stream=True)
+                await peer.flush()
+                assert await status(peer) == expected
+                assert await ask(peer, 3) == infer_message()
+                assert len(it.upstream.grpc.requests) == 1
+                assert it.open_streams == 0
+
+        run(main())
+
+    def test_too_long_a_message_on_its_prefix_however_much_follows(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                peer = await it.peer()
+                for stream_id in range(1, 100, 2):
+                    await begin(peer, stream_id)
+                    peer.state.send_data(stream_id, b"\0" + (MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"))
+                    await peer.flush()
+                    assert await status(peer, stream_id) == "8"
+                assert await ask(peer, 101) == infer_message()
+
+        run(main())
+
+    def test_one_that_was_ended_early_and_goes_on_sending_uses_up_no_window(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                peer = await it.connect()
+                await peer.send_raw(OPENING + first_headers(1, (*RAW_HEAD, (b"grpc-timeout", b"never"))))
+                for _ in range(100):
+                    await peer.send_raw(data(1, bytes(200_000)))  # 20 MB on a window of 16
+                await peer.send_raw(headers(3, RAW_HEAD) + data(3, frame_message(infer_message()), ends=True))
+                await until(lambda: it.recorder.outcomes == [Outcome.ANSWERED])
+
+        run(main())
+
+
+class TestBreaches:
+    """End the connection, with a GOAWAY that says why, and nobody else's."""
+
+    @pytest.mark.parametrize(
+        ("sent", "code"),
+        [
+            pytest.param(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", Code.PROTOCOL_ERROR, id="HTTP/1.1"),
+            pytest.param(b"\x16\x03\x01\x02\x00", Code.PROTOCOL_ERROR, id="TLS"),
+            pytest.param(OPENING + first_headers(2, RAW_HEAD), Code.PROTOCOL_ERROR, id="an even stream"),
+            pytest.param(OPENING + data(1, b"x"), Code.PROTOCOL_ERROR, id="data without a head"),
+            pytest.param(OPENING + frames.frame_head(frames.DATA, 0, 1, 1 << 20), Code.FRAME_SIZE_ERROR, id="an oversized frame"),
+            pytest.param(
+                OPENING + frame(frames.HEADERS, frames.END_HEADERS, 1, NO_TABLE + encode_fields(((b"x", b"y" * 20_000),))),
+                Code.ENHANCE_YOUR_CALM,
+                id="an oversized head",
+            ),
+            pytest.param(
+                OPENING + first_headers(1, RAW_HEAD) + data(1, b"", ends=True) + data(1, b""),
+                None,
+                id="data behind the end of what is over",
+            ),
+            pytest.param(OPENING + frames.window_update(0, frames.MAX_WINDOW_BYTES), Code.FLOW_CONTROL_ERROR, id="a window that overflows"),
+            pytest.param(OPENING + frame(frames.HEADERS, frames.END_HEADERS, 1, b"\x80"), Code.COMPRESSION_ERROR, id="an unreadable head"),
+            pytest.param(OPENING + frame(frames.PING, 0, 0, bytes(8)) * 6_000, Code.ENHANCE_YOUR_CALM, id="pings"),
+            pytest.param(OPENING + frames.settings_frame({}) * 6_000, Code.ENHANCE_YOUR_CALM, id="settings"),
+            pytest.param(
+                OPENING + frame(frames.HEADERS, 0, 1, b"") + frame(frames.CONTINUATION, 0, 1, b"") * 6_000,
+                Code.ENHANCE_YOUR_CALM,
+                id="continuations",
+            ),
+            pytest.param(
+                OPENING + frame(frames.HEADERS, 0, 1, b"") + frame(frames.CONTINUATION, 0, 1, bytes(10_000)) * 2,
+                Code.ENHANCE_YOUR_CALM,
+                id="a head in pieces that grows on",
+            ),
+        ],
+    )
+    def test_are_told(self, sent: bytes, code: Code | None) -> None:
+        async def main() -> None:
+            async with door() as it:
+                other = await it.peer()
+                assert await ask(other) == infer_message()
+                if code is not None:
+                    assert await goodbye(it, sent) == code
+                else:
+                    await (await it.connect()).send_raw(sent)
+                assert await ask(other, 3) == infer_message()
+
+        run(main())
+
+    def test_streams_opened_and_reset_in_a_row(self) -> None:
+        opened = [headers(2 * number + 1, RAW_HEAD) + frames.rst_stream(2 * number + 1, Code.CANCEL) for number in range(6_000)]
+
+        async def main() -> None:
+            async with door() as it:
+                first = frame(frames.HEADERS, frames.END_HEADERS, 1, NO_TABLE + encode_fields(RAW_HEAD)) + frames.rst_stream(1, Code.CANCEL)
+                assert await goodbye(it, OPENING + first + b"".join(opened[1:])) == Code.ENHANCE_YOUR_CALM
+                assert it.open_streams == 0
+
+        run(main())
+
+    def test_calls_in_flight_are_cancelled_in_triton(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                it.upstream.grpc.calls.hold()
+                peer = await it.connect()
+                await peer.send_raw(OPENING + first_headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True))
+                await it.upstream.grpc.calls.arrivals.get()
+                await peer.send_raw(data(1, b"x"))
+                await it.upstream.grpc.calls.cancelled.wait()
+                await until(lambda: it.recorder.outcomes == [Outcome.ABANDONED])
+                await peer.reader.read()
+
+        run(main())
+
+
+class TestTime:
+    def test_one_that_never_says_the_preface_is_cut_off(self) -> None:
+        async def main() -> None:
+            async with door(limits=replace(SOON, idle_timeout_s=0)) as it:
+                peer = await it.connect()
+                await peer.send_raw(frames.PREFACE[:5])
+                assert await closed(peer)
+
+        run(main())
+
+    def test_a_connection_without_calls_is_closed_with_a_goodbye(self) -> None:
+        async def main() -> None:
+            async with door(limits=SOON) as it:
+                peer = await it.peer()
+                assert (await peer.wait_for(h2.events.ConnectionTerminated)).error_code == h2.errors.ErrorCodes.NO_ERROR
+                assert await peer.is_closed()
+
+        run(main())
+
+    def test_one_with_calls_that_are_short_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(grpc_server, "_CHECK_EVERY_S", 1_000)
+
+        async def main() -> None:
+            async with door() as it:
+                peer, now_s = await it.peer(), asyncio.get_running_loop().time()
+                for number in range(5):
+                    assert await ask(peer, 2 * number + 1) == infer_message()
+                    (connection,) = it.server._connections
+                    now_s += 0.9 * LIMITS.idle_timeout_s
+                    connection.check(now_s)  # when there is no call, as in most checks
+                assert await ask(peer, 11) == infer_message()
+                connection.check(now_s)
+                connection.check(now_s + 1.1 * LIMITS.idle_timeout_s)
+                await peer.wait_for(h2.events.ConnectionTerminated)
+
+        run(main())
+
+    def test_one_with_a_call_that_takes_long_stays(self) -> None:
+        async def main() -> None:
+            async with door(limits=SOON) as it:
+                it.upstream.grpc.calls.hold()
+                peer = await it.peer()
+                asking = asyncio.get_running_loop().create_task(ask(peer))
+                await asyncio.sleep(0.3)
+                it.upstream.grpc.calls.may_answer.set()
+                assert await asking == infer_message()
+
+        run(main())
+
+    @pytest.mark.parametrize("sent", [b"", b"\0\0", frame_message(infer_message())[:-1], frame_message(bytes(500_000))[:-1]])
+    def test_a_message_that_never_completes_is_refused(self, sent: bytes) -> None:
+        async def main() -> None:
+            async with door(limits=SOON) as it:
+                peer = await it.peer()
+                await begin(peer)
+                for at in range(0, len(sent), 16_384):
+                    peer.state.send_data(1, sent[at : at + 16_384])
+                    await peer.flush()
+                    while peer.state.local_flow_control_window(1) < 16_384:
+                        await peer.read()
+                assert await status(peer) == "4"
+                assert it.budget.held_bytes == 0
+
+        run(main())
+
+    def test_a_client_that_reads_nothing_is_cut_off(self) -> None:
+        async def main() -> None:
+            async with door(FakeGrpc(answer=lambda _: message_answer(bytes(32 << 20))), limits=SOON) as it:
+                peer = await it.connect()
+                wide = frames.settings_frame({frames.Setting.INITIAL_WINDOW_SIZE: 1 << 30}) + frames.window_update(0, 1 << 30)
+                await peer.send_raw(frames.PREFACE + wide + headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True))
+                await until(lambda: it.recorder.records)
+                await until(lambda: not it.server._connections)
+
+        run(main())
+
+
+class TestRoom:
+    """Bodies of all connections together are bounded."""
+
+    def test_a_large_message_waits_for_room_and_is_then_served(self) -> None:
+        async def main() -> None:
+            async with door(budget_bytes=1_000_000) as it:
+                it.upstream.grpc.calls.hold()
+                message = infer_message(padding=800_000)
+                calls = [it.call(INFER, message) for _ in range(3)]
+                await it.upstream.grpc.calls.arrivals.get()
+                await asyncio.sleep(0.05)
+                assert len(it.upstream.grpc.requests) == 1
+                assert it.budget.held_bytes > 800_000
+                small = it.call(INFER, infer_message())
+                await it.upstream.grpc.calls.arrivals.get()
+                it.upstream.grpc.calls.may_answer.set()
+                assert await small == infer_message()
+                for call in calls:
+                    assert await call == message
+                assert it.budget.held_bytes == 0
+
+        run(main())
+
+    def test_one_that_waits_too_long_is_refused(self) -> None:
+        async def main() -> None:
+            async with door(budget_bytes=1_000_000, limits=replace(LIMITS, body_timeout_s=0.1)) as it:
+                assert it.budget.try_take(900_000)
+                error = await it.failure(INFER, infer_message(padding=800_000))
+                assert error.code().name == "UNAVAILABLE"
+                assert "try again" in error.details()
+                it.budget.give(900_000)
+
+        run(main())
+
+    def test_one_that_leaves_while_it_waits_keeps_nothing(self) -> None:
+        async def main() -> None:
+            async with door(budget_bytes=1_000_000) as it:
+                assert it.budget.try_take(900_000)
+                peer = await it.peer()
+                await begin(peer)
+                peer.state.send_data(1, frame_message(infer_message(padding=800_000))[:16_384])
+                await peer.flush()
+                await until(lambda: it.budget._waiting)
+                await peer.close()
+                await until(lambda: not it.budget._waiting)
+                it.budget.give(900_000)
+                assert await it.call(INFER, infer_message(padding=800_000)) == infer_message(padding=800_000)
+
+        run(main())
+
+    def test_connections_beyond_the_limit_are_not_taken(self) -> None:
+        async def main() -> None:
+            async with door(limits=replace(LIMITS, max_connections=2)) as it:
+                first, second = await it.peer(), await it.peer()
+                assert await ask(first) == await ask(second) == infer_message()
+                assert await closed(await it.connect())
+                await first.close()
+                await until(lambda: len(it.server._connections) == 1)
+                assert await ask(await it.peer()) == infer_message()
+
+        run(main())
+
+    def test_streams_beyond_the_limit_are_refused_and_may_be_tried_again(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                it.upstream.grpc.calls.hold()
+                peer = await it.connect()
+                calls = [
+                    headers(2 * number + 1, RAW_HEAD) + data(2 * number + 1, frame_message(infer_message()), ends=True)
+                    for number in range(1_001)
+                ]
+                await peer.send_raw(frames.PREFACE + frames.settings_frame({}) + b"".join(calls))
+                await until(lambda: len(it.upstream.grpc.requests) == 1_000)
+                await settle()
+                assert len(it.upstream.grpc.requests) == it.open_streams == 1_000
+
+        run(main())
+
+
+NOISE: list[Callable[[int], bytes]] = [
+    lambda n: frame(n % 11, n % 256, n % 7, bytes(n % 40)),
+    lambda n: headers(2 * n + 1, RAW_HEAD)[: n % 60 + 1],
+    lambda n: bytes([n * 37 % 256]) * (n % 50),
+]
+
+
+@pytest.mark.parametrize("make", NOISE)
+def test_noise_is_survived(make: Callable[[int], bytes]) -> None:
+    async def main() -> None:
+        async with door(limits=replace(LIMITS, max_connections=1_000)) as it:
+            for number in range(150):
+                peer = await it.connect()
+                await peer.send_raw(OPENING + make(number) + make(number + 1))
+                await peer.close()
+            assert await ask(await it.peer()) == infer_message()
+
+    run(main())

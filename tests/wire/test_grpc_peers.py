@@ -1,0 +1,216 @@
+"""The gRPC door and clients that do what grpc's own does not, and are right to."""
+
+from __future__ import annotations
+
+import asyncio
+
+import h2.errors
+import h2.events
+import h2.settings
+import hpack
+import pytest
+
+from control_plane.codec import http2_frames as frames
+from control_plane.codec.grpc_message import frame_message, message_answer
+from control_plane.codec.http2_frames import Code
+from control_plane.codec.http2_headers import NO_TABLE, encode_fields
+from control_plane.domain.inference import Outcome
+from tests.aio import run
+from tests.fakes import FakeGrpc
+from tests.unit.codec.http2_ends import data, frame, headers
+from tests.wire.grpc_door import door, infer_message, until
+from tests.wire.h2_calls import HEAD, OPENING, RAW_HEAD, answered, ask, begin, closed, goodbye
+
+
+class TestOtherClients:
+    """That do what grpc's own client does not, and are right to."""
+
+    def test_a_table_of_headers_until_it_is_forbidden_and_none_from_then_on(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                peer = await it.connect()
+                encoder = hpack.Encoder()
+
+                def call(stream_id: int) -> bytes:
+                    block = encoder.encode([*HEAD, ("x-tenant", "a")])
+                    return frame(frames.HEADERS, frames.END_HEADERS, stream_id, block) + data(
+                        stream_id, frame_message(infer_message()), ends=True
+                    )
+
+                await peer.send_raw(frames.PREFACE + frames.settings_frame({}) + call(1) + call(3))
+                encoder.header_table_size = 0
+                await peer.send_raw(frames.SETTINGS_ACK + call(5) + call(7) + call(9))
+                await until(lambda: len(it.recorder.records) == 5)
+                assert all((b"x-tenant", b"a") in each.head.metadata for each in it.upstream.grpc.requests)
+
+        run(main())
+
+    def test_a_client_that_keeps_its_table_is_refused(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                block = hpack.Encoder().encode(HEAD)
+                call = frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 1, block)
+                assert await goodbye(it, OPENING + call) == Code.COMPRESSION_ERROR
+
+        run(main())
+
+    def test_many_calls_one_after_another_and_at_once(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                peer = await it.peer()
+                for number in range(50):
+                    assert await ask(peer, 2 * number + 1) == infer_message()
+                ids = range(101, 201, 2)
+                for stream_id in ids:
+                    peer.state.send_headers(stream_id, HEAD)
+                for stream_id in reversed(ids):
+                    peer.state.send_data(stream_id, frame_message(infer_message(id_=str(stream_id))), end_stream=True)
+                await peer.flush()
+                for stream_id in ids:
+                    assert await answered(peer, stream_id) == infer_message(id_=str(stream_id))
+                assert it.open_streams == 0
+
+        run(main())
+
+    def test_a_head_and_a_message_in_pieces_padded_and_with_priorities(self) -> None:
+        block, message = NO_TABLE + encode_fields(RAW_HEAD), frame_message(infer_message())
+        sent = (
+            frame(frames.PRIORITY, 0, 1, bytes(4) + b"\x10")
+            + frame(frames.HEADERS, frames.PADDED | frames.HAS_PRIORITY, 1, b"\2" + bytes(5) + block[:7] + bytes(2))
+            + frame(frames.CONTINUATION, 0, 1, block[7:9])
+            + frame(frames.CONTINUATION, frames.END_HEADERS, 1, block[9:])
+            + b"".join(frame(frames.DATA, frames.PADDED, 1, b"\3" + message[at : at + 1] + bytes(3)) for at in range(len(message)))
+            + frame(0xF5, 0, 1, b"grease")
+            + frame(frames.DATA, frames.END_STREAM, 1, b"")
+        )
+
+        async def main() -> None:
+            async with door() as it:
+                peer = await it.connect()
+                for at in range(0, len(OPENING + sent), 7):
+                    await peer.send_raw((OPENING + sent)[at : at + 7])
+                await until(lambda: it.recorder.outcomes == [Outcome.ANSWERED])
+                assert it.upstream.grpc.requests[0].frame == message
+
+        run(main())
+
+    def test_trailers_of_the_clients_end_its_request(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                peer = await it.peer()
+                await begin(peer)
+                peer.state.send_data(1, frame_message(infer_message()))
+                peer.state.send_headers(1, [("x-checksum", "1")], end_stream=True)
+                await peer.flush()
+                assert await answered(peer) == infer_message()
+
+        run(main())
+
+    @pytest.mark.parametrize("window", [0, 1, 7, 1000])
+    def test_windows_of_a_few_bytes(self, window: int) -> None:
+        async def main() -> None:
+            async with door() as it:
+                peer = await it.peer(settings={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
+                peer.reads_on = False
+                await begin(peer)
+                peer.state.send_data(1, frame_message(infer_message(padding=500)), end_stream=True)
+                await peer.flush()
+                await until(lambda: it.recorder.records)
+                peer.state.increment_flow_control_window(300, 1)
+                await peer.flush()
+                peer.state.increment_flow_control_window(5_000, 1)
+                await peer.flush()
+                assert await answered(peer) == infer_message(padding=500)
+
+        run(main())
+
+    def test_a_window_that_shrinks_under_an_answer(self) -> None:
+        async def main() -> None:
+            async with door(FakeGrpc(answer=lambda _: message_answer(bytes(100_000)))) as it:
+                peer = await it.peer()
+                peer.reads_on = False
+                await begin(peer)
+                peer.state.send_data(1, frame_message(infer_message()), end_stream=True)
+                await peer.flush()
+                await peer.wait_for(h2.events.DataReceived)
+                peer.state.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+                await peer.flush()
+                await peer.wait_for(h2.events.SettingsAcknowledged)
+                peer.state.increment_flow_control_window(1 << 20)
+                peer.state.increment_flow_control_window(1 << 20, 1)
+                await peer.flush()
+                await peer.wait_for(h2.events.TrailersReceived)
+
+        run(main())
+
+    def test_a_large_answer_in_frames_as_large_as_the_client_allows(self) -> None:
+        async def main() -> None:
+            async with door(FakeGrpc(answer=lambda _: message_answer(bytes(3 << 20)))) as it:
+                wanted = {h2.settings.SettingCodes.MAX_FRAME_SIZE: 1 << 20, h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 23}
+                peer = await it.peer(settings=wanted)
+                peer.state.increment_flow_control_window(1 << 23)
+                assert len(await ask(peer)) == 3 << 20
+
+        run(main())
+
+    def test_a_ping_is_answered_between_calls(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                peer = await it.peer()
+                peer.state.ping(b"12345678")
+                await peer.flush()
+                assert (await peer.wait_for(h2.events.PingAckReceived)).ping_data == b"12345678"
+
+        run(main())
+
+    def test_a_client_that_says_goodbye_gets_its_answers(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                it.upstream.grpc.calls.hold()
+                peer = await it.connect()
+                call = headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True)
+                await peer.send_raw(frames.PREFACE + frames.settings_frame({}) + call + frames.goaway(0, Code.NO_ERROR))
+                await it.upstream.grpc.calls.arrivals.get()
+                it.upstream.grpc.calls.may_answer.set()
+                await until(lambda: it.recorder.outcomes == [Outcome.ANSWERED])
+
+        run(main())
+
+
+class TestDrain:
+    def test_a_goodbye_names_the_last_call_and_waits_for_it(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                it.upstream.grpc.calls.hold()
+                peer, idle = await it.peer(), await it.peer()
+                await begin(peer)
+                peer.state.send_data(1, frame_message(infer_message()), end_stream=True)
+                await peer.flush()
+                await it.upstream.grpc.calls.arrivals.get()
+                async with asyncio.TaskGroup() as tasks:
+                    draining = tasks.create_task(it.server.drain(20))
+                    assert (await peer.wait_for(h2.events.ConnectionTerminated)).last_stream_id == 1
+                    assert await closed(idle)
+                    assert not draining.done()
+                    with pytest.raises(OSError):
+                        await it.connect()
+                    it.upstream.grpc.calls.may_answer.set()
+                    received = b""
+                    while piece := await peer.reader.read(1 << 16):
+                        received += piece
+                kinds = [kind for kind, _, _, _ in frames.FrameReader(1 << 24).feed(received)]
+                assert kinds == [frames.HEADERS, frames.DATA, frames.HEADERS]
+
+        run(main())
+
+    def test_a_client_that_does_not_read_its_answer_is_cut_off(self) -> None:
+        async def main() -> None:
+            async with door(FakeGrpc(answer=lambda _: message_answer(bytes(32 << 20)))) as it:
+                peer = await it.connect()
+                wide = frames.settings_frame({frames.Setting.INITIAL_WINDOW_SIZE: 1 << 30}) + frames.window_update(0, 1 << 30)
+                await peer.send_raw(frames.PREFACE + wide + headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True))
+                await until(lambda: it.recorder.records)
+                await it.server.drain(0.1)
+                await until(lambda: not it.server._connections)
+
+        run(main())

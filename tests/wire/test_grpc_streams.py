@@ -1,0 +1,435 @@
+"""ModelStreamInfer with grpc's own client in front and a fake Triton's streams behind."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import grpc
+import grpc.aio
+import h2.events
+import h2.settings
+import pytest
+from tritonclient.grpc import service_pb2
+
+from control_plane.codec.grpc_message import GrpcAnswer, frame_message, message_answer, status_answer
+from control_plane.domain.errors import UpstreamUnavailable
+from control_plane.domain.inference import Door, Outcome
+from control_plane.ports import GrpcCall
+from tests.aio import run
+from tests.fakes import FakeGrpc, FakeGrpcStream
+from tests.h2_peer import H2Peer
+from tests.wire.grpc_door import MAX_MESSAGE_BYTES, STREAM, Bench, door, infer_message, message_of, until
+
+
+def request(model: str = "m", id_: str = "1") -> bytes:
+    return infer_message(model=model, id_=id_)
+
+
+def answer(text: str) -> bytes:
+    serialised: bytes = service_pb2.ModelStreamInferResponse(error_message=text).SerializeToString()
+    return serialised
+
+
+def kinds(**is_decoupled: bool) -> FakeGrpc:
+    """A Triton that has these models."""
+
+    def config(call: GrpcCall) -> GrpcAnswer:
+        name = service_pb2.ModelConfigRequest.FromString(message_of(call)).name
+        if name not in is_decoupled:
+            return status_answer(5, f"no model {name}")
+        response = service_pb2.ModelConfigResponse()
+        response.config.model_transaction_policy.decoupled = is_decoupled[name]
+        return message_answer(response.SerializeToString())
+
+    return FakeGrpc(answer=config)
+
+
+async def refusal(call: grpc.aio.StreamStreamCall) -> tuple[str, str]:
+    """Id and text of an answer that says what was wrong."""
+    told = service_pb2.ModelStreamInferResponse.FromString(await call.read())
+    return told.infer_response.id, told.error_message
+
+
+async def has_ended(call: grpc.aio.StreamStreamCall) -> bool:
+    """Wait for what comes next; False when it is an answer."""
+    try:
+        return await call.read() is grpc.aio.EOF
+    except grpc.aio.AioRpcError:
+        return True
+
+
+async def begun(it: Bench, message: bytes | None = None) -> tuple[grpc.aio.StreamStreamCall, FakeGrpcStream]:
+    """A call whose first message has reached Triton."""
+    call = it.stream()
+    await call.write(message or request())
+    stream = await it.upstream.grpc.streams.get()
+    assert await stream.sent.get() == (message or request())
+    return call, stream
+
+
+class TestRelay:
+    def test_messages_both_ways_byte_for_byte_and_in_order(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                call, stream = await begun(it)
+                for number in range(200):
+                    message = request(id_=str(number)) + b"\xfa\x7f\x03abc"
+                    await call.write(message)
+                    assert await stream.sent.get() == message
+                    stream.put(answer(str(number)), answer("again"))
+                    assert [await call.read(), await call.read()] == [answer(str(number)), answer("again")]
+                await call.done_writing()
+                assert await stream.sent.get() is None
+                stream.put(answer("last"))
+                stream.end()
+                assert await call.read() == answer("last")
+                assert await has_ended(call)
+                assert await call.code() is grpc.StatusCode.OK
+                assert stream.cancelled.is_set()
+                records = [(each.model_name, each.door, each.outcome) for each in it.recorder.records]
+                assert records == [("m", Door.GRPC_STREAM, Outcome.ANSWERED)]
+
+        run(main())
+
+    def test_a_stream_without_messages_ends_well_and_opens_none(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                call = it.stream()
+                await call.done_writing()
+                assert await has_ended(call)
+                assert await call.code() is grpc.StatusCode.OK
+                assert it.upstream.grpc.streams.empty()
+
+        run(main())
+
+    def test_metadata_goes_on_and_tritons_head_comes_back(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                call = it.stream(metadata=(("x-tenant", "a"),))
+                await call.write(request())
+                stream = await it.upstream.grpc.streams.get()
+                assert (b"x-tenant", b"a") in stream.head.metadata
+                stream.headers = (*stream.headers, (b"x-early", b"1"))
+                stream.put(answer("a"))
+                await call.read()
+                assert ("x-early", "1") in [tuple(pair) for pair in await call.initial_metadata()]
+                stream.end()
+                await call.done_writing()
+                assert await has_ended(call)
+
+        run(main())
+
+    def test_large_messages(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                large = infer_message(padding=MAX_MESSAGE_BYTES - 100)
+                call, stream = await begun(it, large)
+                stream.put(bytes(8 << 20))
+                assert await call.read() == bytes(8 << 20)
+                stream.end()
+                await call.done_writing()
+                assert await has_ended(call)
+
+        run(main())
+
+    def test_several_clients_never_share_a_stream(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                (first, one), (second, two) = await begun(it), await begun(it)
+                two.put(answer("two"))
+                one.put(answer("one"))
+                assert (await first.read(), await second.read()) == (answer("one"), answer("two"))
+                for call, stream in ((first, one), (second, two)):
+                    stream.end()
+                    await call.done_writing()
+                    assert await has_ended(call)
+
+        run(main())
+
+
+class TestLanes:
+    """Decoupled and ordinary models on one stream of Triton's abort or hang it."""
+
+    @pytest.mark.parametrize("decoupled_first", [True, False])
+    def test_each_kind_has_one(self, decoupled_first: bool) -> None:
+        async def main() -> None:
+            async with door(kinds(a=decoupled_first, b=not decoupled_first, c=decoupled_first)) as it:
+                call, first = await begun(it, request("a"))
+                for model in ("b", "a", "c", "b"):
+                    await call.write(request(model))
+                second = await it.upstream.grpc.streams.get()
+                assert [await second.sent.get() for _ in range(2)] == [request("b"), request("b")]
+                assert [await first.sent.get() for _ in range(2)] == [request("a"), request("c")]
+                second.put(answer("second"))
+                assert await call.read() == answer("second")
+                first.put(answer("first"))
+                assert await call.read() == answer("first")
+                await call.done_writing()
+                assert (await first.sent.get(), await second.sent.get()) == (None, None)
+                first.end()
+                second.put(answer("later"))
+                assert await call.read() == answer("later")
+                second.end()
+                assert await has_ended(call)
+                assert it.upstream.grpc.streams.empty()
+                assert len(it.upstream.grpc.requests) == 3  # each model's kind is asked for once
+
+        run(main())
+
+    def test_one_model_is_not_asked_about(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                call, stream = await begun(it)
+                await call.write(request())
+                await stream.sent.get()
+                assert it.upstream.grpc.requests == []
+                stream.end()
+                await call.done_writing()
+                assert await has_ended(call)
+
+        run(main())
+
+    def test_of_a_model_that_does_not_exist_triton_says_so_itself(self) -> None:
+        async def main() -> None:
+            async with door(kinds(a=False)) as it:
+                call, stream = await begun(it, request("a"))
+                await call.write(request("unknown"))
+                assert await stream.sent.get() == request("unknown")
+                stream.end()
+                await call.done_writing()
+                assert await has_ended(call)
+
+        run(main())
+
+    def test_one_that_fails_ends_the_call_with_tritons_status_and_the_other_lane(self) -> None:
+        async def main() -> None:
+            async with door(kinds(a=True, b=False)) as it:
+                call, first = await begun(it, request("a"))
+                first.put(answer("before"))
+                assert await call.read() == answer("before")
+                await call.write(request("b"))
+                second = await it.upstream.grpc.streams.get()
+                second.end(9, "no more \u00e4", (b"x-why", b"because"))
+                assert await has_ended(call)
+                assert (await call.code(), await call.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "no more \u00e4")
+                assert ("x-why", "because") in [tuple(pair) for pair in await call.trailing_metadata()]
+                await first.cancelled.wait()
+                assert it.recorder.outcomes == [Outcome.UPSTREAM_ERROR]
+
+        run(main())
+
+    def test_one_that_fails_before_any_answer(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                call, stream = await begun(it)
+                stream.headers = ()
+                stream.end(14, "gone")
+                assert await has_ended(call)
+                assert (await call.code(), await call.details()) == (grpc.StatusCode.UNAVAILABLE, "gone")
+
+        run(main())
+
+
+class TestRefusals:
+    """Are told on the stream, which goes on."""
+
+    @pytest.mark.parametrize(
+        ("message", "id_", "text"),
+        [
+            pytest.param(infer_message(id_="17", datatype="FP8"), "17", "invalid datatype", id="an unknown datatype"),
+            pytest.param(infer_message(id_="18", content=b"\0"), "18", "Expected 4, got 1", id="too few bytes"),
+            pytest.param(b"\xff\xff", "", "not a ModelInferRequest", id="no message at all"),
+        ],
+    )
+    def test_name_the_request(self, message: bytes, id_: str, text: str) -> None:
+        async def main() -> None:
+            async with door() as it:
+                call, stream = await begun(it)
+                await call.write(message)
+                told = await refusal(call)
+                assert told[0] == id_
+                assert text in told[1]
+                await call.write(request(id_="next"))
+                assert await stream.sent.get() == request(id_="next")
+                stream.end()
+                await call.done_writing()
+                assert await has_ended(call)
+                assert await call.code() is grpc.StatusCode.OK
+
+        run(main())
+
+    def test_of_the_first_message_needs_no_triton(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                call = it.stream()
+                await call.write(infer_message(id_="1", datatype="FP8"))
+                assert (await refusal(call))[0] == "1"
+                await call.done_writing()
+                assert await has_ended(call)
+                assert it.upstream.grpc.streams.empty()
+
+        run(main())
+
+    def test_shared_memory(self) -> None:
+        shared = service_pb2.ModelInferRequest(model_name="m", id="5")
+        shared.inputs.add(name="X", datatype="FP32", shape=[1]).parameters["shared_memory_region"].string_param = "r"
+
+        async def main() -> None:
+            async with door() as it:
+                call = it.stream()
+                await call.write(shared.SerializeToString())
+                id_, text = await refusal(call)
+                assert (id_, "--allow-shared-memory" in text) == ("5", True)
+                await call.done_writing()
+                assert await has_ended(call)
+
+        run(main())
+
+    def test_a_message_beyond_the_limit_ends_the_call(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                call, stream = await begun(it)
+                stream.put(answer("before"))
+                assert await call.read() == answer("before")
+                await call.write(infer_message(padding=MAX_MESSAGE_BYTES))
+                assert await has_ended(call)
+                assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                await stream.cancelled.wait()
+
+        run(main())
+
+    def test_behind_an_answer_its_status_is_trailers_and_nothing_else(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                peer = await opened(it)
+                await send(peer, request())
+                stream = await it.upstream.grpc.streams.get()
+                stream.put(answer("before"))
+                await peer.wait_for(h2.events.DataReceived)
+                peer.state.send_data(1, b"\0\xff\xff\xff\xff")
+                await peer.flush()
+                trailers = dict((await peer.wait_for(h2.events.TrailersReceived)).headers)
+                assert trailers["grpc-status"] == "8"
+                assert set(trailers) == {"grpc-status", "grpc-message"}
+
+        run(main())
+
+    def test_a_large_message_without_room_in_the_budget_ends_the_call(self) -> None:
+        async def main() -> None:
+            async with door(budget_bytes=100_000) as it:
+                call = it.stream()
+                await call.write(infer_message(padding=MAX_MESSAGE_BYTES - 100))
+                assert await has_ended(call)
+                assert await call.code() is grpc.StatusCode.UNAVAILABLE
+                assert it.budget.held_bytes == 0
+
+        run(main())
+
+    def test_without_a_server_it_is_unavailable(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                it.servers.down("Triton is restarting")
+                call = it.stream()
+                assert await has_ended(call)
+                assert (await call.code(), await call.details()) == (
+                    grpc.StatusCode.UNAVAILABLE,
+                    "Triton is restarting; try again shortly",
+                )
+                assert it.recorder.outcomes == [Outcome.UNAVAILABLE]
+
+        run(main())
+
+    def test_when_no_stream_can_be_opened_it_is_unavailable(self) -> None:
+        async def main() -> None:
+            async with door(FakeGrpc(cannot_open=UpstreamUnavailable("refused"))) as it:
+                call = it.stream()
+                await call.write(request())
+                assert await has_ended(call)
+                assert (await call.code(), await call.details()) == (grpc.StatusCode.UNAVAILABLE, "refused")
+
+        run(main())
+
+
+class TestLeaving:
+    def test_a_cancelled_call_is_cancelled_in_triton(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                call, stream = await begun(it)
+                call.cancel()
+                with suppress(asyncio.CancelledError):
+                    await call.read()
+                await stream.cancelled.wait()
+                await until(lambda: it.inference.in_flight == 0)
+                assert it.recorder.outcomes == [Outcome.ABANDONED]
+
+        run(main())
+
+    def test_a_lost_connection_too(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                peer = await opened(it)
+                await send(peer, request())
+                stream = await it.upstream.grpc.streams.get()
+                await peer.close()
+                await stream.cancelled.wait()
+                await until(lambda: it.recorder.outcomes == [Outcome.ABANDONED])
+
+        run(main())
+
+    def test_the_deadline_ends_it_here_too(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                call = it.stream(timeout=0.3)
+                await call.write(request())
+                stream = await it.upstream.grpc.streams.get()
+                assert await has_ended(call)
+                assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                await stream.cancelled.wait()
+                await until(lambda: it.recorder.records)
+                assert it.recorder.outcomes[0] in (Outcome.DEADLINE_EXCEEDED, Outcome.ABANDONED)  # whoever notices first
+
+        run(main())
+
+    def test_a_client_that_waits_for_the_deadline_is_told(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                peer = await opened(it, ("grpc-timeout", "50m"))
+                ended = await peer.wait_for(h2.events.ResponseReceived)
+                assert dict(ended.headers)["grpc-status"] == "4"
+                assert it.recorder.outcomes == [Outcome.DEADLINE_EXCEEDED]
+
+        run(main())
+
+    def test_what_is_in_flight_finishes_while_the_server_drains(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                call, stream = await begun(it)
+                async with asyncio.TaskGroup() as tasks:
+                    draining = tasks.create_task(it.server.drain(20))
+                    await asyncio.sleep(0.05)
+                    assert not draining.done()
+                    await call.write(request(id_="2"))
+                    assert await stream.sent.get() == request(id_="2")
+                    stream.put(answer("last"))
+                    stream.end()
+                    await call.done_writing()
+                    assert await call.read() == answer("last")
+                    assert await has_ended(call)
+                    assert await call.code() is grpc.StatusCode.OK
+
+        run(main())
+
+
+async def opened(it: Bench, *headers: tuple[str, str], settings: dict[int, int] | None = None) -> H2Peer:
+    """A call on stream 1 of an `h2` connection."""
+    peer = await it.peer(settings=settings)
+    head = [(":method", "POST"), (":scheme", "http"), (":path", STREAM), (":authority", "a"), ("te", "trailers")]
+    peer.state.send_headers(1, [*head, ("content-type", "application/grpc"), *headers])
+    await peer.flush()
+    return peer
+
+
+async def send(peer: H2Peer, message: bytes) -> None:
+    peer.state.send_data(1, frame_message(message))
+    await peer.flush()

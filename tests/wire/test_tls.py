@@ -1,0 +1,129 @@
+"""The HTTP door behind TLS: what is different from plain text is the handshake, and how a connection ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from control_plane.adapters.listening import bind_tcp, port_of
+from control_plane.adapters.tls import HTTP, Tls
+from control_plane.api.http_server import HttpServer
+from control_plane.api.v2_http import render_error
+from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
+from control_plane.settings import TlsSettings
+from tests.aio import run
+from tests.tls_files import Authority, needs_openssl
+from tests.wire.gateway import LIMITS
+
+pytestmark = needs_openssl
+HANDSHAKE_S = 0.3
+LARGE = bytes(range(256)) * 4096
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+async def answer(request: HttpRequest) -> HttpAnswer:
+    return make_answer(200, LARGE if request.target == b"/large" else request.body)
+
+
+@asynccontextmanager
+async def serving(authority: Authority, *, drain_s: float = 0.0) -> AsyncIterator[int]:
+    server = authority.issue("server")
+    tls = Tls(TlsSettings(tls_certificate=server.certificate, tls_key=server.key))
+    http = HttpServer(answer, render_error, replace(LIMITS, header_timeout_s=HANDSHAKE_S))
+    bound = bind_tcp("127.0.0.1", 0, setting="--http-port")
+    async with asyncio.TaskGroup() as tasks:
+        await http.listen(tasks, bound, tls.context(HTTP))
+        yield port_of(bound)
+        await http.drain(drain_s)
+
+
+async def connect(port: int, client: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port, ssl=client, server_hostname="localhost")
+
+
+def request(target: bytes, body: bytes = b"") -> bytes:
+    return b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (target, len(body), body)
+
+
+async def read_body(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200"), head
+    return await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0]))
+
+
+def test_large_bodies_both_ways_on_one_connection(authority: Authority) -> None:
+    async def main() -> None:
+        async with serving(authority) as port:
+            reader, writer = await connect(port, authority.client())
+            for target, body, expected in ((b"/echo", LARGE[: 1 << 19], LARGE[: 1 << 19]), (b"/large", b"", LARGE), (b"/echo", b"x", b"x")):
+                writer.write(request(target, body))
+                assert await read_body(reader) == expected
+            writer.transport.abort()
+
+    run(main())
+
+
+def test_a_refused_request_is_answered_before_the_connection_ends(authority: Authority) -> None:
+    async def main() -> None:
+        async with serving(authority) as port:
+            reader, writer = await connect(port, authority.client())
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 400")
+            await reader.read()
+            writer.transport.abort()
+
+    run(main())
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01"], ids=["nothing", "half a hello"])
+def test_a_handshake_that_does_not_end_is_ended(authority: Authority, said: bytes) -> None:
+    async def main() -> None:
+        async with serving(authority) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            assert await reader.read() == b""
+            writer.transport.abort()
+
+    run(main())
+
+
+def test_plain_text_gets_no_answer_over_http(authority: Authority) -> None:
+    async def main() -> None:
+        async with serving(authority) as port:
+            with socket.create_connection(("127.0.0.1", port)) as plain:
+                plain.sendall(request(b"/echo"))
+                plain.setblocking(False)
+                try:
+                    received = await asyncio.get_running_loop().sock_recv(plain, 100)
+                except ConnectionError:
+                    received = b""
+            assert b"HTTP" not in received
+
+    run(main())
+
+
+def test_an_idle_client_does_not_hold_up_a_drain(authority: Authority) -> None:
+    def connect_and_read_no_more(port: int) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", port))
+        connection = authority.client().wrap_socket(plain, server_hostname="localhost")
+        connection.sendall(request(b"/echo"))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        return connection
+
+    async def main() -> None:
+        async with serving(authority, drain_s=60.0) as port:
+            connection = await asyncio.to_thread(connect_and_read_no_more, port)
+        connection.close()
+
+    run(main(), timeout_s=20.0)
