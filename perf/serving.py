@@ -5,44 +5,67 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
+from perf.processes import PROJECT, end
+
 DOORS = ("http", "grpc")
 _START_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tidegate:
+    """A started one."""
+
+    pid: int
+    addresses: Mapping[str, str]
+    """`HOST:PORT` by door."""
+    state: Path
 
 
 @contextlib.contextmanager
 def serving(repositories: Sequence[Path], models: Sequence[str]) -> Iterator[dict[tuple[str, str], str]]:
     """A tidegate of its own with these models; its doors' addresses and Triton's own, by (`gateway` or `direct`, door)."""
+    flags = [part for repository in repositories for part in ("--model-repository", str(repository))]
+    flags += [part for model in models for part in ("--load", model)]
+    with tidegate(flags) as started:
+        log = (started.state / "triton" / "triton.log").read_text()
+        services = {"http": "HTTPService", "grpc": "GRPCInferenceService"}
+        direct = {("direct", door): re.findall(rf"Started {services[door]} at (\S+?)\"?$", log, re.MULTILINE)[-1] for door in DOORS}
+        yield {("gateway", door): started.addresses[door] for door in DOORS} | direct
+
+
+@contextlib.contextmanager
+def attached(addresses: Mapping[str, str]) -> Iterator[Tidegate]:
+    """A tidegate in front of what somebody else runs at these addresses: its processes are the gateway and nothing else."""
+    with tidegate(["--triton-url", f"http://{addresses['http']}?grpc_port={addresses['grpc'].rpartition(':')[2]}"]) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def tidegate(flags: Sequence[str]) -> Iterator[Tidegate]:
+    """`tidegate serve` with these flags, on free ports and in a state folder of its own."""
     with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder:
-        state = Path(folder)
-        flags = ["--state-dir", folder]
-        flags += [part for repository in repositories for part in ("--model-repository", str(repository))]
-        flags += [part for model in models for part in ("--load", model)]
         ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
-        process = subprocess.Popen([sys.executable, "-m", "control_plane", "serve", *flags, *ports], stdout=subprocess.DEVNULL, cwd=PROJECT)
+        command = [sys.executable, "-m", "control_plane", "serve", "--state-dir", folder, *flags, *ports]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=PROJECT, start_new_session=True)
         try:
-            yield _wait_for_addresses(state, process)
+            yield Tidegate(process.pid, _wait_for_addresses(Path(folder), process), Path(folder))
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(timeout=15)
+            end(process)
 
 
-def _wait_for_addresses(state: Path, process: subprocess.Popen[bytes]) -> dict[tuple[str, str], str]:
+def _wait_for_addresses(state: Path, process: subprocess.Popen[bytes]) -> dict[str, str]:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not (state / "endpoints.json").exists():
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError("tidegate did not start; its words are above")
         time.sleep(0.1)
     endpoints = json.loads((state / "endpoints.json").read_text())
-    log = (state / "triton" / "triton.log").read_text()
-    services = {"http": "HTTPService", "grpc": "GRPCInferenceService"}
-    found = {("gateway", door): endpoints[door].removeprefix("http://") for door in DOORS}
-    return found | {("direct", door): re.findall(rf"Started {services[door]} at (\S+?)\"?$", log, re.MULTILINE)[-1] for door in DOORS}
+    return {door: endpoints[door].removeprefix("http://") for door in DOORS}

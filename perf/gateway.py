@@ -1,0 +1,131 @@
+"""What the gateway's hop costs beside nginx's and a Python proxy's: one upstream behind all of them, in turns within one run.
+
+    python -m perf.gateway [--upstream stand-in|triton] [--only http|grpc] [--rounds 5] [--duration-s 2]
+                           [--connections 1 8 64] [--sizes 1536 1048576] [--peers tidegate nginx ...]
+
+Load generator, peer and upstream share this machine's cores: where they want more than there are, throughput says how much CPU
+all three need together, and added latency is partly waiting for a core. CPU per request is the figure that does not depend on it.
+Writes perf/results/gateway-UPSTREAM.json and .svg, and prints a table and the targets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from perf import gateway_plot, gateway_report
+from perf.echo_requests import Echo
+from perf.gateway_report import Case, Run, size_of
+from perf.interleaved import interleave
+from perf.load_generators import Grpc, Http
+from perf.peers.nginx import nginx
+from perf.processes import cpu_s, exit_on_sigterm, free_port, require_programs, running
+from perf.serving import DOORS, attached
+from perf.upstreams import UPSTREAMS, Addresses, upstream
+
+PEERS = {
+    "http": ("straight", "nginx", "tidegate", "starlette-aiohttp", "fastapi-httpx"),
+    "grpc": ("straight", "nginx", "tidegate", "grpc-aio", "grpc-aio-to-http"),
+}
+_UPSTREAM_DOOR = {"grpc-aio-to-http": "http"}
+_WARM_UP_CONNECTIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    door: str
+    name: str
+    address: str
+    pid: int | None
+    """None for the upstream itself."""
+
+
+def main() -> None:
+    arguments = _arguments()
+    exit_on_sigterm()
+    require_programs(("wrk", "nginx", "h2load", "nghttpd"))
+    results: dict[Case, list[Run]] = {}
+    for tensor_bytes in arguments.sizes:
+        results |= _measure(tensor_bytes, arguments)
+    print(end="\033[K", file=sys.stderr, flush=True)
+    gateway_report.write(results, arguments)
+    gateway_plot.draw(results, arguments)
+    gateway_report.print_table(results, arguments)
+    gateway_report.print_targets(results)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--upstream", choices=UPSTREAMS, default="stand-in")
+    parser.add_argument("--only", choices=DOORS, help="one door")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--duration-s", type=int, default=2, help="of one peer in one case in one round")
+    parser.add_argument("--connections", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[384 * 4, 1 << 20], help="bytes of the tensor, which comes back as well")
+    parser.add_argument("--peers", nargs="+", choices=sorted({*PEERS["http"], *PEERS["grpc"]}), help="besides straight; all of them")
+    return parser.parse_args()
+
+
+def _measure(tensor_bytes: int, arguments: argparse.Namespace) -> dict[Case, list[Run]]:
+    echo = Echo(tensor_bytes)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-perf-")))
+        addresses = stack.enter_context(upstream(arguments.upstream, echo))
+        generators = {"http": Http(echo, folder), "grpc": Grpc(echo, folder)}
+        ways: dict[Case, Callable[[], Run]] = {}
+        for peer in _start_peers(stack, addresses, arguments):
+            run = partial(_run, peer, echo, generators[peer.door])
+            run(connections=_WARM_UP_CONNECTIONS, duration_s=1)
+            for connections in arguments.connections:
+                case = Case(peer.door, tensor_bytes, connections, peer.name)
+                ways[case] = partial(run, connections=connections, duration_s=arguments.duration_s)
+        # A case's peers one after the other: what is compared is measured within seconds.
+        return interleave({case: ways[case] for case in sorted(ways, key=_beside_its_peers)}, arguments.rounds, warm_ups=0)
+
+
+def _beside_its_peers(case: Case) -> tuple[int, int]:
+    return DOORS.index(case.door), case.connections
+
+
+def _run(peer: Peer, echo: Echo, generator: Http | Grpc, *, connections: int, duration_s: int) -> Run:
+    print(f"{peer.door} {peer.name}, {size_of(echo.tensor_bytes)}, {connections} connections", end="\033[K\r", file=sys.stderr, flush=True)
+    echo.check(peer.door, peer.address)
+    before_s = cpu_s(peer.pid) if peer.pid else 0.0
+    loaded = generator.run(peer.address, connections=connections, duration_s=duration_s)
+    used_s = cpu_s(peer.pid) - before_s if peer.pid else 0.0
+    return Run(loaded.requests / loaded.seconds, loaded.p50_ms, loaded.p99_ms, used_s / max(loaded.requests, 1) * 1e6, loaded.errors)
+
+
+def _start_peers(stack: contextlib.ExitStack, addresses: Addresses, arguments: argparse.Namespace) -> Iterator[Peer]:
+    """Every peer of the doors asked for; all of them run to the end, idle while another is measured."""
+    doors = [arguments.only] if arguments.only else DOORS
+    wanted = {name for door in doors for name in PEERS[door] if arguments.peers is None or name in ("straight", *arguments.peers)}
+    tidegate = stack.enter_context(attached(addresses)) if "tidegate" in wanted else None
+    for door in doors:
+        for name in PEERS[door]:
+            if name == "straight":
+                yield Peer(door, name, addresses[door], None)
+            elif name == "tidegate" and tidegate is not None:
+                yield Peer(door, name, tidegate.addresses[door], tidegate.pid)
+            elif name in wanted:
+                upstream_address = addresses[_UPSTREAM_DOOR.get(name, door)]
+                started = nginx(door, upstream_address) if name == "nginx" else _python_peer(name, upstream_address)
+                yield Peer(door, name, *stack.enter_context(started))
+
+
+@contextlib.contextmanager
+def _python_peer(name: str, upstream_address: str) -> Iterator[tuple[str, int]]:
+    port = free_port()
+    command = [sys.executable, "-m", f"perf.peers.{name.replace('-', '_')}", "--port", str(port), "--upstream", upstream_address]
+    with running(command, port) as pid:
+        yield f"127.0.0.1:{port}", pid
+
+
+if __name__ == "__main__":
+    main()

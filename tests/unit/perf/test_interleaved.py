@@ -1,0 +1,31 @@
+"""Turns are A B A B, warm-ups do not count, medians are by figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from perf.interleaved import interleave, median_of
+
+
+@dataclass(frozen=True)
+class Figures:
+    p50_ms: float
+    throughput: float
+
+
+def test_ways_take_turns_and_warm_ups_do_not_count() -> None:
+    order: list[str] = []
+
+    def measure(name: str) -> int:
+        order.append(name)
+        return len(order)
+
+    results = interleave({name: partial(measure, name) for name in "ab"}, 2, warm_ups=1)
+    assert order == ["a", "b"] * 3
+    assert results == {"a": [3, 5], "b": [4, 6]}
+
+
+def test_each_figure_has_its_own_median() -> None:
+    runs = [Figures(1.0, 30.0), Figures(2.0, 10.0), Figures(9.0, 20.0)]
+    assert median_of(runs) == Figures(2.0, 20.0)
