@@ -1,0 +1,105 @@
+"""`tidegate serve` with the suite's models, once per module that needs its own; Triton must survive whatever is done to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.contract import ledger
+from tests.contract.http_extensions import SHARED_BYTES, SHARED_MEMORY
+from tests.e2e import tidegate as servers
+
+MODELS = Path(__file__).parent / "models"
+LOADED = ("types", "repeat", "accumulate", "accumulate_text", "classify", "patient", "facts", "fails", "say", "versions", "chain")
+
+
+class Doors:
+    """The same Triton twice: straight, and through the gateway."""
+
+    def __init__(self, running: servers.Tidegate) -> None:
+        self.running = running
+        self.gateway_http = running.port("http")
+        self.gateway_grpc = running.address("grpc")
+        self._find_triton()
+
+    def both(self, kind: str) -> tuple[str, str]:
+        """Addresses for a client, straight first."""
+        http = (f"127.0.0.1:{self.straight_http}", f"127.0.0.1:{self.gateway_http}")
+        return http if kind == "http" else (self.straight_grpc, self.gateway_grpc)
+
+    def triton_lives(self) -> bool:
+        return _name(self._triton) == "tritonserver"
+
+    def await_triton(self, *, timeout_s: float = 30.0) -> None:
+        """Return at once if Triton is the one it was; else wait until there is a new one with its models."""
+        restarts = self.running.said().count("Triton is up")
+        deadline_s = time.monotonic() + timeout_s
+        while not self.triton_lives() and restarts == self._restarts:
+            assert time.monotonic() < deadline_s, "Triton does not come back"
+            time.sleep(0.1)
+            restarts = self.running.said().count("Triton is up")
+        if restarts != self._restarts:
+            self._find_triton()
+
+    def _find_triton(self) -> None:
+        self._restarts = self.running.said().count("Triton is up")
+        self._triton = next(pid for pid in servers.descendants(self.running.process.pid) if _name(pid) == "tritonserver")
+        self.straight_http = self.running.triton_port("HTTPService")
+        self.straight_grpc = f"127.0.0.1:{self.running.triton_port('GRPCInferenceService')}"
+
+
+@contextmanager
+def served(state_dir: Path) -> Iterator[Doors]:
+    """One for as long as the block; at its end nothing of it is left and its log tells of no defect."""
+    loads = [part for name in LOADED for part in ("--load", name)]
+    running = servers.start(state_dir, "--model-repository", str(MODELS), "--allow-shared-memory", *loads)
+    below = servers.descendants(running.process.pid)
+    try:
+        yield Doors(running)
+    finally:
+        status = running.stop(timeout_s=20.0)
+    assert status == 0, running.said()
+    assert not servers.living(below), "processes outlived tidegate"
+    defects = [line for line in running.said().splitlines() if "this is a defect" in line]
+    assert not defects, defects
+
+
+@pytest.fixture(scope="session")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    shared = Path("/dev/shm") / SHARED_MEMORY
+    shared.write_bytes(SHARED_BYTES)
+    try:
+        with served(tmp_path_factory.mktemp("contract")) as doors:
+            yield doors
+    finally:
+        shared.unlink()
+
+
+@pytest.fixture(autouse=True)
+def triton_survives(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails the case after which Triton is gone, not those behind it."""
+    if "doors" not in request.fixturenames:
+        yield
+        return
+    doors: Doors = request.getfixturevalue("doors")
+    doors.await_triton()
+    yield
+    assert doors.triton_lives(), f"Triton died:\n{doors.running.triton_log()[-3000:]}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if ledger.compared:
+        terminalreporter.section("contract with Triton")
+        for line in ledger.lines():
+            terminalreporter.write_line(line)
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""

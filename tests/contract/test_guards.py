@@ -1,0 +1,163 @@
+"""What ends this Triton, or has it hang, when it is sent straight: through the gateway it gets an answer and Triton lives.
+
+Nothing here is sent straight. The suite's fixtures prove after each case that Triton is the process that it was.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from tests.contract.conftest import Doors, served
+from tests.contract.grpc_streams import fails, repeat, same, say
+from tests.contract.grpc_wire import Call, Stream, call, channel, infer, talk
+from tests.contract.http_tensors import bare, strings, typed
+from tests.contract.http_wire import Answer, Talk, hold, request
+
+DEEP = b"[" * 100_000
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    """A Triton of their own: one that did not survive would take the comparisons with it."""
+    with served(tmp_path_factory.mktemp("guards")) as doors:
+        yield doors
+
+
+def http_infer(body: bytes | dict[str, object], model: str = "types", *fields: tuple[str, str]) -> bytes:
+    return request("POST", f"/v2/models/{model}/infer", body, *fields)
+
+
+def with_data(header: dict[str, object], data: bytes) -> bytes:
+    encoded = json.dumps(header).encode()
+    return http_infer(encoded + data, "types", ("Inference-Header-Content-Length", str(len(encoded))))
+
+
+def sized(header: dict[str, object], size: int) -> dict[str, object]:
+    header["inputs"][0]["parameters"] = {"binary_data_size": size}  # type: ignore[index]
+    return header
+
+
+HTTP = [
+    pytest.param(http_infer(typed("INT32", [1], [2**32, 2**32])), id="a shape whose product is 2^64"),
+    pytest.param(http_infer(typed("INT32", [1], [2**63 - 1, 3])), id="a shape whose product wraps"),
+    pytest.param(http_infer(typed("INT32", [1], [2**64])), id="a dimension beyond 64 bits"),
+    pytest.param(http_infer(typed("INT32", [1], [10**400])), id="a dimension of 400 digits"),
+    pytest.param(http_infer(typed("INT32", [1], [2**40])), id="a shape of a terabyte"),
+    pytest.param(http_infer(typed("INT32", [], [0, 2**33, 2**33])), id="an overflow behind an empty dimension"),
+    pytest.param(http_infer({"inputs": [{"name": "IN", "shape": [0, 0], "datatype": "FP32", "data": []}]}, "classify"), id="empty twice"),
+    pytest.param(http_infer(DEEP), id="JSON nested too deep"),
+    pytest.param(http_infer(b'{"inputs":[],"x":' + DEEP), id="JSON nested too deep in a member that nobody reads"),
+    pytest.param(request("POST", "/v2/repository/index", DEEP), id="a deep index"),
+    pytest.param(request("POST", "/v2/repository/models/spare/load", DEEP), id="a deep load"),
+    pytest.param(request("POST", "/v2/repository/models/spare/unload", DEEP), id="a deep unload"),
+    pytest.param(request("POST", "/v2/trace/setting", DEEP), id="deep trace settings"),
+    pytest.param(request("POST", "/v2/models/types/trace/setting", DEEP), id="deep trace settings of a model"),
+    pytest.param(request("POST", "/v2/logging", DEEP), id="deep log settings"),
+    pytest.param(request("POST", "/v2/systemsharedmemory/region/x/register", DEEP), id="a deep registration"),
+    pytest.param(request("POST", "/v2/cudasharedmemory/region/x/register", DEEP), id="a deep CUDA registration"),
+    pytest.param(request("POST", "/v2/models/say/generate", DEEP), id="a deep generate"),
+    pytest.param(request("POST", "/v2/models/say/generate_stream", b'{"text_input":"a","x":' + DEEP), id="a deep generate_stream"),
+    pytest.param(with_data(sized(bare("BYTES", [1]), 4), struct.pack("<I", 2**31)), id="a string of 2 GB in four bytes"),
+    pytest.param(with_data(sized(bare("BYTES", [2]), 8), struct.pack("<II", 0xFFFFFFFF, 0xFFFFFFFF)), id="string lengths that wrap"),
+    pytest.param(with_data(sized(bare("BYTES", [1]), 2), b"ab"), id="a string's length cut off"),
+    pytest.param(with_data(sized(bare("INT32", [2]), 2**63 - 1), b"12345678"), id="a binary size near 2^63"),
+    pytest.param(with_data(sized(bare("INT32", [2]), 2**64), b"12345678"), id="a binary size beyond 64 bits"),
+    pytest.param(http_infer(struct.pack("<I", 2**31), "fails", ("Inference-Header-Content-Length", "0")), id="a raw string of 2 GB"),
+    pytest.param(http_infer(b"ab", "fails", ("Inference-Header-Content-Length", "0")), id="a raw string cut off"),
+    pytest.param(http_infer(b"\0" * 7, "types", ("Inference-Header-Content-Length", "99999999999999999999")),
+        id="a header length that wraps"),
+    pytest.param(request("POST", "/v2/repository/models/../load"), id="load .."),
+    pytest.param(request("POST", "/v2/repository/models/..%2f..%2fx/load"), id="load a path"),
+    pytest.param(
+        request("POST", "/v2/repository/models/spare/load", {"parameters": {"config": "{}", "file:../../../x": "YQ=="}}),
+        id="a file outside"
+    ),
+    pytest.param(
+        request("POST", "/v2/systemsharedmemory/region/x/register", {"key": "/x", "offset": 2**64 - 8, "byte_size": 16}),
+        id="a region that wraps"
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", HTTP)
+def test_over_http_it_is_refused(doors: Doors, data: bytes) -> None:
+    answer, end = hold(doors.gateway_http, Talk("guard", (data,)))
+    assert isinstance(answer, Answer)
+    assert 400 <= answer.status < 600, answer
+    assert answer.status != 502
+    assert answer.status != 503, "it reached Triton, and that answered no more"
+    assert json.loads(answer.body)["error"]
+    assert end == "open"
+
+
+CALLS = [
+    Call("a shape whose product is 2^64", "ModelInfer", infer("types", ("INT32", "INT32", [2**32, 2**32], b""))),
+    Call("a shape whose product wraps", "ModelInfer", infer("types", ("INT32", "INT32", [2**62, 4], b"1234"))),
+    Call("a shape of a terabyte", "ModelInfer", infer("types", ("INT32", "INT32", [2**40], b"1234"))),
+    Call("a negative dimension", "ModelInfer", infer("types", ("INT32", "INT32", [-1], b"1234"))),
+    Call("empty twice", "ModelInfer", infer("classify", ("IN", "FP32", [0, 0], b""))),
+    Call("a string of 2 GB in four bytes", "ModelInfer", infer("types", ("BYTES", "BYTES", [1], struct.pack("<I", 2**31)))),
+    Call("a string's length cut off", "ModelInfer", infer("types", ("BYTES", "BYTES", [1], b"ab"))),
+    Call("a message that is none", "ModelInfer", b"\x0a\xff\xff\xff\xff\x0f"),
+]
+
+
+@pytest.mark.parametrize("what", [pytest.param(each, id=each.name) for each in CALLS])
+def test_over_grpc_it_is_refused(doors: Doors, what: Call) -> None:
+    with channel(doors.gateway_grpc) as over:
+        assert call(over, what).code in ("INVALID_ARGUMENT", "INTERNAL", "UNKNOWN")
+
+
+STREAMS = [
+    Stream("ordinary and decoupled requests", tuple(each for number in range(20) for each in (repeat(1, 2, key=f"d{number}"), same(1,
+        key=f"o{number}")))),
+    Stream("decoupled requests, an ordinary one, more of them",
+        (say("x", 3, "a"), same(1, key="b"), repeat(1, 2, 3, key="c"), say("y", 2, "d"))),
+    Stream("a string cut off", (infer("types", ("BYTES", "BYTES", [1], b"\x09\0\0\0a"), key="a"), same(1, key="b"))),
+    Stream("an overflow", (infer("types", ("INT32", "INT32", [2**32, 2**32], b""), key="a"), same(1, key="b"))),
+    Stream("a half message", (b"\x0a\xff\x01x", same(1, key="b"))),
+    Stream("strings of another model", (infer("say", ("text_input", "BYTES", [1], strings(b"a")[:-1]), key="a"), say("x", 2, "b"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("what", [pytest.param(each, id=each.name) for each in STREAMS])
+def test_over_a_stream_it_is_refused_or_kept_apart(doors: Doors, what: Stream) -> None:
+    with channel(doors.gateway_grpc) as over:
+        for _ in range(3):  # the mixed ones take Triton a few tries
+            assert talk(over, what).code in ("OK", "INVALID_ARGUMENT", "UNIMPLEMENTED", "INTERNAL")
+        assert call(over, Call("", "ModelInfer", same(1))).code == "OK"
+
+
+def test_an_error_of_a_decoupled_model_as_status_ends_the_stream_and_not_triton(doors: Doors) -> None:
+    """Straight, every second such stream ends Triton 24.10: it answers on into a stream that it has closed.
+
+    Triton's status would be INVALID_ARGUMENT; the gateway has Triton send errors as messages, so that it lives, and gets their
+    text only.
+    """
+    with channel(doors.gateway_grpc) as over:
+        for _ in range(10):
+            seen = talk(over, Stream("", (repeat(1, -2, 3, key="a"),), metadata=(("triton_grpc_error", "true"),)))
+            assert seen.code == "INTERNAL"
+            assert seen.details == "the element -2 is negative"
+            assert len(seen.messages) <= 1
+        assert call(over, Call("", "ModelInfer", same(1))).code == "OK"
+
+
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "NOT_FOUND", "INVALID_ARG", "INTERNAL"])
+def test_an_error_of_an_ordinary_model_as_status_has_its_text(doors: Doors, code: str) -> None:
+    """Triton would give its code, too, but dies of a few hundred of them; an answer on a stream does not tell it."""
+    with channel(doors.gateway_grpc) as over:
+        seen = talk(over, Stream("", (fails(code, key="a"),), metadata=(("triton_grpc_error", "true"),)))
+        assert (seen.code, seen.details, seen.messages) == ("INTERNAL", f'said "{code}" ä \n', ())
+
+
+def test_a_message_beyond_the_limit_is_refused(doors: Doors) -> None:
+    with channel(doors.gateway_grpc) as over:
+        over_limit = 129 << 20
+        seen = call(over, Call("", "ModelInfer", infer("types", ("UINT8", "UINT8", [over_limit], bytes(over_limit)))))
+        assert seen.code == grpc.StatusCode.RESOURCE_EXHAUSTED.name

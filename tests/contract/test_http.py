@@ -1,0 +1,17 @@
+"""HTTP on raw sockets: each talk straight at Triton and through the gateway."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract import http_extensions, http_messages, http_tensors
+from tests.contract.conftest import Doors
+from tests.contract.http_wire import Talk, hold, summary
+from tests.contract.ledger import compare
+
+TALKS = [*http_messages.TALKS, *http_tensors.TALKS, *http_extensions.TALKS]
+
+
+@pytest.mark.parametrize("talk", [pytest.param(talk, id=talk.name) for talk in TALKS])
+def test_a_client_sees_the_same(doors: Doors, talk: Talk) -> None:
+    compare(talk.name, hold(doors.straight_http, talk), hold(doors.gateway_http, talk), summary)
