@@ -1,0 +1,71 @@
+"""The HTTP door's reader: never raises, slices change nothing, and what goes on to Triton is exactly one request to h11 too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import h11
+
+from tests.fuzz.harness import fuzz, instrumented, slices
+
+with instrumented():
+    from control_plane.api.http_reading import HttpLimits, RequestReader
+    from control_plane.codec.http_message import HttpRequest, upstream_pieces
+    from control_plane.domain.errors import ControlPlaneError
+
+LIMITS = HttpLimits(max_body_bytes=3000, max_header_bytes=16 << 10, max_connections=1)
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.requests: list[HttpRequest] = []
+        self.seen: list[object] = []
+
+    def take(self, request: HttpRequest, *, keep_alive: bool) -> None:
+        self.requests.append(request)
+        self.seen.append((request.method, request.target, request.headers, bytes(request.body), keep_alive))
+
+    def refuse(self, error: ControlPlaneError) -> None:
+        str(error).encode()
+        self.seen.append("refused")
+
+    def reserve(self, size_bytes: int) -> None:
+        assert size_bytes > 0
+
+
+def check(data: bytes) -> None:
+    whole, sliced = read([data]), read(slices(data))
+    assert whole.seen == sliced.seen
+    assert whole.seen.count("refused") <= 1
+    assert "refused" not in whole.seen[:-1], "a request after a refusal"
+    for request in whole.requests:
+        assert_one_request(request)
+
+
+def read(pieces: Iterable[bytes]) -> Sink:
+    sink = Sink()
+    reader = RequestReader(sink, LIMITS, lambda request: None, peer_is_local=True)
+    for piece in pieces:
+        reader.feed(piece)
+    return sink
+
+
+def assert_one_request(request: HttpRequest) -> None:
+    """Another parser finds in what goes on the same one request, or refuses it."""
+    server = h11.Connection(h11.SERVER)
+    server.receive_data(b"".join(bytes(piece) for piece in upstream_pieces(request, b"triton")))
+    body = b""
+    try:
+        head = server.next_event()
+        while isinstance(event := server.next_event(), h11.Data):
+            body += event.data
+    except h11.RemoteProtocolError:
+        return
+    assert isinstance(head, h11.Request)
+    assert isinstance(event, h11.EndOfMessage)
+    assert (head.method, head.target, body) == (request.method, request.target, bytes(request.body))
+    assert server.trailing_data == (b"", False), "a second request"
+
+
+if __name__ == "__main__":
+    fuzz(check)

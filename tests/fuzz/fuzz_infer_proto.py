@@ -1,0 +1,43 @@
+"""gRPC inference requests: any message ends in a verdict, and a large one, read without its data, in the same."""
+
+from __future__ import annotations
+
+from tritonclient.grpc import service_pb2
+
+from tests.fuzz.harness import fuzz, instrumented
+
+with instrumented():
+    from control_plane.codec.infer_proto import infer_request_steps
+    from control_plane.codec.steps import finish
+    from control_plane.domain.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
+    from control_plane.domain.inference import InferCall
+
+UNKNOWN_BYTES = 70_000
+UNKNOWN_FIELD = b"\xfa\x7f\xf0\xa2\x04" + bytes(UNKNOWN_BYTES)
+"""Field 2047 with so many bytes: changes what nobody reads, and makes the message large."""
+
+
+def check(data: bytes) -> None:
+    small, large = read(data), read(UNKNOWN_FIELD + data)
+    assert large in (small, None), (small, large)
+    if small is None:
+        return
+    parsed = service_pb2.ModelInferRequest.FromString(data)
+    parsed.DiscardUnknownFields()  # groups, which nothing of ours has: refused in what is large, passed over in what is small
+    assert read(UNKNOWN_FIELD + parsed.SerializeToString()) == small
+    assert [(each.name, each.datatype, tuple(each.shape)) for each in parsed.inputs] == [
+        (tensor.name, tensor.datatype, tensor.shape) for tensor in small.inputs
+    ]
+    assert (small.model_name, small.model_version, small.request_id) == (parsed.model_name, parsed.model_version, parsed.id)
+
+
+def read(message: bytes) -> InferCall | None:
+    try:
+        return finish(infer_request_steps(message, service_pb2.ModelInferRequest.FromString))
+    except (InvalidRequest, UnparsableRequest, PayloadTooLarge) as exc:
+        str(exc).encode(errors="surrogatepass")
+        return None
+
+
+if __name__ == "__main__":
+    fuzz(check)

@@ -1,0 +1,31 @@
+"""Routes: any request line's method and target mean one call or none, and names are just what stands in the path."""
+
+from __future__ import annotations
+
+from tests.fuzz.harness import fuzz, instrumented
+
+with instrumented():
+    from control_plane.codec.v2_route import read_route
+    from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
+
+METHODS = (b"GET", b"POST", b"HEAD", b"OPTIONS", b"PUT", b"DELETE")
+
+
+def check(data: bytes) -> None:
+    chosen, target = (data[0] % 8, data[1:]) if data else (0, b"")
+    method = METHODS[chosen] if chosen < len(METHODS) else target[:4]
+    try:
+        route = read_route(method, target)
+    except (MethodNotAllowed, RouteNotFound) as exc:
+        str(exc).encode()
+        return
+    path = target.partition(b"?")[0].decode("latin-1")
+    assert "/" not in route.model_name
+    assert not route.model_version or route.model_version.isdigit()
+    assert not route.model_name or f"/{route.model_name}" in path
+    assert not route.model_version or f"/versions/{route.model_version}" in path
+    assert read_route(method, target) == route
+
+
+if __name__ == "__main__":
+    fuzz(check)
