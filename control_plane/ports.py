@@ -108,6 +108,9 @@ class ModelControl(Protocol):
     async def unload(self, name: str, *, unload_dependents: bool = False, timeout_s: float) -> None:
         """Return when Triton has accepted it; in-flight requests finish first. Raises as `load`."""
 
+    async def is_decoupled(self, name: str) -> bool:
+        """Whether a model answers a request any number of times. Raises UpstreamFailed (there is none), UpstreamUnavailable."""
+
     async def memory_bytes(self) -> dict[str, int]:
         """Resident bytes by model, for the backends that report them."""
 

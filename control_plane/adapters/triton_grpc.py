@@ -88,6 +88,10 @@ class TritonGrpc:
             request.parameters["unload_dependents"].bool_param = True
         await self._control("RepositoryModelUnload", request, timeout_s)
 
+    async def is_decoupled(self, name: str) -> bool:
+        answer = await self._call("ModelConfig", service_pb2.ModelConfigRequest(name=name), _CONTROL_TIMEOUT_S)
+        return bool(answer.config.model_transaction_policy.decoupled)
+
     async def memory_bytes(self) -> dict[str, int]:
         answer = await self._call("ModelStatistics", service_pb2.ModelStatisticsRequest(), _CONTROL_TIMEOUT_S)
         return {line.name: sum(usage.byte_size for usage in line.memory_usage) for line in answer.model_stats if len(line.memory_usage) > 0}

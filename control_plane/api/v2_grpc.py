@@ -19,6 +19,7 @@ from control_plane.domain.errors import InvalidRequest, ModelLoadFailed, ModelNo
 from control_plane.domain.inference import Door, Outcome
 from control_plane.ports import GrpcCall, ModelAdministration, Upstream
 from control_plane.services.inference import InferenceService
+from control_plane.services.model_kinds import ModelKinds
 from control_plane.services.servers import Servers
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -83,7 +84,13 @@ class V2Grpc:
         self._max_message_bytes = max_message_bytes
         self._read_timeout_s = read_timeout_s
         self._allow_shared_memory = allow_shared_memory
-        relay = StreamRelay(inference=inference, servers=servers, max_message_bytes=max_message_bytes, open_timeout_s=read_timeout_s)
+        relay = StreamRelay(
+            inference=inference,
+            servers=servers,
+            kinds=ModelKinds(servers),
+            max_message_bytes=max_message_bytes,
+            request_timeout_s=read_timeout_s,
+        )
         self._open: dict[str, GrpcHandler] = {
             SERVICE + "ModelInfer": GrpcHandler(unary=self._infer),
             SERVICE + "ModelStreamInfer": GrpcHandler(stream=relay.run),

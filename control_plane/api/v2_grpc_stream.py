@@ -1,16 +1,16 @@
-"""ModelStreamInfer: one client's stream of requests and answers, relayed message by message.
+"""ModelStreamInfer: one client's stream of requests and answers.
 
-Each client's stream is a stream of its own to Triton, never merged with another's. Decoupled and ordinary models on one
-stream abort or hang Triton 24.10 within a few requests, so a stream that names both goes on as two, one for each kind;
-the client does not see it.
+Triton 24.10 dies when requests to decoupled and to ordinary models are streamed at the same time, be it on one stream or on
+two of different clients. So only decoupled ones go on as a stream, of this client's own; an ordinary request goes on as a
+ModelInfer call and its answer comes back in a stream's envelope, in the order of the requests. `triton_grpc_error`, of
+which Triton dies too, is not passed on but done here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
-from tritonclient.grpc import model_config_pb2, service_pb2
+from tritonclient.grpc import service_pb2
 
 from control_plane.api.grpc_call import MessageStream
 from control_plane.api.status import message_of
@@ -27,20 +27,30 @@ from control_plane.codec.grpc_message import (
     status_fields,
 )
 from control_plane.codec.infer_proto import infer_request_steps
+from control_plane.codec.protobuf_fields import fields
 from control_plane.codec.steps import Steps
-from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded
+from control_plane.codec.stream_answer import stream_answer
+from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
 from control_plane.domain.inference import Door, InferCall, Outcome
-from control_plane.ports import GrpcCall, GrpcStream, Upstream
-from control_plane.services.inference import InferenceService
+from control_plane.ports import GrpcCall, GrpcStream
+from control_plane.services.inference import Count, InferenceService
+from control_plane.services.model_kinds import ModelKinds
 from control_plane.services.servers import Servers
 from control_plane.services.slices import in_slices
 
-_MODEL_CONFIG = GrpcHead("/inference.GRPCInferenceService/ModelConfig", ((b"content-type", b"application/grpc"),))
+_MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 _ERRORS_END_IT = (b"triton_grpc_error", b"true")
-"""Asks for a status instead of an error on the stream. Triton 24.10 dies of it within a few hundred errors, so the gateway does it;
-the status is that of a Python model's error, since an answer does not tell which code it had."""
+"""Asks for a status instead of an error on the stream."""
 
-_INTERNAL = 13
+_ID = 3 << 3 | 2
+"""Tag of that field in a ModelInferRequest."""
+_MAX_ID_BYTES = 1024
+_MAX_ANSWER_BYTES = 2**31 - 1
+
+_INTERNAL, _UNAVAILABLE = 13, 14
+_MAX_UNANSWERED = 64
+"""Ordinary requests of one stream at a time; then its client is held back."""
+
 _ENDED_WELL = GrpcAnswer(0, HEAD, (), status_fields(0, ""))
 
 
@@ -60,8 +70,9 @@ class InferMessage:
     def id(self) -> str:
         """What a refused request calls itself, so that its sender can tell which one it was."""
         try:
-            return str(service_pb2.ModelInferRequest.FromString(bytes(self._message())).id)
-        except Exception:  # it may have been refused for just that
+            values = [payload for tag, _, payload in fields(memoryview(self._message())) if tag == _ID]
+            return bytes(values[-1][:_MAX_ID_BYTES]).decode(errors="replace") if values else ""
+        except ControlPlaneError:  # it may have been refused for just that
             return ""
 
     def _message(self) -> bytes | memoryview:
@@ -71,120 +82,151 @@ class InferMessage:
 class StreamRelay:
     """Answers ModelStreamInfer calls."""
 
-    def __init__(self, *, inference: InferenceService, servers: Servers, max_message_bytes: int, open_timeout_s: float) -> None:
-        self._inference = inference
-        self._servers = servers
-        self._max_message_bytes = max_message_bytes
-        self._open_timeout_s = open_timeout_s
+    def __init__(
+        self, *, inference: InferenceService, servers: Servers, kinds: ModelKinds, max_message_bytes: int, request_timeout_s: float
+    ) -> None:
+        self.inference = inference
+        self.servers = servers
+        self.kinds = kinds
+        self.max_message_bytes = max_message_bytes
+        self.request_timeout_s = request_timeout_s
 
     async def run(self, head: GrpcHead, messages: MessageStream) -> GrpcAnswer:
         """Relay until both sides have finished. Raises DeadlineExceeded, UpstreamUnavailable; cancelling it cancels at Triton."""
-        with self._inference.begin(Door.GRPC_STREAM) as count:
-            lanes = _Lanes(self._servers.pick(), head, messages, open_timeout_s=self._open_timeout_s)
+        with self.inference.begin(Door.GRPC_STREAM) as count:
+            self.servers.pick()  # without one the client is told at once
             try:
                 async with asyncio.timeout(head.timeout_s):
-                    answer = await self._relay(head, messages, lanes)
+                    answer = await _StreamCall(self, head, messages, count).run()
             except TimeoutError as exc:
                 raise DeadlineExceeded("Deadline Exceeded") from exc
-            finally:
-                count.model_name = lanes.first_model
-                lanes.cancel()
             count.outcome = Outcome.ANSWERED if answer.code == 0 else Outcome.UPSTREAM_ERROR
             return answer
 
-    async def _relay(self, head: GrpcHead, messages: MessageStream, lanes: _Lanes) -> GrpcAnswer:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                while (frame := await messages.receive()) is not None:
-                    await self._pass_on(InferMessage(frame, head, max_bytes=self._max_message_bytes), messages, lanes, tasks)
-                lanes.half_close()
-        except BaseExceptionGroup as group:
-            first = group.exceptions[0]
-            if isinstance(first, _LaneFailed):
-                return first.answer
-            raise first from None
-        return _ENDED_WELL
 
-    async def _pass_on(self, message: InferMessage, messages: MessageStream, lanes: _Lanes, tasks: asyncio.TaskGroup) -> None:
-        """Send one request to its lane; one that is refused is answered on the stream, which goes on."""
-        try:
-            call = await in_slices(message.read())
-            self._inference.check(call)
-        except ControlPlaneError as exc:
-            answer = service_pb2.ModelStreamInferResponse(error_message=message_of(exc))
-            answer.infer_response.id = message.id()
-            await messages.send(frame_message(answer.SerializeToString()))
-            return
-        lane = await lanes.of(call.model_name, tasks)
-        await lane.send(message.frame)
-
-
-def _raise_models_error(frame: MessageFrame) -> None:
-    """Triton ends a stream for a model's errors, which name the model, and not for those of requests that never reached one."""
-    answer = service_pb2.ModelStreamInferResponse.FromString(bytes(frame[PREFIX_BYTES:]))
-    if answer.error_message and answer.infer_response.model_name:
-        raise _LaneFailed(status_answer(_INTERNAL, answer.error_message))
-
-
-class _LaneFailed(Exception):
-    """Triton ended a stream with an error; so ends the client's."""
+class _Ended(Exception):
+    """The call ends with a status before the client has finished."""
 
     def __init__(self, answer: GrpcAnswer) -> None:
         super().__init__(answer.details)
         self.answer = answer
 
 
-class _Lanes:
-    """A client's stream towards Triton: one, or one for each kind of model."""
+class _StreamCall:
+    """One call."""
 
-    def __init__(self, server: Upstream, head: GrpcHead, messages: MessageStream, *, open_timeout_s: float) -> None:
-        self.first_model = ""
-        self._server = server
-        self._head = replace(head, metadata=tuple(field for field in head.metadata if field[0] != _ERRORS_END_IT[0]))
+    def __init__(self, relay: StreamRelay, head: GrpcHead, messages: MessageStream, count: Count) -> None:
+        metadata = tuple(field for field in head.metadata if field[0] != _ERRORS_END_IT[0])
+        self._relay = relay
         self._messages = messages
-        self._open_timeout_s = open_timeout_s
+        self._count = count
         self._errors_end_it = _ERRORS_END_IT in head.metadata
-        self._is_decoupled: dict[str, bool] = {}
-        self._streams: dict[bool, GrpcStream] = {}
-        """By whether their models are of the other kind than the first."""
+        self._stream_head = GrpcHead(head.method, metadata, None, head.encoding)
+        self._infer_head = GrpcHead(_MODEL_INFER, metadata, None, head.encoding)
+        self._decoupled: GrpcStream | None = None
+        self._unanswered: asyncio.Queue[asyncio.Task[tuple[str, GrpcAnswer]] | None] = asyncio.Queue(_MAX_UNANSWERED)
+        self._sequences: dict[tuple[str, str], asyncio.Task[tuple[str, GrpcAnswer]]] = {}
+        """The last request of each, which the next one has to wait for."""
 
-    async def of(self, model_name: str, tasks: asyncio.TaskGroup) -> GrpcStream:
-        """The lane for a model's requests. A model's kind is asked for once a second model is named. Raises UpstreamUnavailable."""
-        self.first_model = self.first_model or model_name
-        if model_name != self.first_model:
-            for name in (self.first_model, model_name):
-                if name not in self._is_decoupled:
-                    self._is_decoupled[name] = await self._ask(name)
-        is_other_kind = self._is_decoupled.get(model_name) != self._is_decoupled.get(self.first_model)
-        return self._streams.get(is_other_kind) or await self._open(is_other_kind, tasks)
+    async def run(self) -> GrpcAnswer:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._answer_in_order(), name="grpc-stream-answers")
+                while (frame := await self._messages.receive()) is not None:
+                    await self._take(InferMessage(frame, self._stream_head, max_bytes=self._relay.max_message_bytes), tasks)
+                if self._decoupled is not None:
+                    self._decoupled.half_close()
+                await self._unanswered.put(None)
+        except BaseExceptionGroup as group:
+            first = group.exceptions[0]
+            if isinstance(first, _Ended):
+                return first.answer
+            raise first from None
+        finally:
+            if self._decoupled is not None:
+                self._decoupled.cancel()
+        return _ENDED_WELL
 
-    def half_close(self) -> None:
-        for stream in self._streams.values():
-            stream.half_close()
+    async def _take(self, message: InferMessage, tasks: asyncio.TaskGroup) -> None:
+        """Send one request on; one that is refused is answered on the stream, which goes on."""
+        try:
+            call = await in_slices(message.read())
+            self._relay.inference.check(call)
+        except ControlPlaneError as exc:
+            await self._messages.send(_error(message.id(), message_of(exc)))
+            return
+        self._count.model_name = self._count.model_name or call.model_name
+        if await self._relay.kinds.is_decoupled(call.model_name):
+            stream = self._decoupled or await self._open_decoupled(tasks)
+            await stream.send(message.frame)
+        else:
+            await self._unanswered.put(self._start(message, call, tasks))
 
-    def cancel(self) -> None:
-        for stream in self._streams.values():
-            stream.cancel()
+    # Ordinary models
 
-    async def _open(self, is_other_kind: bool, tasks: asyncio.TaskGroup) -> GrpcStream:
-        stream = self._streams[is_other_kind] = await self._server.grpc.open_stream(self._head, timeout_s=self._open_timeout_s)
-        tasks.create_task(self._answer(stream), name="grpc-stream-answers")
+    def _start(self, message: InferMessage, call: InferCall, tasks: asyncio.TaskGroup) -> asyncio.Task[tuple[str, GrpcAnswer]]:
+        sequence = (call.model_name, call.sequence_id)
+        asking = tasks.create_task(self._ask(message, call, self._sequences.get(sequence)), name="grpc-stream-request")
+        if call.sequence_id:
+            self._sequences[sequence] = asking
+            asking.add_done_callback(lambda done: self._sequences.pop(sequence, None) if self._sequences.get(sequence) is done else None)
+        return asking
+
+    async def _ask(
+        self, message: InferMessage, call: InferCall, before: asyncio.Task[tuple[str, GrpcAnswer]] | None
+    ) -> tuple[str, GrpcAnswer]:
+        """The request's id, and its answer."""
+        if before is not None:
+            await asyncio.wait((before,))
+        try:
+            server = self._relay.servers.pick()
+        except UpstreamUnavailable as exc:
+            return call.request_id, status_answer(_UNAVAILABLE, message_of(exc))
+        infer = GrpcCall(self._infer_head, message.frame)
+        return call.request_id, await server.grpc.unary(infer, timeout_s=self._relay.request_timeout_s)
+
+    async def _answer_in_order(self) -> None:
+        while (asking := await self._unanswered.get()) is not None:
+            request_id, answer = await asking
+            if answer.code == 0:
+                message = message_in(b"".join(answer.body), answer.encoding, max_bytes=_MAX_ANSWER_BYTES)
+                await self._messages.send(frame_message(stream_answer(message)), answer.headers)
+            elif self._errors_end_it:
+                raise _Ended(answer)
+            else:
+                await self._messages.send(_error(request_id, answer.details))
+
+    # Decoupled models
+
+    async def _open_decoupled(self, tasks: asyncio.TaskGroup) -> GrpcStream:
+        server = self._relay.servers.pick()
+        stream = self._decoupled = await server.grpc.open_stream(self._stream_head, timeout_s=self._relay.request_timeout_s)
+        tasks.create_task(self._relay_answers(stream), name="grpc-stream-decoupled")
         return stream
 
-    async def _answer(self, stream: GrpcStream) -> None:
+    async def _relay_answers(self, stream: GrpcStream) -> None:
         while (frame := await stream.receive()) is not None:
             if self._errors_end_it:
                 _raise_models_error(frame)
             await self._messages.send(frame, stream.headers)
+        self._decoupled = None
         answer = answer_of(stream.headers, (), stream.trailers)
         if answer.code != 0:
-            raise _LaneFailed(answer)
+            raise _Ended(answer)
 
-    async def _ask(self, model_name: str) -> bool:
-        """Whether a model is decoupled; of one that does not exist, no: Triton's answer says so on the stream."""
-        request = service_pb2.ModelConfigRequest(name=model_name).SerializeToString()
-        answer = await self._server.grpc.unary(GrpcCall(_MODEL_CONFIG, frame_message(request)), timeout_s=self._open_timeout_s)
-        if answer.code != 0:
-            return False
-        config: model_config_pb2.ModelConfig = service_pb2.ModelConfigResponse.FromString(answer.message).config
-        return bool(config.model_transaction_policy.decoupled)
+
+def _raise_models_error(frame: MessageFrame) -> None:
+    """Triton ends a stream for a model's errors, which name the model, and not for those of requests that never reached one.
+
+    Which status it would be the answer does not tell; INTERNAL is what a Python model's error has.
+    """
+    answer = service_pb2.ModelStreamInferResponse.FromString(bytes(frame[PREFIX_BYTES:]))
+    if answer.error_message and answer.infer_response.model_name:
+        raise _Ended(status_answer(_INTERNAL, answer.error_message))
+
+
+def _error(request_id: str, text: str) -> bytes:
+    """A message that tells of one request's failure."""
+    answer = service_pb2.ModelStreamInferResponse(error_message=text)
+    answer.infer_response.id = request_id
+    return frame_message(answer.SerializeToString())

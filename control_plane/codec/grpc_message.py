@@ -179,6 +179,11 @@ class GrpcAnswer:
     trailers: Fields
 
     @property
+    def encoding(self) -> bytes:
+        """How the message is compressed, if it says that it is."""
+        return dict(self.headers).get(b"grpc-encoding", b"identity")
+
+    @property
     def details(self) -> str:
         """The status' text."""
         return unquote_to_bytes(dict(self.trailers).get(b"grpc-message", b"")).decode(errors="replace")

@@ -62,7 +62,7 @@ def infer_request_steps(body: Body, header_length: bytes | None, *, model_name: 
             offset = yield from _binary_steps(tensor, size, body, offset, model_name)
     if offset != len(body):
         raise InvalidRequest(f"unexpected additional input data for model '{model_name}'")
-    return InferCall(model_name, model_version, header.request_id, header.inputs, header.uses_shared_memory)
+    return InferCall(model_name, model_version, header.request_id, header.inputs, uses_shared_memory=header.uses_shared_memory)
 
 
 def json_object_steps(text: Body | memoryview) -> Steps[dict[str, Any]]:

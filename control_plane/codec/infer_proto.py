@@ -6,11 +6,12 @@ message class is handed in: `codec` knows the fields, the door owns the library 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from control_plane.codec.bytes_tensor import bytes_tensor_steps
 from control_plane.codec.infer_json import make_tensor
+from control_plane.codec.protobuf_fields import fields, varint
 from control_plane.codec.steps import Steps
 from control_plane.domain.errors import InvalidRequest, PayloadTooLarge
 from control_plane.domain.inference import InferCall
@@ -52,6 +53,7 @@ class ModelInferRequest(Protocol):
     model_name: str
     model_version: str
     id: str
+    parameters: Mapping[str, Any]
     inputs: Sequence[InferInputTensor]
     outputs: Sequence[Parameterised]
     raw_input_contents: Sequence[bytes]
@@ -82,69 +84,17 @@ def outline_steps(message: memoryview) -> Steps[tuple[bytes, list[memoryview]]]:
     """
     kept: list[bytes | memoryview] = []
     contents: list[memoryview] = []
-    for number, (tag, field, payload) in enumerate(_fields(message)):
+    for number, (tag, field, payload) in enumerate(fields(message)):
         if number % _FIELDS_PER_STEP == 0:
             yield
         if tag == _RAW_INPUT_CONTENTS:
             contents.append(payload)
         elif tag == _INPUTS and len(payload) > _LARGE_BYTES:
-            tensor = b"".join(each for inner, each, _ in _fields(payload) if inner != _CONTENTS)
-            kept += (_varint(_INPUTS), _varint(len(tensor)), tensor)
+            tensor = b"".join(each for inner, each, _ in fields(payload) if inner != _CONTENTS)
+            kept += (varint(_INPUTS), varint(len(tensor)), tensor)
         else:
             kept.append(field)
     return b"".join(kept), contents
-
-
-def _fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Tag, the whole field, and what follows its tag (and length, where it has one)."""
-    at = 0
-    while at < len(message):
-        began = at
-        tag, at = _read_varint(message, at)
-        start, end = _extent(message, tag, at)
-        yield tag, message[began:end], message[start:end]
-        at = end
-
-
-def _extent(message: memoryview, tag: int, at: int) -> tuple[int, int]:
-    start = at
-    match tag & 7:
-        case 0:
-            end = _read_varint(message, at)[1]
-        case 1:
-            end = at + 8
-        case 2:
-            size, start = _read_varint(message, at)
-            end = start + size
-        case 5:
-            end = at + 4
-        case _:
-            raise InvalidRequest("not a ModelInferRequest: it has a field of an unknown kind")
-    if end > len(message):
-        raise InvalidRequest("not a ModelInferRequest: it ends within a field")
-    return start, end
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(message):
-            break
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise InvalidRequest("not a ModelInferRequest: it has a number that does not end")
 
 
 def _parse(message: bytes, parse: Callable[[bytes], ModelInferRequest]) -> ModelInferRequest:
@@ -159,7 +109,8 @@ def _check_steps(request: ModelInferRequest, contents: Contents) -> Steps[InferC
     if contents:
         yield from _contents_steps(request, tensors, contents)
     uses_shared_memory = _any_in_shared_memory(request.inputs) or _any_in_shared_memory(request.outputs)
-    return InferCall(request.model_name, request.model_version, request.id, tensors, uses_shared_memory)
+    sequence_id = _sequence_id(request.parameters) if request.parameters else ""
+    return InferCall(request.model_name, request.model_version, request.id, tensors, sequence_id, uses_shared_memory)
 
 
 def _contents_steps(request: ModelInferRequest, tensors: tuple[Tensor, ...], contents: Contents) -> Steps[None]:
@@ -173,6 +124,13 @@ def _contents_steps(request: ModelInferRequest, tensors: tuple[Tensor, ...], con
             yield from bytes_tensor_steps(tensor, content, start=0, end=len(content))
         else:
             _check_size(request.model_name, tensor, len(content))
+
+
+def _sequence_id(parameters: Mapping[str, Any]) -> str:
+    if "sequence_id" not in parameters:
+        return ""
+    value = parameters["sequence_id"]
+    return str(value.string_param or value.int64_param or value.uint64_param or "")
 
 
 def _any_in_shared_memory(entries: Iterable[Parameterised]) -> bool:

@@ -46,5 +46,7 @@ class InferCall:
     """Empty: the version that the model's policy chooses."""
     request_id: str
     inputs: tuple[Tensor, ...]
+    sequence_id: str = ""
+    """As text, for a gRPC request that belongs to a sequence."""
     uses_shared_memory: bool = False
     """Whether an input or an output lies in a region of memory that a client registered."""

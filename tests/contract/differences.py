@@ -185,4 +185,11 @@ DIFFERENCES: dict[str, dict[str, str]] = {
     "A large request's JSON may have 1 MiB beside its data; 3 MB of white space are none.": {
         "body: 3 MB of white space": "413 open",
     },
+    "An ordinary model's error on a stream names the request only: the gateway cannot tell it from one before the model.": {
+        "stream: a model that fails": "OK 1",
+    },
+    "With triton_grpc_error every error of an ordinary model's request ends the stream, and not the model's own errors only.": {
+        "stream: unknown model as status": "NOT_FOUND 0",
+        "stream: a sequence never started, as status": "INVALID_ARGUMENT 0",
+    },
 }

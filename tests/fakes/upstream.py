@@ -8,7 +8,7 @@ from control_plane.codec.grpc_message import HEAD, PREFIX_BYTES, GrpcHead, frame
 from control_plane.codec.http2_headers import Fields
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
 from control_plane.domain.endpoints import TritonEndpoints
-from control_plane.domain.errors import ControlPlaneError, UpstreamUnavailable
+from control_plane.domain.errors import ControlPlaneError, UpstreamFailed, UpstreamUnavailable
 from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
 from control_plane.ports import GrpcAnswer, GrpcCall
 
@@ -187,6 +187,8 @@ class FakeControl:
     unloaded_with: dict[str, list[str]] = field(default_factory=dict)
     """Models that go with one when its unload takes the dependents along."""
     unloads: list[str] = field(default_factory=list)
+    decoupled: dict[str, bool] = field(default_factory=dict)
+    kinds_asked: list[str] = field(default_factory=list)
     calls: Calls = field(default_factory=Calls)
 
     async def is_live(self) -> bool:
@@ -217,6 +219,12 @@ class FakeControl:
         for each in (name, *(self.unloaded_with.get(name, []) if unload_dependents else [])):
             if each in self.states:  # of any other Triton says 200, too
                 self.states[each] = ModelState.UNAVAILABLE
+
+    async def is_decoupled(self, name: str) -> bool:
+        self.kinds_asked.append(name)
+        if name not in self.decoupled:
+            raise UpstreamFailed(f"ModelConfig: no model {name}")
+        return self.decoupled[name]
 
     async def memory_bytes(self) -> dict[str, int]:
         return self.memory

@@ -106,8 +106,12 @@ async def door(
     peers_are_local: bool = True,
     options: tuple[tuple[str, int], ...] = (),
 ) -> AsyncIterator[Bench]:
-    """Listening on a port of its own; at the end nothing may be left: no stream, no call in flight, no byte of the budget."""
+    """Listening on a port of its own, with `m` as a decoupled model.
+
+    At the end nothing may be left: no stream, no call in flight, no byte of the budget.
+    """
     upstream, servers, recorder = FakeUpstream(grpc=grpc_ or FakeGrpc()), Servers(), FakeRecorder()
+    upstream.control.decoupled["m"] = True
     servers.up(upstream)
     inference = InferenceService(servers=servers, recorder=recorder, default_timeout_s=30.0, allow_shared_memory=allow_shared_memory)
     models = models or FakeModels()

@@ -12,14 +12,13 @@ import h2.settings
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.codec.grpc_message import GrpcAnswer, frame_message, message_answer, status_answer
+from control_plane.codec.grpc_message import frame_message
 from control_plane.domain.errors import UpstreamUnavailable
 from control_plane.domain.inference import Door, Outcome
-from control_plane.ports import GrpcCall
 from tests.aio import run
 from tests.fakes import FakeGrpc, FakeGrpcStream
 from tests.h2_peer import H2Peer
-from tests.wire.grpc_door import MAX_MESSAGE_BYTES, STREAM, Bench, door, infer_message, message_of, until
+from tests.wire.grpc_door import MAX_MESSAGE_BYTES, STREAM, Bench, door, infer_message, until
 
 
 def request(model: str = "m", id_: str = "1") -> bytes:
@@ -29,20 +28,6 @@ def request(model: str = "m", id_: str = "1") -> bytes:
 def answer(text: str) -> bytes:
     serialised: bytes = service_pb2.ModelStreamInferResponse(error_message=text).SerializeToString()
     return serialised
-
-
-def kinds(**is_decoupled: bool) -> FakeGrpc:
-    """A Triton that has these models."""
-
-    def config(call: GrpcCall) -> GrpcAnswer:
-        name = service_pb2.ModelConfigRequest.FromString(message_of(call)).name
-        if name not in is_decoupled:
-            return status_answer(5, f"no model {name}")
-        response = service_pb2.ModelConfigResponse()
-        response.config.model_transaction_policy.decoupled = is_decoupled[name]
-        return message_answer(response.SerializeToString())
-
-    return FakeGrpc(answer=config)
 
 
 async def refusal(call: grpc.aio.StreamStreamCall) -> tuple[str, str]:
@@ -86,7 +71,6 @@ class TestRelay:
                 assert await call.read() == answer("last")
                 assert await has_ended(call)
                 assert await call.code() is grpc.StatusCode.OK
-                assert stream.cancelled.is_set()
                 records = [(each.model_name, each.door, each.outcome) for each in it.recorder.records]
                 assert records == [("m", Door.GRPC_STREAM, Outcome.ANSWERED)]
 
@@ -148,73 +132,17 @@ class TestRelay:
         run(main())
 
 
-class TestLanes:
-    """Decoupled and ordinary models on one stream of Triton's abort or hang it."""
-
-    @pytest.mark.parametrize("decoupled_first", [True, False])
-    def test_each_kind_has_one(self, decoupled_first: bool) -> None:
-        async def main() -> None:
-            async with door(kinds(a=decoupled_first, b=not decoupled_first, c=decoupled_first)) as it:
-                call, first = await begun(it, request("a"))
-                for model in ("b", "a", "c", "b"):
-                    await call.write(request(model))
-                second = await it.upstream.grpc.streams.get()
-                assert [await second.sent.get() for _ in range(2)] == [request("b"), request("b")]
-                assert [await first.sent.get() for _ in range(2)] == [request("a"), request("c")]
-                second.put(answer("second"))
-                assert await call.read() == answer("second")
-                first.put(answer("first"))
-                assert await call.read() == answer("first")
-                await call.done_writing()
-                assert (await first.sent.get(), await second.sent.get()) == (None, None)
-                first.end()
-                second.put(answer("later"))
-                assert await call.read() == answer("later")
-                second.end()
-                assert await has_ended(call)
-                assert it.upstream.grpc.streams.empty()
-                assert len(it.upstream.grpc.requests) == 3  # each model's kind is asked for once
-
-        run(main())
-
-    def test_one_model_is_not_asked_about(self) -> None:
+class TestEnd:
+    def test_a_stream_of_tritons_that_fails_ends_the_call_with_its_status(self) -> None:
         async def main() -> None:
             async with door() as it:
                 call, stream = await begun(it)
-                await call.write(request())
-                await stream.sent.get()
-                assert it.upstream.grpc.requests == []
-                stream.end()
-                await call.done_writing()
-                assert await has_ended(call)
-
-        run(main())
-
-    def test_of_a_model_that_does_not_exist_triton_says_so_itself(self) -> None:
-        async def main() -> None:
-            async with door(kinds(a=False)) as it:
-                call, stream = await begun(it, request("a"))
-                await call.write(request("unknown"))
-                assert await stream.sent.get() == request("unknown")
-                stream.end()
-                await call.done_writing()
-                assert await has_ended(call)
-
-        run(main())
-
-    def test_one_that_fails_ends_the_call_with_tritons_status_and_the_other_lane(self) -> None:
-        async def main() -> None:
-            async with door(kinds(a=True, b=False)) as it:
-                call, first = await begun(it, request("a"))
-                first.put(answer("before"))
+                stream.put(answer("before"))
                 assert await call.read() == answer("before")
-                await call.write(request("b"))
-                second = await it.upstream.grpc.streams.get()
-                second.end(9, "no more \u00e4", (b"x-why", b"because"))
+                stream.end(9, "no more \u00e4", (b"x-why", b"because"))
                 assert await has_ended(call)
                 assert (await call.code(), await call.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "no more \u00e4")
                 assert ("x-why", "because") in [tuple(pair) for pair in await call.trailing_metadata()]
-                await first.cancelled.wait()
                 assert it.recorder.outcomes == [Outcome.UPSTREAM_ERROR]
 
         run(main())
@@ -227,6 +155,45 @@ class TestLanes:
                 stream.end(14, "gone")
                 assert await has_ended(call)
                 assert (await call.code(), await call.details()) == (grpc.StatusCode.UNAVAILABLE, "gone")
+
+        run(main())
+
+    def test_after_one_that_triton_ended_well_a_later_message_opens_another(self) -> None:
+        async def main() -> None:
+            async with door() as it:
+                call, first = await begun(it)
+                first.put(answer("a"))
+                first.end()
+                assert await call.read() == answer("a")
+                await until(lambda: first.answers.empty())
+                await call.write(request(id_="2"))
+                second = await it.upstream.grpc.streams.get()
+                assert await second.sent.get() == request(id_="2")
+                second.end()
+                await call.done_writing()
+                assert await has_ended(call)
+                assert await call.code() is grpc.StatusCode.OK
+
+        run(main())
+
+    def test_an_error_as_status(self) -> None:
+        """Triton dies of `triton_grpc_error` before long, so it is not told."""
+        told = service_pb2.ModelStreamInferResponse(error_message="too small")
+        told.infer_response.model_name = "m"
+
+        async def main() -> None:
+            async with door() as it:
+                call = it.stream(metadata=(("triton_grpc_error", "true"), ("x-tenant", "a")))
+                await call.write(request())
+                stream = await it.upstream.grpc.streams.get()
+                assert b"triton_grpc_error" not in dict(stream.head.metadata)
+                assert (b"x-tenant", b"a") in stream.head.metadata
+                stream.put(answer("of a request that no model saw"))
+                assert await call.read() == answer("of a request that no model saw")
+                stream.put(told.SerializeToString(), answer("never seen"))
+                assert await has_ended(call)
+                assert (await call.code(), await call.details()) == (grpc.StatusCode.INTERNAL, "too small")
+                await stream.cancelled.wait()
 
         run(main())
 

@@ -1,0 +1,37 @@
+"""Which models are decoupled: Triton does not take those by ModelInfer, and on a stream they must be apart from the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from control_plane.domain.errors import ControlPlaneError
+from control_plane.services.servers import Servers
+
+_KEPT_S = 2.0
+"""A model may be reloaded as one of the other kind."""
+
+_MAX_KEPT = 10_000
+
+
+class ModelKinds:
+    """Asks Triton, and remembers for a moment."""
+
+    def __init__(self, servers: Servers, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._servers = servers
+        self._now_s = now_s
+        self._known: dict[str, tuple[bool, float]] = {}
+
+    async def is_decoupled(self, model_name: str) -> bool:
+        """False for a model of which Triton tells nothing, too: what it says to the request itself then reaches the caller."""
+        known = self._known.get(model_name)
+        if known is not None and self._now_s() < known[1]:
+            return known[0]
+        try:
+            is_decoupled = await self._servers.pick().control.is_decoupled(model_name)
+        except ControlPlaneError:
+            return False
+        if len(self._known) >= _MAX_KEPT:
+            self._known.clear()
+        self._known[model_name] = (is_decoupled, self._now_s() + _KEPT_S)
+        return is_decoupled

@@ -1,0 +1,228 @@
+"""ModelStreamInfer to ordinary models: each request goes on as a ModelInfer call."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import grpc
+import grpc.aio
+import pytest
+from tritonclient.grpc import service_pb2
+
+from control_plane.codec.grpc_message import GrpcAnswer, message_answer, status_answer
+from control_plane.domain.inference import Door, Outcome
+from control_plane.ports import GrpcCall
+from tests.aio import run, settle
+from tests.fakes import FakeGrpc
+from tests.wire.grpc_door import INFER, Bench, door, infer_message, message_of, until
+from tests.wire.test_grpc_streams import has_ended
+
+ORDINARY = "o"
+
+
+def request(id_: str, *, sequence: int | str = 0) -> bytes:
+    message = service_pb2.ModelInferRequest.FromString(infer_message(model=ORDINARY, id_=id_))
+    if isinstance(sequence, str):
+        message.parameters["sequence_id"].string_param = sequence
+    elif sequence:
+        message.parameters["sequence_id"].int64_param = sequence
+    serialised: bytes = message.SerializeToString()
+    return serialised
+
+
+def id_of(call: GrpcCall) -> str:
+    return str(service_pb2.ModelInferRequest.FromString(message_of(call)).id)
+
+
+def by_id(call: GrpcCall) -> GrpcAnswer:
+    """An answer with the request's id."""
+    response = service_pb2.ModelInferResponse(model_name=ORDINARY, model_version="1", id=id_of(call))
+    response.outputs.add(name="Y", datatype="FP32", shape=[1])
+    response.raw_output_contents.append(b"\1\2\3\4")
+    return message_answer(response.SerializeToString())
+
+
+class Gate:
+    """A Triton that answers a request when it is let."""
+
+    def __init__(self) -> None:
+        self.grpc = FakeGrpc(answer=by_id)
+        self.arrived: list[str] = []
+        self._doors: dict[str, asyncio.Event] = {}
+        self.grpc.unary = self._unary  # type: ignore[method-assign]
+
+    async def _unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
+        self.arrived.append(id_of(call))
+        await self._door(id_of(call)).wait()
+        return by_id(call)
+
+    def let(self, *ids: str) -> None:
+        for each in ids:
+            self._door(each).set()
+
+    def _door(self, id_: str) -> asyncio.Event:
+        return self._doors.setdefault(id_, asyncio.Event())
+
+
+async def read(call: grpc.aio.StreamStreamCall) -> service_pb2.ModelStreamInferResponse:
+    return service_pb2.ModelStreamInferResponse.FromString(await call.read())
+
+
+async def finish(it: Bench, call: grpc.aio.StreamStreamCall) -> None:
+    await call.done_writing()
+    assert await has_ended(call)
+    assert await call.code() is grpc.StatusCode.OK
+    assert it.upstream.grpc.streams.empty()
+
+
+def test_goes_on_as_a_call_and_comes_back_in_the_streams_envelope() -> None:
+    async def main() -> None:
+        async with door(FakeGrpc(answer=by_id)) as it:
+            call = it.stream(metadata=(("x-tenant", "a"), ("triton_grpc_error", "true")))
+            await call.write(request("17"))
+            told = await read(call)
+            assert (told.error_message, told.infer_response.id, told.infer_response.raw_output_contents[0]) == ("", "17", b"\1\2\3\4")
+            assert told.infer_response.parameters["triton_final_response"].bool_param
+            sent = it.upstream.grpc.requests[0]
+            assert (sent.head.method, message_of(sent)) == (INFER, request("17"))
+            assert (b"x-tenant", b"a") in sent.head.metadata
+            assert b"triton_grpc_error" not in dict(sent.head.metadata)
+            await finish(it, call)
+            assert [(each.model_name, each.door, each.outcome) for each in it.recorder.records] == [
+                (ORDINARY, Door.GRPC_STREAM, Outcome.ANSWERED)
+            ]
+
+    run(main())
+
+
+def test_requests_travel_together_and_answers_come_in_their_order() -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with door(gate.grpc) as it:
+            call = it.stream()
+            for id_ in "abc":
+                await call.write(request(id_))
+            await until(lambda: gate.arrived == ["a", "b", "c"])
+            gate.let("c", "b")
+            await settle()
+            gate.let("a")
+            assert [(await read(call)).infer_response.id for _ in range(3)] == ["a", "b", "c"]
+            await finish(it, call)
+
+    run(main())
+
+
+@pytest.mark.parametrize("sequence", [7, "seven"])
+def test_of_a_sequence_one_waits_for_the_other_and_nobody_else_does(sequence: int | str) -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with door(gate.grpc) as it:
+            call = it.stream()
+            for id_, number in (("a", sequence), ("b", sequence), ("c", sequence), ("x", 8), ("y", 0)):
+                await call.write(request(id_, sequence=number))
+            await until(lambda: gate.arrived == ["a", "x", "y"])
+            gate.let("a")
+            await until(lambda: gate.arrived == ["a", "x", "y", "b"])
+            gate.let("b", "c", "x", "y")
+            assert [(await read(call)).infer_response.id for _ in range(5)] == ["a", "b", "c", "x", "y"]
+            await finish(it, call)
+
+    run(main())
+
+
+def test_too_many_unanswered_hold_the_client_back() -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with door(gate.grpc) as it:
+            call = it.stream()
+            for number in range(200):
+                await call.write(request(str(number)))
+            await until(lambda: len(gate.arrived) >= 64)
+            await settle()
+            assert len(gate.arrived) < 80
+            gate.let(*map(str, range(200)))
+            assert [(await read(call)).infer_response.id for _ in range(200)] == [str(number) for number in range(200)]
+            await finish(it, call)
+
+    run(main())
+
+
+def test_a_failure_is_told_with_the_requests_id_and_the_stream_goes_on() -> None:
+    async def main() -> None:
+        async with door(FakeGrpc(answer=lambda call: status_answer(5, "no such model") if id_of(call) == "1" else by_id(call))) as it:
+            call = it.stream()
+            for id_ in "12":
+                await call.write(request(id_))
+            told = await read(call)
+            assert (told.error_message, told.infer_response.id) == ("no such model", "1")
+            assert (await read(call)).infer_response.id == "2"
+            await finish(it, call)
+
+    run(main())
+
+
+def test_a_failure_as_status_has_tritons_code_and_ends_the_call() -> None:
+    async def main() -> None:
+        async with door(FakeGrpc(answer=lambda _: status_answer(9, "not now"))) as it:
+            call = it.stream(metadata=(("triton_grpc_error", "true"),))
+            await call.write(request("1"))
+            assert await has_ended(call)
+            assert (await call.code(), await call.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "not now")
+            assert it.recorder.outcomes == [Outcome.UPSTREAM_ERROR]
+
+    run(main())
+
+
+def test_without_a_server_the_request_fails_and_the_stream_goes_on() -> None:
+    async def main() -> None:
+        async with door(FakeGrpc(answer=by_id)) as it:
+            call = it.stream()
+            await call.write(request("1"))
+            assert (await read(call)).infer_response.id == "1"
+            it.servers.down("Triton is restarting")
+            await call.write(request("2"))
+            told = await read(call)
+            assert (told.infer_response.id, "Triton is restarting" in told.error_message) == ("2", True)
+            it.servers.up(it.upstream)
+            await call.write(request("3"))
+            assert (await read(call)).infer_response.id == "3"
+            await finish(it, call)
+
+    run(main())
+
+
+def test_beside_a_decoupled_model_each_goes_its_own_way() -> None:
+    async def main() -> None:
+        async with door(FakeGrpc(answer=by_id)) as it:
+            call = it.stream()
+            await call.write(infer_message(id_="d"))
+            stream = await it.upstream.grpc.streams.get()
+            assert await stream.sent.get() == infer_message(id_="d")
+            await call.write(request("o"))
+            assert (await read(call)).infer_response.id == "o"
+            await call.done_writing()
+            assert await stream.sent.get() is None
+            stream.end()
+            assert await has_ended(call)
+            assert await call.code() is grpc.StatusCode.OK
+            assert [id_of(each) for each in it.upstream.grpc.requests] == ["o"]
+
+    run(main())
+
+
+def test_a_cancelled_stream_cancels_what_it_asked() -> None:
+    async def main() -> None:
+        async with door(FakeGrpc(answer=by_id)) as it:
+            it.upstream.grpc.calls.hold()
+            call = it.stream()
+            for id_ in "abc":
+                await call.write(request(id_))
+            await until(lambda: it.upstream.grpc.calls.in_progress == 3)
+            call.cancel()
+            with suppress(asyncio.CancelledError):
+                await call.read()
+            await until(lambda: it.upstream.grpc.calls.in_progress == 0)
+            await until(lambda: it.recorder.outcomes == [Outcome.ABANDONED])
+
+    run(main())
