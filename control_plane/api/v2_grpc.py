@@ -58,8 +58,8 @@ class GrpcInferRequest(InferMessage):
     def timeout_s(self) -> float | None:
         return self._call.head.timeout_s
 
-    async def send(self, server: Upstream, *, timeout_s: float) -> GrpcAnswer:
-        return await server.grpc.unary(self._call, timeout_s=timeout_s)
+    def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
+        return server.grpc.unary(self._call, timeout_s=timeout_s)
 
     def outcome(self, answer: GrpcAnswer) -> Outcome:
         return _OUTCOMES.get(answer.code, Outcome.UPSTREAM_ERROR)

@@ -76,8 +76,10 @@ class V2Http:
         """Answer one request; errors are answers too."""
         try:
             route = self._admitted(request)
+            if route.action is Action.INFER and request.header(b"content-encoding") is None:
+                return await self._inference.infer(HttpInferRequest(request, route))
             if route.action is Action.INFER or route.action is Action.GENERATE:
-                return await self._infer(request, route)
+                return await self._decode_and_infer(HttpInferRequest(request, route), route)
             if request.method == b"HEAD":  # Triton's own answer to HEAD has a body, which no client expects
                 request = HttpRequest(b"GET", request.target, request.headers)
             return await self._other(request, route)
@@ -103,12 +105,11 @@ class V2Http:
         if route.action is Action.SHARED_MEMORY and not self._allow_shared_memory:
             raise PermissionDenied("shared memory is switched off on this server; --allow-shared-memory switches it on")
 
-    async def _infer(self, request: HttpRequest, route: V2Route) -> HttpAnswer | HttpStream:
-        infer_request = HttpInferRequest(request, route)
-        if request.header(b"content-encoding") is None:
-            return await self._start(infer_request, route)
-        async with decode(infer_request, self._budget, max_bytes=self._max_body_bytes):
-            return await self._start(infer_request, route)
+    async def _decode_and_infer(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
+        if request.http.header(b"content-encoding") is None:
+            return await self._start(request, route)
+        async with decode(request, self._budget, max_bytes=self._max_body_bytes):
+            return await self._start(request, route)
 
     async def _start(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
         if route.action is Action.INFER:

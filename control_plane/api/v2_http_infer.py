@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
 from control_plane.api.body_budget import BodyBudget
@@ -50,11 +50,11 @@ class HttpInferRequest:
         header_length = self.http.single_header(b"inference-header-content-length")
         return infer_request_steps(self.http.body, header_length, model_name=name, model_version=version)
 
-    async def send(self, server: Upstream, *, timeout_s: float) -> HttpAnswer:
-        return await server.http.send(self.http, timeout_s=timeout_s, model_name=self._route.model_name)
+    def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
+        return server.http.send(self.http, timeout_s=timeout_s, model_name=self._route.model_name)
 
-    async def stream(self, server: Upstream, *, timeout_s: float) -> HttpAnswer | HttpStream:
-        return await server.http.stream(self.http, timeout_s=timeout_s, model_name=self._route.model_name)
+    def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
+        return server.http.stream(self.http, timeout_s=timeout_s, model_name=self._route.model_name)
 
     def outcome(self, answer: HttpAnswer | HttpStream) -> Outcome:
         if answer.status == 200:

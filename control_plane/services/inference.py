@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Protocol, TypeVar
 
@@ -37,7 +37,7 @@ class _DoorRequest(Protocol):
 
 
 class InferRequest(_DoorRequest, Protocol[AnswerT]):
-    async def send(self, server: Upstream, *, timeout_s: float) -> AnswerT:
+    def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT]:
         """Send it on and return Triton's answer, good or bad. Raises UpstreamUnavailable, DeadlineExceeded."""
 
     def outcome(self, answer: AnswerT) -> Outcome:
@@ -47,7 +47,7 @@ class InferRequest(_DoorRequest, Protocol[AnswerT]):
 class GenerateRequest(_DoorRequest, Protocol):
     """A request whose answer may come piece by piece; over HTTP only."""
 
-    async def stream(self, server: Upstream, *, timeout_s: float) -> HttpAnswer | HttpStream:
+    def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
         """As `InferRequest.send`."""
 
     def outcome(self, answer: HttpAnswer | HttpStream) -> Outcome:
@@ -87,7 +87,7 @@ class InferenceService:
     async def infer(self, request: InferRequest[AnswerT]) -> AnswerT:
         """Validate, choose a server, send, record. Cancelling it cancels what it awaits and counts as abandoned."""
         with self.begin(request.door) as count:
-            timeout_s = await self._admit(request, count)
+            timeout_s = self._admit(await in_slices(request.read()), request, count)
             answer = await request.send(self._servers.pick(), timeout_s=timeout_s)
             count.outcome = request.outcome(answer)
             return answer
@@ -95,7 +95,7 @@ class InferenceService:
     async def generate(self, request: GenerateRequest) -> HttpAnswer | HttpStream:
         """As `infer`; an answer that comes piece by piece is recorded when it has ended, and must be closed."""
         with self.begin(request.door) as count:
-            timeout_s = await self._admit(request, count)
+            timeout_s = self._admit(await in_slices(request.read()), request, count)
             answer = await request.stream(self._servers.pick(), timeout_s=timeout_s)
             count.outcome = request.outcome(answer)
             return answer if isinstance(answer, HttpAnswer) else _CountedStream(answer, count)
@@ -110,9 +110,8 @@ class InferenceService:
         self._in_flight += 1
         return Count(self, door, self._now_s())
 
-    async def _admit(self, request: _DoorRequest, count: Count) -> float:
-        """Read the request and return the seconds it has."""
-        call = await in_slices(request.read())
+    def _admit(self, call: InferCall, request: _DoorRequest, count: Count) -> float:
+        """The seconds that the request has."""
         count.model_name = call.model_name
         self.check(call)
         return self._default_timeout_s if request.timeout_s is None else request.timeout_s
