@@ -209,7 +209,7 @@ def load_settings(overrides: Mapping[str, object] | None = None) -> Settings:
             key: group(**{name: given[name] for name in group.model_fields if name in given}) for key, group in _GROUPS.items()
         }
     except ValidationError as exc:
-        raise StartupError("; ".join(_describe(error) for error in exc.errors())) from exc
+        raise StartupError("; ".join(_describe(error, given) for error in exc.errors())) from exc
     return Settings(**groups)
 
 
@@ -257,7 +257,7 @@ def _refuse_unknown(environment: Mapping[str, str]) -> None:
         raise StartupError(f"unknown setting {', '.join(unknown)}; `tidegate config show` lists the ones there are")
 
 
-def _describe(error: Mapping[str, Any]) -> str:
+def _describe(error: Mapping[str, Any], given: Mapping[str, object]) -> str:
     name = str(error["loc"][0]) if error["loc"] else "settings"
-    flag = "--" + name.replace("_", "-")
-    return f"{flag} ({ENV_PREFIX}{name.upper()}): {error['msg']}, got {error['input']!r}"
+    where = "--" + name.replace("_", "-") if name in given else ENV_PREFIX + name.upper()  # not every setting has a flag
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}, got {error['input']!r}"

@@ -20,4 +20,4 @@ def allow_open_files(connections: int) -> None:
         return
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
     if allowed < needed:
-        _log.warning("only %d files can be open at a time (ulimit -n), fewer than --max-connections may need: %d", allowed, needed)
+        _log.warning("only %d files can be open at a time (ulimit -n), fewer than TIDEGATE_MAX_CONNECTIONS may need: %d", allowed, needed)

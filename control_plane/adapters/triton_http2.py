@@ -13,10 +13,11 @@ from collections import deque
 from enum import Enum
 from typing import cast
 
+from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame, MessageReader, answer_of, status_answer, timeout_value
 from control_plane.codec.http2_connection import Http2Connection, Http2Limits
 from control_plane.codec.http2_frames import Code, Http2Error
-from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_fields
+from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_varying, size_of
 from control_plane.codec.http2_output import write_output
 from control_plane.codec.http2_stream import Stream
 from control_plane.domain.endpoints import authority
@@ -43,6 +44,10 @@ class _Lane(Enum):
     STREAMS = "streams"
 
 
+class _ConnectedTooLate(UpstreamUnavailable):
+    """The time was over before there was a connection."""
+
+
 class TritonHttp2:
     """`ports.GrpcUpstream` over TCP."""
 
@@ -51,7 +56,7 @@ class TritonHttp2:
         self._port = port
         self._authority = authority(host, port)
         self._known = KnownBlocks()
-        self._blocks: dict[GrpcHead, bytes] = {}
+        self._blocks = BoundedCache[GrpcHead, bytes]()
         self._lanes: dict[_Lane, _Connection] = {}
         self._connecting = {lane: asyncio.Lock() for lane in _Lane}
         self._open: set[_Connection] = set()
@@ -65,7 +70,8 @@ class TritonHttp2:
         try:
             connection = self._usable(lane) or await self._connect(lane, deadline)
         except UpstreamUnavailable as exc:
-            return status_answer(_UNAVAILABLE, str(exc))
+            is_too_late = isinstance(exc, _ConnectedTooLate) and call.head.timeout_s is not None  # else the time was ours
+            return status_answer(_DEADLINE_EXCEEDED, "Deadline Exceeded") if is_too_late else status_answer(_UNAVAILABLE, str(exc))
         exchange = _Unary(connection, loop)
         connection.send_call(exchange, self._head_block(call.head, timeout_s), call.frame)
         timer = loop.call_at(deadline, exchange.expire)
@@ -96,13 +102,15 @@ class TritonHttp2:
 
     async def _connect(self, lane: _Lane, deadline: float) -> _Connection:
         """The lane's next connection: an earlier one that has room again, or a new one. Raises UpstreamUnavailable."""
+        timer = asyncio.timeout_at(deadline)
         try:
-            async with asyncio.timeout_at(deadline), self._connecting[lane]:
+            async with timer, self._connecting[lane]:
                 with_room = (each for each in self._open if each.lane is lane and each.may_open)
                 connection = self._lanes[lane] = next(with_room, None) or await self._open_connection(lane)
                 return connection
         except OSError as exc:  # TimeoutError is one too
-            raise UpstreamUnavailable(f"cannot connect to Triton at {self._authority}: {str(exc) or 'timed out'}") from exc
+            error = _ConnectedTooLate if timer.expired() else UpstreamUnavailable
+            raise error(f"cannot connect to Triton at {self._authority}: {str(exc) or 'timed out'}") from exc
 
     async def _open_connection(self, lane: _Lane) -> _Connection:
         connection: _Connection | None = None
@@ -118,12 +126,11 @@ class TritonHttp2:
     def _head_block(self, head: GrpcHead, timeout_s: float | None) -> bytes:
         block = self._blocks.get(head)
         if block is None:
-            if len(self._blocks) >= 2048:
-                self._blocks.clear()
-            block = self._blocks[head] = encode_fields(_request_fields(head, self._authority))
+            block = encode_varying(_request_fields(head, self._authority))
+            self._blocks.keep(head, block, size_bytes=len(block) + size_of(head.metadata))
         if head.timeout_s is None or timeout_s is None:
             return block
-        return block + encode_fields(((b"grpc-timeout", timeout_value(timeout_s)),))
+        return block + encode_varying(((b"grpc-timeout", timeout_value(timeout_s)),))
 
 
 def _request_fields(head: GrpcHead, authority_: str) -> Fields:

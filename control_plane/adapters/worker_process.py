@@ -12,12 +12,14 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import cast
 
 from control_plane.adapters.unix_socket import UnixSocket
 from control_plane.adapters.worker_link import WorkerLink
 from control_plane.codec.worker_message import Begin, FromWorker, ToWorker
+from control_plane.domain.errors import StartupError
 from control_plane.settings import Settings, to_plain
 
 WORKER_MODULE = "control_plane.worker"
@@ -35,17 +37,10 @@ class WorkerProcessLauncher:
     async def start(self, number: int) -> RunningWorker:
         """See `ports.WorkerLauncher.start`."""
         inherited = [each.listening.fileno() for each in (self._http_socket, self._grpc_socket) if each is not None]
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        with theirs:
-            # A session of its own: Ctrl-C and a closed terminal are the parent's to act on.
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", WORKER_MODULE, str(theirs.fileno()), str(os.getpid())),
-                stdin=DEVNULL,
-                pass_fds=(theirs.fileno(), *inherited),
-                start_new_session=True,
-            )
-        link = await WorkerLink.over(ours)
+        try:
+            link, process = await _start_linked(inherited)
+        except OSError as exc:
+            raise StartupError(f"worker {number} cannot be started: {exc.strerror or exc}") from exc
         link.send(Begin(number, to_plain(self._settings), _descriptor(self._http_socket), _descriptor(self._grpc_socket)))
         return RunningWorker(process, link)
 
@@ -77,6 +72,24 @@ class RunningWorker:
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGKILL)
+
+
+async def _start_linked(inherited: Sequence[int]) -> tuple[WorkerLink, Process]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with theirs:
+        try:
+            # A session of its own: Ctrl-C and a closed terminal are the parent's to act on.
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", WORKER_MODULE, str(theirs.fileno()), str(os.getpid())),
+                stdin=DEVNULL,
+                pass_fds=(theirs.fileno(), *inherited),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+    return await WorkerLink.over(ours), process
 
 
 def _descriptor(unix_socket: UnixSocket | None) -> int | None:

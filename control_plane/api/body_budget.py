@@ -49,7 +49,7 @@ class BodyBudget:
         if self.try_take(size_bytes):
             return
         if size_bytes > self._total_bytes:
-            raise Overloaded(f"a body of {size_bytes} bytes exceeds what all bodies together may hold (--max-buffered-bytes)")
+            raise Overloaded(f"a body of {size_bytes} bytes exceeds what all bodies together may hold (TIDEGATE_MAX_BUFFERED_BYTES)")
         waiter = _Waiter(size_bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         try:

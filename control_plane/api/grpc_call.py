@@ -52,6 +52,9 @@ class CallConnection(Protocol):
 
     def send(self, stream: Stream, frame: MessageFrame, headers: Fields | None) -> None: ...
 
+    def reset(self, stream: Stream) -> None:
+        """End it without an answer, for which the client makes no room."""
+
     def consumed(self, stream: Stream, count: int) -> None: ...
 
     async def writable(self) -> None: ...
@@ -61,6 +64,8 @@ class Call:
     """A `StreamListener`: the call's state until its stream ends."""
 
     __slots__ = (
+        "_blocked",
+        "_blocked_since_s",
         "_connection",
         "_frame",
         "_granted_bytes",
@@ -88,14 +93,30 @@ class Call:
         self._is_whole = False
         self._has_progressed = True
         self._stalled_since_s = 0.0
+        self._blocked: object = None
+        """What was next to be sent at the last check."""
+        self._blocked_since_s = 0.0
 
     def check(self, now_s: float) -> None:
-        """To be called now and then: refuses a client that owes the rest of a message and does not send it."""
-        is_owed = self._task is None if self._messages is None else not self._reader.is_between_messages
-        if self._has_progressed or not is_owed or self._handler is None:
+        """To be called now and then: ends a call whose client neither sends the rest of a message nor makes room for its answer."""
+        patience_s = self._connection.body_timeout_s
+        if self._has_progressed or not self._is_owed_data():
             self._has_progressed, self._stalled_since_s = False, now_s
-        elif now_s - self._stalled_since_s > self._connection.body_timeout_s:
-            self._refuse(RequestTimeout(f"the rest of the message did not come within {self._connection.body_timeout_s:g} s"))
+        elif now_s - self._stalled_since_s > patience_s:
+            self._refuse(RequestTimeout(f"the rest of the message did not come within {patience_s:g} s"))
+        pending = self._stream.pending
+        if not pending or pending[0] is not self._blocked:
+            self._blocked, self._blocked_since_s = pending[0] if pending else None, now_s
+        elif now_s - self._blocked_since_s > patience_s:
+            self._connection.reset(self._stream)
+            self.on_reset()
+
+    def _is_owed_data(self) -> bool:
+        if self._handler is None:
+            return False
+        if self._messages is None:
+            return self._task is None
+        return not self._reader.is_between_messages and not self._messages.holds_back
 
     # StreamListener
 
@@ -271,6 +292,11 @@ class MessageStream:
         if self._stream.pending:
             await self.drained.wait()
         await self._connection.writable()
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether the client may lack room to send on, since the handler has not taken what came."""
+        return self._unconsumed > 0
 
     def finish(self, answer: GrpcAnswer) -> None:
         """End the call with a status."""

@@ -15,13 +15,16 @@ from control_plane.api.body_budget import BodyBudget
 from control_plane.api.grpc_call import Call, GrpcHandler
 from control_plane.codec.grpc_message import HEAD, GrpcAnswer, GrpcHead, MessageFrame
 from control_plane.codec.http2_connection import Http2Connection, Http2Limits
-from control_plane.codec.http2_frames import Http2Error
-from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_fields
+from control_plane.codec.http2_frames import Code, Http2Error
+from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_fields, encode_varying
 from control_plane.codec.http2_output import write_output
 from control_plane.codec.http2_stream import Stream
 from control_plane.policy.exposure import is_loopback
 
 _log = logging.getLogger(__name__)
+
+_MAX_GOODBYE_S = 1.0
+"""A client that has not acknowledged by then that we leave is taken to know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class GrpcLimits:
     header_timeout_s: float = 10.0
     """For the connection preface."""
     body_timeout_s: float = 60.0
-    """Without any progress of a message that has begun."""
+    """Without any progress of a message that has begun, or of an answer that the client makes no room for."""
     idle_timeout_s: float = 300.0
     """Of a connection without calls; 0 is never."""
 
@@ -71,11 +74,11 @@ class GrpcConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._peer_is_local = False
         self._is_receiving = False
-        self._is_leaving = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._quiet_since_s = self._written_s = asyncio.get_running_loop().time()
         self._last_stream = self._unwritten_bytes = 0
+        self._leaves_at_s: float | None = None
 
     # asyncio.Protocol
 
@@ -95,7 +98,6 @@ class GrpcConnection(asyncio.Protocol):
             self._state.receive(data)
         except Http2Error as exc:
             self._state.leave(exc.http2_code, str(exc))
-            self._is_leaving = True
             self._state.end()
         finally:
             self._is_receiving = False
@@ -124,10 +126,11 @@ class GrpcConnection(asyncio.Protocol):
     # For the server
 
     def leave(self) -> None:
-        """Take no new calls and close when those under way have ended."""
-        self._is_leaving = True
-        self._state.leave()
-        self._flush()
+        """Take no new calls and close when those under way have ended; until the client knows, more may come and are taken."""
+        if self._leaves_at_s is None:
+            self._leaves_at_s = asyncio.get_running_loop().time() + _MAX_GOODBYE_S
+            self._state.announce_leaving()
+            self._flush()
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -144,6 +147,9 @@ class GrpcConnection(asyncio.Protocol):
         quiet_s = now_s - self._quiet_since_s
         if self._reads_nothing(now_s) or (state.awaits_preface and quiet_s > limits.header_timeout_s):
             self.abort()
+        elif self._leaves_at_s is not None and now_s > self._leaves_at_s:
+            state.leave()
+            self._flush()
         elif limits.idle_timeout_s and quiet_s > limits.idle_timeout_s:
             self.leave()
 
@@ -168,7 +174,7 @@ class GrpcConnection(asyncio.Protocol):
             state.send_headers(stream, encode_fields(answer.headers))
         for piece in answer.body:
             state.send_data(stream, piece)
-        state.send_headers(stream, encode_fields(answer.trailers), ends=True)
+        state.send_headers(stream, (encode_varying if answer.code else encode_fields)(answer.trailers), ends=True)
         self._flush()
 
     def send(self, stream: Stream, frame: MessageFrame, headers: Fields | None) -> None:
@@ -178,6 +184,10 @@ class GrpcConnection(asyncio.Protocol):
         if headers is not None:
             self._state.send_headers(stream, encode_fields(headers or HEAD))
         self._state.send_data(stream, frame)
+        self._flush()
+
+    def reset(self, stream: Stream) -> None:
+        self._state.reset(stream, Code.ENHANCE_YOUR_CALM)  # to gRPC: RESOURCE_EXHAUSTED, of bandwidth
         self._flush()
 
     def consumed(self, stream: Stream, count: int) -> None:
@@ -198,5 +208,5 @@ class GrpcConnection(asyncio.Protocol):
         if output and self._transport is not None:
             write_output(self._transport, output)
         output.clear()
-        if self._is_leaving and not self._state.streams and self._transport is not None:
+        if self._state.is_leaving and not self._state.streams and self._transport is not None:
             self._transport.close()

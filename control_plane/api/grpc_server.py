@@ -43,8 +43,6 @@ class GrpcServer:
     async def drain(self, timeout_s: float) -> None:
         """Accept no more, let calls in flight finish for `timeout_s` at most, then close what is left."""
         self._is_draining = True
-        if self._check is not None:
-            self._check.cancel()
         for listener in self._listeners:
             listener.close()
         for connection in tuple(self._connections):
@@ -52,6 +50,8 @@ class GrpcServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._all_closed.wait()
+        if self._check is not None:
+            self._check.cancel()
         for connection in tuple(self._connections):
             connection.abort()
 

@@ -103,6 +103,8 @@ class HttpConnection(asyncio.Protocol):
         self._server.closed(self)
         if self._task is not None:
             self._task.cancel()
+            self._task = None  # its traceback leads back here, and a ring would hold request and answer until the next full collection
+            self._reader.forget()
         self._stop_waiting()
         self._give(self._held_bytes + sum(held for _, _, held in self._queue))
         self._held_bytes = 0
@@ -166,8 +168,8 @@ class HttpConnection(asyncio.Protocol):
         elif not reader.head_is_read:
             if self._has_stalled(now_s, limits.header_timeout_s, "head", self._taken):
                 self.refuse(RequestTimeout(f"the request's head did not come within {limits.header_timeout_s:g} s"))
-        elif self._has_stalled(now_s, limits.body_timeout_s, "body", self._taken, reader.body_bytes):
-            self.refuse(RequestTimeout(f"nothing more of the request's body came for {limits.body_timeout_s:g} s"))
+        elif self._has_stalled(now_s, limits.body_timeout_s, "body", self._taken, reader.body_bytes // reader.body_step_bytes):
+            self.refuse(RequestTimeout(f"the request's body came too slowly, or not at all, for {limits.body_timeout_s:g} s"))
 
     def _has_stalled(self, now_s: float, limit_s: float, *progress: object) -> bool:
         if progress != self._progress:

@@ -95,6 +95,11 @@ class RequestReader:
         """Bytes that have come of the body that is coming."""
         return len(self._body)
 
+    @property
+    def body_step_bytes(self) -> int:
+        """What counts as progress of it: a body that comes a byte at a time would hold its memory for ever."""
+        return max(self._request.content_length // 16, 1)
+
     def feed(self, data: bytes) -> None:
         if self.has_ended:
             return
@@ -103,6 +108,11 @@ class RequestReader:
             self._sink.take(known.request.with_body(data[len(known.head) :]), keep_alive=True)
         else:
             self._parse(data)
+
+    def forget(self) -> None:
+        """Let go of what has come; nothing follows. Reader and parser hold each other, so it would outlive the connection."""
+        self.has_ended = True
+        self._body, self._request, self._known = b"", _NONE, None
 
     def _parse(self, data: bytes) -> None:
         began_between, self._whole_requests = self.is_between_requests, 0
@@ -166,7 +176,7 @@ class RequestReader:
         if len(request.target) > _MAX_LINE_BYTES:
             raise self._line_too_long()
         request.takes_chunks = self._parser.get_http_version() == "1.1"
-        body_bytes, is_chunked, wants_continue = 0, False, False
+        body_bytes, hosts, is_chunked, wants_continue = 0, 0, False, False
         for name, value in request.headers:
             match name.lower():
                 case b"content-length":  # the parser has made sure that it is a number, and the only one
@@ -177,6 +187,10 @@ class RequestReader:
                         raise InvalidRequest(f"Transfer-Encoding {value.decode('latin-1')!r} is not supported; chunked is")
                 case b"expect":
                     wants_continue = value.lower() == b"100-continue"
+                case b"host":
+                    hosts += 1
+        if hosts > 1:
+            raise InvalidRequest(f"the header host occurs {hosts} times")
         if (body_bytes or is_chunked) and self._parser.should_upgrade():
             raise InvalidRequest("protocol upgrades are not supported; gRPC has a port of its own")
         if body_bytes > self._limits.max_body_bytes:
@@ -228,7 +242,7 @@ class RequestReader:
         return PayloadTooLarge(f"a line of the request head exceeds {_MAX_LINE_BYTES} bytes, which Triton does not take")
 
     def _head_too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(f"the request head exceeds {self._limits.max_header_bytes} bytes (--max-header-bytes)")
+        return PayloadTooLarge(f"the request head exceeds {self._limits.max_header_bytes} bytes (TIDEGATE_MAX_HEADER_BYTES)")
 
     def _body_too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(f"the body exceeds the limit of {self._limits.max_body_bytes} bytes (--max-body-bytes)")
+        return PayloadTooLarge(f"the body exceeds the limit of {self._limits.max_body_bytes} bytes (TIDEGATE_MAX_BODY_BYTES)")

@@ -25,12 +25,12 @@ from control_plane.services.servers import Servers
 SERVICE = "/inference.GRPCInferenceService/"
 READ_METHODS = (
     *(SERVICE + name for name in ("ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig")),
-    *(SERVICE + name for name in ("ModelStatistics", "RepositoryIndex")),
+    SERVICE + "ModelStatistics",
     "/grpc.health.v1.Health/Check",
 )
 """Answered by Triton as they are; they change nothing."""
 
-ADMINISTRATION_METHODS = tuple(SERVICE + name for name in ("TraceSetting", "LogSettings"))
+ADMINISTRATION_METHODS = tuple(SERVICE + name for name in ("RepositoryIndex", "TraceSetting", "LogSettings"))
 SHARED_MEMORY_METHODS = tuple(
     f"{SERVICE}{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Status", "Register", "Unregister")
 )

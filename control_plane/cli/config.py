@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from control_plane.settings import ENV_PREFIX, effective, load_settings
 
@@ -19,8 +19,12 @@ def _group() -> None:
 @app.command()
 def show() -> None:
     """Every setting, its variable and its value in force, secrets masked."""
-    table = Table("setting", "variable", "value", box=None)
-    for name, value in effective(load_settings()).items():
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+    # Names are there to be copied: whole in a narrow terminal and in a pipe.
+    settings = effective(load_settings())
+    longest = max(map(len, settings))
+    names = (Column(title, no_wrap=True, min_width=longest + more) for title, more in (("setting", 0), ("variable", len(ENV_PREFIX))))
+    table = Table(*names, Column("value", overflow="fold"), box=None)
+    for name, value in settings.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else str(value)
         table.add_row(name, ENV_PREFIX + name.upper(), shown)
     Console(soft_wrap=True).print(table)

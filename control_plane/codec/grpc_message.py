@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import zlib
 from dataclasses import dataclass
-from functools import lru_cache
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from control_plane.codec.http2_headers import Fields
+from control_plane.codec.bounded_cache import BoundedCache
+from control_plane.codec.http2_headers import Fields, size_of
 from control_plane.domain.errors import InvalidRequest, NotSupported, PayloadTooLarge
 
 PREFIX_BYTES = 5
@@ -48,9 +48,19 @@ class GrpcHead:
     """How messages that say they are compressed are compressed."""
 
 
-@lru_cache(maxsize=2048)
+_HEADS = BoundedCache[Fields, GrpcHead]()
+
+
 def read_head(fields: Fields) -> GrpcHead:
     """Read a request's head. Raises InvalidRequest, NotSupported."""
+    head = _HEADS.get(fields)
+    if head is None:
+        head = _read_head(fields)
+        _HEADS.keep(fields, head, size_bytes=size_of(fields))
+    return head
+
+
+def _read_head(fields: Fields) -> GrpcHead:
     by_name = dict(fields)
     if by_name.get(b":method") != b"POST" or not by_name.get(b":path", b"").startswith(b"/"):
         raise InvalidRequest("a gRPC call is a POST to /package.Service/Method")
@@ -102,7 +112,7 @@ def message_in(frame: MessageFrame, encoding: bytes, *, max_bytes: int) -> bytes
     except zlib.error as exc:
         raise InvalidRequest(f"the message is not valid {encoding.decode()}: {exc}") from exc
     if len(message) > max_bytes:
-        raise PayloadTooLarge(f"the decompressed message exceeds {max_bytes} bytes (--max-body-bytes)")
+        raise PayloadTooLarge(f"the decompressed message exceeds {max_bytes} bytes (TIDEGATE_MAX_BODY_BYTES)")
     if not decoder.eof or decoder.unused_data:
         raise InvalidRequest(f"the {encoding.decode()} message is cut off or followed by other data")
     return message
@@ -153,11 +163,10 @@ class MessageReader:
     def _length(self, data: bytes | memoryview) -> int:
         length = int.from_bytes(data[1:PREFIX_BYTES], "big")
         if length > self._max_bytes:
-            raise PayloadTooLarge(f"a message of {length} bytes exceeds the limit of {self._max_bytes} (--max-body-bytes)")
+            raise PayloadTooLarge(f"a message of {length} bytes exceeds the limit of {self._max_bytes} (TIDEGATE_MAX_BODY_BYTES)")
         return length
 
 
-@lru_cache(maxsize=256)
 def status_fields(code: int, details: str) -> Fields:
     """The trailers that end a call."""
     status = ((b"grpc-status", b"%d" % code),)

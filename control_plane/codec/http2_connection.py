@@ -18,6 +18,9 @@ from control_plane.codec.http2_stream import NOBODY, Stream, StreamListener
 _MAX_NUISANCE = 5000
 """Frames that cost us work and ask for nothing (pings, resets, settings), less ten for every stream that ended well."""
 
+_GOODBYE = b"goodbye?"
+"""Our only ping: its acknowledgement tells that the client has read that we leave."""
+
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
@@ -41,6 +44,8 @@ class Http2Connection:
         self.peer_is_leaving = False
         """The peer has sent GOAWAY: it takes no new streams."""
         self.peer_max_streams = h2.MAX_STREAM_ID
+        self.is_leaving = False
+        """Streams that are not under way are refused."""
         self.answered = 0
         self._accept = accept
         self._limits = limits
@@ -50,7 +55,6 @@ class Http2Connection:
         self._last_peer_stream = 0
         self._next_own_stream = 1
         self._block_prefix = NO_TABLE
-        self._is_leaving = False
         self._block: tuple[int, int, bytearray] | None = None
         self._send_window = h2.DEFAULT_WINDOW_BYTES
         self._initial_send_window = h2.DEFAULT_WINDOW_BYTES
@@ -168,10 +172,14 @@ class Http2Connection:
             self.output.append(h2.rst_stream(stream.id, code))
             self._forget(stream)
 
+    def announce_leaving(self) -> None:
+        """Ask a client for no new streams; it is left when it has read that, since until then it may open some (RFC 9113, 6.8)."""
+        self.output += (h2.goaway(h2.MAX_STREAM_ID, Code.NO_ERROR), h2.ping(_GOODBYE))
+
     def leave(self, code: Code = Code.NO_ERROR, reason: str = "") -> None:
         """Take no new streams; those under way may end."""
-        if not self._is_leaving:
-            self._is_leaving = True
+        if not self.is_leaving:
+            self.is_leaving = True
             self.output.append(h2.goaway(self._last_peer_stream, code, reason))
 
     # Frames
@@ -262,8 +270,8 @@ class Http2Connection:
         if stream_id <= self._last_peer_stream:
             self._count_nuisance()  # trailers of a stream that we have ended
             return None
-        if self._is_leaving or len(self.streams) >= self._limits.max_streams:
-            if not self._is_leaving:
+        if self.is_leaving or len(self.streams) >= self._limits.max_streams:
+            if not self.is_leaving:
                 self._last_peer_stream = stream_id
             self._count_nuisance()
             self.output.append(h2.rst_stream(stream_id, Code.REFUSED_STREAM))
@@ -319,6 +327,8 @@ class Http2Connection:
         if not flags & h2.ACK:
             self._count_nuisance()
             self.output.append(h2.ping_ack(payload))
+        elif payload == _GOODBYE:
+            self.leave()
 
     def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._require_connection(stream_id, "GOAWAY")
@@ -373,7 +383,7 @@ class Http2Connection:
 
     def _refuse_idle(self, stream_id: int) -> None:
         opened = self._last_peer_stream if self._accept else self._next_own_stream - 2
-        if stream_id == 0 or (stream_id > opened and not self._is_leaving):
+        if stream_id == 0 or (stream_id > opened and not self.is_leaving):
             raise Http2Error(f"a frame for stream {stream_id}, which was never opened")
 
     def _receive_on(self, stream: Stream, ends: bool) -> None:
@@ -458,7 +468,11 @@ class Http2Connection:
         stream.listener.on_drained()
 
     def _send_all_pending(self) -> None:
+        """In turn, one window's worth each: else one long answer would keep all others waiting."""
         for stream in tuple(self._blocked.values()):
+            if self._send_window <= 0:
+                return
+            del self._blocked[stream.id]
             self._send_pending(stream)
 
     def _count_nuisance(self) -> None:

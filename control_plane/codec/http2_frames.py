@@ -117,6 +117,10 @@ def settings_frame(settings: dict[Setting, int]) -> bytes:
 SETTINGS_ACK = frame_head(SETTINGS, ACK, 0, 0)
 
 
+def ping(payload: bytes) -> bytes:
+    return frame_head(PING, 0, 0, 8) + payload
+
+
 def ping_ack(payload: bytes) -> bytes:
     return frame_head(PING, ACK, 0, 8) + payload
 

@@ -7,10 +7,9 @@ table at all, so that it too is built once.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import hpack
 
+from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.http2_frames import Code, Http2Error
 
 Fields = tuple[tuple[bytes, bytes], ...]
@@ -19,13 +18,8 @@ Fields = tuple[tuple[bytes, bytes], ...]
 NO_TABLE = b"\x20"
 """Sent before a connection's first block: we use no table (RFC 7541, 6.3). A peer that allows none insists on being told."""
 
-_SIZE_UPDATES = tuple(bytes((first,)) for first in range(0x20, 0x40))
-"""How a block begins that changes the table's size, which it must do each time that it comes."""
-
-_MAX_KNOWN_BLOCKS = 2048
-_MAX_KNOWN_BYTES = 2048
-_MAX_KNOWN_FIELDS = 64
-"""Of a block that is kept; with the number of them this bounds what peers can make us keep to some MB."""
+_FIELD_BYTES = 130
+"""What the objects of a field take beside its text."""
 
 _STATIC_INDEX = {
     (b":method", b"GET"): 2,
@@ -37,21 +31,15 @@ _STATIC_INDEX = {
 _STATIC_NAME_INDEX = {b":authority": 1, b":path": 4, b":status": 8, b"content-type": 31, b"user-agent": 58}
 
 
-class KnownBlocks:
-    """Header blocks that were read, by their bytes; shared by the connections of one server or client."""
+KnownBlocks = BoundedCache[bytes, Fields]
+"""Header blocks that were read, by their bytes; shared by the connections of one server or client."""
 
-    def __init__(self) -> None:
-        self._fields: dict[bytes, Fields] = {}
+_BUILT = BoundedCache[Fields, bytes]()
 
-    def get(self, block: bytes) -> Fields | None:
-        return self._fields.get(block)
 
-    def keep(self, block: bytes, fields: Fields) -> None:
-        if len(block) > _MAX_KNOWN_BYTES or len(fields) > _MAX_KNOWN_FIELDS:
-            return
-        if len(self._fields) >= _MAX_KNOWN_BLOCKS:
-            self._fields.clear()
-        self._fields[block] = fields
+def size_of(fields: Fields) -> int:
+    """About what they take in memory."""
+    return sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields)
 
 
 class HeaderDecoder:
@@ -68,7 +56,7 @@ class HeaderDecoder:
     def decode(self, block: bytes) -> Fields:
         """The fields of a whole block. Raises Http2Error: the connection's state is lost with it."""
         decoder = self._decoder
-        depends_on_nothing = decoder.max_allowed_table_size == decoder.header_table_size == 0
+        depends_on_nothing = decoder.max_allowed_table_size == decoder.header_table_size == 0  # nor can it change anything
         if depends_on_nothing:
             known = self._known.get(block)
             if known is not None:
@@ -79,14 +67,22 @@ class HeaderDecoder:
             raise Http2Error(f"the header list is too large: {exc}", Code.ENHANCE_YOUR_CALM) from exc
         except (hpack.HPACKError, IndexError, ValueError) as exc:
             raise Http2Error(f"the header block cannot be read: {exc}", Code.COMPRESSION_ERROR) from exc
-        if depends_on_nothing and not block.startswith(_SIZE_UPDATES):
-            self._known.keep(block, fields)
+        if depends_on_nothing:
+            self._known.keep(block, fields, size_bytes=len(block) + size_of(fields))
         return fields
 
 
-@lru_cache(maxsize=_MAX_KNOWN_BLOCKS)
 def encode_fields(fields: Fields) -> bytes:
     """A header block of literals that neither use nor change the peer's table."""
+    block = _BUILT.get(fields)
+    if block is None:
+        block = encode_varying(fields)
+        _BUILT.keep(fields, block, size_bytes=len(block) + size_of(fields))
+    return block
+
+
+def encode_varying(fields: Fields) -> bytes:
+    """As `encode_fields`, for fields that hardly come again."""
     return b"".join(map(_encode_field, fields))
 
 

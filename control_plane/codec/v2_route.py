@@ -64,7 +64,7 @@ _TABLE: tuple[tuple[re.Pattern[str], dict[str, Action]], ...] = tuple(
         ("/v2/models/stats", {"GET": Action.READ}),
         (_VERSION, {"GET": Action.READ}),
         (_VERSION + "/(?:ready|config|stats)", {"GET": Action.READ}),
-        ("/v2/repository(?:/[^/]+)?/index", {"POST": Action.READ}),
+        ("/v2/repository(?:/[^/]+)?/index", {"POST": Action.ADMIN}),
         (_REPOSITORY + "/load", {"POST": Action.LOAD}),
         (_REPOSITORY + "/unload", {"POST": Action.UNLOAD}),
         ("/v2/repository/[^/]+/models/[^/]+/(?:load|unload)", {"POST": Action.ADMIN}),  # Triton says that it cannot do that

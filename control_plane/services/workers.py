@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from control_plane.codec.worker_message import (
     CannotBegin,
@@ -24,15 +27,18 @@ from control_plane.codec.worker_message import (
     UpstreamDown,
     UpstreamUp,
 )
-from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, StartupError
+from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, StartupError, UpstreamFailed
 from control_plane.domain.model import ModelOverride
 from control_plane.domain.request_counts import RequestCounts, total
 from control_plane.policy.restart import RestartLimits, count_failures, restart_delay_s
 from control_plane.ports import ModelAdministration, Upstream, WorkerLauncher, WorkerProcess
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 _START_ATTEMPTS = 3
+_MAX_SILENCE_S = 30.0
 _END_GRACE_S = 1.0
 """For a worker to end after its drain, before it is killed."""
 
@@ -137,7 +143,12 @@ class Workers:
             await asyncio.sleep(delay_s)
 
     async def _live_once(self, number: int, models: ModelAdministration) -> str:
-        process = await self._launcher.start(number)
+        try:
+            process = await self._launcher.start(number)
+        except StartupError as exc:
+            if not self._has_opened:
+                raise
+            return str(exc)
         worker = self._live[number] = _Worker(process)
         try:
             process.send(self._upstream_state)
@@ -145,15 +156,25 @@ class Workers:
                 process.send(Listen())
             if self._is_stopping:
                 process.send(Drain(0))
-            async with asyncio.TaskGroup() as tasks:
-                while (message := await process.receive()) is not None:
-                    self._take(number, worker, message, _Asked(tasks, models))
-            return await process.wait()
+            asked = _Asked(models)
+            async with asyncio.TaskGroup() as asked.tasks:
+                await self._listen_to(number, worker, asked)
+                worker.is_listening = False
+                asked.cancel()  # nobody is left to be told, and a load goes on by itself: the next life must not wait for it
+            return await _within(_END_GRACE_S, process.wait())
+        except TimeoutError:
+            return f"it said nothing for {_MAX_SILENCE_S:g} s, or did not end"
         finally:
             process.kill()
             del self._live[number]
             self._retired = total([self._retired, worker.counts.retired()])
             self._changed.set()
+
+    async def _listen_to(self, number: int, worker: _Worker, asked: _Asked) -> None:
+        """Until its link ends, or it hangs: a worker tells its counts every second."""
+        with suppress(TimeoutError):
+            while (message := await _within(_MAX_SILENCE_S, worker.process.receive())) is not None:
+                self._take(number, worker, message, asked)
 
     def _take(self, number: int, worker: _Worker, message: FromWorker, asked: _Asked) -> None:
         match message:
@@ -167,15 +188,26 @@ class Workers:
                     raise StartupError(reason)
                 _log.error("worker %d: %s", number, reason)
             case LoadModel() | UnloadModel():
-                asked.tasks.create_task(_change(worker.process, message, asked.models), name=f"asked-by-worker-{number}")
+                asked.begin(_change(worker.process, message, asked.models), name=f"asked-by-worker-{number}")
 
 
-@dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a worker's request for a change needs."""
+    """The changes that one life of a worker has asked for."""
 
     tasks: asyncio.TaskGroup
-    models: ModelAdministration
+
+    def __init__(self, models: ModelAdministration) -> None:
+        self.models = models
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def begin(self, change: Coroutine[None, None, None], *, name: str) -> None:
+        task = self.tasks.create_task(change, name=name)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    def cancel(self) -> None:
+        for task in self._under_way:
+            task.cancel()
 
 
 async def _change(worker: WorkerProcess, message: LoadModel | UnloadModel, models: ModelAdministration) -> None:
@@ -187,6 +219,9 @@ async def _change(worker: WorkerProcess, message: LoadModel | UnloadModel, model
     except ControlPlaneError as exc:
         code = exc.upstream_code if isinstance(exc, ModelLoadFailed) else 0
         worker.send(Changed(message.number, exc.code.value, str(exc), code))
+    except Exception:
+        _log.exception("a worker's request for a change failed; this is a defect")
+        worker.send(Changed(message.number, UpstreamFailed.code.value, "internal error of the gateway; its log has the details"))
     else:
         worker.send(Changed(message.number))
 
@@ -195,3 +230,8 @@ def _override_of(message: LoadModel) -> ModelOverride | None:
     if message.config is None and message.files is None:
         return None
     return ModelOverride(message.config, message.files or {})
+
+
+async def _within(timeout_s: float, what: Awaitable[T]) -> T:
+    async with asyncio.timeout(timeout_s):
+        return await what

@@ -45,29 +45,35 @@ class FakeWorker:
 
 @dataclass
 class FakeWorkers:
-    """`ports.WorkerLauncher`."""
+    """`ports.WorkerLauncher`; none can be started while there is a `failure`."""
 
     started: list[FakeWorker] = field(default_factory=list)
+    failure: ControlPlaneError | None = None
 
     async def start(self, number: int) -> FakeWorker:
+        if self.failure is not None:
+            raise self.failure
         self.started.append(FakeWorker(number))
         return self.started[-1]
 
 
 @dataclass
 class FakeModels:
-    """`ports.ModelAdministration`; `failures` by model."""
+    """`ports.ModelAdministration`; `failures` by model; while it `is_stuck`, nothing comes to an end."""
 
     asked: list[tuple[object, ...]] = field(default_factory=list)
-    failures: dict[str, ControlPlaneError] = field(default_factory=dict)
+    failures: dict[str, Exception] = field(default_factory=dict)
+    is_stuck: bool = False
 
     async def load(self, name: str, override: ModelOverride | None = None) -> None:
-        self._ask("load", name, override)
+        await self._ask("load", name, override)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        self._ask("unload", name, unload_dependents)
+        await self._ask("unload", name, unload_dependents)
 
-    def _ask(self, what: str, name: str, how: object) -> None:
+    async def _ask(self, what: str, name: str, how: object) -> None:
         self.asked.append((what, name, how))
         if name in self.failures:
             raise self.failures[name]
+        if self.is_stuck:
+            await asyncio.get_running_loop().create_future()

@@ -103,21 +103,21 @@ def test_all_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ("triton_cpus", "3-1"),
     ],
 )
-def test_a_bad_value_is_refused_by_flag_and_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_a_bad_value_is_refused_by_what_gave_it(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     variable = f"TIDEGATE_{name.upper()}"
     flag = "--" + name.replace("_", "-")
     monkeypatch.setenv(variable, value)
-    with pytest.raises(StartupError, match=rf"{flag} \({variable}\): .*{value}"):
+    with pytest.raises(StartupError, match=rf"^{variable}: .*{value}"):
         load_settings()
     monkeypatch.delenv(variable)
-    with pytest.raises(StartupError, match=flag):
+    with pytest.raises(StartupError, match=rf"^{flag}: .*{value}"):
         load_settings({name: value})
 
 
 def test_bad_values_of_one_group_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_HTTP_PORT", "x")
     monkeypatch.setenv("TIDEGATE_GRPC_PORT", "y")
-    with pytest.raises(StartupError, match=r"--http-port.*; --grpc-port"):
+    with pytest.raises(StartupError, match=r"TIDEGATE_HTTP_PORT.*; TIDEGATE_GRPC_PORT"):
         load_settings()
 
 

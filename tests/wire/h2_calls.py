@@ -12,7 +12,7 @@ from control_plane.codec import http2_frames as frames
 from control_plane.codec.grpc_message import frame_message
 from control_plane.codec.http2_headers import NO_TABLE, encode_fields
 from tests.h2_peer import H2Peer
-from tests.unit.codec.http2_ends import frame
+from tests.unit.codec.http2_ends import Seen, frame
 from tests.wire.grpc_door import INFER, Bench, infer_message
 
 HEAD = [
@@ -61,6 +61,23 @@ async def status(peer: H2Peer, stream_id: int = 1) -> str:
     """Of a call that is refused: trailers are all there is."""
     refused = await peer.wait_for(h2.events.ResponseReceived, stream_id=stream_id)
     return str(dict(refused.headers)["grpc-status"])
+
+
+async def farewell(peer: H2Peer) -> list[Seen]:
+    """What comes until the door closes, from a client that acknowledges pings; h2 itself takes nothing behind a GOAWAY."""
+    reader, seen = frames.FrameReader(1 << 24), list[Seen]()
+    while received := await peer.reader.read(1 << 16):
+        for kind, flags, stream_id, payload in reader.feed(received):
+            seen.append(Seen(kind, flags, stream_id, bytes(payload)))
+            if kind == frames.PING:
+                await peer.send_raw(frame(frames.PING, frames.ACK, 0, bytes(payload)))
+    return seen
+
+
+def goaways(seen: list[Seen]) -> list[tuple[int, int]]:
+    """The last stream and the code of each."""
+    found = [each.payload for each in seen if each.kind == frames.GOAWAY]
+    return [(int.from_bytes(payload[:4], "big"), int.from_bytes(payload[4:8], "big")) for payload in found]
 
 
 async def closed(peer: H2Peer) -> bool:

@@ -20,8 +20,8 @@ from control_plane.domain.inference import Outcome
 from tests.aio import run, settle
 from tests.fakes import FakeGrpc
 from tests.unit.codec.http2_ends import data, frame, headers
-from tests.wire.grpc_door import INFER, LIMITS, MAX_MESSAGE_BYTES, door, infer_message, until
-from tests.wire.h2_calls import HEAD, OPENING, RAW_HEAD, ask, begin, closed, first_headers, goodbye, status
+from tests.wire.grpc_door import INFER, LIMITS, MAX_MESSAGE_BYTES, STREAM, door, infer_message, until
+from tests.wire.h2_calls import HEAD, OPENING, RAW_HEAD, answered, ask, begin, closed, farewell, first_headers, goaways, goodbye, status
 
 SOON = replace(LIMITS, header_timeout_s=0.05, body_timeout_s=0.05, idle_timeout_s=0.05)
 
@@ -198,8 +198,7 @@ class TestTime:
         async def main() -> None:
             async with door(limits=SOON) as it:
                 peer = await it.peer()
-                assert (await peer.wait_for(h2.events.ConnectionTerminated)).error_code == h2.errors.ErrorCodes.NO_ERROR
-                assert await peer.is_closed()
+                assert goaways(await farewell(peer)) == [(frames.MAX_STREAM_ID, Code.NO_ERROR), (0, Code.NO_ERROR)]
 
         run(main())
 
@@ -217,7 +216,7 @@ class TestTime:
                 assert await ask(peer, 11) == infer_message()
                 connection.check(now_s)
                 connection.check(now_s + 1.1 * LIMITS.idle_timeout_s)
-                await peer.wait_for(h2.events.ConnectionTerminated)
+                assert goaways(await farewell(peer)) == [(frames.MAX_STREAM_ID, Code.NO_ERROR), (11, Code.NO_ERROR)]
 
         run(main())
 
@@ -246,6 +245,61 @@ class TestTime:
                         await peer.read()
                 assert await status(peer) == "4"
                 assert it.budget.held_bytes == 0
+
+        run(main())
+
+    @pytest.mark.parametrize("method", [INFER, STREAM])
+    @pytest.mark.parametrize("window", [pytest.param(0, id="none"), pytest.param(1_000, id="too little")])
+    def test_a_client_that_makes_no_room_for_its_answer_loses_the_call_and_no_other(self, method: str, window: int) -> None:
+        async def main() -> None:
+            async with door(limits=replace(SOON, idle_timeout_s=0)) as it:
+                peer = await it.peer(settings={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
+                peer.reads_on = False
+                for stream_id in (1, 3):
+                    await begin(peer, stream_id, head=[*HEAD[:2], (":path", method), *HEAD[3:]])
+                    peer.state.send_data(stream_id, frame_message(infer_message(padding=2_000)), end_stream=True)
+                await peer.flush()
+                if method == STREAM:
+                    for _ in range(2):
+                        (await it.upstream.grpc.streams.get()).put(*[bytes(2_000)] * 3)
+                reset = await peer.wait_for(h2.events.StreamReset)
+                assert reset.error_code == h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
+                await until(lambda: (it.open_streams, it.inference.in_flight) == (0, 0))
+                peer.state.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 16})
+                assert await ask(peer, 5) == infer_message()
+
+        run(main())
+
+    def test_one_that_makes_room_slowly_gets_all_of_its_answer(self) -> None:
+        async def main() -> None:
+            async with door(limits=replace(LIMITS, body_timeout_s=0.2)) as it:
+                peer = await it.peer(settings={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 100})
+                peer.reads_on = False
+                await begin(peer)
+                peer.state.send_data(1, frame_message(infer_message(padding=2_000)), end_stream=True)
+                await peer.flush()
+                for _ in range(25):
+                    await asyncio.sleep(0.04)
+                    peer.state.increment_flow_control_window(100, 1)
+                    await peer.flush()
+                assert await answered(peer) == infer_message(padding=2_000)
+
+        run(main())
+
+    def test_a_message_that_we_hold_back_ourselves_is_not_missed(self) -> None:
+        async def main() -> None:
+            async with door(limits=SOON) as it:
+                peer = await it.peer()
+                await begin(peer, head=[*HEAD[:2], (":path", STREAM), *HEAD[3:]])
+                peer.state.send_data(1, frame_message(infer_message()))
+                await peer.flush()
+                (await it.upstream.grpc.streams.get()).may_send.clear()
+                for _ in range(100):
+                    peer.state.send_data(1, frame_message(infer_message()))
+                peer.state.send_data(1, frame_message(infer_message())[:-1])
+                await peer.flush()
+                await asyncio.sleep(0.3)
+                assert it.open_streams == 1
 
         run(main())
 

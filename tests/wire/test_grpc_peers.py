@@ -10,6 +10,7 @@ import h2.settings
 import hpack
 import pytest
 
+from control_plane.api import grpc_connection, grpc_server
 from control_plane.codec import http2_frames as frames
 from control_plane.codec.grpc_message import frame_message, message_answer
 from control_plane.codec.http2_frames import Code
@@ -19,7 +20,7 @@ from tests.aio import run
 from tests.fakes import FakeGrpc
 from tests.unit.codec.http2_ends import data, frame, headers
 from tests.wire.grpc_door import door, infer_message, until
-from tests.wire.h2_calls import HEAD, OPENING, RAW_HEAD, answered, ask, begin, closed, goodbye
+from tests.wire.h2_calls import HEAD, OPENING, RAW_HEAD, answered, ask, begin, closed, farewell, first_headers, goaways, goodbye
 
 
 class TestOtherClients:
@@ -178,6 +179,48 @@ class TestOtherClients:
 
 
 class TestDrain:
+    def test_a_call_that_crosses_the_goodbye_is_answered_and_one_behind_it_refused(self) -> None:
+        def call(stream_id: int) -> bytes:
+            return headers(stream_id, RAW_HEAD) + data(stream_id, frame_message(infer_message()), ends=True)
+
+        async def main() -> None:
+            async with door() as it:
+                it.upstream.grpc.calls.hold()
+                peer = await it.connect()
+                await peer.send_raw(OPENING + first_headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True))
+                await it.upstream.grpc.calls.arrivals.get()
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(it.server.drain(20))
+                    await asyncio.sleep(0)
+                    await peer.send_raw(call(3))
+                    await it.upstream.grpc.calls.arrivals.get()
+                    leaving = tasks.create_task(farewell(peer))
+                    (connection,) = it.server._connections
+                    await until(lambda: connection._state.is_leaving)
+                    await peer.send_raw(call(5))
+                    await asyncio.sleep(0.05)
+                    it.upstream.grpc.calls.may_answer.set()
+                    seen = await leaving
+                assert goaways(seen) == [(frames.MAX_STREAM_ID, Code.NO_ERROR), (3, Code.NO_ERROR)]
+                assert {each.stream_id for each in seen if each.kind == frames.DATA} == {1, 3}
+                refused = [each for each in seen if each.stream_id == 5]
+                assert [(each.kind, each.payload[-1]) for each in refused] == [(frames.RST_STREAM, Code.REFUSED_STREAM)]
+
+        run(main())
+
+    def test_a_client_that_acknowledges_nothing_is_not_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(grpc_server, "_CHECK_EVERY_S", 0.01)
+        monkeypatch.setattr(grpc_connection, "_MAX_GOODBYE_S", 0.05)
+
+        async def main() -> None:
+            async with door() as it:
+                peer = await it.peer()
+                assert await ask(peer) == infer_message()
+                await it.server.drain(10_000)
+                assert await closed(peer)
+
+        run(main())
+
     def test_a_goodbye_names_the_last_call_and_waits_for_it(self) -> None:
         async def main() -> None:
             async with door() as it:
@@ -189,17 +232,15 @@ class TestDrain:
                 await it.upstream.grpc.calls.arrivals.get()
                 async with asyncio.TaskGroup() as tasks:
                     draining = tasks.create_task(it.server.drain(20))
-                    assert (await peer.wait_for(h2.events.ConnectionTerminated)).last_stream_id == 1
-                    assert await closed(idle)
+                    leaving = tasks.create_task(farewell(peer))
+                    await farewell(idle)
                     assert not draining.done()
                     with pytest.raises(OSError):
                         await it.connect()
                     it.upstream.grpc.calls.may_answer.set()
-                    received = b""
-                    while piece := await peer.reader.read(1 << 16):
-                        received += piece
-                kinds = [kind for kind, _, _, _ in frames.FrameReader(1 << 24).feed(received)]
-                assert kinds == [frames.HEADERS, frames.DATA, frames.HEADERS]
+                    seen = await leaving
+                assert goaways(seen)[-1] == (1, Code.NO_ERROR)
+                assert [each.kind for each in seen if each.stream_id] == [frames.HEADERS, frames.DATA, frames.HEADERS]
 
         run(main())
 

@@ -23,6 +23,7 @@ from tests.wire.gateway import INFER, Answer, Gateway, gateway, infer_request
 ADMINISTRATION = [
     (b"POST", b"/v2/repository/models/m/load"),
     (b"POST", b"/v2/repository/models/m/unload"),
+    (b"POST", b"/v2/repository/index"),
     (b"GET", b"/v2/logging"),
     (b"POST", b"/v2/logging"),
     (b"GET", b"/v2/models/m/trace/setting"),
@@ -73,7 +74,7 @@ class TestWhoMayAsk:
         was_asked = bool(application.models.asked or application.upstream.http.requests)
         assert (answer.status, was_asked) == ((200, True) if peer_is_local else (403, False))
 
-    @pytest.mark.parametrize(("method", "target"), [(b"GET", b"/v2"), (b"POST", b"/v2/repository/index"), (b"GET", b"/v2/health/ready")])
+    @pytest.mark.parametrize(("method", "target"), [(b"GET", b"/v2"), (b"GET", b"/v2/models/stats"), (b"GET", b"/v2/health/ready")])
     def test_what_only_reads_is_everyones(self, method: bytes, target: bytes) -> None:
         assert Application().answer(method, target, peer_is_local=False).status == 200
 

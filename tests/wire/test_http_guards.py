@@ -63,6 +63,17 @@ class TestTime:
 
         run(main())
 
+    def test_a_large_body_that_comes_byte_by_byte_does_not(self) -> None:
+        async def main() -> None:
+            async with gateway(limits=replace(QUICK, body_timeout_s=0.3)) as door:
+                client = await door.connect()
+                await client.send(infer_request(bytes(500_000))[:300])
+                with pytest.raises(ConnectionError):
+                    await _drip(client, bytes(100_000))
+                assert door.upstream.http.requests == []
+
+        run(main())
+
     @pytest.mark.parametrize("before", [b"", LIVE, infer_request()], ids=["nothing", "a request", "an inference"])
     def test_who_asks_nothing_more_is_closed_without_a_word(self, before: bytes) -> None:
         async def main() -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -118,6 +122,50 @@ class TestWhileTritonWorks:
             assert door.recorder.outcomes == [Outcome.ABANDONED] * LIMITS.max_connections
 
         run(main())
+
+
+@contextmanager
+def freed_at_once() -> Iterator[None]:
+    """Nothing large may be left, even for the garbage collector: under load it comes to the oldest objects late or never."""
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        yield
+        left = tracemalloc.get_traced_memory()[0] - before
+        assert left < _MIB, f"{left} bytes are still held"
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+class TestMemory:
+    """A large request or answer ends with the connection of the client that left."""
+
+    LARGE = bytes(8 * _MIB)
+    RAW = b"Inference-Header-Content-Length: 0\r\n"
+
+    async def _leave(self, when: str) -> None:
+        request = infer_request(self.LARGE, headers=self.RAW) if when != "answer" else infer_request()
+        upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(8 * _MIB))))
+        async with gateway(upstream, replace(LIMITS, max_body_bytes=16 * _MIB)) as door:
+            client = await door.connect(receive_buffer_bytes=64 << 10)
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            if when == "call":
+                upstream.http.calls.hold()
+            with freed_at_once():
+                await client.send(request[:-1] if when == "upload" else request)
+                if when != "upload":
+                    await upstream.http.calls.arrivals.get()
+                await wait_until_still(lambda: upstream.http.calls.answered)
+                await client.close()
+                upstream.http.requests.clear()
+                await wait_until_still(lambda: len(door.server._connections))
+
+    @pytest.mark.parametrize("when", ["upload", "call", "answer"])
+    def test_is_free_at_once_when_a_client_leaves_during(self, when: str) -> None:
+        run(self._leave(when))
 
 
 class TestWithoutReading:

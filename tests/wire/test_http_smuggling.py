@@ -32,6 +32,7 @@ def with_lines(lines: bytes) -> bytes:
 
 
 AMBIGUOUS = [
+    pytest.param(with_lines(b"Host: another\r\n"), id="Host twice"),
     pytest.param(with_lines(_LENGTH), id="Content-Length twice, equal"),
     pytest.param(with_lines(b"Content-Length: 0\r\n"), id="Content-Length twice, different"),
     pytest.param(with_lines(b"content-length: 0\r\n"), id="Content-Length twice, in another case"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import ExitStack
 
 import grpc
 import h2.errors
@@ -11,6 +13,7 @@ import h2.settings
 import pytest
 
 from control_plane.adapters import triton_http2
+from control_plane.adapters.triton_http2 import TritonHttp2
 from control_plane.codec import http2_frames as frames
 from control_plane.codec.grpc_message import GrpcHead, answer_of, frame_message
 from control_plane.codec.http2_headers import NO_TABLE, encode_fields
@@ -120,6 +123,25 @@ class TestAnotherServer:
         async def main() -> None:
             async with scripted(serve) as (client, _):
                 assert (await client.unary(call(), timeout_s=0.1)).code == DEADLINE_EXCEEDED
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        ("own_s", "expected"), [pytest.param(0.1, DEADLINE_EXCEEDED, id="its caller's time"), pytest.param(None, UNAVAILABLE, id="ours")]
+    )
+    def test_one_that_cannot_be_connected_to_in_time(self, own_s: float | None, expected: int) -> None:
+        async def main() -> None:
+            with socket.socket() as full, ExitStack() as waiting:  # a listener whose queue is full drops what comes
+                full.bind(("127.0.0.1", 0))
+                full.listen(0)
+                for _ in range(2):
+                    one = waiting.enter_context(socket.socket())
+                    one.setblocking(False)
+                    one.connect_ex(full.getsockname())
+                client = TritonHttp2("127.0.0.1", full.getsockname()[1])
+                answer = await client.unary(call(head=GrpcHead("/m", (CONTENT_TYPE,), own_s)), timeout_s=0.1)
+                assert answer.code == expected
+                await client.close()
 
         run(main())
 

@@ -67,7 +67,7 @@ def test_after_its_time_it_is_refused_and_those_behind_it_are_served() -> None:
 
 def test_more_than_there_is_at_all_is_refused_at_once() -> None:
     budget = BodyBudget(100)
-    with pytest.raises(Overloaded, match="--max-buffered-bytes"):
+    with pytest.raises(Overloaded, match="TIDEGATE_MAX_BUFFERED_BYTES"):
         run(budget.take(101, 60.0))
 
 

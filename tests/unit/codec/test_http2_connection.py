@@ -168,6 +168,17 @@ class TestSending:
         assert sum(len(each.payload) for each in client.frames()) == 100_000 - 65_535
         assert [call.drained for call in calls] == [1, 1]
 
+    def test_streams_take_turns_with_the_connections_window(self) -> None:
+        client = End.client()
+        client.connection.receive(settings_of(INITIAL_WINDOW_SIZE=1 << 30))
+        calls = [client.open() for _ in range(3)]
+        for call in calls:
+            client.connection.send_data(call.stream, bytes(200_000))
+        client.take()
+        for expected in (1, 3, 5, 1, 3):
+            client.connection.receive(h2.window_update(0, 10_000))
+            assert [(each.stream_id, len(each.payload)) for each in client.frames()] == [(expected, 10_000)]
+
     def test_tells_when_what_waited_has_gone(self) -> None:
         client, call = self.ready(INITIAL_WINDOW_SIZE=10)
         client.connection.send_data(call.stream, bytes(20))
@@ -446,6 +457,26 @@ class TestLeaving:
         server.connection.receive(headers(3) + data(3, b"x", ends=True) + data(1, b"y", ends=True))
         assert [(each.kind, each.stream_id, each.payload) for each in server.frames()] == [(h2.RST_STREAM, 3, b"\0\0\0\7")]
         assert bytes(server.calls[0].data) == b"y"
+        assert len(server.calls) == 1
+
+    def test_streams_that_cross_the_announcement_are_taken(self) -> None:
+        client, server = End.client(), End.server()
+        server.connection.announce_leaving()
+        call = client.open(ends=True)
+        server.connection.receive(client.take())
+        client.connection.receive(server.take())
+        assert not client.connection.may_open
+        assert not call.was_reset
+        server.connection.receive(client.take())
+        assert [(each.kind, each.payload[:4]) for each in server.frames()] == [(h2.GOAWAY, b"\0\0\0\1")]
+        server.connection.receive(headers(3))
+        assert [each.kind for each in server.frames()] == [h2.RST_STREAM]
+        assert len(server.calls) == 1
+
+    def test_a_ping_of_the_peers_own_ends_nothing(self) -> None:
+        server = End.server()
+        server.connection.announce_leaving()
+        server.connection.receive(frame(h2.PING, h2.ACK, 0, bytes(8)) + headers(1))
         assert len(server.calls) == 1
 
     def test_a_server_that_leaves_answers_the_streams_it_names_only(self) -> None:

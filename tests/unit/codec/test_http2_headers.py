@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import hpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.codec import http2_headers
+from control_plane.codec import bounded_cache
 from control_plane.codec.http2_frames import Code, Http2Error
-from control_plane.codec.http2_headers import NO_TABLE, Fields, HeaderDecoder, KnownBlocks, encode_fields
+from control_plane.codec.http2_headers import NO_TABLE, Fields, HeaderDecoder, KnownBlocks, encode_fields, encode_varying
 
 REQUEST: Fields = (
     (b":method", b"POST"),
@@ -135,22 +137,31 @@ def read_all(blocks: list[bytes], known: KnownBlocks | None, forbidden_from: int
     return seen
 
 
-class TestKnownBlocks:
-    def test_long_ones_are_not_kept(self) -> None:
-        known = KnownBlocks()
-        known.keep(bytes(http2_headers._MAX_KNOWN_BYTES), REQUEST)
-        known.keep(bytes(http2_headers._MAX_KNOWN_BYTES + 1), REQUEST)
-        assert known.get(bytes(http2_headers._MAX_KNOWN_BYTES)) is REQUEST
-        assert known.get(bytes(http2_headers._MAX_KNOWN_BYTES + 1)) is None
+def test_a_block_that_says_again_that_there_is_no_table_is_known_too() -> None:
+    known, block = KnownBlocks(), NO_TABLE + encode_fields(REQUEST)
+    first = decoder(known, has_table=True)
+    first.decode(NO_TABLE)
+    first.forbid_table()
+    fields = first.decode(block)
+    assert first.decode(block) is fields == REQUEST
 
-    def test_those_with_many_fields_are_not_kept(self) -> None:
-        known = KnownBlocks()
-        known.keep(b"\x82" * 300, ((b":method", b"GET"),) * 300)
-        assert known.get(b"\x82" * 300) is None
 
-    def test_their_number_is_bounded(self) -> None:
-        known = KnownBlocks()
-        for number in range(10_000):
-            known.keep(b"%d" % number, REQUEST)
-        assert sum(known.get(b"%d" % number) is not None for number in range(10_000)) <= http2_headers._MAX_KNOWN_BLOCKS
-        assert known.get(b"9999") is REQUEST
+def test_what_hardly_comes_again_is_built_the_same() -> None:
+    assert encode_varying(REQUEST) == encode_fields(REQUEST)
+    assert encode_varying(REQUEST) is not encode_varying(REQUEST)
+    assert encode_fields(REQUEST) is encode_fields(REQUEST)
+
+
+def test_what_is_kept_of_heads_is_bounded_in_bytes() -> None:
+    known = KnownBlocks()
+    heads = [(*REQUEST, (b"x-request-id", b"%d" % number * 100)) for number in range(10_000)]
+    tracemalloc.start()
+    try:
+        for head in heads:
+            ours = decoder(known)
+            ours.decode(NO_TABLE)
+            ours.decode(encode_fields(head))
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 3 * bounded_cache.MAX_BYTES  # two caches

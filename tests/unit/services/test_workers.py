@@ -171,6 +171,27 @@ class TestRestart:
 
         run_in_virtual_time(main())
 
+    def test_goes_on_trying_when_the_machine_cannot_start_another_process(self) -> None:
+        async def main() -> None:
+            async with opened(1) as bench:
+                bench.launcher.failure = StartupError("worker 0 cannot be started: out of memory")
+                bench.started[0].kill()
+                await asyncio.sleep(20)
+                bench.launcher.failure = None
+                await asyncio.sleep(10)
+                assert len(bench.started) == 2
+
+        run_in_virtual_time(main())
+
+    def test_is_not_tried_when_the_first_one_cannot_be_started(self) -> None:
+        async def main() -> None:
+            launcher = FakeWorkers(failure=StartupError("worker 0 cannot be started: out of memory"))
+            with pytest.raises(BaseExceptionGroup) as caught:
+                await Workers(count=1, launcher=launcher, limits=LIMITS).run(FakeModels())
+            assert caught.group_contains(StartupError, match="out of memory")
+
+        run_in_virtual_time(main())
+
 
 class TestCounts:
     def test_are_the_sum_of_the_latest_of_each(self) -> None:
@@ -239,6 +260,33 @@ class TestChanges:
 
         run_in_virtual_time(main())
 
+    def test_under_way_do_not_hold_up_the_next_life_of_a_worker_that_dies(self) -> None:
+        async def main() -> None:
+            async with opened(1) as bench:
+                bench.models.is_stuck = True
+                bench.started[0].say(LoadModel(1, "a"))
+                await settle()
+                bench.started[0].kill()
+                await settle()
+                assert bench.workers.listening == 0
+                await asyncio.sleep(1.5)
+                assert len(bench.started) == 2
+
+        run_in_virtual_time(main())
+
+    def test_that_fail_by_a_defect_are_told_and_end_nothing_else(self) -> None:
+        async def main() -> None:
+            async with opened(1) as bench:
+                bench.models.failures = {"a": RuntimeError("unforeseen")}
+                bench.started[0].say(LoadModel(1, "a"))
+                bench.started[0].say(LoadModel(2, "b"))
+                await settle()
+                told = bench.started[0].told_of(Changed)
+                assert [(each.number, each.error_code) for each in told] == [(1, "upstream_failed"), (2, "")]
+                assert bench.workers.listening == 1
+
+        run_in_virtual_time(main())
+
 
 class TestDrain:
     def test_returns_when_all_have_ended_and_none_is_started_again(self) -> None:
@@ -267,3 +315,17 @@ class TestDrain:
                 assert bench.started[1].is_killed
 
         run_in_virtual_time(main())
+
+
+def test_one_that_hangs_is_replaced() -> None:
+    async def main() -> None:
+        async with opened(2) as bench:
+            hanging, well = bench.started
+            for _ in range(40):
+                well.say(Counted(counted(1)))
+                await asyncio.sleep(1)
+            assert hanging.is_killed
+            assert not well.is_killed
+            assert [worker.number for worker in bench.started] == [0, 1, 0]
+
+    run_in_virtual_time(main())
