@@ -156,6 +156,7 @@ class Call:
     def on_reset(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        self._task = self._frame = None  # through the task's traceback they would hold each other until a collection
         self._release()
 
     def on_drained(self) -> None:

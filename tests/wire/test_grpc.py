@@ -29,6 +29,7 @@ from tests.aio import run
 from tests.fakes import FakeGrpc
 from tests.tls_files import Authority
 from tests.wire.grpc_door import INFER, LIMITS, MAX_MESSAGE_BYTES, door, infer_message, message_of, until
+from tests.wire.test_http_leaving import freed_at_once
 
 
 class TestInfer:
@@ -400,3 +401,21 @@ def _raising(error: Exception) -> Callable[[GrpcCall], GrpcAnswer]:
         raise error
 
     return answer
+
+
+def test_what_a_client_that_leaves_had_sent_is_free_at_once() -> None:
+    large = infer_message(padding=MAX_MESSAGE_BYTES // 2)
+
+    async def main() -> None:
+        async with door() as it:
+            it.upstream.grpc.calls.hold()
+            calls = it.upstream.grpc.calls
+            with freed_at_once():
+                for _ in range(4):
+                    call = it.call(INFER, large)
+                    await calls.arrivals.get()
+                    call.cancel()
+                    await until(lambda: calls.in_progress == 0)
+                it.upstream.grpc.requests.clear()
+
+    run(main())

@@ -129,6 +129,27 @@ class TestUnary:
 
         run(main())
 
+    def test_a_call_that_is_answered_as_its_caller_leaves_is_let_be(self) -> None:
+        """Triton dies now and then of a cancellation that meets the answer."""
+        may_answer = asyncio.Event()
+
+        async def handle(message: bytes, context: Any) -> bytes:
+            await may_answer.wait()
+            return message
+
+        async def main() -> None:
+            async with triton(handle) as (client, fake):
+                async with asyncio.TaskGroup() as tasks:
+                    task = tasks.create_task(client.unary(call(), timeout_s=30))
+                    await fake.arrivals.get()
+                    task.cancel()
+                    may_answer.set()
+                assert (await client.unary(call(), timeout_s=10)).code == 0
+                await asyncio.sleep(0.1)
+                assert not fake.cancelled.is_set()
+
+        run(main())
+
     def test_a_large_message_does_not_hold_up_small_ones(self) -> None:
         async def main() -> None:
             async with triton() as (client, _):
