@@ -70,7 +70,8 @@ class Call:
         "_frame",
         "_granted_bytes",
         "_handler",
-        "_has_progressed",
+        "_progress",
+        "_received_bytes",
         "_head",
         "_is_whole",
         "_messages",
@@ -91,7 +92,8 @@ class Call:
         self._task: asyncio.Task[None] | None = None
         self._granted_bytes = 0
         self._is_whole = False
-        self._has_progressed = True
+        self._received_bytes = 0
+        self._progress = -1
         self._stalled_since_s = 0.0
         self._blocked: object = None
         """What was next to be sent at the last check."""
@@ -100,8 +102,9 @@ class Call:
     def check(self, now_s: float) -> None:
         """To be called now and then: ends a call whose client neither sends the rest of a message nor makes room for its answer."""
         patience_s = self._connection.body_timeout_s
-        if self._has_progressed or not self._is_owed_data():
-            self._has_progressed, self._stalled_since_s = False, now_s
+        progress = self._received_bytes // max(self._reader.partial_bytes // 16, 1)  # a byte at a time would hold its room for ever
+        if progress != self._progress or not self._is_owed_data():
+            self._progress, self._stalled_since_s = progress, now_s
         elif now_s - self._stalled_since_s > patience_s:
             self._refuse(RequestTimeout(f"the rest of the message did not come within {patience_s:g} s"))
         pending = self._stream.pending
@@ -140,7 +143,7 @@ class Call:
         if self._handler is None:
             self._connection.consumed(self._stream, len(data))  # of a call that was refused
             return
-        self._has_progressed = True
+        self._received_bytes += len(data)
         try:
             frames = self._reader.feed(data) if data else ()
             if ends and not self._reader.is_between_messages:

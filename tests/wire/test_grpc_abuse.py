@@ -248,6 +248,26 @@ class TestTime:
 
         run(main())
 
+    def test_so_is_one_that_comes_byte_by_byte(self) -> None:
+        async def main() -> None:
+            async with door(limits=replace(LIMITS, body_timeout_s=0.2)) as it:
+                peer = await it.peer()
+                await begin(peer)
+                peer.state.send_data(1, b"\0" + (500_000).to_bytes(4, "big"))
+                async with asyncio.TaskGroup() as tasks:
+
+                    async def drip() -> None:
+                        for _ in range(1_000):
+                            peer.state.send_data(1, b"x")
+                            await peer.flush()
+                            await asyncio.sleep(0.02)
+
+                    dripping = tasks.create_task(drip())
+                    assert await status(peer) == "4"
+                    dripping.cancel()
+
+        run(main())
+
     @pytest.mark.parametrize("method", [INFER, STREAM])
     @pytest.mark.parametrize("window", [pytest.param(0, id="none"), pytest.param(1_000, id="too little")])
     def test_a_client_that_makes_no_room_for_its_answer_loses_the_call_and_no_other(self, method: str, window: int) -> None:
