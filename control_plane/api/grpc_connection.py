@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from control_plane.api.body_budget import BodyBudget
+from control_plane.api.connection_server import is_local
 from control_plane.api.grpc_call import Call, GrpcHandler
 from control_plane.codec.grpc_message import HEAD, GrpcAnswer, GrpcHead, MessageFrame
 from control_plane.codec.http2_connection import Http2Connection, Http2Limits
@@ -19,7 +20,6 @@ from control_plane.codec.http2_frames import Code, Http2Error
 from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_fields, encode_varying
 from control_plane.codec.http2_output import write_output
 from control_plane.codec.http2_stream import Stream
-from control_plane.policy.exposure import is_loopback
 
 _log = logging.getLogger(__name__)
 
@@ -84,8 +84,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
-        peer = transport.get_extra_info("peername")
-        self._peer_is_local = not isinstance(peer, tuple) or is_loopback(peer[0])  # a Unix socket's is a string
+        self._peer_is_local = is_local(transport)
         if not self._server.opened(self):
             self._transport.abort()
             return
@@ -136,7 +135,7 @@ class GrpcConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def check(self, now_s: float) -> None:
+    def check_time(self, now_s: float) -> None:
         """To be called now and then: ends what takes too long."""
         limits, state = self._server.limits, self._state
         for stream in tuple(state.streams.values()):

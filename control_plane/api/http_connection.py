@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
 from control_plane.api.body_budget import UNCOUNTED_BYTES, BodyBudget
+from control_plane.api.connection_server import is_local
 from control_plane.api.http_reading import Admit, HttpLimits, RequestReader
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, with_header, without_chunks
 from control_plane.domain.errors import ControlPlaneError, Overloaded, RequestTimeout
-from control_plane.policy.exposure import is_loopback
 from control_plane.ports import HttpStream
 
 __all__ = ["Application", "ConnectionOwner", "HttpConnection", "HttpLimits", "RenderError"]
@@ -85,7 +85,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._server.opened(self):
             self._transport.abort()
             return
-        self._reader = RequestReader(self, self._server.limits, self._server.admit, peer_is_local=_is_local(self._transport))
+        self._reader = RequestReader(self, self._server.limits, self._server.admit, peer_is_local=is_local(self._transport))
         self._task = self._tasks.create_task(self._serve(), name="http-connection")
 
     def data_received(self, data: bytes) -> None:
@@ -143,7 +143,7 @@ class HttpConnection(asyncio.Protocol):
 
     # The server's
 
-    def close_when_idle(self) -> None:
+    def leave(self) -> None:
         """Close now, or after the answer that is being made; one that is being sent is sent to its end."""
         if not self._is_answering and not self._queue and self._transport is not None:
             self._transport.close()
@@ -312,9 +312,3 @@ class HttpConnection(asyncio.Protocol):
 
 def _closing(answer: HttpAnswer, keep_alive: bool) -> HttpAnswer:
     return answer if keep_alive else with_header(answer, b"Connection: close")
-
-
-def _is_local(transport: asyncio.Transport) -> bool:
-    """Whether the client is on this machine; one on a Unix socket has no address."""
-    peer = transport.get_extra_info("peername")
-    return not isinstance(peer, tuple) or is_loopback(peer[0])

@@ -18,7 +18,7 @@ from control_plane.codec.model_control import not_in_any_repository, override_of
 from control_plane.domain.errors import InvalidRequest, ModelLoadFailed, ModelNotFound, NotSupported, PermissionDenied, RouteNotFound
 from control_plane.domain.inference import Door, Outcome
 from control_plane.ports import GrpcCall, ModelAdministration, Upstream
-from control_plane.services.inference import InferenceService
+from control_plane.services.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.services.model_kinds import ModelKinds
 from control_plane.services.servers import Servers
 
@@ -116,7 +116,7 @@ class V2Grpc:
         if not peer_is_local:
             raise PermissionDenied(f"{head.method} administers the server and is answered on the machine it runs on only")
         if head.method in SHARED_MEMORY_METHODS and not self._allow_shared_memory:
-            raise PermissionDenied("shared memory is switched off; --allow-shared-memory allows it")
+            raise PermissionDenied(SHARED_MEMORY_IS_OFF)
         return handler
 
     async def _infer(self, call: GrpcCall) -> GrpcAnswer:

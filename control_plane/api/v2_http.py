@@ -24,7 +24,7 @@ from control_plane.domain.errors import (
     PermissionDenied,
 )
 from control_plane.ports import HttpStream, ModelAdministration
-from control_plane.services.inference import InferenceService
+from control_plane.services.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.services.servers import Servers
 from control_plane.services.slices import in_slices
 
@@ -103,7 +103,7 @@ class V2Http:
         if request.header(b"origin") is not None:
             raise PermissionDenied("this call administers the server and is not answered to web pages")
         if route.action is Action.SHARED_MEMORY and not self._allow_shared_memory:
-            raise PermissionDenied("shared memory is switched off on this server; --allow-shared-memory switches it on")
+            raise PermissionDenied(SHARED_MEMORY_IS_OFF)
 
     async def _decode_and_infer(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
         if request.http.header(b"content-encoding") is None:

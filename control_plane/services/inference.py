@@ -22,6 +22,8 @@ from control_plane.services.slices import in_slices
 
 AnswerT = TypeVar("AnswerT")
 
+SHARED_MEMORY_IS_OFF = "shared memory is switched off on this server; --allow-shared-memory switches it on"
+
 
 class _DoorRequest(Protocol):
     """A request as a door holds it."""
@@ -103,7 +105,7 @@ class InferenceService:
     def check(self, call: InferCall) -> None:
         """Whether this server takes such a request at all. Raises PermissionDenied."""
         if call.uses_shared_memory and not self._allow_shared_memory:
-            raise PermissionDenied("shared memory is switched off on this server; --allow-shared-memory switches it on")
+            raise PermissionDenied(SHARED_MEMORY_IS_OFF)
 
     def begin(self, door: Door) -> Count:
         """Count a request as in flight from now on, and record it when the `Count` ends."""

@@ -11,7 +11,7 @@ import h2.events
 import h2.settings
 import pytest
 
-from control_plane.api import grpc_server
+from control_plane.api import connection_server
 from control_plane.codec import http2_frames as frames
 from control_plane.codec.grpc_message import frame_message, message_answer
 from control_plane.codec.http2_frames import Code
@@ -28,7 +28,7 @@ SOON = replace(LIMITS, header_timeout_s=0.05, body_timeout_s=0.05, idle_timeout_
 
 @pytest.fixture(autouse=True)
 def _check_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_server, "_CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(connection_server, "_MAX_SWEEP_S", 0.01)
 
 
 class TestRefusedCalls:
@@ -203,7 +203,7 @@ class TestTime:
         run(main())
 
     def test_one_with_calls_that_are_short_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(grpc_server, "_CHECK_EVERY_S", 1_000)
+        monkeypatch.setattr(connection_server, "_MAX_SWEEP_S", 1_000)
 
         async def main() -> None:
             async with door() as it:
@@ -212,10 +212,10 @@ class TestTime:
                     assert await ask(peer, 2 * number + 1) == infer_message()
                     (connection,) = it.server._connections
                     now_s += 0.9 * LIMITS.idle_timeout_s
-                    connection.check(now_s)  # when there is no call, as in most checks
+                    connection.check_time(now_s)  # when there is no call, as in most checks
                 assert await ask(peer, 11) == infer_message()
-                connection.check(now_s)
-                connection.check(now_s + 1.1 * LIMITS.idle_timeout_s)
+                connection.check_time(now_s)
+                connection.check_time(now_s + 1.1 * LIMITS.idle_timeout_s)
                 assert goaways(await farewell(peer)) == [(frames.MAX_STREAM_ID, Code.NO_ERROR), (11, Code.NO_ERROR)]
 
         run(main())

@@ -10,7 +10,7 @@ import h2.settings
 import hpack
 import pytest
 
-from control_plane.api import grpc_connection, grpc_server
+from control_plane.api import connection_server, grpc_connection
 from control_plane.codec import http2_frames as frames
 from control_plane.codec.grpc_message import frame_message, message_answer
 from control_plane.codec.http2_frames import Code
@@ -209,7 +209,7 @@ class TestDrain:
         run(main())
 
     def test_a_client_that_acknowledges_nothing_is_not_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(grpc_server, "_CHECK_EVERY_S", 0.01)
+        monkeypatch.setattr(connection_server, "_MAX_SWEEP_S", 0.01)
         monkeypatch.setattr(grpc_connection, "_MAX_GOODBYE_S", 0.05)
 
         async def main() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.api import grpc_server
+from control_plane.api import connection_server
 from control_plane.codec.grpc_message import frame_message, message_answer
 from control_plane.domain.inference import Outcome
 from tests.aio import run
@@ -63,7 +63,7 @@ def test_nghttp_reads_the_trailers(tmp_path: Path) -> None:
 
 
 def test_grpcs_keep_alive_between_calls_keeps_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_server, "_CHECK_EVERY_S", 1_000)  # which would forgive the pings that are counted here
+    monkeypatch.setattr(connection_server, "_MAX_SWEEP_S", 1_000)  # which would forgive the pings that are counted here
     often = (
         ("grpc.keepalive_time_ms", 10),
         ("grpc.keepalive_timeout_ms", 5_000),

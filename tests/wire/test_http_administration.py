@@ -8,8 +8,8 @@ from base64 import b64encode
 
 import pytest
 
+from control_plane.api import connection_server
 from control_plane.api.body_budget import BodyBudget
-from control_plane.api.http_connection import _is_local
 from control_plane.api.v2_http import V2Http
 from control_plane.codec.http_message import HttpAnswer, HttpRequest
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, ModelLoadFailed, ModelNotFound
@@ -105,7 +105,7 @@ class TestWhoMayAsk:
             def get_extra_info(self, name: str, default: object = None) -> object:
                 return peer if name == "peername" else default
 
-        assert _is_local(Transport()) is is_local
+        assert connection_server.is_local(Transport()) is is_local
 
 
 class TestSharedMemory:

@@ -1,0 +1,134 @@
+"""What both doors' servers have in common: listeners on ports and Unix sockets, a bounded set of connections, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from control_plane.policy.exposure import is_loopback
+
+_log = logging.getLogger(__name__)
+
+_TLS_GOODBYE_S = 0.5
+"""For a client to answer our closing of a TLS connection. One that is idle does not read, and would hold up a drain to its end."""
+
+_MAX_SWEEP_S = 1.0
+"""Between two looks at the time of all connections: time-outs are late by this much at most, and requests need no timers."""
+
+_SWEEPS_PER_TIMEOUT = 4
+_WARN_EVERY_S = 60.0
+
+
+class Limits(Protocol):
+    """What a server holds its clients to, as far as both do."""
+
+    @property
+    def max_connections(self) -> int: ...
+
+    @property
+    def header_timeout_s(self) -> float: ...
+
+    @property
+    def body_timeout_s(self) -> float: ...
+
+    @property
+    def idle_timeout_s(self) -> float: ...
+
+
+class Connection(Protocol):
+    """One client's."""
+
+    def check_time(self, now_s: float) -> None:
+        """Called now and then: end what has made no progress for too long."""
+
+    def leave(self) -> None:
+        """Take no new requests, and close when those under way have been answered."""
+
+    def abort(self) -> None: ...
+
+
+ConnectionT = TypeVar("ConnectionT", bound=Connection)
+
+
+class ConnectionServer(Generic[ConnectionT]):
+    """Listens on any number of sockets; a connection tells of itself by `opened` and `closed`."""
+
+    def __init__(self, limits: Limits) -> None:
+        shortest_s = min(limits.header_timeout_s, limits.body_timeout_s, limits.idle_timeout_s or _MAX_SWEEP_S)
+        self.is_draining = False
+        self._max_connections = limits.max_connections
+        self._handshake_timeout_s = limits.header_timeout_s
+        self._pause_s = min(_MAX_SWEEP_S, shortest_s / _SWEEPS_PER_TIMEOUT)
+        self._connections: set[ConnectionT] = set()
+        self._listeners: list[asyncio.Server] = []
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
+        self._may_warn_at_s = 0.0
+
+    async def accept_on(self, listening: socket.socket, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None) -> None:
+        """Accept connections on a bound socket; whoever does not finish a TLS handshake in time is let go."""
+        loop = asyncio.get_running_loop()
+        create = loop.create_unix_server if listening.family == socket.AF_UNIX else loop.create_server
+        if tls is None:
+            self._listeners.append(await create(make, sock=listening))
+        else:
+            self._listeners.append(
+                await create(
+                    make, sock=listening, ssl=tls, ssl_handshake_timeout=self._handshake_timeout_s, ssl_shutdown_timeout=_TLS_GOODBYE_S
+                )
+            )
+        if self._sweeping is None:
+            self._sweep()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept no more, let what is in flight finish for `timeout_s` at most, then close what is left."""
+        self.is_draining = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in tuple(self._connections):
+            connection.leave()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._all_closed.wait()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    def opened(self, connection: ConnectionT) -> bool:
+        """Take a connection in; False when there are too many."""
+        if self.is_draining or len(self._connections) >= self._max_connections:
+            self._warn()
+            return False
+        self._connections.add(connection)
+        self._all_closed.clear()
+        return True
+
+    def closed(self, connection: ConnectionT) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_closed.set()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        for connection in tuple(self._connections):
+            connection.check_time(loop.time())
+        self._sweeping = loop.call_later(self._pause_s, self._sweep)
+
+    def _warn(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if not self.is_draining and now_s >= self._may_warn_at_s:
+            self._may_warn_at_s = now_s + _WARN_EVERY_S
+            _log.warning("connections are refused: %d are open, the limit (TIDEGATE_MAX_CONNECTIONS)", self._max_connections)
+
+
+def is_local(transport: asyncio.BaseTransport) -> bool:
+    """Whether the client is on this machine; one on a Unix socket has no address."""
+    peer = transport.get_extra_info("peername")
+    return not isinstance(peer, tuple) or is_loopback(peer[0])

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import pytest
+
+from control_plane.api.connection_server import ConnectionServer
+from tests.aio import run, run_in_virtual_time
+
+
+@dataclass(frozen=True)
+class Limits:
+    max_connections: int = 2
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 10.0
+    idle_timeout_s: float = 10.0
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def check_time(self, now_s: float) -> None:
+        self.told.append("check_time")
+
+    def leave(self) -> None:
+        self.told.append("leave")
+
+    def abort(self) -> None:
+        self.told.append("abort")
+
+
+def test_more_than_the_limit_are_refused_until_one_has_closed() -> None:
+    async def main() -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(Limits())
+        first, second, third = Connection(), Connection(), Connection()
+        assert [server.opened(each) for each in (first, second, third)] == [True, True, False]
+        server.closed(first)
+        assert server.opened(third)
+
+    run(main())
+
+
+def test_that_it_refuses_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=0))
+        await asyncio.sleep(100)
+        for _ in range(50):
+            server.opened(Connection())
+        assert caplog.text.count("connections are refused") == 1
+        await asyncio.sleep(61)
+        server.opened(Connection())
+        assert caplog.text.count("connections are refused") == 2
+
+    with caplog.at_level(logging.WARNING):
+        run_in_virtual_time(main())
+
+
+def test_a_drain_asks_first_and_cuts_off_what_stays() -> None:
+    async def main() -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(Limits())
+        stays = Connection()
+        server.opened(stays)
+        await server.drain(5.0)
+        assert stays.told == ["leave", "abort"]
+        assert not server.opened(Connection())
+
+    run_in_virtual_time(main())
+
+
+def test_a_drain_waits_no_longer_than_for_the_last() -> None:
+    async def main() -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(Limits())
+
+        class Leaves(Connection):
+            def leave(self) -> None:
+                super().leave()
+                server.closed(self)
+
+        leaves = Leaves()
+        server.opened(leaves)
+        await server.drain(1000.0)
+        assert leaves.told == ["leave"]
+
+    run(main())
