@@ -95,6 +95,7 @@ DIFFERENCES: dict[str, dict[str, str]] = {
         "generate: gzip request": "200 open",
     },
     "What two parsers could read differently is refused: repeated keys, what is not UTF-8, lengths that are no plain number, bare LF.": {
+        "head: Host twice": "400 closed",
         "binary: header length not a number": "400 open",
         "binary: header length with a sign": "400 open",
         "generate: a key twice": "500 open",

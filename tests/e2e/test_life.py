@@ -116,7 +116,7 @@ REFUSALS = [
     pytest.param(["--admin-host", "0.0.0.0"], "without authentication is refused", id="admin beyond loopback"),
     pytest.param(["--model-repository", "/no/such/folder"], "/no/such/folder", id="no such repository"),
     pytest.param(["--triton-url", "ftp://x"], "expected http://HOST", id="bad URL"),
-    pytest.param(["--http-port", "99999"], "TIDEGATE_HTTP_PORT", id="no such port"),
+    pytest.param(["--http-port", "99999"], "--http-port", id="no such port"),
 ]
 
 

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.e2e import raw_http
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import Tidegate, run_cli
+from tests.e2e.tidegate import Tidegate, run_cli, wait_for
 
 ECHO_ONLY = ("--model-repository", str(MODELS), "--load", "echo")
 
@@ -34,7 +34,7 @@ def test_both_doors_answer_on_them_and_take_them_for_local(running: Tidegate, tm
     http, over_grpc = tmp_path / "http.sock", tmp_path / "grpc.sock"
     assert running.endpoints["http_socket"] == f"unix:{http}"
     assert running.endpoints["grpc_socket"] == f"unix:{over_grpc}"
-    assert f"unix:{http}" in running.said().replace("\n", "")
+    wait_for(lambda: f"unix:{http}" in running.said().replace("\n", ""), what="the table of endpoints")
     assert {stat.S_IMODE(path.stat().st_mode) for path in (http, over_grpc)} == {0o600}
 
     assert raw_http.status(ask(http, "GET", "/v2/health/ready")) == 200

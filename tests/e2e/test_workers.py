@@ -205,8 +205,8 @@ def test_each_keeps_to_its_cpu_and_triton_to_its_own(start: Start, tmp_path: Pat
     ("arguments", "says"),
     [
         pytest.param(["--gateway-cpus", "4095"], "--gateway-cpus: CPU 4095 cannot be used here", id="no such CPU"),
-        pytest.param(["--triton-cpus", "x"], "TIDEGATE_TRITON_CPUS", id="no CPU at all"),
-        pytest.param(["--workers", "0"], "TIDEGATE_WORKERS", id="no workers"),
+        pytest.param(["--triton-cpus", "x"], "--triton-cpus", id="no CPU at all"),
+        pytest.param(["--workers", "0"], "--workers", id="no workers"),
     ],
 )
 def test_a_start_that_cannot_work_says_why(tmp_path: Path, arguments: list[str], says: str) -> None:
