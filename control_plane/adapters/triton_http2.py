@@ -214,6 +214,8 @@ class TritonStream(_Exchange):
         self._reader = MessageReader(_MAX_MESSAGE_BYTES)
         self._frames: deque[MessageFrame] = deque()
         self._unconsumed = 0
+        self._is_half_closed = False
+        self._is_abandoned = False
         self._changed = asyncio.Event()
         self._drained = asyncio.Event()
         self.trailers: Fields = ()
@@ -229,13 +231,14 @@ class TritonStream(_Exchange):
 
     def half_close(self) -> None:
         """Tell Triton that no more messages follow."""
-        if not self.has_ended:
+        if not self.has_ended and not self._is_half_closed:
+            self._is_half_closed = True
             self.connection.send_data(self.stream, b"", ends=True)
 
     async def receive(self) -> MessageFrame | None:
         """The next message's frame; None at the end, when `trailers` says how it ended."""
         while not self._frames:
-            if self.has_ended:
+            if self.has_ended or self._is_abandoned:
                 return None
             self._changed.clear()
             await self._changed.wait()
@@ -244,12 +247,27 @@ class TritonStream(_Exchange):
         return frame
 
     def cancel(self) -> None:
-        """End it at Triton too; nothing more comes."""
+        """End it at Triton too; nothing more comes. Triton gets a moment to end it by itself."""
+        if not self.has_ended and not self._is_abandoned:
+            self._is_abandoned = True
+            self._frames.clear()
+            self.half_close()
+            self._give_room()
+            self._changed.set()
+            self._drained.set()
+            asyncio.get_running_loop().call_later(_CANCEL_AFTER_S, self._cancel_now)
+
+    def _cancel_now(self) -> None:
         if not self.has_ended:
             self._finish(())
             self.connection.cancel(self.stream)
 
     def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
+        if self._is_abandoned:
+            self.connection.consumed(self.stream, len(data))
+            if ends:
+                self._finish(())
+            return
         self._unconsumed += len(data)
         try:
             self._frames += self._reader.feed(data)

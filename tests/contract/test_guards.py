@@ -177,6 +177,22 @@ def test_clients_of_both_kinds_of_models_at_once(doors: Doors) -> None:
         list(clients.map(client, range(4)))
 
 
+@pytest.mark.timeout(60)
+def test_errors_as_status_beside_answers(doors: Doors) -> None:
+    """Such a stream ends for its client while Triton is still sending; cancelling it at once ended Triton every 250 times."""
+
+    def client(number: int) -> None:
+        with channel(doors.gateway_grpc) as over:
+            for _ in range(100):
+                if number % 2:
+                    assert talk(over, Stream("", (repeat(1, 2),))).code == "OK"
+                else:
+                    assert talk(over, Stream("", (repeat(1, -2, 3),), metadata=(("triton_grpc_error", "true"),))).code == "INTERNAL"
+
+    with ThreadPoolExecutor() as clients:
+        list(clients.map(client, range(4)))
+
+
 def test_a_message_beyond_the_limit_is_refused(doors: Doors) -> None:
     with channel(doors.gateway_grpc) as over:
         over_limit = 129 << 20

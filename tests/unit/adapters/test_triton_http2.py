@@ -265,6 +265,29 @@ class TestStreams:
 
         run(main())
 
+    def test_one_that_ends_by_itself_is_not_cancelled(self) -> None:
+        """Triton dies now and then of a cancelled stream whose answers it is just sending."""
+        ended_well = asyncio.Event()
+
+        async def stream(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+            yield b"one"
+            async for _ in messages:
+                pass
+            yield b"two"
+            ended_well.set()
+
+        async def main() -> None:
+            async with triton(stream=stream) as (client, fake):
+                it = await client.open_stream(STREAM_HEAD, timeout_s=10)
+                assert await received(it) == b"one"
+                it.cancel()
+                await ended_well.wait()
+                while any(each.state.streams for each in client._open):
+                    await asyncio.sleep(0)
+                assert not fake.cancelled.is_set()
+
+        run(main())
+
     def test_a_reader_that_is_slow_holds_triton_back_and_nobody_else(self) -> None:
         sent = 0
 
