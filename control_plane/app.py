@@ -213,9 +213,14 @@ def _require_cpus(settings: Settings) -> None:
 
 def _managed_repository(settings: Settings) -> ManagedRepository | None:
     if settings.triton.triton_url:
+        if settings.triton.model_parameter:
+            raise StartupError("--model-parameter is for the embedded Triton; the one at --triton-url has configurations of its own")
         return None
     config_name = config_name_in_force(settings.triton.model_config_name)
-    return ManagedRepository(settings.triton.model_repository, settings.process.state_dir, config_name=config_name)
+    triton = settings.triton
+    return ManagedRepository(
+        triton.model_repository, settings.process.state_dir, config_name=config_name, parameters=triton.model_parameter
+    )
 
 
 def _models_to_load(settings: Settings, repository: ModelRepository | None) -> list[str]:

@@ -32,10 +32,25 @@ def _parse_cpus(value: object) -> object:
     return parse_cpus(value) if isinstance(value, str) else value
 
 
+def _parse_parameters(value: object) -> object:
+    """`MODEL.KEY=VALUE` by model and key; a model's name may have dots, a key may not."""
+    if not isinstance(value, str | list):
+        return value
+    parameters: dict[str, dict[str, str]] = {}
+    for entry in value.split(",") if isinstance(value, str) else value:
+        name, equals, setting = str(entry).strip().partition("=")
+        model, dot, key = name.rpartition(".")
+        if not (model and dot and key and equals):
+            raise ValueError(f"{entry!r} is no MODEL.KEY=VALUE, such as text_encoder.variant=fp32")
+        parameters.setdefault(model, {})[key] = setting
+    return parameters
+
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NameList = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
 PathList = Annotated[list[Path], NoDecode, BeforeValidator(_split_commas)]
+ModelParameters = Annotated[dict[str, dict[str, str]], NoDecode, BeforeValidator(_parse_parameters)]
 CpuList = Annotated[tuple[int, ...], NoDecode, BeforeValidator(_parse_cpus)]
 
 
@@ -137,6 +152,10 @@ class TritonSettings(_Group):
     load: NameList | None = None
     """Models loaded at start; `*` is all. One that fails is reported and the rest is served.
     Not given: `text_embedding` from the project's own repositories, nothing from others' or into an attached Triton."""
+
+    model_parameter: ModelParameters = {}
+    """`MODEL.KEY=VALUE`, over the `parameters` in a model's configuration: `text_encoder.variant=fp32` serves that variant.
+    For the embedded Triton; a value with a comma needs the option, which is repeatable."""
 
     triton_url: str = ""
     """Attach to a running Triton instead: `http://HOST:HTTP_PORT[?grpc_port=N&metrics_port=N]`; the others default to the next two."""

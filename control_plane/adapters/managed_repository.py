@@ -8,10 +8,10 @@ Triton or a stub writes lands in a source, recipes and notes stay out of Triton'
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from control_plane.adapters.model_config import composing_models, is_ensemble
+from control_plane.adapters.model_config import composing_models, config_file, is_ensemble, with_parameters
 from control_plane.adapters.placed_tree import Tree, bring_in_line, remove, tree_of
 from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, StartupError
 from control_plane.domain.model import MODEL_NAME
@@ -24,16 +24,24 @@ _NOT_FOR_TRITON = ("*.py", "manifest.json", "README*", "samples*")
 
 
 class ManagedRepository:
-    """Models of several source folders under one root; `config_name` as `model_config.config_name_in_force` says."""
+    """Models of several source folders under one root; `config_name` as `model_config.config_name_in_force` says.
 
-    def __init__(self, sources: Sequence[Path], state_dir: Path, *, config_name: str) -> None:
-        """Nothing is written yet. Raises StartupError: a source does not exist."""
+    `parameters`, by model, are set over those of its configuration, of which Triton then gets a copy.
+    """
+
+    def __init__(
+        self, sources: Sequence[Path], state_dir: Path, *, config_name: str, parameters: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
+        """Nothing is written yet. Raises StartupError: a source does not exist, or a model that has parameters."""
+        self._parameters = parameters or {}
         self._sources = list(dict.fromkeys(source.resolve() for source in sources))
         self._config_name = config_name
         self.root = state_dir.absolute() / "triton/repository"
         for source in self._sources:
             if not source.is_dir():
                 raise StartupError(f"--model-repository {source} is not a folder; name one whose subfolders are models")
+        if unknown := self._parameters and self._parameters.keys() - set(self.names()):
+            raise StartupError(f"--model-parameter: no model {', '.join(sorted(unknown))} in {', '.join(map(str, self._sources))}")
 
     def names(self) -> list[str]:
         """Every model in the sources now, built or not, by name.
@@ -118,7 +126,7 @@ class ManagedRepository:
         return list(done.values())
 
     def _tree(self, model: Path) -> Tree:
-        tree = tree_of(model, hidden_at_top=_NOT_FOR_TRITON)
+        tree = self._with_parameters(model, tree_of(model, hidden_at_top=_NOT_FOR_TRITON))
         if _has_version(model):
             return tree
         if is_ensemble(model, self._config_name):
@@ -126,6 +134,12 @@ class ManagedRepository:
         if (model / _RECIPE).exists():
             raise ModelLoadFailed(f"model {model.name!r} is not built: run `make models`")
         return tree
+
+    def _with_parameters(self, model: Path, tree: Tree) -> Tree:
+        if model.name not in self._parameters:
+            return tree
+        text = with_parameters(model, self._config_name, self._parameters[model.name])
+        return tree.with_text(config_file(model, self._config_name).relative_to(model), text)
 
 
 def _is_name(name: str) -> bool:

@@ -1,10 +1,11 @@
-"""What the control plane must read in a model's Triton configuration: which file is in force, and an ensemble's parts.
+"""What the control plane reads and sets in a model's Triton configuration: which file is in force, an ensemble's parts, parameters.
 
 The text format is that of `ModelConfig` (Triton's model_config.proto); everything else in it is Triton's business.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -40,6 +41,14 @@ def composing_models(model_dir: Path, config_name: str) -> list[str]:
     """The models an ensemble's steps name, each once; none for other models. Raises as `is_ensemble`."""
     config = _read(config_file(model_dir, config_name))
     return list(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+
+
+def with_parameters(model_dir: Path, config_name: str, parameters: Mapping[str, str]) -> str:
+    """The configuration's text with these `parameters` set over its own. Raises as `is_ensemble`."""
+    config = _read(config_file(model_dir, config_name))
+    for key, value in parameters.items():
+        config.parameters[key].string_value = value
+    return text_format.MessageToString(config)
 
 
 def _read(path: Path) -> model_config_pb2.ModelConfig:

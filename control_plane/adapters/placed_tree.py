@@ -1,4 +1,4 @@
-"""A tree of folders and links that mirrors a source folder, and how one on disk is brought in line with it.
+"""A tree of folders, links and few files that mirrors a source folder, and how one on disk is brought in line with it.
 
 Used by `managed_repository`; knows nothing of models but that modification times matter.
 """
@@ -22,14 +22,21 @@ _BYTECODE = "__pycache__"
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """One folder: names of its files with what they link to, and of its subfolders."""
+    """One folder: names of its files with what they link to, or with a text of their own, and of its subfolders."""
 
-    files: dict[str, Path] = field(default_factory=dict)
+    files: dict[str, Path | str] = field(default_factory=dict)
     folders: dict[str, Tree] = field(default_factory=dict)
 
     def with_folder(self, name: str) -> Tree:
         """The same with one more, empty, folder."""
         return Tree(self.files, {**self.folders, name: Tree()})
+
+    def with_text(self, path: Path, text: str) -> Tree:
+        """The same with this text as the file at the relative `path`."""
+        first, *rest = path.parts
+        if not rest:
+            return Tree({**self.files, first: text}, self.folders)
+        return Tree(self.files, {**self.folders, first: self.folders.get(first, Tree()).with_text(Path(*rest), text)})
 
 
 def tree_of(source: Path, *, hidden_at_top: Sequence[str] = ()) -> Tree:
@@ -79,8 +86,11 @@ def _bring_in_line(placed: Path, tree: Tree) -> None:
     for name in os.listdir(placed):
         if name not in tree.files and name not in tree.folders:
             remove(placed / name)
-    for name, target in tree.files.items():
-        _link(placed / name, target)
+    for name, content in tree.files.items():
+        if isinstance(content, Path):
+            _link(placed / name, content)
+        else:
+            _write(placed / name, content)
     for name, folder in tree.folders.items():
         _bring_in_line(placed / name, folder)
 
@@ -90,6 +100,13 @@ def _link(link: Path, target: Path) -> None:
         return
     remove(link)
     link.symlink_to(target)
+
+
+def _write(file: Path, text: str) -> None:
+    if not file.is_symlink() and file.is_file() and file.read_text(encoding="utf-8") == text:
+        return
+    remove(file)
+    file.write_text(text, encoding="utf-8")
 
 
 def remove(path: Path) -> None:

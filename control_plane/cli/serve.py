@@ -29,6 +29,9 @@ def serve(
     admin_port: Annotated[int | None, typer.Option(help=f"{_PORT_HELP}. \\[8080]")] = None,
     model_repository: Annotated[list[Path] | None, typer.Option(help="Folder of models; repeatable. \\[the project's two]")] = None,
     load: Annotated[list[str] | None, typer.Option(help="Model to load at start; repeatable, '*' for all. \\[text_embedding]")] = None,
+    model_parameter: Annotated[
+        list[str] | None, typer.Option(help="MODEL.KEY=VALUE over a model's configuration, such as text_encoder.variant=fp32; repeatable.")
+    ] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Folder for everything a run writes. \\[.state]")] = None,
     triton_url: Annotated[str | None, typer.Option(help="Attach to http://HOST:PORT\\[?grpc_port=N&metrics_port=N] instead.")] = None,
     http_socket: Annotated[Path | None, typer.Option(help="Unix socket for HTTP, beside the port.")] = None,

@@ -262,3 +262,55 @@ def test_place_all_refuses_what_names_refuses(lab: Lab) -> None:
     lab.add("twice", "1/model.onnx", source=lab.ensembles)
     with pytest.raises(StartupError, match="two models are called"):
         lab.repository.place_all()
+
+
+def test_parameters_give_triton_a_configuration_of_its_own_and_leave_the_source(lab: Lab) -> None:
+    source = lab.add("echo", "1/model.onnx")
+    other = lab.add("other", "1/model.onnx")
+    repository = ManagedRepository([lab.models], lab.state_dir, config_name="", parameters={"echo": {"variant": "fp32"}})
+
+    repository.place_all()
+
+    placed = repository.root / "echo/config.pbtxt"
+    assert not placed.is_symlink()
+    assert "fp32" in placed.read_text()
+    assert 'backend: "onnxruntime"' in placed.read_text()
+    assert (source / "config.pbtxt").read_text() == 'backend: "onnxruntime"'
+    assert (repository.root / "other/config.pbtxt").readlink() == other / "config.pbtxt"
+
+
+def test_a_configuration_with_parameters_is_written_only_when_it_differs(lab: Lab) -> None:
+    """Triton would take a new time for a new model."""
+    source = lab.add("echo", "1/model.onnx")
+    repository = ManagedRepository([lab.models], lab.state_dir, config_name="", parameters={"echo": {"variant": "fp32"}})
+    repository.place("echo")
+    placed = repository.root / "echo/config.pbtxt"
+    os.utime(placed, ns=(1, 1))
+
+    repository.place("echo")
+    assert placed.stat().st_mtime_ns == 1
+
+    (source / "config.pbtxt").write_text('backend: "changed"')
+    repository.place("echo")
+    assert 'backend: "changed"' in placed.read_text()
+    assert placed.stat().st_mtime_ns > 1
+
+
+def test_without_parameters_again_it_is_a_link_again(lab: Lab) -> None:
+    lab.add("echo", "1/model.onnx")
+    ManagedRepository([lab.models], lab.state_dir, config_name="", parameters={"echo": {"variant": "fp32"}}).place("echo")
+    lab.repository.place("echo")
+    assert (lab.repository.root / "echo/config.pbtxt").is_symlink()
+
+
+def test_parameters_go_into_the_configuration_in_force(lab: Lab) -> None:
+    lab.add("echo", "1/model.onnx", "configs/gpu.pbtxt")
+    repository = ManagedRepository([lab.models], lab.state_dir, config_name="gpu", parameters={"echo": {"variant": "fp32"}})
+    repository.place("echo")
+    assert (repository.root / "echo/config.pbtxt").is_symlink()
+    assert "fp32" in (repository.root / "echo/configs/gpu.pbtxt").read_text()
+
+
+def test_parameters_of_no_model_are_refused_at_start(lab: Lab) -> None:
+    with pytest.raises(StartupError, match=r"--model-parameter: no model ecko in .*models"):
+        ManagedRepository([lab.models], lab.state_dir, config_name="", parameters={"ecko": {"variant": "fp32"}})

@@ -3,8 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
 
-from control_plane.adapters.model_config import composing_models, config_file, config_name_in_force, is_ensemble
+from control_plane.adapters.model_config import composing_models, config_file, config_name_in_force, is_ensemble, with_parameters
 from control_plane.domain.errors import ModelLoadFailed
 
 ENSEMBLE = """
@@ -99,3 +101,19 @@ def test_a_custom_config_that_cannot_be_parsed_is_the_one_named(tmp_path: Path) 
 def test_a_config_that_is_no_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadFailed, match=r"config\.pbtxt cannot be read: .*utf-8"):
         is_ensemble(model(tmp_path, b"\xff\xfe"), "")
+
+
+def test_parameters_are_set_over_its_own(tmp_path: Path) -> None:
+    text = 'name: "a" parameters { key: "kept" value: { string_value: "1" } } parameters { key: "variant" value: { string_value: "auto" } }'
+    model(tmp_path, text, gpu='backend: "x"')
+
+    (tmp_path / "config.pbtxt").write_text(with_parameters(tmp_path, "", {"variant": "fp32", "new": 'a "b"'}))
+
+    config = text_format.Parse((tmp_path / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+    assert config.name == "a"
+    assert {key: value.string_value for key, value in config.parameters.items()} == {"kept": "1", "variant": "fp32", "new": 'a "b"'}
+    assert 'backend: "x"' in with_parameters(tmp_path, "gpu", {"k": "v"})
+
+
+def test_parameters_of_a_model_without_a_configuration_are_all_of_it(tmp_path: Path) -> None:
+    assert text_format.Parse(with_parameters(tmp_path, "", {"k": "v"}), model_config_pb2.ModelConfig()).parameters["k"].string_value == "v"
