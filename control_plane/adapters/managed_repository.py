@@ -19,7 +19,7 @@ from control_plane.domain.model import MODEL_NAME
 _log = logging.getLogger(__name__)
 
 _RECIPE = "build.py"
-_NOT_FOR_TRITON = ("*.py", "manifest.json", "README*", "samples*")
+_NOT_FOR_TRITON = ("*.py", "manifest.json", "README*", "samples*", "texts")
 """At a model's top level, besides what `placed_tree` leaves out everywhere."""
 
 

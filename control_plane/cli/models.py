@@ -1,7 +1,11 @@
-"""`tidegate models`: what there is, and loading and unloading it, over the admin API."""
+"""`tidegate models`: what there is, and loading and unloading it, over the admin API; and building it, which needs no running tidegate."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,8 +15,10 @@ from rich.table import Table
 
 from control_plane.adapters.gateway_client import AdminClient
 from control_plane.cli.options import StateDirOption, endpoint
+from control_plane.domain.errors import ModelNotFound
+from control_plane.settings import load_settings
 
-app = typer.Typer(help="List, load and unload models.", no_args_is_help=True)
+app = typer.Typer(help="List, load, unload and build models.", no_args_is_help=True)
 
 UrlOption = Annotated[str | None, typer.Option("--admin-url", help="Admin API; found through the state folder by default.")]
 NameArgument = Annotated[str, typer.Argument(help="The model's name.")]
@@ -39,6 +45,28 @@ def load(name: NameArgument, admin_url: UrlOption = None, state_dir: StateDirOpt
 def unload(name: NameArgument, admin_url: UrlOption = None, state_dir: StateDirOption = None) -> None:
     """Unload a model; requests in flight finish."""
     _show([AdminClient(endpoint("admin", state_dir, admin_url)).unload(name)])
+
+
+@app.command()
+def build(
+    name: NameArgument,
+    variant: Annotated[list[str] | None, typer.Option(help="Build only this variant; repeatable.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Build also what is up to date.")] = False,
+    sts: Annotated[Path | None, typer.Option(metavar="FILE", help="Measure also on this STS benchmark file (csv) and record it.")] = None,
+) -> None:
+    """Build a model that has a recipe, as far as it is not up to date."""
+    folder = _folder_with_recipe(name, load_settings().triton.model_repository)
+    options = [*(f"--variant={each}" for each in variant or []), *(["--force"] if force else []), *([f"--sts={sts}"] if sts else [])]
+    # In this process's place: the exit status and an interrupt are the build's own. It is a program of the other half, never imported here.
+    os.execv(sys.executable, [sys.executable, "-m", "python_backends.export", *options, "--", str(folder)])  # noqa: S606
+
+
+def _folder_with_recipe(name: str, repositories: Sequence[Path]) -> Path:
+    found = {recipe.parent.name: recipe.parent for root in reversed(repositories) for recipe in sorted(root.glob("*/build.py"))}
+    if name not in found:
+        looked_in = ", ".join(map(str, repositories))
+        raise ModelNotFound(f"no recipe for a model {name!r} in {looked_in}; there are: {', '.join(sorted(found)) or 'none'}")
+    return found[name]
 
 
 def _show(models: list[dict[str, Any]]) -> None:

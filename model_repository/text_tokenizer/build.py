@@ -11,7 +11,7 @@ from python_backends.export.progress import Progress
 from python_backends.export.recipe import Agreement, BuildError, Recipe
 
 HERE = Path(__file__).parent
-SENTENCES = HERE.parent / "text_encoder" / "sentences.txt"
+SENTENCES = HERE.parent / "text_encoder" / "texts" / "sentences.txt"
 
 
 def build(directory: Path, progress: Progress) -> Agreement:

@@ -1,46 +1,69 @@
-"""`python -m python_backends.export [--force] [--list] ROOT_OR_MODEL_DIR...`: run the recipes whose artefacts are not up to date."""
+"""`python -m python_backends.export [--force] [--list] [--variant V] [--sts FILE] ROOT_OR_MODEL_DIR...`: run stale recipes."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from python_backends.export.manifest import read_manifest, stale_reason, write_manifest
+from python_backends.export.builder import benchmark, bring_up_to_date, remove_what_no_recipe_makes
+from python_backends.export.discovery import Target, find_model_directories, load_targets, only_variants
+from python_backends.export.listing import describe
 from python_backends.export.progress import Progress
-from python_backends.export.publish import replacing
-from python_backends.export.recipe import BuildError, Recipe, find_model_directories, load_recipe
-
-# Every recipe makes version 1: a variant is a model of its own, so that Triton can load the two independently.
-VERSION = "1"
+from python_backends.export.recipe import BuildError
 
 # 128 + SIGINT, as shells report it.
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status: 0 when everything is up to date, 1 when something could not be built."""
+    """Run the command; returns its exit status: 0 when everything is up to date, 1 when something could not be built.
+
+    What fails does not keep the rest from being built.
+    """
     options = _parser().parse_args(arguments)
-    model_directory: Path | None = None
+    failures = _Failures()
     try:
-        for model_directory in find_model_directories(options.paths):
-            recipe = load_recipe(model_directory)
-            if options.list:
-                _show(model_directory, recipe)
-            else:
-                _bring_up_to_date(model_directory, recipe, force=options.force)
-    except BuildError as exc:
-        return _fail(model_directory, str(exc))
-    except ImportError as exc:
-        return _fail(model_directory, f"{exc}: run `pip install -e .[build]`")
-    except OSError as exc:
-        return _fail(model_directory, f"{exc.strerror}{f': {exc.filename!r}' if exc.filename else ''}")
+        targets = _load(options, failures)
+        chosen: list[Target] = []
+        with failures.of(""):
+            chosen = only_variants(targets, options.variant)
+        if options.list:
+            _show(chosen, failures)
+        else:
+            _build(chosen, options, failures)
+            _clear(targets, failures)
     except KeyboardInterrupt:
-        _fail(model_directory, "interrupted, nothing is published")
         return INTERRUPTED
-    return 0
+    return 1 if failures.happened else 0
+
+
+class _Failures:
+    """Says on standard error what could not be done, a line for each."""
+
+    def __init__(self) -> None:
+        self.happened = False
+
+    @contextmanager
+    def of(self, label: str) -> Iterator[None]:
+        """Report what fails in the block as that of `label`, and go on; an interrupt is said and raised again."""
+        try:
+            yield
+        except BuildError as exc:
+            self._say(label, str(exc))
+        except ImportError as exc:
+            self._say(label, f"{exc}: run `pip install -e .[build]`")
+        except OSError as exc:
+            self._say(label, f"{exc.strerror}{f': {exc.filename!r}' if exc.filename else ''}")
+        except KeyboardInterrupt:
+            self._say(label, "interrupted, nothing is published")
+            raise
+
+    def _say(self, label: str, message: str) -> None:
+        self.happened = True
+        print(f"error: {f'{label}: ' if label else ''}{message}", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,36 +71,43 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("paths", nargs="+", type=Path, metavar="ROOT_OR_MODEL_DIR")
     parser.add_argument("--force", action="store_true", help="build also what is up to date")
     parser.add_argument("--list", action="store_true", help="say what would be built and why, and build nothing")
+    parser.add_argument("--variant", action="append", default=[], metavar="V", help="only this variant; repeatable")
+    parser.add_argument("--sts", type=Path, metavar="FILE", help="measure the variants also on this STS benchmark (csv) and record it")
     return parser
 
 
-def _show(model_directory: Path, recipe: Recipe) -> None:
-    version_directory = model_directory / VERSION
-    reason = stale_reason(version_directory, recipe.inputs())
-    print(f"{model_directory.name}: {reason or 'up to date'}")
-    if manifest := read_manifest(version_directory):
-        for name, artefact in manifest.artefacts.items():
-            print(f"  {name}  {artefact.size_bytes / 1e6:.1f} MB  sha256 {artefact.sha256[:12]}")
-        for check, measures in manifest.agreement.items():
-            print(f"  {check}: {', '.join(f'{measure} {value}' for measure, value in measures.items())}")
+def _load(options: argparse.Namespace, failures: _Failures) -> list[Target]:
+    targets: list[Target] = []
+    with failures.of(""):
+        if options.sts and not options.sts.is_file():
+            raise BuildError(f"--sts: there is no file '{options.sts}'")
+        for model_directory in find_model_directories(options.paths):
+            with failures.of(model_directory.name):
+                targets += load_targets(model_directory)
+    return targets
 
 
-def _bring_up_to_date(model_directory: Path, recipe: Recipe, *, force: bool) -> None:
-    version_directory = model_directory / VERSION
-    reason = "forced" if force else stale_reason(version_directory, recipe.inputs())
-    if reason is None:
-        return
-    print(f"{model_directory.name}: {reason}", flush=True)
-    recipe.require_libraries()
-    started_s = time.monotonic()
-    with replacing(version_directory) as staging:
-        agreement = recipe.build(staging, Progress(sys.stdout))
-        write_manifest(staging, recipe, agreement, time.monotonic() - started_s)
+def _show(targets: Sequence[Target], failures: _Failures) -> None:
+    for target in targets:
+        with failures.of(target.label):
+            print("\n".join(describe(target)))
 
 
-def _fail(model_directory: Path | None, message: str) -> int:
-    print(f"error: {f'{model_directory.name}: ' if model_directory else ''}{message}", file=sys.stderr)
-    return 1
+def _build(targets: Sequence[Target], options: argparse.Namespace, failures: _Failures) -> None:
+    progress = Progress(sys.stdout)
+    for target in targets:
+        with failures.of(target.label):
+            bring_up_to_date(target, progress, force=options.force, named=bool(options.variant))
+            if options.sts:
+                benchmark(target, progress, options.sts)
+
+
+def _clear(targets: Sequence[Target], failures: _Failures) -> None:
+    for model_directory in dict.fromkeys(target.model_directory for target in targets if target.variant):
+        with failures.of(model_directory.name):
+            remove_what_no_recipe_makes(
+                model_directory, [target.variant for target in targets if target.model_directory == model_directory]
+            )
 
 
 if __name__ == "__main__":

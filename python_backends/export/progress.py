@@ -15,6 +15,11 @@ class Progress:
 
     stream: TextIO
 
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self.stream.write(f"{line}\n")
+        self.stream.flush()
+
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
         """Name the step when it begins and its seconds when it ends, also where it fails."""

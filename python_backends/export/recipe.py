@@ -1,18 +1,18 @@
-"""What a recipe is, and how recipes are found; `model_repository/<model>/build.py` offers one as `RECIPE`."""
+"""What a recipe is; `model_repository/<model>/build.py` offers one as `RECIPE`, or one for each variant as `RECIPES`."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.machinery import SourceFileLoader
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Protocol
 
 from python_backends.export.progress import Progress
-
-RECIPE_FILENAME = "build.py"
+from python_backends.runtime.execution import Run, Tensors
+from python_backends.runtime.machine import NO_GPU, this_machine
+from python_backends.runtime.model_config import ModelConfig
 
 Agreement = Mapping[str, Mapping[str, float]]
 """Check -> measure -> value: what a build measured between its artefacts and their reference."""
@@ -33,12 +33,97 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
+class Calibration:
+    """The texts that a build may fit itself to: the first `texts` lines of a file, none of which its evaluation uses."""
+
+    source: Path
+    texts: int
+
+    def read(self) -> list[str]:
+        """The texts.
+
+        Raises:
+            BuildError: There are not so many.
+        """
+        lines = [line for line in self.source.read_text().splitlines() if line][: self.texts]
+        if len(lines) < self.texts:
+            raise BuildError(f"'{self.source}' has {len(lines)} texts of the {self.texts} needed")
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What a variant must hold against the FP32 reference to be published.
+
+    The cosine at the worst percentile of all texts, and how much of the rank correlation with people's scores may be lost, as a part of the
+    reference's.
+    """
+
+    cosine_p1_at_least: float = 0.99
+    spearman_loss_at_most: float = 0.01
+
+    def require(self, agreement: Agreement) -> None:
+        """Check what `Trial.compare` measured.
+
+        Raises:
+            BuildError: The gate is not met; a measure that is not a number does not meet it either.
+        """
+        cosine, loss = agreement["against_fp32"]["cosine_p1"], agreement["similarity"]["relative_loss"]
+        if not cosine >= self.cosine_p1_at_least:
+            raise BuildError(
+                f"the cosine with fp32 at the worst percentile is {cosine:.5f}, below {self.cosine_p1_at_least}: nothing is published"
+            )
+        if not loss <= self.spearman_loss_at_most:
+            raise BuildError(
+                f"it loses {loss:.2%} of the rank correlation, more than {self.spearman_loss_at_most:.2%}: nothing is published"
+            )
+
+
+class Trial(Protocol):
+    """How the variants of one model are tried out, whatever runs them."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """What a runtime must know to open one."""
+        ...
+
+    def inputs(self, batch: int, length: int) -> Tensors:
+        """Inputs of a shape, for measuring time and memory."""
+        ...
+
+    def compare(self, run: Run) -> Agreement:
+        """`against_fp32` and `similarity`, as the gate reads them."""
+        ...
+
+    def benchmark(self, run: Run, path: Path) -> Mapping[str, float]:
+        """The measures of `similarity` on the pairs of another file. Raises BuildError: it cannot be read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How a variant is served, and what must hold before it is.
+
+    `runtime` is one of `runtime/variant.py`'s, `file` the artefact that it opens, `device` "cpu" or "gpu". `needs` says which machine a
+    build needs where this is none ("it needs an NVIDIA GPU"), and None where it is.
+    """
+
+    runtime: str
+    file: str
+    trial: Trial
+    gate: Gate
+    device: str = "cpu"
+    needs: Callable[[], str | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
-    """How the artefacts of one model version are made.
+    """How the artefacts of one model version, or of one variant of it, are made.
 
     `build` writes them into the folder it is given, reports its steps, and returns what it measured; it raises BuildError where the result
-    must not be served. The rest is what the result depends on: `libraries` by their installed versions, `sources` by their content (the
-    build.py itself and whatever else shapes the result), `settings` by value.
+    must not be served. The rest is what the result depends on: `libraries` by their installed versions, `sources` and the calibration texts
+    by their content (the build.py itself and whatever else shapes the result), `settings` by value, and for a variant the machine's kind,
+    on which its latencies and often its accuracy depend.
     """
 
     build: Callable[[Path, Progress], Agreement]
@@ -46,15 +131,19 @@ class Recipe:
     libraries: tuple[str, ...]
     sources: tuple[Path, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    serving: Serving | None = None
 
     def inputs(self) -> dict[str, str]:
-        """Everything the artefacts depend on, by a name that can be shown to a user; libraries that are not installed are left out."""
+        """Everything the artefacts depend on, by a name that can be shown to a user; what this machine has not got is left out."""
         installed = {name: _installed_version(name) for name in self.libraries}
+        kind = this_machine(self.serving.device).kind if self.serving else NO_GPU
         return {
             "weights": self.provenance.sha256,
             **{f"setting {name}": value for name, value in self.settings.items()},
-            **{f"source {path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in self.sources},
+            **{f"source {path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in self._all_sources()},
             **{f"library {name}": number for name, number in installed.items() if number},
+            **({} if kind == NO_GPU else {"machine": kind}),
         }
 
     def require_libraries(self) -> None:
@@ -66,40 +155,8 @@ class Recipe:
         if missing := [name for name in self.libraries if not _installed_version(name)]:
             raise BuildError(f"{', '.join(missing)} must be installed to build it: run `pip install -e .[build]`")
 
-
-def find_model_directories(paths: Iterable[Path]) -> list[Path]:
-    """The model folders that have a recipe: each path itself, or the folders in it, in order of name.
-
-    Raises:
-        BuildError: A path has none.
-    """
-    return [directory for path in paths for directory in _in(path)]
-
-
-def load_recipe(model_directory: Path) -> Recipe:
-    """The RECIPE of a model folder's build.py, which is run as a module of its own."""
-    loader = _UncachedLoader(f"recipe_of_{model_directory.name}", str(model_directory / RECIPE_FILENAME))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    recipe = module.RECIPE
-    assert isinstance(recipe, Recipe)
-    return recipe
-
-
-class _UncachedLoader(SourceFileLoader):
-    """Leaves no __pycache__ in a model's folder, which belongs to Triton."""
-
-    def set_data(self, path: str, data: object, *, _mode: int = 0o666) -> None:
-        """Where the base class writes bytecode."""
-
-
-def _in(path: Path) -> Iterator[Path]:
-    candidates = [path] if (path / RECIPE_FILENAME).is_file() else sorted(path.glob(f"*/{RECIPE_FILENAME}"))
-    if not candidates:
-        raise BuildError(f"no {RECIPE_FILENAME} in '{path}' or in a folder in it")
-    yield from (candidate if candidate.is_dir() else candidate.parent for candidate in candidates)
+    def _all_sources(self) -> Sequence[Path]:
+        return (*self.sources, *([self.calibration.source] if self.calibration else []))
 
 
 def _installed_version(library: str) -> str | None:

@@ -45,10 +45,10 @@ class SentenceEncoder(nn.Module):
             # One segment always: baked in, so that callers need not send zeros.
             token_type_ids=torch.zeros_like(input_ids),
         ).last_hidden_state
-        weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
-        # 1e-9 is sentence-transformers' guard against an empty mask.
-        mean = (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
-        return nn.functional.normalize(mean, dim=1)
+        # The sum points where the mean does, and the length is lost to normalisation.
+        total = (attention_mask.unsqueeze(1).to(hidden.dtype) @ hidden).squeeze(1)
+        # 1e-12 guards against an empty mask, as `nn.functional.normalize` does, but without its copies of the divisor.
+        return total / total.norm(dim=1, keepdim=True).clamp(min=1e-12)
 
 
 def load_sentence_encoder(safetensors: bytes, config: bytes) -> SentenceEncoder:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from python_backends.runtime.errors import ConfigError
-from python_backends.runtime.signature import OnnxTensor, Signature
+from python_backends.runtime.signature import Signature, TensorSignature
 
 # The native backend's default for `--backend-config=onnxruntime,default-max-batch-size`; a Python-based backend is not told of that option.
 DEFAULT_MAX_BATCH_SIZE = 4
@@ -42,7 +42,7 @@ def complete(config: Mapping[str, Any], signature: Signature) -> dict[str, Any]:
     return completed
 
 
-def _describe(tensor: OnnxTensor, *, has_batch: bool) -> dict[str, Any]:
+def _describe(tensor: TensorSignature, *, has_batch: bool) -> dict[str, Any]:
     dims = list(tensor.shape[1:] if has_batch else tensor.shape)
     description: dict[str, Any] = {"name": tensor.name, "data_type": tensor.data_type, "dims": dims or [1]}
     if has_batch and not dims:

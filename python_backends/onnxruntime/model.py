@@ -12,7 +12,7 @@ from python_backends.onnxruntime.adapt import decode_strings, with_scalars
 from python_backends.onnxruntime.auto_complete import complete, is_complete
 from python_backends.runtime.execution import GroupRunner, concatenate, group_by_shape, one_by_one
 from python_backends.runtime.model_config import parse_model_config
-from python_backends.runtime.session import find_model_file, open_session, open_session_to_describe, run_function
+from python_backends.runtime.session import find_model_file, open_model, open_session_to_describe
 from python_backends.runtime.signature import check_signature, read_signature
 from python_backends.runtime.triton import serve, version_directory
 
@@ -35,11 +35,10 @@ class TritonPythonModel:
         """Open the session and check the configuration against it; what it raises is the reason that Triton shows for the failed load."""
         config = parse_model_config(json.loads(args["model_config"]))
         path = find_model_file(version_directory(args), config.default_model_filename)
-        session = open_session(path, config, kind=args["model_instance_kind"], device_id=int(args["model_instance_device_id"]))
-        signature = read_signature(session)
-        check_signature(config, signature)
+        runtime = open_model(path, config, kind=args["model_instance_kind"], device_id=int(args["model_instance_device_id"]))
+        check_signature(config, runtime.signature)
         self._runner = GroupRunner(
-            run=with_scalars(run_function(session, config), config, signature),
+            run=with_scalars(runtime.run, config, runtime.signature),
             plan=group_by_shape if config.max_batch_size else one_by_one,
             assemble=concatenate,
             output_names=[tensor.name for tensor in config.outputs],

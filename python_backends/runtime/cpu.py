@@ -10,7 +10,12 @@ import math
 import os
 from pathlib import Path
 
+from python_backends.runtime.model_config import ModelConfig
+
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+# The native ONNX Runtime backend's key; every runtime here understands it.
+THREADS_PARAMETER = "intra_op_thread_count"
 
 
 def usable_cpu_count(quota_file: Path = CGROUP_QUOTA) -> int:
@@ -22,6 +27,15 @@ def usable_cpu_count(quota_file: Path = CGROUP_QUOTA) -> int:
 def threads_per_instance(cpu_count: int, instance_count: int) -> int:
     """Threads for one of `instance_count` equal instances, so that together they do not outnumber `cpu_count` CPUs, at least 1."""
     return max(1, cpu_count // max(1, instance_count))
+
+
+def thread_count(config: ModelConfig, cpu_count: int) -> int:
+    """Threads for one instance: what the configuration says, or with 0 or nothing its share of `cpu_count` CPUs.
+
+    Raises:
+        ConfigError: The parameter is no integer.
+    """
+    return config.integer(THREADS_PARAMETER, 0) or threads_per_instance(cpu_count, config.instance_count)
 
 
 def _quota(quota_file: Path, *, default: int) -> int:

@@ -4,6 +4,7 @@ BackendError
 ├── ConfigError         the model cannot be loaded: its configuration, its file and this machine do not fit together
 ├── RequestError        this request cannot be answered as it is; the model is fine
 ├── RequestCancelled    the client has gone away; nobody reads the answer
+├── QueueFull           too much waits already; the same request may pass later
 └── ExecutionError      the model failed on a request that looked right
 """
 
@@ -24,6 +25,10 @@ class RequestError(BackendError):
 
 class RequestCancelled(BackendError):
     """The client has cancelled the request."""
+
+
+class QueueFull(BackendError):
+    """Too many rows wait for this instance."""
 
 
 class ExecutionError(BackendError):

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from python_backends.runtime.cpu import threads_per_instance, usable_cpu_count
+from python_backends.runtime.cpu import thread_count, usable_cpu_count
 from python_backends.runtime.errors import ConfigError, ExecutionError, RequestError
-from python_backends.runtime.execution import Array, Run
+from python_backends.runtime.execution import Array, Run, Tensors
 from python_backends.runtime.execution_providers import CPU, Provider, execution_providers
 from python_backends.runtime.model_config import ModelConfig
+from python_backends.runtime.signature import Signature, read_signature
 
 if not hasattr(ort, "InferenceSession"):
     # A stub's sys.path begins with the server's working directory, and the backend's own folder has the library's name.
@@ -32,6 +33,9 @@ GRAPH_LEVELS = {
 }
 EXECUTION_MODES = {0: ort.ExecutionMode.ORT_SEQUENTIAL, 1: ort.ExecutionMode.ORT_PARALLEL}
 
+# Parameters of this name are ONNX Runtime's own, passed on as they are; booleans may be written as Triton reads them.
+SESSION_KEYS = "session."
+SESSION_WORDS = {"true": "1", "on": "1", "false": "0", "off": "0"}
 ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
 
@@ -49,6 +53,33 @@ def find_model_file(version_directory: Path, config_filename: str) -> Path:
     return path
 
 
+class OnnxRuntime:
+    """The runtime `onnxruntime`: a session on the providers that the configuration and the instance's kind ask for."""
+
+    def __init__(self, session: ort.InferenceSession, config: ModelConfig) -> None:
+        self.signature: Signature = read_signature(session)
+        self._run: Run | None = run_function(session, config)
+
+    def run(self, output_names: Sequence[str], inputs: Tensors) -> Sequence[Array]:
+        """As `Runtime.run`; ONNX Runtime itself checks the inputs."""
+        assert self._run is not None, "closed"
+        return self._run(output_names, inputs)
+
+    def close(self) -> None:
+        """Drop the session, which frees its memory."""
+        self._run = None
+
+
+def open_model(path: Path, config: ModelConfig, *, kind: str, device_id: int) -> OnnxRuntime:
+    """Load the ONNX file for an instance of `kind` ("CPU", "GPU", ...) on `device_id`.
+
+    Raises:
+        ConfigError: As for `find_model_file`, `open_session` and `read_signature`.
+    """
+    file = find_model_file(path.parent, path.name)
+    return OnnxRuntime(open_session(file, config, kind=kind, device_id=device_id), config)
+
+
 def session_options(config: ModelConfig, *, cpu_count: int) -> ort.SessionOptions:
     """Options for one instance of the model on a machine where `cpu_count` CPUs may be used.
 
@@ -58,12 +89,15 @@ def session_options(config: ModelConfig, *, cpu_count: int) -> ort.SessionOption
     options = ort.SessionOptions()
     options.graph_optimization_level = GRAPH_LEVELS.get(config.graph_level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
     options.execution_mode = _execution_mode(config)
-    options.intra_op_num_threads = config.integer("intra_op_thread_count", 0) or threads_per_instance(cpu_count, config.instance_count)
+    options.intra_op_num_threads = thread_count(config, cpu_count)
     options.inter_op_num_threads = config.integer("inter_op_thread_count", 0)
     if (enable_mem_arena := config.boolean("enable_mem_arena")) is not None:
         options.enable_cpu_mem_arena = enable_mem_arena
     if (enable_mem_pattern := config.boolean("enable_mem_pattern")) is not None:
         options.enable_mem_pattern = enable_mem_pattern
+    for key, value in config.parameters.items():
+        if key.startswith(SESSION_KEYS):
+            options.add_session_config_entry(key, SESSION_WORDS.get(value.lower(), value))
     return options
 
 
@@ -104,7 +138,8 @@ def run_function(session: ort.InferenceSession, config: ModelConfig) -> Run:
     def run(output_names: Sequence[str], inputs: Mapping[str, Array]) -> Sequence[Array]:
         try:
             return session.run(output_names, inputs, options)  # type: ignore[no-any-return]
-        except invalid_argument as exc:
+        except (invalid_argument, ValueError) as exc:
+            # ValueError: an input is missing, which the Python layer sees first.
             raise RequestError(f"onnx runtime error: {exc}") from exc
         except Exception as exc:
             # No common base class here either. Whatever it is, it must fail this group alone.

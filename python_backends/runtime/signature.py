@@ -1,4 +1,4 @@
-"""What an ONNX file takes and returns, in Triton's words, and whether a model configuration agrees with it.
+"""What a model's file takes and returns, in Triton's words, and whether a model configuration agrees with it.
 
 The rules are the native backend's (`ValidateInputs`, `ValidateOutputs`, `CompareDimsSupported` in onnxruntime_backend r24.10), so that a
 configuration which loads here loads there. Where that one says only "unexpected", these errors also say what would be right.
@@ -51,8 +51,8 @@ class Session(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OnnxTensor:
-    """An input or output of an ONNX file: Triton's data type, and the shape with the batch dimension, -1 where dynamic."""
+class TensorSignature:
+    """An input or output of a model's file: Triton's data type, and the shape with the batch dimension, -1 where dynamic."""
 
     name: str
     data_type: str
@@ -66,11 +66,11 @@ class OnnxTensor:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """All inputs and outputs of an ONNX file; `initializers` are inputs that have a value of their own and may be left out."""
+    """All inputs and outputs of a model's file; `initializers` are inputs that have a value of their own and may be left out."""
 
-    inputs: tuple[OnnxTensor, ...]
-    outputs: tuple[OnnxTensor, ...]
-    initializers: tuple[OnnxTensor, ...] = ()
+    inputs: tuple[TensorSignature, ...]
+    outputs: tuple[TensorSignature, ...]
+    initializers: tuple[TensorSignature, ...] = ()
 
     @property
     def is_batchable(self) -> bool:
@@ -92,28 +92,28 @@ def read_signature(session: Session) -> Signature:
 
 
 def check_signature(config: ModelConfig, signature: Signature) -> None:
-    """Check names, data types and dims of a complete configuration against the ONNX file; outputs may be a subset of the file's.
+    """Check names, data types and dims of a complete configuration against the file; outputs may be a subset of the file's.
 
     Raises:
         ConfigError: They differ; says where, what is configured and what the file has.
     """
     _check_input_names(config, signature)
-    onnx_inputs = {tensor.name: tensor for tensor in (*signature.inputs, *signature.initializers)}
+    file_inputs = {tensor.name: tensor for tensor in (*signature.inputs, *signature.initializers)}
     for tensor in config.inputs:
         if tensor.optional and config.max_batch_size:
             raise ConfigError(f"model '{config.name}': optional input '{tensor.name}' is not supported for models that support batching")
-        _check_tensor(config, "input", tensor, onnx_inputs[tensor.name])
-    onnx_outputs = {tensor.name: tensor for tensor in signature.outputs}
+        _check_tensor(config, "input", tensor, file_inputs[tensor.name])
+    file_outputs = {tensor.name: tensor for tensor in signature.outputs}
     for tensor in config.outputs:
-        if tensor.name not in onnx_outputs:
-            raise _unexpected(config, "output", [tensor.name], onnx_outputs)
-        _check_tensor(config, "output", tensor, onnx_outputs[tensor.name])
+        if tensor.name not in file_outputs:
+            raise _unexpected(config, "output", [tensor.name], file_outputs)
+        _check_tensor(config, "output", tensor, file_outputs[tensor.name])
 
 
-def _tensor(arg: NodeArg) -> OnnxTensor:
+def _tensor(arg: NodeArg) -> TensorSignature:
     if arg.type not in DATA_TYPES:
         raise ConfigError(f"'{arg.name}' of the ONNX file is a {arg.type}, which cannot be served; supported are {', '.join(DATA_TYPES)}")
-    return OnnxTensor(arg.name, DATA_TYPES[arg.type], tuple(dim if isinstance(dim, int) else -1 for dim in arg.shape))
+    return TensorSignature(arg.name, DATA_TYPES[arg.type], tuple(dim if isinstance(dim, int) else -1 for dim in arg.shape))
 
 
 def _check_input_names(config: ModelConfig, signature: Signature) -> None:
@@ -124,35 +124,35 @@ def _check_input_names(config: ModelConfig, signature: Signature) -> None:
         raise _unexpected(config, "input", unexpected, allowed)
     if missing := sorted(required - configured):
         raise ConfigError(
-            f"model '{config.name}': the ONNX file also needs the input(s) {', '.join(missing)}, which the configuration lacks"
+            f"model '{config.name}': the model's file also needs the input(s) {', '.join(missing)}, which the configuration lacks"
         )
 
 
 def _unexpected(config: ModelConfig, what: str, names: Sequence[str], allowed: Iterable[str]) -> ConfigError:
-    return ConfigError(f"model '{config.name}': unexpected {what} '{', '.join(names)}', the ONNX file has: {', '.join(sorted(allowed))}")
+    return ConfigError(f"model '{config.name}': unexpected {what} '{', '.join(names)}', the model's file has: {', '.join(sorted(allowed))}")
 
 
-def _check_tensor(config: ModelConfig, what: str, tensor: TensorConfig, onnx: OnnxTensor) -> None:
+def _check_tensor(config: ModelConfig, what: str, tensor: TensorConfig, actual: TensorSignature) -> None:
     where = f"model '{config.name}', {what} '{tensor.name}'"
-    if tensor.data_type != onnx.data_type:
-        raise ConfigError(f"{where}: the configuration says {tensor.data_type}, the ONNX file has {onnx.data_type}")
+    if tensor.data_type != actual.data_type:
+        raise ConfigError(f"{where}: the configuration says {tensor.data_type}, the model's file has {actual.data_type}")
     has_batch = config.max_batch_size > 0
-    if has_batch and not onnx.starts_dynamic:
+    if has_batch and not actual.starts_dynamic:
         raise ConfigError(
-            f"{where}: for the model to support batching the first dimension must be dynamic, but the ONNX file has the shape "
-            f"{list(onnx.shape)}: set max_batch_size to 0 or export it with a dynamic batch"
+            f"{where}: for the model to support batching the first dimension must be dynamic, but the model's file has the shape "
+            f"{list(actual.shape)}: set max_batch_size to 0 or export it with a dynamic batch"
         )
     configured = (-1, *tensor.dims) if has_batch else tensor.dims
-    if not _dims_agree(configured, onnx.shape, exactly=what == "output"):
+    if not _dims_agree(configured, actual.shape, exactly=what == "output"):
         first = " (the first is the batch, because max_batch_size > 0)" if has_batch else ""
-        raise ConfigError(f"{where}: the configuration says the shape {list(configured)}{first}, the ONNX file has {list(onnx.shape)}")
+        raise ConfigError(f"{where}: the configuration says the shape {list(configured)}{first}, the model's file has {list(actual.shape)}")
 
 
-def _dims_agree(configured: Sequence[int], onnx: Sequence[int], *, exactly: bool) -> bool:
-    if not onnx:
+def _dims_agree(configured: Sequence[int], actual: Sequence[int], *, exactly: bool) -> bool:
+    if not actual:
         # A scalar has no dims in ONNX; a configuration, which cannot say so, writes [ 1 ].
         return all(dim == 1 for dim in configured)
-    if len(configured) != len(onnx):
+    if len(configured) != len(actual):
         return False
     # An input may be configured narrower than the file; an output may not, as nobody would check it.
-    return all(want == have or (have == -1 and not exactly) for want, have in zip(configured, onnx, strict=True))
+    return all(want == have or (have == -1 and not exactly) for want, have in zip(configured, actual, strict=True))

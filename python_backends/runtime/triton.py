@@ -12,13 +12,14 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from python_backends.runtime.errors import BackendError, ExecutionError, RequestCancelled, RequestError
+from python_backends.runtime.errors import BackendError, ExecutionError, QueueFull, RequestCancelled, RequestError
 from python_backends.runtime.execution import Answer, InferenceRequest, Tensors
 
 # Error -> the name of its code in TritonError.
 ERROR_CODES: Mapping[type[BackendError], str] = {
     RequestError: "INVALID_ARG",
     RequestCancelled: "CANCELLED",
+    QueueFull: "UNAVAILABLE",
     ExecutionError: "INTERNAL",
 }
 
@@ -34,7 +35,7 @@ def serve(
     prepare: Callable[[Tensors], Tensors] = lambda inputs: inputs,
 ) -> list[Any]:
     """Answer Triton's requests, one response each in their order; one that `prepare` refuses does not reach `execute`."""
-    prepared = [_read(request, prepare) for request in requests]
+    prepared = [read(request, prepare) for request in requests]
     answers = iter(execute([request for request in prepared if isinstance(request, InferenceRequest)]))
     return [respond(next(answers) if isinstance(request, InferenceRequest) else request) for request in prepared]
 
@@ -47,7 +48,13 @@ def respond(answer: Answer) -> Any:
     return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in answer.items()])
 
 
-def _read(request: Any, prepare: Callable[[Tensors], Tensors]) -> InferenceRequest | BackendError:
+def send(sender: Any, answer: Answer) -> None:
+    """Answer a request through its response sender; no other answer follows."""
+    sender.send(respond(answer), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def read(request: Any, prepare: Callable[[Tensors], Tensors]) -> InferenceRequest | BackendError:
+    """Triton's request as a plain one, or what `prepare` has against it."""
     try:
         inputs = prepare({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
     except BackendError as exc:

@@ -1,35 +1,115 @@
-"""The edge to Triton of backend `text_encoder`: one object per instance, each with a session of its own."""
+"""The edge to Triton of backend `text_encoder`: one object per instance, each with a model, a queue and lanes of its own."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from python_backends.runtime.execution import GroupRunner
-from python_backends.runtime.model_config import parse_model_config
-from python_backends.runtime.session import find_model_file, open_session, run_function
-from python_backends.runtime.signature import check_signature, read_signature
-from python_backends.runtime.triton import serve, version_directory
-from python_backends.text_encoder.padding import check_lengths, pad_and_concatenate, similar_lengths
+import triton_python_backend_utils as pb_utils
+
+from python_backends.batching.counts import Tally
+from python_backends.batching.lanes import Lanes
+from python_backends.batching.latency_table import CostMs, LatencyTable, token_cost
+from python_backends.batching.metrics import Metrics
+from python_backends.batching.plan import CostColumns
+from python_backends.batching.waiting import Waiter, Waiting
+from python_backends.runtime.errors import BackendError, ConfigError, QueueFull
+from python_backends.runtime.execution import Answer
+from python_backends.runtime.machine import this_machine
+from python_backends.runtime.model_config import ModelConfig, parse_model_config
+from python_backends.runtime.runtimes import open_runtime
+from python_backends.runtime.signature import check_signature
+from python_backends.runtime.triton import read, respond, send, version_directory
+from python_backends.runtime.variant import AUTO, Variant, choose_variant
+from python_backends.text_encoder.encoder import Encoder, EncoderRequest, to_waiter
+from python_backends.text_encoder.padding import check_lengths
+
+DEFAULT_LANES = 2
+DEFAULT_MAX_WAITING = 4096
 
 
 class TritonPythonModel:
     """Encodes token sequences."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the session and check the configuration against it; what it raises is the reason that Triton shows for the failed load."""
+        """Open the variant and check the configuration against it; what it raises is the reason that Triton shows for the failed load."""
         config = parse_model_config(json.loads(args["model_config"]))
-        path = find_model_file(version_directory(args), config.default_model_filename)
-        session = open_session(path, config, kind=args["model_instance_kind"], device_id=int(args["model_instance_device_id"]))
-        check_signature(config, read_signature(session))
-        self._runner = GroupRunner(
-            run=run_function(session, config),
-            plan=similar_lengths,
-            assemble=pad_and_concatenate,
-            output_names=[tensor.name for tensor in config.outputs],
-            scheduler_drops_cancelled=config.uses_dynamic_batching,
-        )
+        if not config.max_batch_size:
+            raise ConfigError(f"model '{config.name}': max_batch_size must be at least 1, rows of [batch, length] are what is batched here")
+        lanes = _at_least_one(config, "lanes", DEFAULT_LANES)
+        self._max_waiting = _at_least_one(config, "max_waiting", DEFAULT_MAX_WAITING)
+        variant = _choose(args, config)
+        self._runtime = open_runtime(variant, config, kind=args["model_instance_kind"], device_id=int(args["model_instance_device_id"]))
+        check_signature(config, self._runtime.signature)
+        tally = Tally()
+        encoder = Encoder(self._runtime.run, [tensor.name for tensor in config.outputs], tally)
+        labels = {"model": config.name, "version": args["model_version"], "variant": variant.name}
+        self._metrics = Metrics(tally, labels)
+        columns = CostColumns(_cost(variant), max_rows=config.max_batch_size)
+        self._lanes: Lanes[EncoderRequest] = Lanes(Waiting(columns, lanes=lanes), encoder.compute, count=lanes)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One response per request."""
-        return serve(requests, self._runner.execute, prepare=check_lengths)
+        """A response for each request that can be answered now, None for each that is answered when its batch is done."""
+        now_s = time.monotonic()
+        responses: list[Any] = [None] * len(requests)
+        waiters: dict[int, Waiter[EncoderRequest]] = {}
+        for index, request in enumerate(requests):
+            plain = read(request, check_lengths)
+            if isinstance(plain, BackendError):
+                responses[index] = respond(plain)
+            else:
+                waiters[index] = to_waiter(plain, now_s)
+        computed = self._lanes.compute_at_once([*waiters.values()])
+        answers = self._admit(requests, waiters) if computed is None else computed
+        for index, answer in zip(waiters, answers, strict=True):
+            responses[index] = respond(answer) if answer is not None else None
+        return responses
+
+    def finalize(self) -> None:
+        """Answer everything that waits, then let go of the model."""
+        self._lanes.close()
+        self._metrics.close()
+        self._runtime.close()
+
+    def _admit(self, requests: Sequence[Any], waiters: Mapping[int, Waiter[EncoderRequest]]) -> list[Answer | None]:
+        """Let them wait while there is room: None for each that waits, and the refusal of each that does not."""
+        answers: list[Answer | None] = []
+        admitted: list[Waiter[EncoderRequest]] = []
+        rows = self._lanes.waiting_rows
+        for index, waiter in waiters.items():
+            rows += waiter.rows
+            if rows > self._max_waiting:
+                answers.append(QueueFull(f"{self._max_waiting} rows wait already: try again later"))
+                continue
+            waiter.request.send = partial(send, requests[index].get_response_sender())
+            admitted.append(waiter)
+            answers.append(None)
+        self._lanes.submit(admitted)
+        return answers
+
+
+def _choose(args: Mapping[str, str], config: ModelConfig) -> Variant:
+    kind = args["model_instance_kind"]
+    variant = choose_variant(
+        version_directory(args),
+        config.parameters.get("variant", AUTO),
+        kind=kind,
+        machine_kind=this_machine("gpu" if kind == "GPU" else "cpu").kind,
+        filename=config.default_model_filename,
+    )
+    pb_utils.Logger.log_info(variant.reason)
+    return variant
+
+
+def _cost(variant: Variant) -> CostMs:
+    return LatencyTable.from_manifest(variant.latency_table).cost_ms if variant.latency_table else token_cost
+
+
+def _at_least_one(config: ModelConfig, key: str, default: int) -> int:
+    value = config.integer(key, default)
+    if value < 1:
+        raise ConfigError(f"model '{config.name}': parameter '{key}' must be at least 1, not {value}")
+    return value

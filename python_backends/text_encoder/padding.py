@@ -1,4 +1,4 @@
-"""Which token sequences of different lengths run together, and how they become one rectangle."""
+"""How token sequences of different lengths become one rectangle."""
 
 from __future__ import annotations
 
@@ -18,22 +18,11 @@ def check_lengths(inputs: Tensors) -> Tensors:
     Raises:
         RequestError: They are not.
     """
-    if len({array.shape for array in inputs.values()}) != 1:
+    shapes_seen = {array.shape for array in inputs.values()}
+    if len(shapes_seen) != 1 or len(shapes_seen.pop()) != 2:
         shapes = {name: list(array.shape) for name, array in inputs.items()}
         raise RequestError(f"the inputs must all have one shape [batch, length], not {shapes}")
     return inputs
-
-
-def similar_lengths(requests: Sequence[Tensors]) -> list[list[int]]:
-    """Indices in groups of [batch, length] within one power of two, short ones first: nothing is padded to twice its length.
-
-    One page among short sentences would otherwise make each of them cost as much as the page.
-    """
-    groups: dict[int, list[int]] = {}
-    for index, inputs in enumerate(requests):
-        length = next(iter(inputs.values())).shape[1]
-        groups.setdefault((length - 1).bit_length(), []).append(index)
-    return [groups[key] for key in sorted(groups)]
 
 
 def pad_and_concatenate(arrays: Sequence[Array]) -> Array:

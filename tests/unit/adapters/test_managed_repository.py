@@ -103,7 +103,18 @@ def test_a_name_that_clients_could_not_use_is_refused(lab: Lab, name: str) -> No
 
 
 def test_a_model_is_placed_without_recipe_and_notes(lab: Lab) -> None:
-    lab.add("echo", "build.py", "helper.py", "manifest.json", "README.md", "samples.json", "samples/1.json", "labels.txt", "1/model.onnx")
+    lab.add(
+        "echo",
+        "build.py",
+        "helper.py",
+        "manifest.json",
+        "README.md",
+        "samples.json",
+        "samples/1.json",
+        "texts/a.txt",
+        "labels.txt",
+        "1/model.onnx",
+    )
     lab.repository.place("echo")
     assert lab.placed() == ["echo/1", "echo/1/model.onnx", "echo/config.pbtxt", "echo/labels.txt"]
 

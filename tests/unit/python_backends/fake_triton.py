@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import queue
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class Tensor:
 class TritonError:
     """`pb_utils.TritonError`, whose codes are numbers like Triton's own."""
 
-    INTERNAL, INVALID_ARG, CANCELLED = 1, 3, 7
+    INTERNAL, INVALID_ARG, UNAVAILABLE, CANCELLED = 1, 3, 4, 7
 
     message: str
     code: int
@@ -51,6 +52,57 @@ class InferenceResponse:
         return {tensor.name(): tensor.as_numpy() for tensor in self.output_tensors}
 
 
+FINAL = 1
+
+
+@dataclass
+class ResponseSender:
+    """`pb_utils.InferenceResponseSender`: what it sent, and whether more may follow."""
+
+    sent: queue.SimpleQueue[InferenceResponse] = field(default_factory=queue.SimpleQueue)
+    final: bool = False
+
+    def send(self, response: InferenceResponse, *, flags: int) -> None:
+        assert not self.final, "an answer after the last"
+        self.final = flags == FINAL
+        self.sent.put(response)
+
+
+class MetricFamily:
+    """`pb_utils.MetricFamily`; `values` has what its metrics have reached, by name and labels."""
+
+    COUNTER = 0
+    values: ClassVar[dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+
+    def __init__(self, *, name: str, description: str, kind: int) -> None:
+        assert description
+        assert kind == self.COUNTER
+        self.name = name
+
+    def Metric(self, *, labels: dict[str, str]) -> Metric:  # noqa: N802 - Triton's name
+        return Metric((self.name, tuple(sorted(labels.items()))))
+
+
+@dataclass
+class Metric:
+    """`pb_utils.Metric`."""
+
+    key: tuple[str, tuple[tuple[str, str], ...]]
+
+    def increment(self, value: float) -> None:
+        MetricFamily.values[self.key] = MetricFamily.values.get(self.key, 0.0) + value
+
+
+class Logger:
+    """`pb_utils.Logger`; `lines` has what was said."""
+
+    lines: ClassVar[list[str]] = []
+
+    @classmethod
+    def log_info(cls, line: str) -> None:
+        cls.lines.append(line)
+
+
 @dataclass
 class Request:
     """A `pb_utils.InferenceRequest` as `execute` gets it; `cancellation_checks` counts the round trips that asking would cost."""
@@ -59,6 +111,10 @@ class Request:
     outputs: tuple[str, ...]
     cancelled: bool = False
     cancellation_checks: int = 0
+    sender: ResponseSender = field(default_factory=ResponseSender)
+
+    def get_response_sender(self) -> ResponseSender:
+        return self.sender
 
     def inputs(self) -> list[Tensor]:
         return [Tensor(name, array) for name, array in self.tensors.items()]
@@ -96,14 +152,17 @@ def initialize_args(version_directory: Path, model_config: str, *, kind: str = "
 def stub(backend: str, model_directory: Path) -> Iterator[Any]:
     """The backend's class as a stub imports it: beside a `triton_python_backend_utils` that gets its classes only afterwards."""
     pb_utils: Any = ModuleType(MODULE)
+    MetricFamily.values.clear()
+    Logger.lines.clear()
     sys.modules[MODULE] = pb_utils
     try:
         model = importlib.import_module(f"python_backends.{backend}.model")
-        for member in (Tensor, TritonError, InferenceResponse):
+        for member in (Tensor, TritonError, InferenceResponse, MetricFamily, Logger):
             setattr(pb_utils, member.__name__, member)
+        pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
         pb_utils.get_model_dir = lambda: str(model_directory)
         yield model.TritonPythonModel
     finally:
         # These hold on to this fake, and the next test brings its own.
-        for name in (f"python_backends.{backend}.model", "python_backends.runtime.triton", MODULE):
+        for name in (f"python_backends.{backend}.model", "python_backends.runtime.triton", "python_backends.batching.metrics", MODULE):
             sys.modules.pop(name, None)

@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2
 
 from python_backends.runtime.execution_providers import execution_providers
 from python_backends.runtime.model_config import ModelConfig, parse_model_config
-from python_backends.runtime.signature import OnnxTensor, Signature, check_signature
+from python_backends.runtime.signature import Signature, TensorSignature, check_signature
 from tests.unit.python_backends.configs import config_json
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -21,8 +21,8 @@ CONFIGS = sorted([*MODELS.glob("*/config.pbtxt"), *MODELS.glob("*/configs/*.pbtx
 
 # What model_repository/text_encoder/build.py exports.
 ENCODER = Signature(
-    inputs=tuple(OnnxTensor(name, "TYPE_INT64", (-1, -1)) for name in ("INPUT_IDS", "ATTENTION_MASK")),
-    outputs=(OnnxTensor("EMBEDDING", "TYPE_FP32", (-1, 384)),),
+    inputs=tuple(TensorSignature(name, "TYPE_INT64", (-1, -1)) for name in ("INPUT_IDS", "ATTENTION_MASK")),
+    outputs=(TensorSignature("EMBEDDING", "TYPE_FP32", (-1, 384)),),
 )
 
 
@@ -58,24 +58,33 @@ def test_the_encoders_configurations_fit_the_file_that_its_recipe_exports(path: 
     check_signature(parsed(path), ENCODER)
 
 
-def test_the_encoders_accelerators_are_ones_that_exist() -> None:
+@pytest.mark.parametrize("profile", ["config.pbtxt", "configs/gpu.pbtxt"])
+def test_our_encoder_chooses_its_variant_and_bounds_what_waits(profile: str) -> None:
+    config = parsed(MODELS / "text_encoder" / profile)
+
+    assert config.parameters["variant"] == "auto"
+    assert config.integer("max_waiting", 0) >= config.max_batch_size
+    # With one lane a sentence would wait for a page.
+    assert config.integer("lanes", 0) >= 2
+    # Without it the batcher closes the batch at each change of length, and nothing is left to plan.
+    assert all(tensor.allow_ragged_batch for tensor in config.inputs)
+
+
+def test_our_encoder_does_not_spin_on_a_cpu_that_it_shares() -> None:
+    assert parsed(MODELS / "text_encoder" / "config.pbtxt").boolean("session.intra_op.allow_spinning") is False
+
+
+def test_nvidias_own_backend_serves_the_exact_variant() -> None:
+    assert parsed(MODELS / "text_encoder" / "configs" / "nvidia.pbtxt").default_model_filename == "fp32/model.onnx"
+
+
+def test_the_fused_graph_is_not_given_to_tensorrt() -> None:
+    config = parsed(MODELS / "text_encoder" / "configs" / "nvidia.pbtxt")
     available = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
 
-    providers = execution_providers(
-        parsed(MODELS / "text_encoder" / "configs" / "nvidia.pbtxt"), kind="GPU", device_id=0, available=available
-    )
+    providers = execution_providers(config, kind="GPU", device_id=0, available=available)
 
-    assert [name for name, _ in providers] == available
-    assert providers[0][1]["trt_fp16_enable"] == "True"
-
-
-def test_padding_in_nvidias_profile_meets_the_engines_smallest_and_largest_shape() -> None:
-    tokenizer = parsed(MODELS / "text_tokenizer" / "configs" / "nvidia.pbtxt")
-    (tensorrt, _) = parsed(MODELS / "text_encoder" / "configs" / "nvidia.pbtxt").gpu_accelerators
-    multiple, longest = tokenizer.integer("pad_to_multiple_of", 1), tokenizer.integer("max_tokens", 0)
-
-    assert tensorrt.parameters["trt_profile_min_shapes"].startswith(f"INPUT_IDS:1x{multiple},")
-    assert tensorrt.parameters["trt_profile_max_shapes"].startswith(f"INPUT_IDS:{tokenizer.max_batch_size}x{longest},")
+    assert [name for name, _ in providers] == ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
 
 def test_the_ensembles_steps_fit_together() -> None:

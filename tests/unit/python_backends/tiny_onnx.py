@@ -21,6 +21,12 @@ def identity(data_type: int, shape: Shape) -> onnx.ModelProto:
     )
 
 
+def sum_with(constant: np.ndarray) -> onnx.ModelProto:
+    """Y = X [batch, length] + the constant, FP32."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("X", ["batch", "length"]), ("Y", None)))
+    return _model([helper.make_node("Add", ["X", "constant"], ["Y"])], [x], [y], {"constant": constant})
+
+
 def sum_and_difference(shape: Shape = ("batch", 2)) -> onnx.ModelProto:
     """SUM = A + B and DIFFERENCE = A - B, FP32."""
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("A", "B", "SUM", "DIFFERENCE")]

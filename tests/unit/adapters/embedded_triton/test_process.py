@@ -92,14 +92,14 @@ def test_an_ordered_stop_ends_it_and_may_be_repeated(lab: Lab, run: Run) -> None
     async def scenario() -> None:
         process = await lab.start()
         pid = lab.report["pid"]
-        await process.stop(grace_s=5.0)
+        await process.stop(grace_s=20.0)
         assert not lives(pid)
-        await process.stop(grace_s=5.0)
+        await process.stop(grace_s=20.0)
         assert (await process.wait()).startswith("Triton ended with exit status 0; the end of ")
 
     started_s = time.monotonic()
     run(scenario())
-    assert time.monotonic() - started_s < 4.0
+    assert time.monotonic() - started_s < 15.0
 
 
 def test_one_that_does_not_end_by_itself_is_killed_within_the_grace(lab: Lab, run: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from python_backends.export.agreement import embed_one_by_one, embed_padded, require_agreement
+from python_backends.export.agreement import embed_by_length, embed_one_by_one, embed_padded, require_agreement
 from python_backends.export.recipe import BuildError
 
 TOKEN_IDS = [[1, 2], [3], [4, 5, 6, 7], [8], [9, 10]]
@@ -31,6 +31,13 @@ def test_one_by_one_runs_each_alone_and_unpadded() -> None:
 
     assert embed_one_by_one(embed, TOKEN_IDS).tolist() == EXPECTED
     assert embed.shapes == [(1, 2), (1, 1), (1, 4), (1, 1), (1, 2)]
+
+
+def test_by_length_runs_equal_ones_together_and_keeps_their_order() -> None:
+    embed = Recorder()
+
+    assert embed_by_length(embed, [*TOKEN_IDS, [11], [12]], batch_size=3).tolist() == [*EXPECTED, [11, 1], [12, 1]]
+    assert embed.shapes == [(2, 2), (3, 1), (1, 1), (1, 4)]
 
 
 def test_padded_runs_neighbours_together() -> None:

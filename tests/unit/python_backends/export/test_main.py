@@ -52,6 +52,16 @@ def test_a_changed_recipe_is_run_again_and_says_why(tmp_path: Path, capsys: Outp
     assert capsys.readouterr().out == ""
 
 
+def test_a_recipe_that_is_changed_while_it_runs_is_run_again(tmp_path: Path, capsys: Output) -> None:
+    model_folder(tmp_path, then='Path(__file__).write_text(Path(__file__).read_text().replace("Path(__file__).write_text", "str"))')
+    run(tmp_path)
+    capsys.readouterr()
+
+    assert run(tmp_path) == 0
+
+    assert capsys.readouterr().out.startswith("m: changed: source build.py\n")
+
+
 def test_a_damaged_artefact_is_built_again(tmp_path: Path, capsys: Output) -> None:
     artefact = model_folder(tmp_path) / "1" / "model.bin"
     run(tmp_path)

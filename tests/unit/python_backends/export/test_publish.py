@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from python_backends.export.publish import replacing
+from python_backends.export.publish import leftovers, only_builder, remove_leftovers, replacing
 from python_backends.export.recipe import BuildError
 
 
@@ -29,7 +30,7 @@ def names(directory: Path) -> list[str]:
 
 
 def test_a_first_version_appears_whole(version_directory: Path) -> None:
-    with replacing(version_directory) as staging:
+    with replacing(version_directory.parent, version_directory) as staging:
         (staging / "new").touch()
         assert not version_directory.exists()
 
@@ -40,7 +41,7 @@ def test_a_first_version_appears_whole(version_directory: Path) -> None:
 def test_a_new_version_replaces_the_old_one_file_for_file(version_directory: Path) -> None:
     old_version(version_directory)
 
-    with replacing(version_directory) as staging:
+    with replacing(version_directory.parent, version_directory) as staging:
         (staging / "new").touch()
         assert names(version_directory) == ["old"]
 
@@ -51,7 +52,7 @@ def test_a_new_version_replaces_the_old_one_file_for_file(version_directory: Pat
 @pytest.mark.parametrize("error", [BuildError("not good enough"), KeyboardInterrupt(), OSError(28, "No space left on device")])
 def test_a_build_that_fails_leaves_what_was_there_and_nothing_else(version_directory: Path, error: BaseException) -> None:
     def build() -> None:
-        with replacing(version_directory) as staging:
+        with replacing(version_directory.parent, version_directory) as staging:
             (staging / "half").touch()
             raise error
 
@@ -68,8 +69,8 @@ def test_a_killed_build_leaves_nothing_that_the_next_one_uses(version_directory:
     script = f"""
 import os, signal
 from pathlib import Path
-from python_backends.export.publish import replacing
-with replacing(Path({str(version_directory)!r})) as staging:
+from python_backends.export.publish import leftovers, only_builder, remove_leftovers, replacing
+with replacing(Path({str(version_directory.parent)!r}), Path({str(version_directory)!r})) as staging:
     (staging / "half").touch()
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -77,21 +78,93 @@ with replacing(Path({str(version_directory)!r})) as staging:
 
     assert killed.returncode == -signal.SIGKILL
     assert names(version_directory.parent) == [".1.building"]
-    with replacing(version_directory) as staging:
+    with replacing(version_directory.parent, version_directory) as staging:
         assert names(staging) == []
     assert names(version_directory.parent) == ["1"]
 
 
-def test_two_builds_of_one_model_do_not_meet(version_directory: Path) -> None:
-    with replacing(version_directory), pytest.raises(BuildError, match="another process is building it now"), replacing(version_directory):
+def test_a_variant_is_replaced_without_touching_its_neighbours(version_directory: Path) -> None:
+    for variant in ("fp32", "int8"):
+        with replacing(version_directory.parent, version_directory / variant) as staging:
+            (staging / variant).touch()
+            # Where neither Triton nor who mirrors the folder looks.
+            assert staging == version_directory.parent / f".1.{variant}.building"
+
+    with replacing(version_directory.parent, version_directory / "int8") as staging:
+        (staging / "new").touch()
+
+    assert (names(version_directory), names(version_directory.parent)) == (["fp32", "int8"], ["1"])
+    assert (names(version_directory / "fp32"), names(version_directory / "int8")) == (["fp32"], ["new"])
+
+
+def test_a_first_variant_that_fails_leaves_no_version_directory(version_directory: Path) -> None:
+    with pytest.raises(BuildError), replacing(version_directory.parent, version_directory / "int8"):
+        raise BuildError("not good enough")
+
+    assert names(version_directory.parent) == []
+
+
+def test_two_builds_of_one_model_do_not_meet(tmp_path: Path) -> None:
+    with only_builder(tmp_path), pytest.raises(BuildError, match="another process is building it now"), only_builder(tmp_path):
         pytest.fail("the second build began")
 
 
-def test_a_build_that_has_ended_holds_nothing(version_directory: Path) -> None:
+def test_a_build_that_has_ended_holds_nothing(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
 
     for _ in range(2):
-        with replacing(version_directory):
+        with only_builder(tmp_path):
             pass
 
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def built(version_directory: Path, *variants: str) -> None:
+    for variant in variants:
+        (version_directory / variant).mkdir(parents=True)
+        (version_directory / variant / "model.onnx").touch()
+        (version_directory / variant / "manifest.json").write_text("{}")
+
+
+def without_variants(version_directory: Path) -> None:
+    version_directory.mkdir(exist_ok=True)
+    (version_directory / "model.onnx").touch()
+    (version_directory / "manifest.json").write_text(json.dumps({"format_version": 1, "artefacts": {"model.onnx": {}, "lost.onnx": {}}}))
+
+
+def test_what_no_recipe_makes_any_more_is_removed_and_nothing_of_others(version_directory: Path) -> None:
+    built(version_directory, "fp32", "given_up")
+    without_variants(version_directory)
+    (version_directory / "somebodys_own").mkdir()
+    (version_directory / "notes.txt").touch()
+
+    remove_leftovers(leftovers(version_directory, ["fp32", "int8"]))
+
+    assert names(version_directory) == ["fp32", "notes.txt", "somebodys_own"]
+    assert leftovers(version_directory, ["fp32", "int8"]) == []
+
+
+def test_the_form_without_variants_stays_until_a_variant_can_be_served(version_directory: Path) -> None:
+    without_variants(version_directory)
+
+    assert leftovers(version_directory, ["fp32"]) == []
+
+
+def test_a_plain_file_that_was_not_built_stays(version_directory: Path) -> None:
+    built(version_directory, "fp32")
+    (version_directory / "model.onnx").touch()
+
+    assert leftovers(version_directory, ["fp32"]) == []
+
+
+@pytest.mark.parametrize("manifest", ["", "[]", "{}", '{"artefacts": 1}', '{"artefacts": {"../../x": {}}}'])
+def test_a_manifest_that_cannot_be_read_or_names_other_folders_removes_nothing_but_itself(version_directory: Path, manifest: str) -> None:
+    built(version_directory, "fp32")
+    (version_directory.parent.parent / "x").touch()
+    (version_directory / "manifest.json").write_text(manifest)
+
+    assert {path.name for path in leftovers(version_directory, ["fp32"])} <= {"manifest.json"}
+
+
+def test_nothing_built_has_no_leftovers(version_directory: Path) -> None:
+    assert leftovers(version_directory, ["fp32"]) == []

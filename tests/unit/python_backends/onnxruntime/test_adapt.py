@@ -10,10 +10,12 @@ import pytest
 from python_backends.onnxruntime.adapt import decode_strings, with_scalars
 from python_backends.runtime.errors import RequestError
 from python_backends.runtime.execution import Array, Tensors
-from python_backends.runtime.signature import OnnxTensor, Signature
+from python_backends.runtime.signature import Signature, TensorSignature
 from tests.unit.python_backends.configs import config, tensor
 
-SQUARE = Signature((OnnxTensor("X", "TYPE_FP32", ()),), (OnnxTensor("Y", "TYPE_FP32", ()), OnnxTensor("PAIR", "TYPE_FP32", (2,))))
+SQUARE = Signature(
+    (TensorSignature("X", "TYPE_FP32", ()),), (TensorSignature("Y", "TYPE_FP32", ()), TensorSignature("PAIR", "TYPE_FP32", (2,)))
+)
 
 
 def square(names: Sequence[str], inputs: Tensors) -> list[Array]:
@@ -50,6 +52,6 @@ def test_a_scalar_is_sent_without_dimensions_and_returned_with_those_configured(
 
 
 def test_without_scalars_nothing_stands_between() -> None:
-    plain = Signature((OnnxTensor("X", "TYPE_FP32", (-1, 2)),), (OnnxTensor("Y", "TYPE_FP32", (-1, 2)),))
+    plain = Signature((TensorSignature("X", "TYPE_FP32", (-1, 2)),), (TensorSignature("Y", "TYPE_FP32", (-1, 2)),))
 
     assert with_scalars(square, config(), plain) is square

@@ -8,11 +8,11 @@ import pytest
 
 from python_backends.onnxruntime.auto_complete import complete, is_complete
 from python_backends.runtime.errors import ConfigError
-from python_backends.runtime.signature import OnnxTensor, Signature
+from python_backends.runtime.signature import Signature, TensorSignature
 from tests.unit.python_backends.configs import config_json, tensor
 
-BATCHED = Signature((OnnxTensor("X", "TYPE_INT64", (-1, -1)),), (OnnxTensor("Y", "TYPE_FP32", (-1, 384)),))
-FIXED = Signature((OnnxTensor("X", "TYPE_FP32", (1, 3)),), (OnnxTensor("Y", "TYPE_FP32", (1, 2)),))
+BATCHED = Signature((TensorSignature("X", "TYPE_INT64", (-1, -1)),), (TensorSignature("Y", "TYPE_FP32", (-1, 384)),))
+FIXED = Signature((TensorSignature("X", "TYPE_FP32", (1, 3)),), (TensorSignature("Y", "TYPE_FP32", (1, 2)),))
 
 
 def completed(signature: Signature, **changes: Any) -> dict[str, Any]:
@@ -60,13 +60,13 @@ def test_batching_that_the_file_cannot_do_is_refused() -> None:
 
 
 def test_a_tensor_that_is_only_a_batch_gets_a_reshape() -> None:
-    labels = Signature((OnnxTensor("X", "TYPE_FP32", (-1, 2)),), (OnnxTensor("LABEL", "TYPE_INT64", (-1,)),))
+    labels = Signature((TensorSignature("X", "TYPE_FP32", (-1, 2)),), (TensorSignature("LABEL", "TYPE_INT64", (-1,)),))
 
     assert completed(labels)["output"] == [{"name": "LABEL", "data_type": "TYPE_INT64", "dims": [1], "reshape": {"shape": []}}]
 
 
 def test_a_scalar_gets_a_dimension_but_no_reshape_which_triton_would_refuse() -> None:
-    scalar = Signature((OnnxTensor("X", "TYPE_FP32", ()),), (OnnxTensor("Y", "TYPE_FP32", ()),))
+    scalar = Signature((TensorSignature("X", "TYPE_FP32", ()),), (TensorSignature("Y", "TYPE_FP32", ()),))
 
     assert completed(scalar)["input"] == [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}]
 

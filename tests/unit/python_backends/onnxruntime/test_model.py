@@ -145,7 +145,7 @@ def test_a_complete_configuration_is_not_touched_and_the_file_not_opened(backend
 
 
 def test_a_configuration_that_does_not_fit_the_file_fails_the_load(backend: Any, version_directory: Path) -> None:
-    with pytest.raises(ConfigError, match="unexpected output 'Z', the ONNX file has: Y"):
+    with pytest.raises(ConfigError, match="unexpected output 'Z', the model's file has: Y"):
         load(backend, version_directory, tiny_onnx.identity(TensorProto.FLOAT, [2]), output=[tensor("Z")])
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from python_backends.runtime.cpu import threads_per_instance, usable_cpu_count
+from python_backends.runtime.cpu import thread_count, threads_per_instance, usable_cpu_count
+from python_backends.runtime.errors import ConfigError
+from tests.unit.python_backends.configs import config, parameters
 
 ALLOWED = len(os.sched_getaffinity(0))
 
@@ -46,3 +48,13 @@ def test_cores_that_the_process_is_pinned_to_are_all_there_is(tmp_path: Path) ->
 @pytest.mark.parametrize(("cpus", "instances", "threads"), [(8, 1, 8), (8, 2, 4), (8, 3, 2), (2, 5, 1), (1, 1, 1), (4, 0, 4)])
 def test_instances_share_the_cpus(cpus: int, instances: int, threads: int) -> None:
     assert threads_per_instance(cpus, instances) == threads
+
+
+def test_what_is_configured_counts_and_otherwise_an_instances_share() -> None:
+    two = {"instance_group": [{"count": 2, "gpus": []}]}
+
+    assert thread_count(config(**two), 8) == 4
+    assert thread_count(config(**two, parameters=parameters(intra_op_thread_count="3")), 8) == 3
+    assert thread_count(config(**two, parameters=parameters(intra_op_thread_count="0")), 8) == 4
+    with pytest.raises(ConfigError, match="'intra_op_thread_count' must be an integer, not 'many'"):
+        thread_count(config(parameters=parameters(intra_op_thread_count="many")), 8)

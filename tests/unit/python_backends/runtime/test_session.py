@@ -69,6 +69,19 @@ def test_zero_threads_mean_the_default_as_in_the_native_backend() -> None:
     assert options(cpu_count=4, parameters=parameters(intra_op_thread_count="0")).intra_op_num_threads == 4
 
 
+@pytest.mark.parametrize(
+    ("key", "text", "entry"),
+    [
+        ("session.intra_op.allow_spinning", "false", "0"),
+        ("session.intra_op.allow_spinning", "True", "1"),
+        ("session.force_spinning_stop", "1", "1"),
+        ("session.intra_op_thread_affinities", "3;4", "3;4"),
+    ],
+)
+def test_onnx_runtimes_own_keys_are_passed_on(key: str, text: str, entry: str) -> None:
+    assert options(parameters=parameters(**{key: text})).get_session_config_entry(key) == entry
+
+
 def test_execution_mode_and_threads_between_operators() -> None:
     assert options().execution_mode == ort.ExecutionMode.ORT_SEQUENTIAL
 

@@ -10,15 +10,15 @@ from onnx import TensorProto
 
 from python_backends.runtime.errors import ConfigError
 from python_backends.runtime.session import open_session_to_describe
-from python_backends.runtime.signature import OnnxTensor, Signature, check_signature, read_signature
+from python_backends.runtime.signature import Signature, TensorSignature, check_signature, read_signature
 from tests.unit.python_backends import tiny_onnx
 from tests.unit.python_backends.configs import config, tensor
 
-BATCHED = Signature(inputs=(OnnxTensor("X", "TYPE_FP32", (-1, 2)),), outputs=(OnnxTensor("Y", "TYPE_FP32", (-1, 2)),))
+BATCHED = Signature(inputs=(TensorSignature("X", "TYPE_FP32", (-1, 2)),), outputs=(TensorSignature("Y", "TYPE_FP32", (-1, 2)),))
 PLAIN = Signature(
-    inputs=(OnnxTensor("X", "TYPE_FP32", (2,)),),
-    outputs=(OnnxTensor("Y", "TYPE_FP32", (2,)), OnnxTensor("Z", "TYPE_INT64", (1,))),
-    initializers=(OnnxTensor("BIAS", "TYPE_FP32", (2,)),),
+    inputs=(TensorSignature("X", "TYPE_FP32", (2,)),),
+    outputs=(TensorSignature("Y", "TYPE_FP32", (2,)), TensorSignature("Z", "TYPE_INT64", (1,))),
+    initializers=(TensorSignature("BIAS", "TYPE_FP32", (2,)),),
 )
 
 
@@ -47,7 +47,7 @@ def signature_of(model: onnx.ModelProto, tmp_path: Path) -> Signature:
 def test_every_shared_data_type_is_read(tmp_path: Path, onnx_type: int, data_type: str) -> None:
     read = signature_of(tiny_onnx.identity(onnx_type, ["batch", 3]), tmp_path)
 
-    assert read == Signature((OnnxTensor("X", data_type, (-1, 3)),), (OnnxTensor("Y", data_type, (-1, 3)),))
+    assert read == Signature((TensorSignature("X", data_type, (-1, 3)),), (TensorSignature("Y", data_type, (-1, 3)),))
 
 
 def test_a_data_type_that_cannot_be_served_is_refused(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_inputs_with_a_value_of_their_own_are_told_apart(tmp_path: Path) -> None
     ],
 )
 def test_a_file_is_batchable_if_all_its_tensors_are(shapes: list[tuple[int, ...]], batchable: bool) -> None:
-    first, second = (OnnxTensor(f"T{index}", "TYPE_FP32", shape) for index, shape in enumerate(shapes))
+    first, second = (TensorSignature(f"T{index}", "TYPE_FP32", shape) for index, shape in enumerate(shapes))
 
     assert Signature((first,), (second,)).is_batchable is batchable
     assert Signature((second,), (first,)).is_batchable is batchable
@@ -92,10 +92,10 @@ def test_configurations_that_agree() -> None:
 
 
 def test_an_input_may_be_configured_narrower_than_the_file_but_an_output_may_not() -> None:
-    wide = Signature((OnnxTensor("X", "TYPE_FP32", (-1, -1)),), (OnnxTensor("Y", "TYPE_FP32", (-1, -1)),))
+    wide = Signature((TensorSignature("X", "TYPE_FP32", (-1, -1)),), (TensorSignature("Y", "TYPE_FP32", (-1, -1)),))
 
     check_signature(config(max_batch_size=8, input=[tensor("X", dims=[3])], output=[tensor("Y", dims=[-1])]), wide)
-    with pytest.raises(ConfigError, match=r"output 'Y': the configuration says the shape \[-1, 3\] .* the ONNX file has \[-1, -1\]"):
+    with pytest.raises(ConfigError, match=r"output 'Y': the configuration says the shape \[-1, 3\] .* the model's file has \[-1, -1\]"):
         check_signature(config(max_batch_size=8, input=[tensor("X", dims=[3])], output=[tensor("Y", dims=[3])]), wide)
 
 
@@ -105,15 +105,15 @@ def test_an_input_may_not_be_configured_wider_than_the_file() -> None:
 
 
 def test_scalars_are_configured_as_ones() -> None:
-    scalar = Signature((OnnxTensor("X", "TYPE_FP32", ()),), (OnnxTensor("Y", "TYPE_FP32", ()),))
+    scalar = Signature((TensorSignature("X", "TYPE_FP32", ()),), (TensorSignature("Y", "TYPE_FP32", ()),))
 
     check_signature(config(input=[tensor("X", dims=[1])], output=[tensor("Y", dims=[1, 1])]), scalar)
-    with pytest.raises(ConfigError, match=r"input 'X': the configuration says the shape \[2\], the ONNX file has \[\]"):
+    with pytest.raises(ConfigError, match=r"input 'X': the configuration says the shape \[2\], the model's file has \[\]"):
         check_signature(config(input=[tensor("X", dims=[2])], output=[tensor("Y", dims=[1])]), scalar)
 
 
 def test_control_inputs_of_a_sequence_batcher_count_as_configured() -> None:
-    sequence = Signature((*BATCHED.inputs, OnnxTensor("START", "TYPE_INT32", (-1, 1))), BATCHED.outputs)
+    sequence = Signature((*BATCHED.inputs, TensorSignature("START", "TYPE_INT32", (-1, 1))), BATCHED.outputs)
     batching = {"control_input": [{"name": "START"}]}
 
     check_signature(config(max_batch_size=8, input=[tensor("X")], output=[tensor("Y")], sequence_batching=batching), sequence)
@@ -122,16 +122,18 @@ def test_control_inputs_of_a_sequence_batcher_count_as_configured() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        pytest.param({"input": [tensor("W")]}, "unexpected input 'W', the ONNX file has: BIAS, X", id="unknown-input"),
-        pytest.param({"input": []}, r"the ONNX file also needs the input\(s\) X", id="missing-input"),
-        pytest.param({"output": [tensor("W")]}, "unexpected output 'W', the ONNX file has: Y, Z", id="unknown-output"),
+        pytest.param({"input": [tensor("W")]}, "unexpected input 'W', the model's file has: BIAS, X", id="unknown-input"),
+        pytest.param({"input": []}, r"the model's file also needs the input\(s\) X", id="missing-input"),
+        pytest.param({"output": [tensor("W")]}, "unexpected output 'W', the model's file has: Y, Z", id="unknown-output"),
         pytest.param(
-            {"input": [tensor("X", "TYPE_INT32")]}, "input 'X': the configuration says TYPE_INT32, the ONNX file has TYPE_FP32", id="type"
+            {"input": [tensor("X", "TYPE_INT32")]},
+            "input 'X': the configuration says TYPE_INT32, the model's file has TYPE_FP32",
+            id="type",
         ),
         pytest.param(
-            {"input": [tensor("X", dims=[3])]}, r"input 'X': the configuration says the shape \[3\], the ONNX file has \[2\]", id="dims"
+            {"input": [tensor("X", dims=[3])]}, r"input 'X': the configuration says the shape \[3\], the model's file has \[2\]", id="dims"
         ),
-        pytest.param({"input": [tensor("X", dims=[2, 1])]}, r"says the shape \[2, 1\], the ONNX file has \[2\]", id="rank"),
+        pytest.param({"input": [tensor("X", dims=[2, 1])]}, r"says the shape \[2, 1\], the model's file has \[2\]", id="rank"),
         pytest.param(
             {"max_batch_size": 4}, "input 'X': for the model to support batching the first dimension must be dynamic", id="no-batch"
         ),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from python_backends.runtime.errors import BackendError, ConfigError, ExecutionError, RequestCancelled, RequestError
+from python_backends.runtime.errors import BackendError, ConfigError, ExecutionError, QueueFull, RequestCancelled, RequestError
 from python_backends.runtime.execution import Answer, InferenceRequest, Tensors
 from tests.unit.python_backends.fake_triton import Request, TritonError, stub
 
@@ -77,6 +77,7 @@ def test_a_request_that_cannot_be_prepared_does_not_reach_the_model_nor_stop_the
     [
         pytest.param(RequestError("r"), TritonError.INVALID_ARG, id="request"),
         pytest.param(RequestCancelled("c"), TritonError.CANCELLED, id="cancelled"),
+        pytest.param(QueueFull("q"), TritonError.UNAVAILABLE, id="queue"),
         pytest.param(ExecutionError("e"), TritonError.INTERNAL, id="execution"),
     ],
 )

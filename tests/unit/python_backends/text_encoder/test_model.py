@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,16 @@ from hypothesis import strategies as st
 
 from python_backends.runtime.errors import ConfigError
 from tests.unit.python_backends import tiny_onnx
-from tests.unit.python_backends.configs import config_json, tensor
-from tests.unit.python_backends.fake_triton import Request, TritonError, initialize_args, stub
+from tests.unit.python_backends.configs import config_json, parameters, tensor
+from tests.unit.python_backends.fake_triton import (
+    InferenceResponse,
+    Logger,
+    MetricFamily,
+    Request,
+    TritonError,
+    initialize_args,
+    stub,
+)
 
 TABLE = np.arange(150.0).reshape(50, 3)
 INPUTS = [tensor(name, "TYPE_INT64", [-1], allow_ragged_batch=True) for name in ("INPUT_IDS", "ATTENTION_MASK")]
@@ -38,54 +47,137 @@ def backend(version_directory: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def encoder(backend: Any, version_directory: Path) -> Any:
-    instance = backend()
-    instance.initialize(initialize_args(version_directory, json.dumps(CONFIG)))
-    return instance
+def load(backend: Any, version_directory: Path) -> Iterator[Callable[..., Any]]:
+    """A loaded instance, with `changes` to its configuration; finalized at the end, where no thread may be left."""
+    before, loaded = threading.active_count(), []
+
+    def load_one(**changes: Any) -> Any:
+        instance = backend()
+        instance.initialize(initialize_args(version_directory, json.dumps({**CONFIG, **changes})))
+        loaded.append(instance)
+        return instance
+
+    yield load_one
+    for instance in loaded:
+        instance.finalize()
+    assert threading.active_count() == before
 
 
-def request(ids: list[list[int]], mask: list[list[int]] | None = None) -> Request:
+@pytest.fixture
+def encoder(load: Callable[..., Any]) -> Any:
+    return load()
+
+
+def request(ids: list[list[int]], mask: list[list[int]] | None = None, **more: Any) -> Request:
     array = np.array(ids)
-    return Request({"INPUT_IDS": array, "ATTENTION_MASK": np.ones_like(array) if mask is None else np.array(mask)}, ("EMBEDDING",))
+    inputs = {"INPUT_IDS": array, "ATTENTION_MASK": np.ones_like(array) if mask is None else np.array(mask)}
+    return Request(inputs, ("EMBEDDING",), **more)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def answers(encoder: Any, requests: list[Request]) -> list[InferenceResponse]:
+    """What becomes of each, at once or later."""
+    responses = encoder.execute(requests)
+    return [response or request.sender.sent.get(timeout=10) for request, response in zip(requests, responses, strict=True)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(requests=st.lists(TOKENS, min_size=1, max_size=6))
 def test_lengths_do_not_influence_each_other(encoder: Any, requests: list[list[list[int]]]) -> None:
-    responses = encoder.execute([request(ids) for ids in requests])
+    responses = answers(encoder, [request(ids) for ids in requests])
 
     for ids, response in zip(requests, responses, strict=True):
         assert response.arrays()["EMBEDDING"].tolist() == TABLE[np.array(ids)].sum(axis=1).tolist()
 
 
-def test_waiting_requests_of_similar_length_are_one_run(encoder: Any) -> None:
-    requests = [request([[1] * length]) for length in (5, 8, 6, 100)]
+def test_a_lone_short_request_is_answered_in_the_same_message_and_a_long_one_later(encoder: Any) -> None:
+    short, long = request([[1, 2]]), request([[1] * 200])
 
-    encoder.execute(requests)
+    (response,), (nothing,) = encoder.execute([short]), encoder.execute([long])
 
-    # A later run is preceded by the question who is still there.
-    assert [request.cancellation_checks for request in requests] == [0, 0, 0, 1]
+    assert response.arrays()["EMBEDDING"].tolist() == [TABLE[[1, 2]].sum(axis=0).tolist()]
+    assert nothing is None
+    assert long.sender.sent.get(timeout=10).arrays()["EMBEDDING"].tolist() == [(200 * TABLE[1]).tolist()]
+    assert (long.sender.final, short.sender.final) == (True, False)
+    assert [short.cancellation_checks, long.cancellation_checks] == [0, 0]
 
 
 def test_a_requests_own_mask_is_kept(encoder: Any) -> None:
-    responses = encoder.execute([request([[1, 2, 9], [3, 4, 5]], [[1, 1, 0], [1, 1, 1]]), request([[6, 7, 8, 9]])])
+    responses = answers(encoder, [request([[1, 2, 9], [3, 4, 5]], [[1, 1, 0], [1, 1, 1]]), request([[6, 7, 8, 9]])])
 
     assert responses[0].arrays()["EMBEDDING"].tolist() == [TABLE[[1, 2]].sum(axis=0).tolist(), TABLE[[3, 4, 5]].sum(axis=0).tolist()]
 
 
-def test_a_wrong_request_is_answered_and_its_neighbours_too(encoder: Any) -> None:
-    good, out_of_vocabulary, uneven = encoder.execute([request([[1, 2]]), request([[1, 50]]), request([[1, 2]], [[1, 1, 1]])])
+@pytest.mark.parametrize("length", [pytest.param(2, id="at-once"), pytest.param(100, id="later")])
+def test_a_wrong_request_is_answered_and_its_neighbours_too(encoder: Any, length: int) -> None:
+    right, out_of_vocabulary = [1] * length, [50] * length
+    requests = [request([right]), request([out_of_vocabulary]), request([right], [[1, 1, 1]]), request([right])]
 
-    assert good.arrays()["EMBEDDING"].tolist() == [TABLE[[1, 2]].sum(axis=0).tolist()]
-    assert "indices element out of data bounds" in out_of_vocabulary.error.message
-    assert out_of_vocabulary.error.code == TritonError.INVALID_ARG
-    assert "must all have one shape" in uneven.error.message
+    good, wrong, uneven, also_good = answers(encoder, requests)
+
+    for response in (good, also_good):
+        assert response.arrays()["EMBEDDING"].tolist() == [(length * TABLE[1]).tolist()]
+    assert "indices element out of data bounds" in (wrong.error or pytest.fail("answered")).message
+    assert wrong.error == TritonError(wrong.error.message, TritonError.INVALID_ARG)
+    assert "must all have one shape" in (uneven.error or pytest.fail("answered")).message
 
 
-def test_names_and_dimensions_are_the_configurations_and_checked_against_the_file(backend: Any, version_directory: Path) -> None:
-    wrong = {**CONFIG, "output": [tensor("EMBEDDING", dims=[384])]}
+def test_what_finds_no_room_is_refused_as_unavailable(load: Callable[..., Any]) -> None:
+    encoder = load(parameters=parameters(max_waiting="2"))
+    requests = [request([[1] * 100, [2] * 100]), request([[1] * 100])]
 
+    first, second = answers(encoder, requests)
+
+    assert first.arrays()["EMBEDDING"].shape == (2, 3)
+    assert second.error == TritonError("2 rows wait already: try again later", TritonError.UNAVAILABLE)
+
+
+def test_finalizing_answers_what_waits_and_hands_over_the_counts(backend: Any, version_directory: Path) -> None:
+    encoder = backend()
+    encoder.initialize(initialize_args(version_directory, json.dumps(CONFIG)))
+    requests = [request([[1] * length]) for length in (100, 150, 200)]
+    encoder.execute(requests)
+
+    encoder.finalize()
+
+    assert all(request.sender.final for request in requests)
+    labels = (("model", "m"), ("variant", ""), ("version", "1"))
+    counted = {name.removeprefix("tidegate_batching_"): value for (name, its), value in MetricFamily.values.items() if its == labels}
+    assert (counted["requests_total"], counted["rows_total"], counted["useful_tokens_total"]) == (3, 3, 450)
+    assert counted["padded_tokens_total"] >= 450
+
+
+def test_names_and_dimensions_are_the_configurations_and_checked_against_the_file(load: Callable[..., Any]) -> None:
     with pytest.raises(
-        ConfigError, match=r"output 'EMBEDDING': the configuration says the shape \[-1, 384\] .* the ONNX file has \[-1, 3\]"
+        ConfigError, match=r"output 'EMBEDDING': the configuration says the shape \[-1, 384\] .* the model's file has \[-1, 3\]"
     ):
-        backend().initialize(initialize_args(version_directory, json.dumps(wrong)))
+        load(output=[tensor("EMBEDDING", dims=[384])])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"parameters": parameters(lanes="0")}, "'lanes' must be at least 1, not 0", id="lanes"),
+        pytest.param({"parameters": parameters(max_waiting="-1")}, "'max_waiting' must be at least 1, not -1", id="waiting"),
+        pytest.param({"max_batch_size": 0}, "max_batch_size must be at least 1", id="no-batch"),
+        pytest.param({"parameters": parameters(variant="int8")}, "variant 'int8' is not built", id="variant"),
+    ],
+)
+def test_a_configuration_that_cannot_be_served_says_why(load: Callable[..., Any], changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load(**changes)
+
+
+def test_a_variants_manifest_brings_the_costs(load: Callable[..., Any], version_directory: Path) -> None:
+    folder = version_directory / "fp32"
+    folder.mkdir()
+    (version_directory / "model.onnx").rename(folder / "model.onnx")
+    # So cheap that even a page can be answered at once.
+    costs = {"threads": 1, "batches": [1, 64], "lengths": [8, 256], "ms": [[1.0, 1.1], [1.2, 1.3]]}
+    manifest = {"format_version": 2, "variant": "fp32", "runtime": "onnxruntime", "file": "model.onnx", "device": "cpu", "machine": {}}
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "latency_table": costs}))
+
+    (page, sentence) = load().execute([request([[1] * 200]), request([[2]])])
+
+    assert page.arrays()["EMBEDDING"].tolist() == [(200 * TABLE[1]).tolist()]
+    assert sentence.arrays()["EMBEDDING"].tolist() == [TABLE[2].tolist()]
+    assert any("variant 'fp32'" in line for line in Logger.lines)

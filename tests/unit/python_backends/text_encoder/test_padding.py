@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from python_backends.runtime.errors import RequestError
-from python_backends.text_encoder.padding import check_lengths, pad_and_concatenate, similar_lengths
+from python_backends.text_encoder.padding import check_lengths, pad_and_concatenate
 
 ARRAYS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), min_size=1, max_size=6).map(
     lambda shapes: [np.full(shape, index + 1) for index, shape in enumerate(shapes)]
@@ -47,13 +47,7 @@ def test_ids_and_mask_of_different_shapes_are_refused(shape: tuple[int, int]) ->
         check_lengths({"IDS": np.ones((2, 3)), "MASK": np.ones(shape)})
 
 
-@given(ARRAYS)
-def test_groups_hold_every_request_once_and_none_is_padded_to_twice_its_length(arrays: list[np.ndarray]) -> None:
-    groups = similar_lengths([{"IDS": array} for array in arrays])
-
-    assert sorted(index for group in groups for index in group) == list(range(len(arrays)))
-    for group in groups:
-        lengths = [arrays[index].shape[1] for index in group]
-        assert max(lengths) < 2 * min(lengths) or max(lengths) <= 2
-    longest = [max(arrays[index].shape[1] for index in group) for group in groups]
-    assert longest == sorted(longest)
+@pytest.mark.parametrize("shape", [(3,), (2, 3, 4)])
+def test_what_is_no_batch_of_sequences_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(RequestError, match=r"must all have one shape \[batch, length\]"):
+        check_lengths({"IDS": np.ones(shape), "MASK": np.ones(shape)})

@@ -1,0 +1,97 @@
+"""Bring one target up to date: build it, try it out with the runtime that will serve it, and publish it only if its gate is met."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from python_backends.export.discovery import VERSION, Target
+from python_backends.export.manifest import Measured, add_agreement, stale_reason, write_manifest
+from python_backends.export.measure import latency_table
+from python_backends.export.memory import measure_resident_bytes
+from python_backends.export.opening import opened
+from python_backends.export.progress import Progress
+from python_backends.export.publish import leftovers, only_builder, remove_leftovers, replacing
+from python_backends.export.recipe import BuildError
+from python_backends.runtime.cpu import usable_cpu_count
+
+
+def bring_up_to_date(target: Target, progress: Progress, *, force: bool, named: bool) -> None:
+    """Build the target where it is stale; one that this machine cannot build is an error where it was asked for by name.
+
+    Raises:
+        BuildError: It could not be built, or is not good enough; nothing of it is published then.
+    """
+    inputs = target.recipe.inputs()
+    reason = "forced" if force else stale_reason(target.directory, inputs)
+    if reason is None:
+        return
+    if needs := machine_needed(target):
+        if named:
+            raise BuildError(needs)
+        progress.say(f"{target.label}: skipped, {needs}")
+        return
+    progress.say(f"{target.label}: {reason}")
+    target.recipe.require_libraries()
+    with only_builder(target.model_directory):
+        _build(target, inputs, progress)
+
+
+def remove_what_no_recipe_makes(model_directory: Path, variants: list[str]) -> None:
+    """Clear a model's version directory of variants that were given up, and of the form that it had before it had variants.
+
+    Raises:
+        BuildError: Another process is building the model.
+    """
+    if paths := leftovers(model_directory / VERSION, variants):
+        with only_builder(model_directory):
+            remove_leftovers(paths)
+
+
+def benchmark(target: Target, progress: Progress, sts: Path) -> None:
+    """Measure a variant that is built and can run here on the STS benchmark, and record it.
+
+    Raises:
+        BuildError: The file cannot be read, or the variant fails on it.
+    """
+    serving = target.recipe.serving
+    if serving is None or machine_needed(target) or stale_reason(target.directory, target.recipe.inputs()):
+        return
+    progress.say(f"{target.label}: STS benchmark")
+    with only_builder(target.model_directory), progress.step(f"compare with people on {sts.name}"):
+        with opened(target, target.directory) as run:
+            measures = serving.trial.benchmark(run, sts)
+        add_agreement(target.directory, "sts_benchmark", measures)
+    progress.say(f"  spearman {measures['spearman']}, fp32 {measures['spearman_fp32']}, relative loss {measures['relative_loss']}")
+
+
+def machine_needed(target: Target) -> str | None:
+    """Which machine a build of it needs, None where this one will do."""
+    return target.recipe.serving.needs() if target.recipe.serving else None
+
+
+def _build(target: Target, inputs: Mapping[str, str], progress: Progress) -> None:
+    started_s = time.monotonic()
+    with replacing(target.model_directory, target.directory) as staging:
+        agreement = target.recipe.build(staging, progress)
+        measured = _try_out(target, staging, progress) if target.recipe.serving else Measured({})
+        measured = replace(measured, agreement={**measured.agreement, **agreement})
+        elapsed_s = time.monotonic() - started_s
+        write_manifest(staging, target.recipe, measured, inputs=inputs, variant=target.variant, build_seconds=elapsed_s)
+
+
+def _try_out(target: Target, staging: Path, progress: Progress) -> Measured:
+    serving = target.recipe.serving
+    assert serving is not None
+    names = [tensor.name for tensor in serving.trial.config.outputs]
+    with opened(target, staging) as run:
+        with progress.step("compare with fp32 and with people"):
+            agreement = serving.trial.compare(run)
+        serving.gate.require(agreement)
+        with progress.step("measure latencies"):
+            table = latency_table(lambda batch, length: run(names, serving.trial.inputs(batch, length)), threads=usable_cpu_count())
+    with progress.step("measure memory"):
+        resident_bytes = measure_resident_bytes(target, staging)
+    return Measured(agreement, table, resident_bytes)

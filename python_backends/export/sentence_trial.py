@@ -1,0 +1,93 @@
+"""`recipe.Trial` for sentence encoders: texts in padded batches, as they are served, against PyTorch in FP32 without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from python_backends.export.agreement import embed_by_length, embed_padded
+from python_backends.export.evaluate import cosine_agreement, row_cosines, similarity_agreement
+from python_backends.export.recipe import Agreement
+from python_backends.export.sentence_model import SentenceModel
+from python_backends.export.texts import Pair, read_similarity, read_sts_benchmark
+from python_backends.runtime.execution import Array, Run, Tensors
+from python_backends.runtime.model_config import ModelConfig, parse_model_config
+
+INPUT_IDS, ATTENTION_MASK, EMBEDDING = "INPUT_IDS", "ATTENTION_MASK", "EMBEDDING"
+
+# As many neighbours as lets short texts meet long ones.
+BATCH_SIZE = 8
+
+# Any id that is neither a special token's nor beyond a vocabulary; what it means has no influence on times.
+ORDINARY_TOKEN = 2000
+
+
+class SentenceTrial:
+    """Texts whose embeddings must not move (`sentences`, one a line), and pairs that people have compared (`similarity`)."""
+
+    def __init__(self, model: SentenceModel, *, name: str, sentences: Path, similarity: Path) -> None:
+        self._model, self._name = model, name
+        self._sentences, self._similarity = sentences, similarity
+        self._references: dict[str, Array] = {}
+
+    @cached_property
+    def config(self) -> ModelConfig:
+        """The model's tensors; all else as where nothing is configured."""
+        tensor = {"data_type": "TYPE_INT64", "dims": [-1]}
+        embedding = {"name": EMBEDDING, "data_type": "TYPE_FP32", "dims": [self._model.configuration["hidden_size"]]}
+        inputs = [{"name": INPUT_IDS, **tensor}, {"name": ATTENTION_MASK, **tensor}]
+        return parse_model_config({"name": self._name, "max_batch_size": 64, "input": inputs, "output": [embedding]})
+
+    def inputs(self, batch: int, length: int) -> Tensors:
+        """Sentences of one length, no padding."""
+        ones = np.ones((batch, length), dtype=np.int64)
+        return {INPUT_IDS: ORDINARY_TOKEN * ones, ATTENTION_MASK: ones}
+
+    def compare(self, run: Run) -> Agreement:
+        """The cosines of all texts, and the ranking of the pairs."""
+        pairs = read_similarity(self._similarity)
+        lines = [line for line in self._sentences.read_text().splitlines() if line]
+        texts = list(dict.fromkeys([*lines, *_texts_of(pairs)]))
+        embeddings = self._embed(run, texts)
+        reference = self._reference(texts)
+        return {
+            "against_fp32": cosine_agreement(reference, embeddings),
+            "similarity": _rank(pairs, dict(zip(texts, reference, strict=True)), dict(zip(texts, embeddings, strict=True))),
+        }
+
+    def benchmark(self, run: Run, path: Path) -> Mapping[str, float]:
+        """The ranking of the pairs of an STS benchmark file."""
+        pairs = read_sts_benchmark(path)
+        texts = _texts_of(pairs)
+        reference = dict(zip(texts, self._reference(texts), strict=True))
+        return _rank(pairs, reference, dict(zip(texts, self._embed(run, texts), strict=True)))
+
+    def _embed(self, run: Run, texts: Sequence[str]) -> Array:
+        def embed(input_ids: Array, attention_mask: Array) -> Array:
+            (embedding,) = run([EMBEDDING], {INPUT_IDS: input_ids, ATTENTION_MASK: attention_mask})
+            return embedding
+
+        return embed_padded(embed, self._model.tokenize(texts), batch_size=BATCH_SIZE)
+
+    def _reference(self, texts: Sequence[str]) -> Array:
+        """Embeddings in FP32, each text computed once however many variants are compared with it."""
+        from python_backends.export.sentence_encoder import embed_with_torch
+
+        if missing := [text for text in texts if text not in self._references]:
+            embeddings = embed_by_length(embed_with_torch(self._model.encoder), self._model.tokenize(missing), batch_size=BATCH_SIZE)
+            self._references |= zip(missing, embeddings, strict=True)
+        return np.stack([self._references[text] for text in texts])
+
+
+def _texts_of(pairs: Sequence[Pair]) -> list[str]:
+    return list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))
+
+
+def _rank(pairs: Sequence[Pair], reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> Mapping[str, float]:
+    def cosines(embeddings: Mapping[str, Array]) -> Array:
+        return row_cosines(np.stack([embeddings[pair.first] for pair in pairs]), np.stack([embeddings[pair.second] for pair in pairs]))
+
+    return similarity_agreement([pair.score for pair in pairs], cosines(reference), cosines(candidate))

@@ -1,0 +1,115 @@
+"""The latency table: full, rising, bounded in time, under a clock that tests turn."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from python_backends.export.measure import BATCHES, BUDGET_S, FEWEST_ROUNDS, LENGTHS, MOST_ROUNDS, largest_cell, latency_table, rising
+
+
+class Machine:
+    """Runs take `ms_per_token` on a clock of its own; one listed in `disturbed` (by its number) takes a second more."""
+
+    def __init__(self, ms_per_token: float, disturbed: tuple[int, ...] = ()) -> None:
+        self.cells: list[tuple[int, int]] = []
+        self.now_s = 0.0
+        self._ms_per_token, self._disturbed = ms_per_token, disturbed
+
+    def run(self, batch: int, length: int) -> None:
+        self.now_s += batch * length * self._ms_per_token / 1000 + (len(self.cells) in self._disturbed)
+        self.cells.append((batch, length))
+
+    def clock(self) -> float:
+        return self.now_s
+
+
+def rounds(machine: Machine) -> int:
+    """Without the first, which is not counted."""
+    return machine.cells.count((1, 8)) - 1
+
+
+def test_every_cell_is_there_also_those_too_large_to_measure() -> None:
+    machine = Machine(0.01)
+
+    table = latency_table(machine.run, threads=2, clock=machine.clock)
+
+    assert (table["threads"], table["batches"], table["lengths"]) == (2, [*BATCHES], [*LENGTHS])
+    assert table["ms"] == [[pytest.approx(batch * length * 0.01) for length in LENGTHS] for batch in BATCHES]
+    assert (64, 64) in machine.cells
+    assert max(batch * length for batch, length in machine.cells) == 4096
+
+
+def test_the_table_is_plain_json() -> None:
+    machine = Machine(0.01)
+    table = latency_table(machine.run, threads=2, clock=machine.clock)
+
+    assert json.loads(json.dumps(table)) == table
+
+
+def test_a_disturbed_run_is_not_believed() -> None:
+    quiet, disturbed = Machine(0.001), Machine(0.001, disturbed=(60, 150, 200))
+
+    expected = latency_table(quiet.run, threads=1, clock=quiet.clock)["ms"]
+
+    assert latency_table(disturbed.run, threads=1, clock=disturbed.clock)["ms"] == [pytest.approx(row) for row in expected]
+
+
+def test_the_first_run_of_a_cell_does_not_count() -> None:
+    cells = len(set(_cells_of_one_round()))
+    machine = Machine(0.001, disturbed=tuple(range(cells)))
+
+    assert latency_table(machine.run, threads=1, clock=machine.clock)["ms"][0][0] == pytest.approx(0.008)
+
+
+def _cells_of_one_round() -> list[tuple[int, int]]:
+    machine = Machine(1.0)
+    latency_table(machine.run, threads=1, clock=machine.clock)
+    return machine.cells[: machine.cells.index((1, 8), 1)]
+
+
+@pytest.mark.parametrize(
+    ("ms_per_token", "expected"),
+    [pytest.param(10.0, FEWEST_ROUNDS, id="slow"), pytest.param(0.0001, MOST_ROUNDS, id="fast")],
+)
+def test_rounds_are_few_where_they_are_long(ms_per_token: float, expected: int) -> None:
+    machine = Machine(ms_per_token)
+
+    latency_table(machine.run, threads=1, clock=machine.clock)
+
+    assert rounds(machine) == expected
+
+
+def test_more_rounds_than_the_fewest_stay_within_the_budget() -> None:
+    machine = Machine(0.07)
+
+    latency_table(machine.run, threads=2, clock=machine.clock)
+
+    one_round_s = machine.now_s / (rounds(machine) + 1)
+    assert FEWEST_ROUNDS < rounds(machine) < MOST_ROUNDS
+    assert rounds(machine) * one_round_s <= BUDGET_S < (rounds(machine) + 1) * one_round_s
+
+
+def test_the_largest_cell_is_one_that_is_measured() -> None:
+    assert largest_cell() == (16, 256)
+    assert largest_cell() in _cells_of_one_round()
+
+
+def test_noise_is_evened_out_from_both_sides() -> None:
+    assert rising(np.array([[1.0, 9.0, 3.0, 4.0]])).tolist() == [[1.0, 6.0, 6.0, 6.5]]
+    assert rising(np.array([[1.0, 2.0], [3.0, 4.0]])).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+@given(arrays(np.float64, (4, 5), elements=st.floats(0.01, 1000)))
+def test_whatever_was_measured_the_table_rises_and_stays_within_it(table: np.ndarray) -> None:
+    evened = rising(table)
+
+    assert (np.diff(evened, axis=0) >= 0).all()
+    assert (np.diff(evened, axis=1) >= 0).all()
+    assert table.min() <= evened.min()
+    assert evened.max() <= table.max()

@@ -1,0 +1,38 @@
+"""A BERT so small that it is exported in a second, with weights whose layers matter."""
+
+from __future__ import annotations
+
+import torch
+from transformers import BertConfig, BertModel
+
+from python_backends.export.sentence_encoder import SentenceEncoder
+
+HEADS, HIDDEN_SIZE, NEURONS, LAYERS = 4, 32, 64, 2
+
+
+def tiny_encoder(*, seed: int = 0) -> SentenceEncoder:
+    """Random, in eval mode; every parameter differs from its default, biases and normalisations included."""
+    torch.manual_seed(seed)
+    config = BertConfig(
+        # The exporter traces with token 2000.
+        vocab_size=2001,
+        hidden_size=HIDDEN_SIZE,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=NEURONS,
+        max_position_embeddings=32,
+        attn_implementation="eager",
+    )
+    encoder = SentenceEncoder(BertModel(config, add_pooling_layer=False))
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            parameter.add_(torch.randn_like(parameter) * (0.15 if parameter.dim() > 1 else 0.3))
+            assert parameter.abs().max() > 0, name
+    return encoder.eval()
+
+
+def token_lists(count: int, *, seed: int = 1) -> list[list[int]]:
+    """Random texts of 3 to 20 tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, 21, (count,), generator=generator).tolist()
+    return [torch.randint(1, 50, (length,), generator=generator).tolist() for length in lengths]
