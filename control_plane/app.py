@@ -31,6 +31,7 @@ from control_plane.api.http_server import HttpServer
 from control_plane.api.metrics import MetricsPage
 from control_plane.api.v2_http import render_error
 from control_plane.data_plane import DataPlane, DataSockets, connect, http_limits
+from control_plane.domain.cpus import format_cpus, is_range
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import StartupError
 from control_plane.domain.request_counts import RequestCounts
@@ -206,9 +207,12 @@ def _refuse_exposure(settings: Settings) -> None:
 def _require_cpus(settings: Settings) -> None:
     process, triton = settings.process, settings.triton
     require_cpus(process.gateway_cpus, setting="--gateway-cpus", at_least=process.workers)
-    require_cpus(triton.triton_cpus, setting="--triton-cpus")
-    if triton.triton_cpus and triton.triton_url:
-        raise StartupError("--triton-cpus is for the embedded Triton; the one at --triton-url is pinned by whoever starts it")
+    for setting, cpus in (("--triton-cpus", triton.triton_cpus), ("--model-cpus", triton.model_cpus)):
+        require_cpus(cpus, setting=setting)
+        if cpus and triton.triton_url:
+            raise StartupError(f"{setting} is for the embedded Triton; the one at --triton-url is pinned by whoever starts it")
+    if not is_range(triton.model_cpus):
+        raise StartupError(f"--model-cpus {format_cpus(triton.model_cpus)}: Triton takes a range only, such as 3-7")
 
 
 def _managed_repository(settings: Settings) -> ManagedRepository | None:

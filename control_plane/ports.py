@@ -6,6 +6,7 @@ Adapters translate their client's exceptions into `domain.errors`; an answer of 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from control_plane.codec.worker_message import FromWorker, ToWorker
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.inference import Door, Outcome
 from control_plane.domain.model import ModelOverride, ModelVersion
+from control_plane.domain.tuning import Candidate, Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,20 @@ class WorkerLauncher(Protocol):
 
     async def start(self, number: int) -> WorkerProcess:
         """Start the one of that number, from 0; it listens when it is told to. Raises StartupError."""
+
+
+class TuningServers(Protocol):
+    """Serves one model in each of the ways that a tuner tries."""
+
+    def serve(self, candidate: Candidate) -> AbstractAsyncContextManager[str]:
+        """`HOST:PORT` of a server of its own, ready, until the block ends. Raises ControlPlaneError: it cannot be served that way."""
+
+
+class LoadGenerator(Protocol):
+    """Sends a model the requests of a mix."""
+
+    async def measure(self, address: str, *, concurrency: int, duration_s: float) -> Level:
+        """Keep so many requests in flight for about so long. Cancelling ends it. Raises UpstreamFailed, StartupError."""
 
 
 class RequestRecorder(Protocol):

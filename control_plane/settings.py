@@ -33,15 +33,15 @@ def _parse_cpus(value: object) -> object:
 
 
 def _parse_parameters(value: object) -> object:
-    """`MODEL.KEY=VALUE` by model and key; a model's name may have dots, a key may not."""
+    """`MODEL:KEY=VALUE` by model and key, both of which may have dots."""
     if not isinstance(value, str | list):
         return value
     parameters: dict[str, dict[str, str]] = {}
     for entry in value.split(",") if isinstance(value, str) else value:
         name, equals, setting = str(entry).strip().partition("=")
-        model, dot, key = name.rpartition(".")
-        if not (model and dot and key and equals):
-            raise ValueError(f"{entry!r} is no MODEL.KEY=VALUE, such as text_encoder.variant=fp32")
+        model, colon, key = name.partition(":")
+        if not (model and colon and key and equals):
+            raise ValueError(f"{entry!r} is no MODEL:KEY=VALUE, such as text_encoder:variant=fp32")
         parameters.setdefault(model, {})[key] = setting
     return parameters
 
@@ -154,7 +154,7 @@ class TritonSettings(_Group):
     Not given: `text_embedding` from the project's own repositories, nothing from others' or into an attached Triton."""
 
     model_parameter: ModelParameters = {}
-    """`MODEL.KEY=VALUE`, over the `parameters` in a model's configuration: `text_encoder.variant=fp32` serves that variant.
+    """`MODEL:KEY=VALUE`, over the `parameters` in a model's configuration: `text_encoder:variant=fp32` serves that variant.
     For the embedded Triton; a value with a comma needs the option, which is repeatable."""
 
     triton_url: str = ""
@@ -171,6 +171,9 @@ class TritonSettings(_Group):
 
     triton_cpus: CpuList = ()
     """CPUs that the embedded Triton and its stubs run on, such as `2-7`; not given: all. Fewer than its models' threads makes it slow."""
+
+    model_cpus: CpuList = ()
+    """CPUs that the instances of models run on (Triton's host policy `cpu`), a range such as `1-7`; not given: those of Triton."""
 
     cache_dir: Path = PROJECT_ROOT / ".cache"
     """Holds the downloaded wheels and the unpacked Triton."""

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from control_plane.adapters.embedded_triton.installation import ensure_installed
+from control_plane.adapters.perf_analyzer import Load, Measured, PerfAnalyzer
 from perf.interleaved import interleave, median_of
-from perf.perf_analyzer import Load, Measured, PerfAnalyzer
 from perf.serving import DOORS, PROJECT, serving
 
 _CONCURRENCIES = (1, 8)

@@ -33,25 +33,26 @@ def config_file(model_dir: Path, config_name: str) -> Path:
 
 def is_ensemble(model_dir: Path, config_name: str) -> bool:
     """Whether the model is an ensemble. Raises ModelLoadFailed: its configuration cannot be read."""
-    config = _read(config_file(model_dir, config_name))
+    config = read_config(config_file(model_dir, config_name))
     return bool(config.platform == "ensemble" or config.HasField("ensemble_scheduling"))
 
 
 def composing_models(model_dir: Path, config_name: str) -> list[str]:
     """The models an ensemble's steps name, each once; none for other models. Raises as `is_ensemble`."""
-    config = _read(config_file(model_dir, config_name))
+    config = read_config(config_file(model_dir, config_name))
     return list(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
 
 
 def with_parameters(model_dir: Path, config_name: str, parameters: Mapping[str, str]) -> str:
     """The configuration's text with these `parameters` set over its own. Raises as `is_ensemble`."""
-    config = _read(config_file(model_dir, config_name))
+    config = read_config(config_file(model_dir, config_name))
     for key, value in parameters.items():
         config.parameters[key].string_value = value
     return text_format.MessageToString(config)
 
 
-def _read(path: Path) -> model_config_pb2.ModelConfig:
+def read_config(path: Path) -> model_config_pb2.ModelConfig:
+    """What the file says; an empty one where there is none. Raises ModelLoadFailed."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The command line: `tidegate serve | models | embed | doctor | config`."""
+"""The command line: `tidegate serve | models | embed | tune | doctor | config`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from control_plane.cli import config, doctor, embed, models, serve
+from control_plane.cli import config, doctor, embed, models, serve, tune
 from control_plane.domain.errors import ControlPlaneError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.command(name="serve")(serve.serve)
 app.add_typer(models.app, name="models")
 app.command(name="embed")(embed.embed)
+app.command(name="tune")(tune.tune)
 app.command(name="doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
 

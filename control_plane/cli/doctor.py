@@ -132,6 +132,7 @@ def _cpus(settings: Settings) -> Check:
     try:
         require_cpus(process.gateway_cpus, setting="--gateway-cpus", at_least=process.workers)
         require_cpus(triton.triton_cpus, setting="--triton-cpus")
+        require_cpus(triton.model_cpus, setting="--model-cpus")
     except StartupError as exc:
         return Check("CPUs", Verdict.MISSING, format_cpus(allowed_cpus()), str(exc))
     gateway, embedded = (format_cpus(cpus) or "all" for cpus in (process.gateway_cpus, triton.triton_cpus))

@@ -30,7 +30,7 @@ def serve(
     model_repository: Annotated[list[Path] | None, typer.Option(help="Folder of models; repeatable. \\[the project's two]")] = None,
     load: Annotated[list[str] | None, typer.Option(help="Model to load at start; repeatable, '*' for all. \\[text_embedding]")] = None,
     model_parameter: Annotated[
-        list[str] | None, typer.Option(help="MODEL.KEY=VALUE over a model's configuration, such as text_encoder.variant=fp32; repeatable.")
+        list[str] | None, typer.Option(help="MODEL:KEY=VALUE over a model's configuration, such as text_encoder:variant=fp32; repeatable.")
     ] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Folder for everything a run writes. \\[.state]")] = None,
     triton_url: Annotated[str | None, typer.Option(help="Attach to http://HOST:PORT\\[?grpc_port=N&metrics_port=N] instead.")] = None,
@@ -43,6 +43,7 @@ def serve(
     workers: Annotated[int | None, typer.Option(help="Processes that answer the data ports. \\[1]")] = None,
     gateway_cpus: Annotated[str | None, typer.Option(help="CPUs of the gateway's processes, such as 0 or 0-3.")] = None,
     triton_cpus: Annotated[str | None, typer.Option(help="CPUs of the embedded Triton, such as 2-7.")] = None,
+    model_cpus: Annotated[str | None, typer.Option(help="CPUs of its models' instances, a range such as 3-7.")] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json. \\[console]")] = None,
 ) -> None:
     """Start Triton, load the models, and serve; every option is also a TIDEGATE_... variable."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 _PART = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
@@ -17,6 +18,11 @@ def parse_cpus(text: str) -> tuple[int, ...]:
             raise ValueError(f"{part.strip()!r} is no CPU; write a list such as 0, 0,2 or 0-3")
         found |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
     return tuple(found)
+
+
+def is_range(cpus: Sequence[int]) -> bool:
+    """Whether each is one more than the one before."""
+    return all(after == before + 1 for before, after in pairwise(cpus))
 
 
 def cpus_of_worker(cpus: Sequence[int], worker: int, workers: int) -> tuple[int, ...]:

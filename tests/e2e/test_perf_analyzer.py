@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from control_plane.adapters.embedded_triton.installation import ensure_installed
-from perf.perf_analyzer import Load, PerfAnalyzer
+from control_plane.adapters.perf_analyzer import Load, PerfAnalyzer
 from tests.e2e.tidegate import PROJECT, Tidegate
 
 

@@ -201,11 +201,23 @@ def test_each_keeps_to_its_cpu_and_triton_to_its_own(start: Start, tmp_path: Pat
     assert running.stop() == 0
 
 
+def test_the_instances_of_models_keep_to_their_cpus_alone(start: Start, tmp_path: Path) -> None:
+    available = sorted(os.sched_getaffinity(0))
+    running = start(tmp_path, *FLAGS, "--load", "echo", "--model-cpus", str(available[1]))
+    beneath = {pid: command_line(pid) for pid in living(descendants(running.process.pid))}
+    stubs = [pid for pid, line in beneath.items() if b"triton_python_backend_stub" in line.partition(b"\0")[0]]
+    servers = [pid for pid, line in beneath.items() if b"bin/tritonserver" in line.partition(b"\0")[0]]
+    assert {tuple(os.sched_getaffinity(pid)) for pid in stubs} == {(available[1],)}
+    assert {tuple(sorted(os.sched_getaffinity(pid))) for pid in servers} == {tuple(available)}
+    assert running.stop() == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         pytest.param(["--gateway-cpus", "4095"], "--gateway-cpus: CPU 4095 cannot be used here", id="no such CPU"),
         pytest.param(["--triton-cpus", "x"], "--triton-cpus", id="no CPU at all"),
+        pytest.param(["--model-cpus", "4095"], "--model-cpus: CPU 4095 cannot be used here", id="no such CPU for models"),
         pytest.param(["--workers", "0"], "--workers", id="no workers"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from tests.fakes.recorder import FakeRecorder, Recorded
 from tests.fakes.repository import FakeRepository
+from tests.fakes.tuning import FakeLoad, FakeTuningServers
 from tests.fakes.upstream import FakeControl, FakeGrpc, FakeGrpcStream, FakeHttp, FakeHttpStream, FakeUpstream
 from tests.fakes.worker import FakeModels, FakeWorker, FakeWorkers
 
@@ -11,9 +12,11 @@ __all__ = [
     "FakeGrpcStream",
     "FakeHttp",
     "FakeHttpStream",
+    "FakeLoad",
     "FakeModels",
     "FakeRecorder",
     "FakeRepository",
+    "FakeTuningServers",
     "FakeUpstream",
     "FakeWorker",
     "FakeWorkers",

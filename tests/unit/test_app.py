@@ -36,4 +36,5 @@ def test_client_certificates_are_authentication_for_the_data_ports_only(tmp_path
 
 def test_a_triton_of_somebody_elses_is_not_ours_to_pin(tmp_path: Path) -> None:
     assert "--triton-cpus is for the embedded Triton" in refusal(tmp_path, triton_url="http://127.0.0.1:1", triton_cpus="0")
-    assert "--model-parameter is for the embedded Triton" in refusal(tmp_path, triton_url="http://127.0.0.1:1", model_parameter="a.k=v")
+    assert "--model-cpus is for the embedded Triton" in refusal(tmp_path, triton_url="http://127.0.0.1:1", model_cpus="0")
+    assert "--model-parameter is for the embedded Triton" in refusal(tmp_path, triton_url="http://127.0.0.1:1", model_parameter="a:k=v")

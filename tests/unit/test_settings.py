@@ -61,7 +61,8 @@ def test_an_empty_variable_counts_as_not_given(monkeypatch: pytest.MonkeyPatch) 
         ("TIDEGATE_HTTP_SOCKET", "/x/http.sock", "http_socket", Path("/x/http.sock")),
         ("TIDEGATE_GATEWAY_CPUS", "0,2-3", "gateway_cpus", (0, 2, 3)),
         ("TIDEGATE_TRITON_CPUS", "", "triton_cpus", ()),
-        ("TIDEGATE_MODEL_PARAMETER", "a.b.k=v, a.b.l=x=y,c.k=", "model_parameter", {"a.b": {"k": "v", "l": "x=y"}, "c": {"k": ""}}),
+        ("TIDEGATE_MODEL_CPUS", "1-2", "model_cpus", (1, 2)),
+        ("TIDEGATE_MODEL_PARAMETER", "a.b:k=v, a.b:l.m=x=y,c:k=", "model_parameter", {"a.b": {"k": "v", "l.m": "x=y"}, "c": {"k": ""}}),
     ],
 )
 def test_variables_are_read_as(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, name: str, expected: object) -> None:
@@ -103,7 +104,7 @@ def test_all_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ("gateway_cpus", "one"),
         ("triton_cpus", "3-1"),
         ("model_parameter", "variant=fp32"),
-        ("model_parameter", "text_encoder.variant"),
+        ("model_parameter", "text_encoder:variant"),
     ],
 )
 def test_a_bad_value_is_refused_by_what_gave_it(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:

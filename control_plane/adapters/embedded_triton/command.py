@@ -7,7 +7,7 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +91,13 @@ def choose_endpoints() -> TritonEndpoints:
 
 
 def triton_command(
-    installation: TritonInstallation, *, folders: TritonFolders, endpoints: TritonEndpoints, load_timeout_s: float, config_name: str
+    installation: TritonInstallation,
+    *,
+    folders: TritonFolders,
+    endpoints: TritonEndpoints,
+    load_timeout_s: float,
+    config_name: str,
+    model_cpus: Sequence[int] = (),
 ) -> list[str]:
     """Program and flags; an empty `config_name` is the plain config.pbtxt. No response cache: its key ignores shapes."""
     return [
@@ -114,7 +120,14 @@ def triton_command(
         # A stub's initialize() is part of the load; Triton's 30 s would end long ones first.
         f"--backend-config=python,stub-timeout-seconds={max(1, round(load_timeout_s))}",
         *([f"--model-config-name={config_name}"] if config_name else []),
+        *(_host_policy(model_cpus) if model_cpus else []),
     ]
+
+
+def _host_policy(cpus: Sequence[int]) -> list[str]:
+    """For instances of kind CPU. Triton pins nothing, silently, unless the policy names a NUMA node as well: the first CPU's."""
+    node = next(iter(Path(f"/sys/devices/system/cpu/cpu{cpus[0]}").glob("node[0-9]*")), Path("node0")).name.removeprefix("node")
+    return [f"--host-policy=cpu,numa-node={node}", f"--host-policy=cpu,cpu-cores={cpus[0]}-{cpus[-1]}"]
 
 
 def triton_environment(inherited: Mapping[str, str], *, libraries: Path) -> dict[str, str]:

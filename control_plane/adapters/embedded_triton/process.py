@@ -120,6 +120,7 @@ class EmbeddedTritonLauncher:
             endpoints=endpoints,
             load_timeout_s=settings.load_timeout_s,
             config_name=config_name_in_force(settings.model_config_name),
+            model_cpus=settings.model_cpus,
         )
         return _Launch(command, environment, endpoints)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.domain.cpus import cpus_of_worker, format_cpus, parse_cpus
+from control_plane.domain.cpus import cpus_of_worker, format_cpus, is_range, parse_cpus
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,11 @@ def test_refuses_what_is_none(text: str) -> None:
 )
 def test_shares_of_workers(workers: int, shares: list[tuple[int, ...]]) -> None:
     assert [cpus_of_worker((4, 5, 6, 7), worker, workers) for worker in range(workers)] == shares
+
+
+@pytest.mark.parametrize(
+    ("cpus", "expected"),
+    [((), True), ((3,), True), ((3, 4, 5), True), ((0, 2), False), ((5, 4), False), ((1, 1), False)],
+)
+def test_a_range_has_no_gaps(cpus: tuple[int, ...], expected: bool) -> None:
+    assert is_range(cpus) is expected

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import sys
@@ -54,6 +55,15 @@ def test_flags(folders: TritonFolders) -> None:
         "shm-region-prefix-name": shm_prefix(folders.root),
         "stub-timeout-seconds": "300",
     }
+
+
+def test_model_cpus_are_a_host_policy_with_a_numa_node_and_a_range(folders: TritonFolders) -> None:
+    command = triton_command(INSTALLATION, folders=folders, endpoints=ENDPOINTS, load_timeout_s=1, config_name="", model_cpus=(0, 1, 2))
+    node, cores = (each for each in command if each.startswith("--host-policy="))
+    assert re.fullmatch(r"--host-policy=cpu,numa-node=\d+", node)
+    assert cores == "--host-policy=cpu,cpu-cores=0-2"
+    alone = triton_command(INSTALLATION, folders=folders, endpoints=ENDPOINTS, load_timeout_s=1, config_name="", model_cpus=(4095,))
+    assert alone[-2:] == ["--host-policy=cpu,numa-node=0", "--host-policy=cpu,cpu-cores=4095-4095"]
 
 
 def test_a_config_name_is_passed_on(folders: TritonFolders) -> None:

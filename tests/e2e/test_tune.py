@@ -1,0 +1,86 @@
+"""`tidegate tune` on the real Triton with the real perf_analyzer, in as little time as it can do with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import MODELS
+from tests.e2e.tidegate import PROJECT, command, descendants, living, wait_for
+
+pytestmark = pytest.mark.timeout(120)
+
+MIX = {"data": [{"INPUT0": {"content": [float(value) for value in range(size)], "shape": [size]}} for size in (4, 16)]}
+
+
+class Tune:
+    """A run of its own, whose temporary files lie in a folder of the test's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.out, self.temporary = folder / "out", folder / "tmp"
+        self.temporary.mkdir()
+        (folder / "mix.json").write_text(json.dumps(MIX))
+        flags = ["--model-repository", str(MODELS), "--mix", str(folder / "mix.json"), "--out", str(self.out), "--concurrency", "4"]
+        self.process = subprocess.Popen(
+            command("tune", "echo", "--p99-ms", "500", "--budget-s", "45", *flags),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=PROJECT,
+            env={**os.environ, "COLUMNS": "160", "TMPDIR": str(self.temporary)},
+        )
+
+    def below(self, name: str) -> set[int]:
+        """Processes beneath it whose command line has `name`."""
+        return {pid for pid in living(descendants(self.process.pid)) if name.encode() in _command_line(pid)}
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture
+def tune(tmp_path: Path) -> Iterator[Tune]:
+    running = Tune(tmp_path)
+    yield running
+    if running.process.poll() is None:
+        running.process.kill()
+        running.process.wait()
+
+
+def test_a_run_writes_what_it_recommends_and_why_and_leaves_nothing(tune: Tune) -> None:
+    wait_for(lambda: tune.below("bin/tritonserver"), timeout_s=20, what="the first server")
+    below = descendants(tune.process.pid)
+    said, _ = tune.process.communicate(timeout=90)
+    assert tune.process.returncode == 0, said
+    assert sorted(path.name for path in tune.out.iterdir()) == ["config.pbtxt", "plot.png", "table.json", "table.txt"]
+    table = json.loads((tune.out / "table.json").read_text())
+    assert {row["candidate"] for row in table["medians"]} > {"default"}, "others were measured too"
+    assert all(row["throughput"] > 0 and 0 < row["p50_ms"] <= row["p99_ms"] for row in table["medians"])
+    assert "# tidegate tune: " in (tune.out / "config.pbtxt").read_text()
+    assert table["recommended"]["reason"] in said.replace("\n", " ")
+    assert not living(below)
+    assert list(tune.temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_ended_in_a_measurement_it_leaves_nothing(tune: Tune, number: signal.Signals) -> None:
+    wait_for(lambda: tune.below("perf_analyzer"), timeout_s=30, what="a measurement")
+    below = living(descendants(tune.process.pid))
+    assert len(below) >= 3, "Triton with its guardian, and perf_analyzer"
+    tune.process.send_signal(number)
+    said, _ = tune.process.communicate(timeout=15)
+    assert tune.process.returncode != 0
+    assert "Traceback" not in said
+    wait_for(lambda: not living(below), timeout_s=5, what="the end of all it started")
+    assert list(tune.temporary.iterdir()) == []
+    assert not tune.out.exists()
