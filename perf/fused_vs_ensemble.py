@@ -29,7 +29,7 @@ from tritonclient.utils import InferenceServerException
 
 from perf.serving import PROJECT, serving
 
-SENTENCES = Path(__file__).resolve().parents[1] / "model_repository" / "text_encoder" / "sentences.txt"
+SENTENCES = Path(__file__).resolve().parents[1] / "model_repository" / "text_encoder" / "texts" / "sentences.txt"
 
 # "short" is one query of 11 tokens over and over: the hop itself. "mixed" is 3 to 256 tokens in random order: what batching makes of it.
 SHORT = ["How do I reset the password of my bank?"]

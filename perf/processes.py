@@ -58,14 +58,16 @@ def exit_on_sigterm() -> None:
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str], port: int, *, environment: Mapping[str, str] | None = None) -> Iterator[int]:
+def running(
+    command: Sequence[str], port: int, *, environment: Mapping[str, str] | None = None, start_timeout_s: float = _START_TIMEOUT_S
+) -> Iterator[int]:
     """The pid of `command`, once something accepts at `port`; ended afterwards. Raises RuntimeError with its words if it never does."""
     with tempfile.TemporaryFile() as words:
         process = subprocess.Popen(
             command, stdout=words, stderr=words, cwd=PROJECT, start_new_session=True, env={**os.environ, **(environment or {})}
         )
         try:
-            if not _accepts(process, port):
+            if not _accepts(process, port, start_timeout_s):
                 words.seek(0)
                 raise RuntimeError(f"{' '.join(command)} did not start:\n{words.read().decode(errors='replace')[-2000:]}")
             yield process.pid
@@ -111,8 +113,8 @@ def _stat(pid: int, index: int) -> int:
         return 0
 
 
-def _accepts(process: subprocess.Popen[bytes], port: int) -> bool:
-    deadline = time.monotonic() + _START_TIMEOUT_S
+def _accepts(process: subprocess.Popen[bytes], port: int, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
     while process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
             return True

@@ -17,6 +17,7 @@ from perf.processes import PROJECT, end
 
 DOORS = ("http", "grpc")
 _START_TIMEOUT_S = 60.0
+_SERVICES = {"http": "HTTPService", "grpc": "GRPCInferenceService", "metrics": "Metrics Service"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,24 @@ class Tidegate:
 @contextlib.contextmanager
 def serving(repositories: Sequence[Path], models: Sequence[str]) -> Iterator[dict[tuple[str, str], str]]:
     """A tidegate of its own with these models; its doors' addresses and Triton's own, by (`gateway` or `direct`, door)."""
+    with serving_models(repositories, models) as started:
+        direct = triton_addresses(started)
+        yield {("gateway", door): started.addresses[door] for door in DOORS} | {("direct", door): direct[door] for door in DOORS}
+
+
+@contextlib.contextmanager
+def serving_models(repositories: Sequence[Path], models: Sequence[str]) -> Iterator[Tidegate]:
+    """A tidegate of its own with these models; of two models of one name the first repository's counts."""
     flags = [part for repository in repositories for part in ("--model-repository", str(repository))]
     flags += [part for model in models for part in ("--load", model)]
     with tidegate(flags) as started:
-        log = (started.state / "triton" / "triton.log").read_text()
-        services = {"http": "HTTPService", "grpc": "GRPCInferenceService"}
-        direct = {("direct", door): re.findall(rf"Started {services[door]} at (\S+?)\"?$", log, re.MULTILINE)[-1] for door in DOORS}
-        yield {("gateway", door): started.addresses[door] for door in DOORS} | direct
+        yield started
+
+
+def triton_addresses(started: Tidegate) -> dict[str, str]:
+    """`HOST:PORT` of its Triton, by door and for `metrics`, out of Triton's log."""
+    log = (started.state / "triton" / "triton.log").read_text()
+    return {name: re.findall(rf"Started {service} at (\S+?)\"?$", log, re.MULTILINE)[-1] for name, service in _SERVICES.items()}
 
 
 @contextlib.contextmanager

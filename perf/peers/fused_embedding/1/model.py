@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from python_backends.runtime.errors import BackendError
-from python_backends.runtime.execution import Answer, GroupRunner, InferenceRequest
+from python_backends.runtime.execution import Answer, GroupRunner, InferenceRequest, Tensors
+from python_backends.runtime.machine import this_machine
 from python_backends.runtime.model_config import parse_model_config
-from python_backends.runtime.session import find_model_file, open_session, run_function
+from python_backends.runtime.runtimes import open_runtime
 from python_backends.runtime.triton import serve
-from python_backends.text_encoder.padding import pad_and_concatenate, similar_lengths
+from python_backends.runtime.variant import AUTO, choose_variant
+from python_backends.text_encoder.padding import pad_and_concatenate
 from python_backends.text_tokenizer.tokenizer import load_tokenizer
 
 MODELS = Path(__file__).resolve().parents[4] / "model_repository"
@@ -26,10 +28,12 @@ class TritonPythonModel:
         """Load what the two models of the ensemble load."""
         # Triton fills in "model.py" here, which is neither's file.
         config = replace(parse_model_config(json.loads(args["model_config"])), default_model_filename="")
-        session = open_session(find_model_file(MODELS / "text_encoder" / "1", ""), config, kind="CPU", device_id=0)
+        variant = choose_variant(
+            MODELS / "text_encoder" / "1", config.parameters.get("variant", AUTO), kind="CPU", machine_kind=this_machine("cpu").kind
+        )
         self._tokenizer = load_tokenizer(MODELS / "text_tokenizer" / "1", config)
         self._runner = GroupRunner(
-            run=run_function(session, config),
+            run=open_runtime(variant, config, kind="CPU", device_id=0).run,
             plan=similar_lengths,
             assemble=pad_and_concatenate,
             output_names=["EMBEDDING"],
@@ -49,3 +53,11 @@ class TritonPythonModel:
         ]
         embedded = iter(self._runner.execute(encodable))
         return [tokens if isinstance(tokens, BackendError) else next(embedded) for tokens in tokenized]
+
+
+def similar_lengths(requests: Sequence[Tensors]) -> list[list[int]]:
+    """Indices in groups of lengths within one power of two, short ones first: what can be done without a table of costs."""
+    groups: dict[int, list[int]] = {}
+    for index, inputs in enumerate(requests):
+        groups.setdefault((inputs["INPUT_IDS"].shape[1] - 1).bit_length(), []).append(index)
+    return [groups[key] for key in sorted(groups)]

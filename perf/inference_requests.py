@@ -1,0 +1,102 @@
+"""One text or one sequence of tokens as the bytes of a request, in every form that a scenario compares, and the vector in its answer."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2
+
+Vector = NDArray[np.float32]
+
+_BINARY_OUTPUT = '"parameters":{"binary_data_output":true}'
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a server is asked for a text's embedding."""
+
+    door: str
+    encode: Callable[[str], bytes]
+    vector: Callable[[bytes], Vector]
+
+
+def http_post(path: str, body: bytes, headers: str = "Content-Type: application/json\r\n") -> bytes:
+    """A whole request."""
+    return f"POST {path} HTTP/1.1\r\nHost: perf\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def binary_post(model: str, head: str, data: bytes) -> bytes:
+    """A v2 inference with JSON `head` and binary tensors."""
+    headers = f"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: {len(head)}\r\n"
+    return http_post(f"/v2/models/{model}/infer", head.encode() + data, headers)
+
+
+def tokens_post(model: str, token_ids: Sequence[int]) -> bytes:
+    """A v2 inference of INPUT_IDS and ATTENTION_MASK, [1, length] each."""
+    size, shape = 8 * len(token_ids), [1, len(token_ids)]
+    inputs = ",".join(
+        f'{{"name":"{name}","datatype":"INT64","shape":{shape},"parameters":{{"binary_data_size":{size}}}}}'
+        for name in ("INPUT_IDS", "ATTENTION_MASK")
+    )
+    data = np.array([token_ids, [1] * len(token_ids)], dtype=np.int64).tobytes()
+    return binary_post(model, f'{{"inputs":[{inputs}],{_BINARY_OUTPUT}}}', data)
+
+
+def last_vector(body: bytes) -> Vector:
+    """Of an answer with one binary [1, 384] FP32 tensor at its end."""
+    return np.frombuffer(body[-4 * 384 :], dtype=np.float32)
+
+
+def triton_binary(model: str) -> Form:
+    def encode(text: str) -> bytes:
+        element = _element(text)
+        tensor = f'{{"name":"TEXT","datatype":"BYTES","shape":[1,1],"parameters":{{"binary_data_size":{len(element)}}}}}'
+        return binary_post(model, f'{{"inputs":[{tensor}],{_BINARY_OUTPUT}}}', element)
+
+    return Form("http", encode, last_vector)
+
+
+def triton_json(model: str) -> Form:
+    def encode(text: str) -> bytes:
+        inputs = [{"name": "TEXT", "datatype": "BYTES", "shape": [1, 1], "data": [text]}]
+        return http_post(f"/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode())
+
+    return Form("http", encode, lambda body: _vector(json.loads(body)["outputs"][0]["data"]))
+
+
+def triton_grpc(model: str) -> Form:
+    def encode(text: str) -> bytes:
+        message = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[_element(text)])
+        message.inputs.add(name="TEXT", datatype="BYTES", shape=[1, 1])
+        data: bytes = message.SerializeToString()
+        return b"\0" + struct.pack(">I", len(data)) + data
+
+    def vector(body: bytes) -> Vector:
+        return _vector(np.frombuffer(service_pb2.ModelInferResponse.FromString(body).raw_output_contents[0], dtype=np.float32))
+
+    return Form("grpc", encode, vector)
+
+
+def naive_json() -> Form:
+    """`POST /embed` of `peers/naive`."""
+
+    def encode(text: str) -> bytes:
+        return http_post("/embed", json.dumps({"texts": [text]}).encode())
+
+    return Form("http", encode, lambda body: _vector(json.loads(body)["embeddings"][0]))
+
+
+def _element(text: str) -> bytes:
+    """One of a BYTES tensor: its length, then itself."""
+    data = text.encode()
+    return struct.pack("<I", len(data)) + data
+
+
+def _vector(values: Any) -> Vector:
+    return np.asarray(values, dtype=np.float32)

@@ -1,0 +1,58 @@
+"""What Triton and our backends counted, read before and after a load: its statistics of models, and `tidegate_*` metrics of ours."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+METRICS_PERIOD_S = 0.7
+"""Backends hand their counts over to Triton every half a second: who wants all of them waits that long."""
+
+_TIMEOUT_S = 10.0
+_DURATIONS = ("success", "queue", "compute_input", "compute_infer", "compute_output")
+_SAMPLE = re.compile(r"^(tidegate_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of one model: requests, and the milliseconds of all of them together by what they were for."""
+
+    requests: int
+    ms: Mapping[str, float]
+
+    def __sub__(self, earlier: Statistics) -> Statistics:
+        return Statistics(self.requests - earlier.requests, {name: value - earlier.ms[name] for name, value in self.ms.items()})
+
+    def mean_ms(self, name: str) -> float:
+        """Of a request."""
+        return self.ms[name] / max(self.requests, 1)
+
+
+def statistics(address: str, model: str) -> Statistics:
+    """As Triton at this HTTP address counts now."""
+    counted = json.loads(_get(f"http://{address}/v2/models/{model}/stats"))["model_stats"][0]["inference_stats"]
+    return Statistics(int(counted["success"]["count"]), {name: int(counted[name]["ns"]) / 1e6 for name in _DURATIONS})
+
+
+def metrics(address: str, model: str) -> dict[str, float]:
+    """Our backends' metrics of one model by name, as the page at this address has them now, summed over other labels."""
+    return read_metrics(_get(f"http://{address}/metrics").decode(), model)
+
+
+def read_metrics(page: str, model: str) -> dict[str, float]:
+    """Of a page in Prometheus' text format."""
+    values: dict[str, float] = defaultdict(float)
+    for name, labels, value in _SAMPLE.findall(page):
+        if f'model="{model}"' in labels:
+            values[name] += float(value)
+    return dict(values)
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+        data: bytes = answer.read()
+    return data

@@ -1,0 +1,57 @@
+"""Copies of the shipped text models that differ in their settings only, for a scenario that serves one variant or compares several."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from perf.processes import PROJECT
+
+MODELS = PROJECT / "model_repository"
+ENCODER = MODELS / "text_encoder"
+TOKENIZER = MODELS / "text_tokenizer"
+ENSEMBLE = PROJECT / "ensembles" / "text_embedding"
+
+
+def variant_folder(encoder: Path, variant: str) -> Path:
+    """Where a variant's files lie. Raises SystemExit when it is not built."""
+    folder = encoder / "1" / variant
+    if not (folder / "manifest.json").exists():
+        raise SystemExit(f"the variant {variant} of {encoder} is not built: run `make models`")
+    return folder
+
+
+def variant_file(encoder: Path, variant: str) -> Path:
+    folder = variant_folder(encoder, variant)
+    return folder / str(json.loads((folder / "manifest.json").read_text())["file"])
+
+
+def place_ensemble(repository: Path, variant: str, *, encoder: Path = ENCODER) -> None:
+    """`text_embedding` and what it needs, its encoder with this variant."""
+    for model in (ENSEMBLE, TOKENIZER):
+        (repository / model.name).symlink_to(model)
+    place_encoder(repository, ENCODER.name, variant, encoder=encoder)
+
+
+def place_encoder(repository: Path, name: str, variant: str, *, encoder: Path = ENCODER) -> None:
+    """`encoder` under another name, with its files linked and `variant` set."""
+    variant_folder(encoder, variant)
+    place(repository, name, with_parameter((ENCODER / "config.pbtxt").read_text(), "variant", variant), {"1": encoder / "1"})
+
+
+def place(repository: Path, name: str, config: str, links: dict[str, Path]) -> None:
+    """A model of this configuration; `links` are its files and folders by path."""
+    (repository / name).mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(config)
+    for path, target in links.items():
+        (repository / name / path).parent.mkdir(exist_ok=True)
+        (repository / name / path).symlink_to(target.resolve())
+
+
+def with_parameter(config: str, key: str, value: str) -> str:
+    """The configuration with one parameter set, whatever it was."""
+    entry = rf'(parameters[^{{]*\{{\s*key:\s*"{re.escape(key)}"\s*value\s*:?\s*\{{\s*string_value:\s*")[^"]*'
+    if re.search(entry, config):
+        return re.sub(entry, rf"\g<1>{value}", config)
+    return f'{config}\nparameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
