@@ -103,6 +103,8 @@ class Lanes(Generic[Request]):
                     self._wake()
                     return batch
                 if self._closing and not len(self._waiting):
+                    # Those that found no batch for them while some waited still sleep.
+                    self._changed.notify_all()
                     return None
                 self._changed.wait()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -193,6 +194,22 @@ def test_closing_answers_everything_first(start: Start) -> None:
 
     assert not closing.is_alive()
     assert [len(one.request.answers) for one in waiters] == [1, 1, 1]
+
+
+def test_closing_wakes_those_that_found_nothing_to_run(start: Start) -> None:
+    model = Model(gates={100: threading.Event()})
+    lanes = start(model)
+    lanes.submit([ask(100)])
+    model.has_begun()
+    lanes.submit([ask(100)])
+    closing = threading.Thread(target=lanes.close)
+    closing.start()
+    time.sleep(0.05)  # they have looked, found that only what is short may run now, and sleep again
+
+    model.gates[100].set()
+    closing.join(PATIENCE_S)
+
+    assert not closing.is_alive()
 
 
 def test_at_once_computes_in_the_callers_thread_and_sends_nothing(start: Start) -> None:
