@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-
-from rich.console import Console
-from rich.markdown import Markdown
+from dataclasses import dataclass
 
 from perf.gateway_report import commit, machine
 from perf.interleaved import median_of
 from perf.markdown import figure, table
+from perf.scenario_report import ScenarioReport
 
 LENGTH_AWARE = "length-aware"
 
@@ -74,42 +67,13 @@ TARGETS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    results: Mapping[Case, list[Run]]
-    texts: Sequence[str]
-    arguments: argparse.Namespace
+@dataclass(frozen=True)
+class Report(ScenarioReport):
+    name = "batching"
 
     def median(self, case: Case) -> Run | None:
         """None for what was not measured."""
         return median_of(self.results[case]) if case in self.results else None
-
-    def write(self) -> None:
-        rows = [
-            {**asdict(case), "median": asdict(median_of(runs)), "rounds": [asdict(run) for run in runs]}
-            for case, runs in self.results.items()
-        ]
-        document = {
-            "scenario": "batching",
-            "command": self.command(),
-            "commit": commit(),
-            "machine": machine(),
-            "texts": self.texts,
-            "cases": rows,
-        }
-        self.path("json").write_text(json.dumps(document, indent=1) + "\n")
-        self.path("md").write_text(self.markdown())
-
-    def path(self, suffix: str) -> Path:
-        folder: Path = self.arguments.output
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"batching.{suffix}"
-
-    def command(self) -> str:
-        return " ".join(["python -m perf.batching", *sys.argv[1:]])
-
-    def print(self) -> None:
-        Console(width=140).print(Markdown(self.markdown()))
 
     def markdown(self) -> str:
         """The summary."""

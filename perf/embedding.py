@@ -58,7 +58,7 @@ def main() -> None:
         results = interleave(scenario.ways(peers), arguments.rounds, warm_ups=0)
         stages = embedding_stages.measure(peers, scenario.asks, arguments)
     print(end="\033[K", file=sys.stderr, flush=True)
-    report = embedding_report.Report(results, stages, agreement, texts.describe(), arguments)
+    report = embedding_report.Report(results, texts.describe(), arguments, stages, agreement)
     report.write()
     embedding_plot.draw(report)
     report.print()

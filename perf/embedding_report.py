@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from statistics import median
-
-from rich.console import Console
-from rich.markdown import Markdown
+from typing import Any
 
 from perf.embedding_stages import MIX as STAGES_MIX
 from perf.embedding_stages import Stages
 from perf.gateway_report import commit, machine
 from perf.interleaved import median_of
 from perf.markdown import figure, table
+from perf.scenario_report import ScenarioReport
 
 BARE = "onnxruntime"
 _MEASURED = "tidegate-http"
@@ -89,41 +84,20 @@ TARGETS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    results: Mapping[Case, list[Run]]
+@dataclass(frozen=True)
+class Report(ScenarioReport):
+    name = "embedding"
+
     stages: Mapping[int, Stages]
     agreement: Mapping[str, Mapping[str, float]]
-    texts: Sequence[str]
-    arguments: argparse.Namespace
 
     def median(self, case: Case) -> Run | None:
         """None for what was not measured."""
         return median_of(self.results[case]) if case in self.results else None
 
-    def write(self) -> None:
-        rows = [
-            {**asdict(case), "median": asdict(median_of(runs)), "rounds": [asdict(run) for run in runs]}
-            for case, runs in self.results.items()
-        ]
-        document = {
-            "scenario": "embedding", "command": self.command(), "commit": commit(), "machine": machine(), "texts": self.texts,
-            "agreement_with_pytorch": self.agreement, "stages_ms": {callers: asdict(each) for callers, each in self.stages.items()},
-            "cases": rows,
-        }  # fmt: skip
-        self.path("json").write_text(json.dumps(document, indent=1) + "\n")
-        self.path("md").write_text(self.markdown())
-
-    def path(self, suffix: str) -> Path:
-        folder: Path = self.arguments.output
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"embedding.{suffix}"
-
-    def command(self) -> str:
-        return " ".join(["python -m perf.embedding", *sys.argv[1:]])
-
-    def print(self) -> None:
-        Console(width=140).print(Markdown(self.markdown()))
+    def figures(self) -> dict[str, Any]:
+        stages = {callers: asdict(each) for callers, each in self.stages.items()}
+        return {"agreement_with_pytorch": self.agreement, "stages_ms": stages}
 
     def markdown(self) -> str:
         """The summary."""

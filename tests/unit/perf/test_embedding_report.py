@@ -22,7 +22,7 @@ def run(requests_per_s: float, p50_ms: float) -> Run:
 
 def report(results: dict[Case, list[Run]], tmp_path: Path, measured: dict[int, Stages] | None = None) -> Report:
     arguments = argparse.Namespace(rounds=1, duration_s=1.0, variant="int8", output=tmp_path, callers=[1, 32])
-    return Report(results, measured or {}, {"flask": {"cosine_min": 1.0, "cosine_mean": 1.0}}, TEXTS, arguments)
+    return Report(results, TEXTS, arguments, measured or {}, {"flask": {"cosine_min": 1.0, "cosine_mean": 1.0}})
 
 
 RESULTS = {
