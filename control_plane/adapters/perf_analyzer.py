@@ -12,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,7 +106,8 @@ class PerfAnalyzer:
                 raise UpstreamFailed(f"perf_analyzer did not end within {_TIMEOUT_S:g} s on {load.model}") from exc
             finally:
                 if process.returncode is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # it has just ended by itself
+                        os.killpg(process.pid, signal.SIGKILL)
                     await process.wait()
             return read_report(report, said.decode(errors="replace"))
 

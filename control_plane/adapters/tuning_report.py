@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,21 @@ def apply_recommendation(report: Report) -> str:
     if verdict.recommended == DEFAULT:
         return f"{path} stays as it is"
     try:
-        shutil.copy2(path, path.with_name(path.name + ".bak"))
-        path.write_text(report.tuned.text_with_reason(verdict.recommended, verdict.reason), encoding="utf-8")
+        backup = _unused(path)
+        shutil.copy2(path, backup)
+        # A load may read it at any moment.
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_text(report.tuned.text_with_reason(verdict.recommended, verdict.reason), encoding="utf-8")
+        partial.replace(path)
     except OSError as exc:
         raise StartupError(f"--apply: {path} cannot be written: {exc}") from exc
-    return f"written to {path}; what it was is in {path.name}.bak"
+    return f"written to {path}; what it was is in {backup.name}"
+
+
+def _unused(path: Path) -> Path:
+    """Beside `path`, a name for its backup that replaces no earlier one."""
+    names = (f"{path.name}.bak{number or ''}" for number in count())
+    return next(backup for name in names if not (backup := path.with_name(name)).exists())
 
 
 def print_table(report: Report, console: Console) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from control_plane.adapters.embedded_triton.process import EmbeddedTriton, Embed
 from control_plane.adapters.managed_repository import ManagedRepository
 from control_plane.adapters.model_config import config_name_in_force
 from control_plane.adapters.triton import Triton
+from control_plane.adapters.tuning_config import PARAMETERS
 from control_plane.domain.cpus import parse_cpus
 from control_plane.domain.endpoints import authority
 from control_plane.domain.errors import StartupError
@@ -58,7 +59,7 @@ class EmbeddedTuningServers:
         models.mkdir()
         for source in self._settings.model_repository:
             for entry in source.resolve().iterdir():
-                if entry.is_dir() and entry != self._tuned.resolve() and not (models / entry.name).exists():
+                if entry.is_dir() and entry.name != self._tuned.name and not (models / entry.name).exists():
                     (models / entry.name).symlink_to(entry)
         tuned = models / self._tuned.name
         tuned.mkdir()
@@ -67,7 +68,14 @@ class EmbeddedTuningServers:
                 (tuned / entry.name).symlink_to(entry)
         (tuned / "config.pbtxt").write_text(self._config_of(candidate), encoding="utf-8")
         config_name = config_name_in_force(self._settings.model_config_name)
-        ManagedRepository([models], folder, config_name=config_name, parameters=self._settings.model_parameter).place(self._model)
+        names = {entry.name for entry in models.iterdir()}
+        parameters = {name: self._fixed(name, its) for name, its in self._settings.model_parameter.items() if name in names}
+        ManagedRepository([models], folder, config_name=config_name, parameters=parameters).place(self._model)
+
+    def _fixed(self, name: str, parameters: Mapping[str, str]) -> dict[str, str]:
+        """What candidates have no say in."""
+        swept = PARAMETERS.values() if name == self._tuned.name else ()
+        return {key: value for key, value in parameters.items() if key not in swept}
 
     async def _load(self, triton: EmbeddedTriton) -> None:
         upstream = Triton(triton.endpoints, max_connections=1)

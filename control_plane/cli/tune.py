@@ -100,10 +100,10 @@ def _find(settings: TritonSettings, model: str, tuned: str | None) -> _Subject:
 
 
 def _folder_of(settings: TritonSettings, model: str) -> Path:
-    found = [source / model for source in settings.model_repository if (source / model).is_dir()]
+    found = [source.resolve() / model for source in settings.model_repository if (source / model).is_dir()]
     if not found:
         raise ModelNotFound(f"no model {model!r} in {', '.join(map(str, settings.model_repository))}")
-    return found[0].resolve()
+    return found[0]
 
 
 def _levels(text: str) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Threads that run what waits: each time a lane is free the next batch is decided anew, so that a short text overtakes pages.
 
 Whoever brings requests (`submit`) does not wait for them: each is answered through its own `answer` when its batch is done. Every request
-that was taken on is answered once, whatever fails, and `close` returns after the last of them.
+that was taken on is answered once, whatever fails but the sending itself, and `close` returns after the last of them.
 """
 
 from __future__ import annotations

@@ -104,7 +104,12 @@ class Waiting(Generic[Request]):
         return batch
 
     def at_once(self, waiters: Sequence[Waiter[Request]], running_ms: Sequence[float]) -> Batch[Request] | None:
-        """`waiters`, which do not wait yet, as one batch, if nothing waits, they are planned as one, and nothing could overtake it."""
+        """`waiters`, which do not wait yet, as one batch, if nothing waits, they are planned as one, and nothing could overtake it.
+
+        Nor where it would leave two lanes without work: whoever computes at once hands nothing over meanwhile.
+        """
+        if self._lanes - len(running_ms) > 2:
+            return None
         limit_ms = min(self._limit_ms(running_ms), self._columns(1)[1] / OVERTAKING)
         if self._waiters or not waiters or self._columns(waiters[0].length)[waiters[0].rows] > limit_ms:
             return None

@@ -60,6 +60,9 @@ class _Failures:
         except KeyboardInterrupt:
             self._say(label, "interrupted, nothing is published")
             raise
+        except Exception as exc:
+            # A library's own: out of memory, or a graph that it cannot read. The other variants can do without this one.
+            self._say(label, f"{type(exc).__name__}: {exc}")
 
     def _say(self, label: str, message: str) -> None:
         self.happened = True

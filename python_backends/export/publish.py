@@ -52,6 +52,8 @@ def replacing(model_directory: Path, target: Path) -> Iterator[Path]:
             target.rename(replaced)
         staging.rename(target)
     finally:
+        if replaced.exists() and not target.exists():
+            replaced.rename(target)
         _remove(staging)
         _remove(replaced)
 

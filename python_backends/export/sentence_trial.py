@@ -28,18 +28,24 @@ ORDINARY_TOKEN = 2000
 class SentenceTrial:
     """Texts whose embeddings must not move (`sentences`, one a line), and pairs that people have compared (`similarity`)."""
 
-    def __init__(self, model: SentenceModel, *, name: str, sentences: Path, similarity: Path) -> None:
-        self._model, self._name = model, name
+    def __init__(
+        self, model: SentenceModel, *, name: str, sentences: Path, similarity: Path, parameters: Mapping[str, str] | None = None
+    ) -> None:
+        """`parameters` are those of the served configuration that have a say in how fast a run is."""
+        self._model, self._name, self._parameters = model, name, parameters or {}
         self._sentences, self._similarity = sentences, similarity
         self._references: dict[str, Array] = {}
 
     @cached_property
     def config(self) -> ModelConfig:
-        """The model's tensors; all else as where nothing is configured."""
+        """The model's tensors and `parameters`; all else as where nothing is configured."""
         tensor = {"data_type": "TYPE_INT64", "dims": [-1]}
         embedding = {"name": EMBEDDING, "data_type": "TYPE_FP32", "dims": [self._model.configuration["hidden_size"]]}
         inputs = [{"name": INPUT_IDS, **tensor}, {"name": ATTENTION_MASK, **tensor}]
-        return parse_model_config({"name": self._name, "max_batch_size": 64, "input": inputs, "output": [embedding]})
+        parameters = {key: {"string_value": value} for key, value in self._parameters.items()}
+        return parse_model_config(
+            {"name": self._name, "max_batch_size": 64, "input": inputs, "output": [embedding], "parameters": parameters}
+        )
 
     def inputs(self, batch: int, length: int) -> Tensors:
         """Sentences of one length, no padding."""

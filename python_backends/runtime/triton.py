@@ -49,8 +49,13 @@ def respond(answer: Answer) -> Any:
 
 
 def send(sender: Any, answer: Answer) -> None:
-    """Answer a request through its response sender; no other answer follows."""
-    sender.send(respond(answer), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    """Answer a request through its response sender; no other answer follows. One that cannot be made is told as an error."""
+    try:
+        response = respond(answer)
+    except Exception as exc:
+        # Shared memory that is full, for one: an error takes less of it.
+        response = respond(ExecutionError(f"the answer cannot be handed over: {exc}"))
+    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 def read(request: Any, prepare: Callable[[Tensors], Tensors]) -> InferenceRequest | BackendError:

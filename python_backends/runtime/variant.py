@@ -57,6 +57,7 @@ class Candidate:
     mean_ms: float | None
     cosine_p1: float | None
     relative_loss: float | None
+    file_is_there: bool = True
 
 
 def choose_variant(version_directory: Path, requested: str, *, kind: str, machine_kind: str, filename: str = "") -> Variant:
@@ -141,6 +142,8 @@ def _objection(one: Candidate, device: str, machine_kind: str, importable: Calla
         return f"measured on {one.machine_kind or 'an unknown machine'}, this is {machine_kind}"
     if not importable(one.variant.runtime):
         return f"{one.variant.runtime} is not installed"
+    if not one.file_is_there:
+        return f"{one.variant.file.name} is missing"
     if one.mean_ms is None:
         return "no latency table"
     return None if one.variant.name == REFERENCE else _loses_too_much(one)
@@ -191,4 +194,5 @@ def _candidate(directory: Path, document: Mapping[str, Any]) -> Candidate:
         mean_ms=fmean(ms for row in table["ms"] for ms in row) if table else None,
         cosine_p1=agreement.get("against_fp32", {}).get("cosine_p1"),
         relative_loss=agreement.get("similarity", {}).get("relative_loss"),
+        file_is_there=(directory / document["file"]).is_file(),
     )

@@ -18,10 +18,10 @@ def check_lengths(inputs: Tensors) -> Tensors:
     Raises:
         RequestError: They are not.
     """
-    shapes_seen = {array.shape for array in inputs.values()}
-    if len(shapes_seen) != 1 or len(shapes_seen.pop()) != 2:
+    shape, *others = {array.shape for array in inputs.values()}
+    if others or len(shape) != 2 or not shape[0]:
         shapes = {name: list(array.shape) for name, array in inputs.items()}
-        raise RequestError(f"the inputs must all have one shape [batch, length], not {shapes}")
+        raise RequestError(f"the inputs must all have one shape [batch, length] with a batch of at least 1, not {shapes}")
     return inputs
 
 

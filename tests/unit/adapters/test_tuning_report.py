@@ -106,6 +106,13 @@ def test_applying_keeps_what_was_there(tmp_path: Path) -> None:
     assert (tmp_path / "config.pbtxt").read_text().endswith("# Why.\ninstance_group { count: 2 }\n")
 
 
+def test_applying_again_keeps_both(tmp_path: Path) -> None:
+    applied(tmp_path, TWO)
+    assert "config.pbtxt.bak1" in applied(tmp_path, TWO)
+    assert (tmp_path / "config.pbtxt.bak").read_text() == (tmp_path / "config.pbtxt.bak1").read_text() == TEXT
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.pbtxt", "config.pbtxt.bak", "config.pbtxt.bak1"]
+
+
 def test_applying_the_default_changes_nothing(tmp_path: Path) -> None:
     assert "stays as it is" in applied(tmp_path, DEFAULT)
     assert [path.name for path in tmp_path.iterdir()] == ["config.pbtxt"]

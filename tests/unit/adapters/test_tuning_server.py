@@ -72,9 +72,17 @@ def test_an_ensemble_comes_with_its_other_models_as_they_are(lab: Lab) -> None:
 
 
 def test_parameters_of_the_settings_are_over_the_candidates(lab: Lab) -> None:
-    servers = lab.servers("encoder", config_of=lambda _: 'backend: "x"', model_parameter={"encoder": {"variant": "int8"}})
+    servers = lab.servers("encoder", config_of=lambda _: 'backend: "x"', model_parameter={"encoder": {"variant": "int8", "lanes": "7"}})
     servers._place(DEFAULT, lab.state)
     assert 'string_value: "int8"' in lab.placed()["encoder/config.pbtxt"]
+    assert "7" not in lab.placed()["encoder/config.pbtxt"], "but for those that candidates differ in"
+
+
+def test_a_folder_that_is_a_link_keeps_the_links_name(lab: Lab) -> None:
+    (lab.models / "encoder").rename(lab.state / "elsewhere")
+    (lab.models / "encoder").symlink_to(lab.state / "elsewhere")
+    lab.servers("encoder")._place(TWO, lab.state)
+    assert lab.placed() == {"encoder/1/model.onnx": "", "encoder/config.pbtxt": "# instances 2"}
 
 
 def test_a_model_that_nobody_has_is_told(lab: Lab) -> None:

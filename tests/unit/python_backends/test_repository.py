@@ -9,6 +9,7 @@ import pytest
 from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
+from python_backends.export.discovery import load_targets
 from python_backends.runtime.execution_providers import execution_providers
 from python_backends.runtime.model_config import ModelConfig, parse_model_config
 from python_backends.runtime.signature import Signature, TensorSignature, check_signature
@@ -76,6 +77,15 @@ def test_our_encoder_does_not_spin_on_a_cpu_that_it_shares() -> None:
 
 def test_nvidias_own_backend_serves_the_exact_variant() -> None:
     assert parsed(MODELS / "text_encoder" / "configs" / "nvidia.pbtxt").default_model_filename == "fp32/model.onnx"
+
+
+def test_latencies_are_measured_with_the_parameters_that_are_served() -> None:
+    (int8,) = (target.recipe.serving for target in load_targets(MODELS / "text_encoder") if target.variant == "int8")
+    assert int8 is not None
+    measured = int8.trial.config.parameters
+
+    assert measured
+    assert measured.items() <= parsed(MODELS / "text_encoder" / "config.pbtxt").parameters.items()
 
 
 def test_the_fused_graph_is_not_given_to_tensorrt() -> None:

@@ -65,6 +65,16 @@ def test_a_build_that_fails_leaves_what_was_there_and_nothing_else(version_direc
     assert names(version_directory.parent) == ["1"]
 
 
+def test_ended_between_the_renames_the_old_one_is_put_back(version_directory: Path) -> None:
+    old_version(version_directory)
+
+    with pytest.raises(FileNotFoundError), replacing(version_directory.parent, version_directory) as staging:
+        staging.rmdir()
+
+    assert names(version_directory) == ["old"]
+    assert names(version_directory.parent) == ["1"]
+
+
 def test_a_killed_build_leaves_nothing_that_the_next_one_uses(version_directory: Path) -> None:
     script = f"""
 import os, signal

@@ -19,7 +19,7 @@ def candidate(name: str = "int8", **changes: Any) -> Candidate:
     described = {"runtime": "onnxruntime", "device": "cpu", "machine": HERE, "ms": 4.0, "p1": 0.995, "loss": 0.002, **changes}
     directory = Path("/models/text_encoder/1", name)
     variant = Variant(name, directory, directory / "model.onnx", described["runtime"], described["device"], None)
-    return Candidate(variant, described["machine"], described["ms"], described["p1"], described["loss"])
+    return Candidate(variant, described["machine"], described["ms"], described["p1"], described["loss"], described.get("there", True))
 
 
 FP32 = candidate("fp32", ms=9.0, p1=None, loss=None)
@@ -46,6 +46,7 @@ def manifest(directory: Path, **changes: Any) -> Path:
         **changes,
     }
     (directory / "manifest.json").write_text(json.dumps(document))
+    (directory / document["file"]).touch()
     return directory
 
 
@@ -63,6 +64,7 @@ def test_the_fastest_that_can_be_trusted_is_chosen() -> None:
         pytest.param({"machine": ""}, "measured on an unknown machine", id="no-machine"),
         pytest.param({"runtime": "tensorrt"}, "tensorrt is not installed", id="runtime"),
         pytest.param({"ms": None}, "no latency table", id="no-table"),
+        pytest.param({"there": False}, "model.onnx is missing", id="no-file"),
         pytest.param({"p1": 0.9899}, "cosine p1 0.9899 < 0.99", id="cosine"),
         pytest.param({"p1": float("nan")}, "cosine p1 nan", id="nan-is-not-good-enough"),
         pytest.param({"loss": 0.0101}, "loses 1.01% of the rank correlation, more than 1%", id="similarity"),
