@@ -34,11 +34,17 @@ class Tune:
             text=True,
             cwd=PROJECT,
             env={**os.environ, "COLUMNS": "160", "TMPDIR": str(self.temporary)},
+            preexec_fn=_heed_interrupts,
         )
 
     def below(self, name: str) -> set[int]:
         """Processes beneath it whose command line has `name`."""
         return {pid for pid in living(descendants(self.process.pid)) if name.encode() in _command_line(pid)}
+
+
+def _heed_interrupts() -> None:
+    """A shell has what it starts in the background ignore them, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _command_line(pid: int) -> bytes:
@@ -54,7 +60,7 @@ def tune(tmp_path: Path) -> Iterator[Tune]:
     yield running
     if running.process.poll() is None:
         running.process.kill()
-        running.process.wait()
+        running.process.communicate()
 
 
 def test_a_run_writes_what_it_recommends_and_why_and_leaves_nothing(tune: Tune) -> None:
