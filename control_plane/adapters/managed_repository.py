@@ -19,8 +19,11 @@ from control_plane.domain.model import MODEL_NAME
 _log = logging.getLogger(__name__)
 
 _RECIPE = "build.py"
-_NOT_FOR_TRITON = ("*.py", "manifest.json", "README*", "samples*", "texts")
+_NOT_FOR_TRITON = ("*.py", "manifest.json", "README*", "samples*")
 """At a model's top level, besides what `placed_tree` leaves out everywhere."""
+
+_FOR_THE_RECIPE = "texts"
+"""What a recipe calibrates with and judges by; in a model without one the name is its owner's to use."""
 
 
 class ManagedRepository:
@@ -126,7 +129,8 @@ class ManagedRepository:
         return list(done.values())
 
     def _tree(self, model: Path) -> Tree:
-        tree = self._with_parameters(model, tree_of(model, hidden_at_top=_NOT_FOR_TRITON))
+        hidden = (*_NOT_FOR_TRITON, _FOR_THE_RECIPE) if (model / _RECIPE).exists() else _NOT_FOR_TRITON
+        tree = self._with_parameters(model, tree_of(model, hidden_at_top=hidden))
         if _has_version(model):
             return tree
         if is_ensemble(model, self._config_name):

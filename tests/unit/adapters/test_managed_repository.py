@@ -275,6 +275,12 @@ def test_place_all_refuses_what_names_refuses(lab: Lab) -> None:
         lab.repository.place_all()
 
 
+def test_texts_are_a_recipes_only_where_there_is_one(lab: Lab) -> None:
+    lab.add("somebodys", "1/model.onnx", "texts/a.txt")
+    lab.repository.place("somebodys")
+    assert "somebodys/texts/a.txt" in lab.placed()
+
+
 def test_parameters_give_triton_a_configuration_of_its_own_and_leave_the_source(lab: Lab) -> None:
     source = lab.add("echo", "1/model.onnx")
     other = lab.add("other", "1/model.onnx")
