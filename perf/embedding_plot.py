@@ -16,7 +16,7 @@ _COLOURS = {
     "fastapi-httpx-512": "#6d1a36", "fastapi": "#c1666b", "flask": "#e09f3e", "triton-http": "#b8b8b8", "triton-grpc": "#8a8a8a",
     "tidegate-json": "#9cc5e3", "tidegate-http": "#1f5fa8", "tidegate-grpc": "#5b8fd0", BARE: "#3a7d44",
 }  # fmt: skip
-_STAGE_COLOURS = ("#1f5fa8", "#9cc5e3", "#f3d9a4", "#e09f3e", "#c7c7c7", "#3a7d44", "#c1666b")
+_STAGE_COLOURS = ("#1f5fa8", "#9cc5e3", "#c7c7c7", "#3a7d44", "#c1666b")
 _DARK = ("#1f5fa8", "#3a7d44")
 
 

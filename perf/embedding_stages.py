@@ -19,7 +19,7 @@ from perf.interleaved import interleave, median_of
 from perf.triton_statistics import METRICS_PERIOD_S, Statistics, metrics, statistics
 
 MIX = "equal"
-_MODELS = (MODEL, "text_tokenizer", "text_encoder")
+_MODELS = (MODEL, "text_encoder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,12 @@ class Stages:
     """What the gateway adds to the latency straight at Triton."""
     client_and_http: float
     """Straight at Triton: its latency at the client less what Triton counts."""
-    tokenizer_queue: float
-    tokenizer: float
     encoder_wait: float
     """Queued, in Triton and in the backend."""
     encoder: float
     """While the batch that it is in is computed."""
     scheduling: float
-    """The rest of what Triton counts: the ensemble's steps, and the ways to and from the models' processes."""
+    """The rest of what Triton counts: tokenizing, the ensemble's step, and the way to and from the model's process."""
 
     @property
     def total(self) -> float:
@@ -70,7 +68,6 @@ def _mean_ms(peer: Peer, *, asks: Callable[[Peer, str], Iterator[Ask]], callers:
 @dataclass(frozen=True, slots=True)
 class Counted:
     ensemble: Statistics
-    tokenizer: Statistics
     encoder: Statistics
     batching: Mapping[str, float]
     """The encoder backend's own metrics."""
@@ -84,23 +81,19 @@ class Counted:
 
     def __sub__(self, earlier: Counted) -> Counted:
         batching = {name: value - earlier.batching.get(name, 0.0) for name, value in self.batching.items()}
-        return Counted(self.ensemble - earlier.ensemble, self.tokenizer - earlier.tokenizer, self.encoder - earlier.encoder, batching)
+        return Counted(self.ensemble - earlier.ensemble, self.encoder - earlier.encoder, batching)
 
 
 def stages(through_ms: float, straight_ms: float, counted: Counted) -> Stages:
     """Mean latencies through the gateway and straight at Triton, and what was counted during the latter, as parts of one request."""
-    ensemble_ms, tokenizer = counted.ensemble.mean_ms("success"), counted.tokenizer
+    ensemble_ms = counted.ensemble.mean_ms("success")
     encoder_wait_ms, encoder_ms = _encoder(counted)
-    # Not `success`, which Triton ends after the answer has gone on to the next step.
-    tokenizer_ms = tokenizer.mean_ms("compute_input") + tokenizer.mean_ms("compute_infer")
     return Stages(
         gateway=through_ms - straight_ms,
         client_and_http=straight_ms - ensemble_ms,
-        tokenizer_queue=tokenizer.mean_ms("queue"),
-        tokenizer=tokenizer_ms,
         encoder_wait=encoder_wait_ms,
         encoder=encoder_ms,
-        scheduling=ensemble_ms - tokenizer.mean_ms("queue") - tokenizer_ms - encoder_wait_ms - encoder_ms,
+        scheduling=ensemble_ms - encoder_wait_ms - encoder_ms,
     )
 
 

@@ -39,9 +39,11 @@ class Lanes(Generic[Request]):
     def __init__(self, waiting: Waiting[Request], compute: Compute[Request], *, count: int) -> None:
         self._waiting = waiting
         self._compute = compute
-        self._running_ms: list[float] = []
+        self._running: list[Batch[Request]] = []
         self._closing = False
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._changed = threading.Condition(lock)
+        self._ended = threading.Condition(lock)
         # Daemons, so that an interpreter that ends without `close` does not wait for them for ever.
         self._threads = [threading.Thread(target=self._serve, name=f"lane-{index}", daemon=True) for index in range(count + 1)]
         for thread in self._threads:
@@ -59,16 +61,22 @@ class Lanes(Generic[Request]):
                 self._waiting.add(waiter)
             self._changed.notify()
 
+    def hold(self, seconds: float) -> None:
+        """Return when a batch has ended, or after `seconds`; at once where nothing waits behind one that runs."""
+        with self._changed:
+            if self._running and len(self._waiting):
+                self._ended.wait(seconds)
+
     def compute_at_once(self, waiters: Sequence[Waiter[Request]]) -> Sequence[Answer] | None:
         """The answers of `waiters`, computed in the caller's thread, where that delays nobody; else None, and they are still the caller's.
 
-        Nobody is delayed when nothing waits, a lane is free for them, and they are a batch so cheap that nothing could overtake it.
+        Nobody is delayed when nothing waits, a lane is free for them, and they are one batch so short that nothing could overtake it.
         """
         with self._changed:
-            batch = self._waiting.at_once(waiters, self._running_ms)
+            batch = self._waiting.at_once(waiters, self._running)
             if batch is None:
                 return None
-            self._running_ms.append(batch.cost_ms)
+            self._running.append(batch)
         return self._run(batch)
 
     def close(self) -> None:
@@ -92,13 +100,13 @@ class Lanes(Generic[Request]):
         with self._changed:
             while True:
                 try:
-                    batch = self._waiting.take(time.monotonic(), self._running_ms)
+                    batch = self._waiting.take(time.monotonic(), self._running)
                 except Exception as exc:
                     LOGGER.exception("planning failed")
                     self._refuse_all(exc)
                     continue
                 if batch is not None:
-                    self._running_ms.append(batch.cost_ms)
+                    self._running.append(batch)
                     # There may be room for another beside it.
                     self._wake()
                     return batch
@@ -120,7 +128,8 @@ class Lanes(Generic[Request]):
             return [ExecutionError(f"the batch failed: {exc!r}")] * len(batch.waiters)
         finally:
             with self._changed:
-                self._running_ms.remove(batch.cost_ms)
+                self._running.remove(batch)
+                self._ended.notify_all()
                 self._wake()
 
     def _wake(self) -> None:

@@ -6,8 +6,9 @@ nothing starves: a page's grows without bound, too. In simulations of 32 clients
 without ageing let pages wait for 8 s and left few sentences to run together (809 requests/s), oldest first held sentences up (p50 28 ms,
 1,053/s), and weighing answers per millisecond as well kept pages for 1.7 s; this rule gave p50 21 ms, pages within 0.4 s, 1,049/s.
 
-Batches run in lanes. With several, the last free one is kept for a batch that costs at most a quarter of any that is running: so a
-sentence waits for no page, and equal batches, which would only share the same cores, do not run side by side on it.
+Batches run in lanes. With several, the last free one is kept for what is short beside all that runs: rows that cost at most a quarter of
+theirs, in a batch that costs at most a quarter of each. So a sentence waits for no page, and one among its equals waits to run with them:
+where a few overtook a full batch of their own length, batches of 8 rows were left instead of 30, and 900 sequences/s instead of 1,214.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Waiter(Generic[Request]):
     since_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch(Generic[Request]):
     """Requests that run together, padded to the longest; what the table says it costs."""
 
@@ -92,26 +93,27 @@ class Waiting(Generic[Request]):
         insort(self._waiters, waiter, key=_LENGTH)
         self.rows += waiter.rows
 
-    def take(self, now_s: float, running_ms: Sequence[float]) -> Batch[Request] | None:
-        """The batch to run now beside those that run at these costs; None where nothing waits or what waits has to go on waiting."""
-        limit_ms = self._limit_ms(running_ms)
+    def take(self, now_s: float, running: Sequence[Batch[Request]]) -> Batch[Request] | None:
+        """The batch to run now beside those that run; None where nothing waits or what waits has to go on waiting."""
+        limit_ms = self._limit_ms(running)
         # Most often nothing may overtake, and to see that needs no plan.
-        waiters = self._waiters if limit_ms == inf else self._cheaper_than(limit_ms)[:MOST_PARTS]
+        waiters = self._waiters if limit_ms == inf else self._overtaking(running, limit_ms)[:MOST_PARTS]
         if not waiters:
             return None
         batch = max(self._planned(waiters, limit_ms), key=lambda batch: batch.urgency(now_s))
         self._remove(batch)
         return batch
 
-    def at_once(self, waiters: Sequence[Waiter[Request]], running_ms: Sequence[float]) -> Batch[Request] | None:
+    def at_once(self, waiters: Sequence[Waiter[Request]], running: Sequence[Batch[Request]]) -> Batch[Request] | None:
         """`waiters`, which do not wait yet, as one batch, if nothing waits, they are planned as one, and nothing could overtake it.
 
         Nor where it would leave two lanes without work: whoever computes at once hands nothing over meanwhile.
         """
-        if self._lanes - len(running_ms) > 2:
+        if self._lanes - len(running) > 2 or self._waiters or not waiters:
             return None
-        limit_ms = min(self._limit_ms(running_ms), self._columns(1)[1] / OVERTAKING)
-        if self._waiters or not waiters or self._columns(waiters[0].length)[waiters[0].rows] > limit_ms:
+        shortest_ms, row_ms = self._columns(1)[1], self._columns(max(waiter.length for waiter in waiters))[1]
+        limit_ms = self._limit_ms(running)
+        if row_ms * OVERTAKING > shortest_ms or (limit_ms != inf and row_ms > self._row_limit_ms(running)):
             return None
         ordered = sorted(waiters, key=_LENGTH)
         if sum(waiter.rows for waiter in waiters) > self._columns.max_rows or len(divide(ordered, self._columns)) > 1:
@@ -125,15 +127,23 @@ class Waiting(Generic[Request]):
         waiters, self._waiters, self.rows = self._waiters, [], 0
         return waiters
 
-    def _limit_ms(self, running_ms: Sequence[float]) -> float:
+    def _limit_ms(self, running: Sequence[Batch[Request]]) -> float:
         """What a batch that starts now may cost; nothing does for no lane."""
-        free = self._lanes - len(running_ms)
+        free = self._lanes - len(running)
         if free <= 0:
             return 0.0
-        return OVERTAKING * min(running_ms) if running_ms and free == 1 else inf
+        return OVERTAKING * min(batch.cost_ms for batch in running) if running and free == 1 else inf
 
-    def _cheaper_than(self, limit_ms: float) -> list[Waiter[Request]]:
-        return [waiter for waiter in self._waiters if self._columns(waiter.length)[waiter.rows] <= limit_ms]
+    def _row_limit_ms(self, running: Sequence[Batch[Request]]) -> float:
+        """What a row of a batch that overtakes may cost."""
+        return OVERTAKING * min(self._columns(batch.length)[1] for batch in running)
+
+    def _overtaking(self, running: Sequence[Batch[Request]], limit_ms: float) -> list[Waiter[Request]]:
+        if not limit_ms:
+            return []
+        row_limit_ms = self._row_limit_ms(running)
+        columns = [(waiter, self._columns(waiter.length)) for waiter in self._waiters]
+        return [waiter for waiter, column in columns if column[1] <= row_limit_ms and column[waiter.rows] <= limit_ms]
 
     def _planned(self, waiters: Sequence[Waiter[Request]], limit_ms: float) -> list[Batch[Request]]:
         parts = self._parts(waiters)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from python_backends.batching.counts import Tally
@@ -20,15 +21,21 @@ from python_backends.runtime.errors import BackendError, ConfigError, QueueFull
 from python_backends.runtime.execution import Answer
 from python_backends.runtime.machine import this_machine
 from python_backends.runtime.model_config import ModelConfig, parse_model_config
-from python_backends.runtime.runtimes import open_runtime
+from python_backends.runtime.runtimes import Runtime, open_runtime
 from python_backends.runtime.signature import check_signature
 from python_backends.runtime.triton import read, respond, send, version_directory
 from python_backends.runtime.variant import AUTO, Variant, choose_variant
 from python_backends.text_encoder.encoder import Encoder, EncoderRequest, to_waiter
-from python_backends.text_encoder.padding import check_lengths
+from python_backends.text_encoder.inputs import TokenInputs
+
+# While no batch can start anyway, Triton gathers what comes: each call of `execute` is a round trip. 95/5 at 64 callers: 5 % more
+# sequences/s than without, and no more with 8 ms. A sentence that could overtake a page comes that much later.
+HOLD_S = 0.003
 
 DEFAULT_LANES = 2
 DEFAULT_MAX_WAITING = 4096
+WARM_LENGTH = 16
+TOKEN_TYPES = {"TYPE_INT32": np.int32, "TYPE_INT64": np.int64}
 
 
 class TritonPythonModel:
@@ -41,9 +48,11 @@ class TritonPythonModel:
             raise ConfigError(f"model '{config.name}': max_batch_size must be at least 1, rows of [batch, length] are what is batched here")
         lanes = _at_least_one(config, "lanes", DEFAULT_LANES)
         self._max_waiting = _at_least_one(config, "max_waiting", DEFAULT_MAX_WAITING)
-        variant = _choose(args, config)
-        self._runtime = open_runtime(variant, config, kind=args["model_instance_kind"], device_id=int(args["model_instance_device_id"]))
-        check_signature(config, self._runtime.signature)
+        self._inputs = TokenInputs(version_directory(args), config)
+        variant, kind = _choose(args, config), args["model_instance_kind"]
+        self._runtime = open_runtime(variant, self._inputs.config, kind=kind, device_id=int(args["model_instance_device_id"]))
+        check_signature(self._inputs.config, self._runtime.signature)
+        _warm(self._runtime)
         tally = Tally()
         encoder = Encoder(self._runtime.run, [tensor.name for tensor in config.outputs], tally)
         labels = {"model": config.name, "version": args["model_version"], "variant": variant.name}
@@ -56,8 +65,7 @@ class TritonPythonModel:
         now_s = time.monotonic()
         responses: list[Any] = [None] * len(requests)
         waiters: dict[int, Waiter[EncoderRequest]] = {}
-        for index, request in enumerate(requests):
-            plain = read(request, check_lengths)
+        for index, plain in enumerate(self._inputs.tokenized([read(request, self._inputs.check) for request in requests])):
             if isinstance(plain, BackendError):
                 responses[index] = respond(plain)
             else:
@@ -66,6 +74,8 @@ class TritonPythonModel:
         answers = self._admit(requests, waiters) if computed is None else computed
         for index, answer in zip(waiters, answers, strict=True):
             responses[index] = respond(answer) if answer is not None else None
+        if None in answers:
+            self._lanes.hold(HOLD_S)
         return responses
 
     def finalize(self) -> None:
@@ -102,6 +112,12 @@ def _choose(args: Mapping[str, str], config: ModelConfig) -> Variant:
     )
     pb_utils.Logger.log_info(variant.reason)
     return variant
+
+
+def _warm(runtime: Runtime) -> None:
+    """Run it once: a first run allocates what later ones use again."""
+    tokens = {tensor.name: np.ones((1, WARM_LENGTH), TOKEN_TYPES.get(tensor.data_type, np.int64)) for tensor in runtime.signature.inputs}
+    runtime.run([tensor.name for tensor in runtime.signature.outputs], tokens)
 
 
 def _cost(variant: Variant) -> CostMs:

@@ -17,6 +17,7 @@ from tests.e2e import tidegate as servers
 from tests.e2e.tidegate import PROJECT, Tidegate, wait_for
 
 ENCODER = PROJECT / "model_repository" / "text_encoder"
+TOKENIZER = PROJECT / "model_repository" / "text_tokenizer" / "1" / "tokenizer.json"
 # 45 ms each with two threads, and none worth padding to the next: the last waits for a third of a second.
 PAGES = [[[1000 + row] * (250 - 10 * page) for row in range(2)] for page in range(8)]
 
@@ -29,7 +30,9 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     version.mkdir(parents=True)
     exact = next(path for path in (ENCODER / "1" / "fp32" / "model.onnx", ENCODER / "1" / "model.onnx") if path.exists())
     shutil.copyfile(exact, version / "model.onnx")
-    shutil.copyfile(ENCODER / "config.pbtxt", version.parent / "config.pbtxt")
+    shutil.copyfile(TOKENIZER, version / TOKENIZER.name)
+    config = (ENCODER / "config.pbtxt").read_text().replace(f"../../text_tokenizer/1/{TOKENIZER.name}", TOKENIZER.name)
+    (version.parent / "config.pbtxt").write_text(config)
     running = servers.start(folder / "state", "--model-repository", str(folder / "models"), "--load", "encoder")
     yield running
     assert running.stop() == 0, running.said()

@@ -59,7 +59,7 @@ def test_limits_that_must_not_be_passed(tmp_path: Path) -> None:
 
 
 def test_the_files_say_what_was_measured_and_with_which_texts(tmp_path: Path) -> None:
-    report(RESULTS, tmp_path, {1: Stages(1, 2, 3, 4, 5, 6, 7)}).write()
+    report(RESULTS, tmp_path, {1: Stages(1, 2, 3, 4, 5)}).write()
     document = json.loads((tmp_path / "embedding.json").read_text())
     assert document["texts"] == TEXTS
     assert [row["median"]["p50_ms"] for row in document["cases"]] == [20.0, 2.0, 300.0, 20.0, 1.0, 20.0]
@@ -67,7 +67,7 @@ def test_the_files_say_what_was_measured_and_with_which_texts(tmp_path: Path) ->
     words = (tmp_path / "embedding.md").read_text()
     assert "queries.txt: 300 texts" in words
     assert "25% of one core at most" in words
-    assert "| 1 | 1.00 | 2.00 | 3.00 | 4.00 | 5.00 | 6.00 | 7.00 | 28.0 |" in words
+    assert "| 1 | 1.00 | 2.00 | 3.00 | 4.00 | 5.00 | 15.0 |" in words
 
 
 def test_ratio() -> None:
@@ -87,8 +87,7 @@ def counted() -> Counted:
         "tidegate_batching_compute_seconds_total": 0.006,
         "tidegate_batching_batches_total": 5.0,
     }
-    tokenizer = model(success=9.0, queue=1.0, compute_input=0.5, compute_infer=1.5)
-    return Counted(model(success=25.0), tokenizer, model(queue=3.0), batching)
+    return Counted(model(success=25.0), model(queue=3.0), batching)
 
 
 def test_stages_add_up_to_the_latency() -> None:
@@ -96,18 +95,14 @@ def test_stages_add_up_to_the_latency() -> None:
     assert measured == Stages(
         gateway=1.0,
         client_and_http=pytest.approx(0.5),
-        tokenizer_queue=pytest.approx(0.1),
-        tokenizer=pytest.approx(0.2),
         encoder_wait=pytest.approx(0.5),  # 0.3 in Triton, 0.2 in the backend
         encoder=pytest.approx(1.2),
-        scheduling=pytest.approx(0.5),
+        scheduling=pytest.approx(0.8),
     )
     assert measured.total == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize(
-    "measured", [{}, {1: Stages(1, 2, 3, 4, 5, 6, 7), 32: Stages(0.1, 2, 3, 4, 5, 60, -0.1)}], ids=["no stages", "stages"]
-)
+@pytest.mark.parametrize("measured", [{}, {1: Stages(1, 2, 3, 4, 5), 32: Stages(0.1, 2, 3, 60, -0.1)}], ids=["no stages", "stages"])
 def test_the_plot_is_drawn_from_what_there_is(tmp_path: Path, measured: dict[int, Stages]) -> None:
     embedding_plot.draw(report(RESULTS, tmp_path, measured))
     assert (tmp_path / "embedding.png").read_bytes().startswith(b"\x89PNG")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.unit.python_backends.configs import config_json
 PROJECT = Path(__file__).resolve().parents[3]
 MODELS = PROJECT / "model_repository"
 ENSEMBLE = PROJECT / "ensembles" / "text_embedding"
-CONFIGS = sorted([*MODELS.glob("*/config.pbtxt"), *MODELS.glob("*/configs/*.pbtxt"), ENSEMBLE / "config.pbtxt"])
+CONFIGS = sorted([*MODELS.glob("*/config.pbtxt"), *MODELS.glob("*/configs/*.pbtxt"), *ENSEMBLE.rglob("*.pbtxt")])
 
 # What model_repository/text_encoder/build.py exports.
 ENCODER = Signature(
@@ -48,15 +49,32 @@ def test_no_configuration_turns_off_prefetching(path: Path) -> None:
     assert (batching.priority_levels, len(batching.priority_queue_policy)) == (0, 0)
 
 
-@pytest.mark.parametrize("model", ["text_tokenizer", "text_encoder"])
-@pytest.mark.parametrize("profile", ["gpu", "nvidia"])
-def test_every_profile_of_a_model_looks_the_same_from_outside(model: str, profile: str) -> None:
-    assert face(read(MODELS / model / "configs" / f"{profile}.pbtxt")) == face(read(MODELS / model / "config.pbtxt"))
+@pytest.mark.parametrize("profile", [path for path in CONFIGS if path.parent.name == "configs"], ids=lambda path: "/".join(path.parts[-3:]))
+def test_every_profile_of_a_model_looks_the_same_from_outside(profile: Path) -> None:
+    shown, plain = face(read(profile)), face(read(profile.parents[1] / "config.pbtxt"))
+    if profile.parts[-3:] == ("text_encoder", "configs", "nvidia.pbtxt"):
+        # The native backend takes tokens only.
+        del plain["TEXT"]
+
+    assert shown == plain
+
+
+def tokens_of(config: ModelConfig) -> ModelConfig:
+    """What the encoder asks of its file: its tokens, which may not be missing there."""
+    return replace(config, inputs=tuple(replace(tensor, optional=False) for tensor in config.inputs if tensor.name != "TEXT"))
 
 
 @pytest.mark.parametrize("path", sorted(MODELS.glob("text_encoder/**/*.pbtxt")), ids=lambda path: path.name)
 def test_the_encoders_configurations_fit_the_file_that_its_recipe_exports(path: Path) -> None:
-    check_signature(parsed(path), ENCODER)
+    check_signature(tokens_of(parsed(path)), ENCODER)
+
+
+@pytest.mark.parametrize("profile", ["config.pbtxt", "configs/gpu.pbtxt"])
+def test_our_encoder_finds_the_tokenizer_and_cuts_texts_as_that_model_does(profile: str) -> None:
+    encoder, tokenizer = parsed(MODELS / "text_encoder" / profile), parsed(MODELS / "text_tokenizer" / "config.pbtxt")
+
+    assert (MODELS / "text_encoder" / "1" / encoder.parameters["tokenizer"]).resolve() == MODELS / "text_tokenizer" / "1" / "tokenizer.json"
+    assert encoder.parameters["max_tokens"] == tokenizer.parameters["max_tokens"]
 
 
 @pytest.mark.parametrize("profile", ["config.pbtxt", "configs/gpu.pbtxt"])
@@ -68,11 +86,11 @@ def test_our_encoder_chooses_its_variant_and_bounds_what_waits(profile: str) -> 
     # With one lane a sentence would wait for a page.
     assert config.integer("lanes", 0) >= 2
     # Without it the batcher closes the batch at each change of length, and nothing is left to plan.
-    assert all(tensor.allow_ragged_batch for tensor in config.inputs)
+    assert all(tensor.allow_ragged_batch for tensor in tokens_of(config).inputs)
 
 
-def test_our_encoder_does_not_spin_on_a_cpu_that_it_shares() -> None:
-    assert parsed(MODELS / "text_encoder" / "config.pbtxt").boolean("session.intra_op.allow_spinning") is False
+def test_our_encoder_does_not_spin_for_long_on_a_cpu_that_it_shares() -> None:
+    assert parsed(MODELS / "text_encoder" / "config.pbtxt").integer("session.intra_op.spin_duration_us", 1000) <= 20
 
 
 def test_nvidias_own_backend_serves_the_exact_variant() -> None:
@@ -96,15 +114,17 @@ def test_the_fused_graph_is_not_given_to_tensorrt() -> None:
     assert [name for name, _ in providers] == ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
 
-def test_the_ensembles_steps_fit_together() -> None:
-    ensemble = read(ENSEMBLE / "config.pbtxt")
+@pytest.mark.parametrize("profile", ["config.pbtxt", "configs/nvidia.pbtxt"])
+def test_the_ensembles_steps_fit_together(profile: str) -> None:
+    ensemble = read(ENSEMBLE / profile)
     # Name in the ensemble -> type and dims.
     known = {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in ensemble.input}
     for step in ensemble.ensemble_scheduling.step:
-        composing = read(MODELS / step.model_name / "config.pbtxt")
+        composing = read(MODELS / step.model_name / profile)
         assert composing.max_batch_size >= ensemble.max_batch_size
         for name, source in step.input_map.items():
             assert face(composing)[name] == known[source]
+        assert {tensor.name for tensor in composing.input if not tensor.optional} <= step.input_map.keys()
         known |= {target: face(composing)[name] for name, target in step.output_map.items()}
 
     assert {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in ensemble.output}.items() <= known.items()

@@ -247,3 +247,31 @@ def test_everything_is_answered_once_in_any_order_of_arrival(groups: list[list[i
     assert all(len(one.request.answers) == 1 for group in waiters for one in group)
     assert sum(rows for rows, _ in model.runs) == sum(map(len, groups))
     assert lanes.waiting_rows == 0
+
+
+def test_a_hold_ends_with_the_batch_that_what_waits_waits_for(start: Start) -> None:
+    model = Model(gates={100: threading.Event()})
+    lanes, pages = start(model, count=1), [ask(100), ask(100)]
+    lanes.submit(pages[:1])
+    model.has_begun()
+    lanes.submit(pages[1:])
+    held = threading.Thread(target=lanes.hold, args=(PATIENCE_S,))
+    held.start()
+
+    model.gates[100].set()
+    held.join(PATIENCE_S / 2)
+
+    assert not held.is_alive()
+
+
+def test_nobody_is_held_where_nothing_waits(start: Start) -> None:
+    model = Model(gates={100: threading.Event()})
+    lanes, page = start(model), ask(100)
+    lanes.hold(10 * PATIENCE_S)
+    lanes.submit([page])
+    model.has_begun()
+    lanes.hold(10 * PATIENCE_S)
+
+    assert not page.request.answers
+    model.gates[100].set()
+    assert shape(page.request.result()) == [1, 100]

@@ -27,6 +27,13 @@ def waiter(name: str, length: int, *, since_s: float = 0.0, rows: int = 1) -> Wa
     return Waiter(name, rows, length, since_s)
 
 
+def batch_of(rows: int, length: int) -> Batch[str]:
+    return Batch([waiter("running", length)] * rows, cost_ms(rows, length))
+
+
+SENTENCE, PAGE = batch_of(1, 10), batch_of(1, 100)
+
+
 def filled(waiters: Sequence[Waiter[str]], lanes: int = 1) -> Waiting[str]:
     queue = waiting(lanes)
     for one in waiters:
@@ -67,27 +74,28 @@ def test_many_short_ones_go_before_one_that_waits_as_long() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lanes", "running_ms", "taken"),
+    ("lanes", "running", "taken"),
     [
         pytest.param(1, [], ["sentence"], id="one-lane-free"),
-        pytest.param(1, [10.0], [], id="one-lane-busy"),
-        pytest.param(2, [10.0], ["sentence"], id="the-last-lane-is-for-what-is-short-beside-a-page"),
-        pytest.param(2, [1.1], [], id="and-not-for-its-like"),
-        pytest.param(2, [10.0, 1.1], [], id="all-busy"),
-        pytest.param(3, [1.1], ["sentence"], id="two-lanes-free"),
-        pytest.param(3, [1.1, 10.0], [], id="the-last-of-three-beside-its-like"),
-        pytest.param(3, [10.0, 10.0], ["sentence"], id="the-last-of-three-beside-pages"),
+        pytest.param(1, [PAGE], [], id="one-lane-busy"),
+        pytest.param(2, [PAGE], ["sentence"], id="the-last-lane-is-for-what-is-short-beside-a-page"),
+        pytest.param(2, [SENTENCE], [], id="and-not-for-its-like"),
+        pytest.param(2, [batch_of(MAX_ROWS, 10)], [], id="nor-for-one-of-its-like-however-many-run"),
+        pytest.param(2, [PAGE, SENTENCE], [], id="all-busy"),
+        pytest.param(3, [SENTENCE], ["sentence"], id="two-lanes-free"),
+        pytest.param(3, [SENTENCE, PAGE], [], id="the-last-of-three-beside-its-like"),
+        pytest.param(3, [PAGE, PAGE], ["sentence"], id="the-last-of-three-beside-pages"),
     ],
 )
-def test_lanes(lanes: int, running_ms: list[float], taken: list[str]) -> None:
-    assert names(filled([waiter("sentence", 10)], lanes).take(0.0, running_ms)) == taken
+def test_lanes(lanes: int, running: list[Batch[str]], taken: list[str]) -> None:
+    assert names(filled([waiter("sentence", 10)], lanes).take(0.0, running)) == taken
 
 
 def test_no_page_gets_the_last_lane_however_long_it_waits() -> None:
     queue = filled([waiter("page", 100), waiter("sentence", 10, since_s=9.99)], lanes=2)
 
-    assert names(queue.take(10.0, [10.1])) == ["sentence"]
-    assert queue.take(10.0, [10.1]) is None
+    assert names(queue.take(10.0, [PAGE])) == ["sentence"]
+    assert queue.take(10.0, [PAGE]) is None
     assert names(queue.take(10.0, [])) == ["page"]
 
 
@@ -97,7 +105,7 @@ def test_of_many_short_ones_as_many_overtake_as_the_last_lane_has_room_for() -> 
         queue.add(waiter("sentence", 10))
 
     # All five in one batch would cost 6 ms.
-    assert names(queue.take(0.0, [13.0])) == ["sentence"] * 2
+    assert names(queue.take(0.0, [Batch([waiter("page", 120)], 13.0)])) == ["sentence"] * 2
     assert names(queue.take(0.0, [])) == ["sentence"] * 3
 
 
@@ -129,29 +137,28 @@ def test_more_than_can_be_planned_is_planned_by_neighbours() -> None:
     assert lengths == [10, 11, 12, 13]
 
 
-def test_at_once_is_for_a_cheap_batch_that_finds_nobody_waiting() -> None:
+def test_at_once_is_for_what_nothing_could_overtake_and_finds_nobody_waiting() -> None:
     sentences = [waiter("b", 10), waiter("a", 10)]
 
-    batch = waiting(lanes=2).at_once(sentences[:1], [])
-    assert names(batch) == ["b"]
+    assert names(waiting(lanes=2).at_once(sentences[:1], [])) == ["b"]
 
     assert waiting(lanes=2).at_once([waiter("page", 100)], []) is None
     assert waiting(lanes=2).at_once([], []) is None
-    assert waiting(lanes=2).at_once(sentences[:1], [1.1]) is None
-    assert names(waiting(lanes=2).at_once(sentences[:1], [10.0])) == ["b"]
+    assert waiting(lanes=2).at_once(sentences[:1], [SENTENCE]) is None
+    assert names(waiting(lanes=2).at_once(sentences[:1], [PAGE])) == ["b"]
+    assert waiting(lanes=2).at_once(sentences[:1], [PAGE, SENTENCE]) is None
     assert filled([waiter("page", 100)], lanes=2).at_once(sentences[:1], []) is None
 
 
+def test_at_once_leaves_a_lane_to_what_comes_meanwhile() -> None:
+    assert waiting(lanes=3).at_once([waiter("sentence", 10)], []) is None
+    assert names(waiting(lanes=3).at_once([waiter("sentence", 10)], [SENTENCE])) == ["sentence"]
+
+
 def test_at_once_keeps_the_callers_order_and_takes_only_what_is_one_batch() -> None:
-    queue: Waiting[str] = Waiting(CostColumns(lambda rows, length: 1.0 + rows * length / 100, max_rows=2), lanes=1)
+    queue: Waiting[str] = Waiting(CostColumns(lambda rows, length: 1.0 + rows * length / 100, max_rows=MAX_ROWS), lanes=2)
 
     assert names(queue.at_once([waiter("longer", 12), waiter("shorter", 10)], [])) == ["longer", "shorter"]
-    assert queue.at_once([waiter("", 10)] * 3, []) is None
-    assert queue.at_once([waiter("", 10), waiter("", 200)], []) is None
-
-
-def test_a_cleared_queue_is_empty() -> None:
-    queue = filled([waiter("a", 10), waiter("b", 5, rows=2)])
-
-    assert {one.request for one in queue.clear()} == {"a", "b"}
-    assert (len(queue), queue.rows) == (0, 0)
+    assert len(names(queue.at_once([waiter("", 10)] * MAX_ROWS, []))) == MAX_ROWS
+    assert queue.at_once([waiter("", 10)] * (MAX_ROWS + 1), []) is None
+    assert queue.at_once([waiter("", 10), waiter("", 250)], []) is None

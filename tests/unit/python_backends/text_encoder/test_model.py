@@ -25,6 +25,7 @@ from tests.unit.python_backends.fake_triton import (
     initialize_args,
     stub,
 )
+from tests.unit.python_backends.text_tokenizer.tiny_tokenizer import CAT, CLS, SEP, THE, save_tokenizer
 
 TABLE = np.arange(150.0).reshape(50, 3)
 INPUTS = [tensor(name, "TYPE_INT64", [-1], allow_ragged_batch=True) for name in ("INPUT_IDS", "ATTENTION_MASK")]
@@ -144,6 +145,19 @@ def test_finalizing_answers_what_waits_and_hands_over_the_counts(backend: Any, v
     counted = {name.removeprefix("tidegate_batching_"): value for (name, its), value in MetricFamily.values.items() if its == labels}
     assert (counted["requests_total"], counted["rows_total"], counted["useful_tokens_total"]) == (3, 3, 450)
     assert counted["padded_tokens_total"] >= 450
+
+
+def test_a_text_is_answered_as_its_tokens_are(load: Callable[..., Any], version_directory: Path) -> None:
+    save_tokenizer(version_directory / "tokenizer.json")
+    texts = [tensor("TEXT", "TYPE_STRING", [1], optional=True), *({**one, "optional": True} for one in INPUTS)]
+    encoder = load(input=texts, parameters=parameters(tokenizer="tokenizer.json"))
+    asked = [Request({"TEXT": np.array([[b"the cat"]], dtype=np.object_)}, ("EMBEDDING",)), request([[CLS, THE, CAT, SEP]])]
+
+    text, tokens = answers(encoder, asked)
+
+    assert (
+        text.arrays()["EMBEDDING"].tolist() == tokens.arrays()["EMBEDDING"].tolist() == [TABLE[[CLS, THE, CAT, SEP]].sum(axis=0).tolist()]
+    )
 
 
 def test_names_and_dimensions_are_the_configurations_and_checked_against_the_file(load: Callable[..., Any]) -> None:

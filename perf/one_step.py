@@ -1,10 +1,10 @@
-"""Is the ensemble right, or should one Python model tokenize and encode in one step? Measures both on Triton itself, over gRPC.
+"""Should the encoder tokenize, or a model of its own in an ensemble of two steps? Measures both on Triton itself, over gRPC.
 
-The ensemble pays for a second step: scheduling, and the tokens' way through two stubs. The fused model pays by tokenizing while the encoder
-waits. Both use the same code and files, so the difference is that and nothing else. Rounds alternate between the two, lest drift of a noisy
-machine be taken for a difference; every figure is the median over the rounds.
+Two steps pay for scheduling and for the tokens' way through two stubs. One step pays by tokenizing while the encoder waits. Both use the
+same code and files, and one loaded encoder, so the difference is that and nothing else. Rounds alternate between the two, lest drift of a
+noisy machine be taken for a difference; every figure is the median over the rounds.
 
-    python -m perf.fused_vs_ensemble [--rounds 7] [--seconds 2]
+    python -m perf.one_step [--rounds 7] [--seconds 2]
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def main() -> int:
             results = asyncio.run(_measure_all(options))
     _print_table(results)
     document = {
-        "scenario": "fused_vs_ensemble",
-        "command": " ".join(["python -m perf.fused_vs_ensemble", *sys.argv[1:]]),
+        "scenario": "one_step",
+        "command": " ".join(["python -m perf.one_step", *sys.argv[1:]]),
         "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "python": platform.python_version()},
         "rounds": options.rounds,
         "seconds_per_round": options.seconds,
@@ -73,11 +73,11 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="", help="gRPC address of a Triton that has the models; without it one is started")
-    parser.add_argument("--models", nargs="+", default=["text_embedding", "fused_embedding"])
+    parser.add_argument("--models", nargs="+", default=["text_embedding", "text_embedding_steps"])
     parser.add_argument("--concurrency", nargs="+", type=int, default=[1, 32])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one round of one model")
-    parser.add_argument("--output", type=Path, default=Path("perf/results/fused_vs_ensemble.json"))
+    parser.add_argument("--output", type=Path, default=Path("perf/results/one_step.json"))
     return parser
 
 
