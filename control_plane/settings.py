@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_serializer
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from control_plane.domain.cpus import parse_cpus
@@ -26,6 +27,11 @@ ENV_PREFIX = "TIDEGATE_"
 
 def _split_commas(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _parse_networks(value: object) -> object:
+    parts = _split_commas(value)
+    return [ip_network(str(part)) for part in parts] if isinstance(parts, list) else parts
 
 
 def _parse_cpus(value: object) -> object:
@@ -51,6 +57,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NameList = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
 PathList = Annotated[list[Path], NoDecode, BeforeValidator(_split_commas)]
 ModelParameters = Annotated[dict[str, dict[str, str]], NoDecode, BeforeValidator(_parse_parameters)]
+NetworkList = Annotated[list[IPv4Network | IPv6Network], NoDecode, BeforeValidator(_parse_networks)]
 CpuList = Annotated[tuple[int, ...], NoDecode, BeforeValidator(_parse_cpus)]
 
 
@@ -108,6 +115,10 @@ class GatewaySettings(_Group):
     max_upstream_connections: int = Field(512, ge=1)
     """HTTP connections to one Triton, of which one model gets half at most; requests beyond wait. Triton's eight threads share them."""
 
+    max_in_flight_per_model: int = Field(64, ge=1)
+    """Requests of one model at Triton at a time, where authentication is on; the next is the tenant's whose turn it is. More fill
+    batches better; but what is at Triton nobody overtakes, so that a flood delays everybody else by so many requests."""
+
     request_timeout_s: Seconds = 30.0
     """Deadline in seconds of a request that names none (header `tidegate-timeout-ms`, or gRPC's own)."""
 
@@ -133,6 +144,33 @@ class TlsSettings(_Group):
         return self.tls_certificate is not None
 
 
+class AuthenticationSettings(_Group):
+    """Who is let in: API keys, and tokens (JWTs) where `jwks_url` is given."""
+
+    authentication: bool = False
+    """Demand a key or token on every port, but for health and version. Off, everybody who connects may do everything."""
+
+    trusted_proxies: NetworkList = []
+    """Networks, such as `10.0.0.0/8`, of proxies whose `x-forwarded-for` is believed: sources of failed attempts are told apart by it.
+    Too wide lets callers choose their address; without a proxy that is there, all its callers are slowed for one."""
+
+    jwks_url: str = ""
+    """Where the issuer publishes the public keys of its tokens: HTTPS, or HTTP on loopback. Read every five minutes, and when a token
+    names an unknown key; after an hour without success tokens are refused. Empty: API keys only."""
+
+    jwt_issuer: str = ""
+    """The claim `iss` of every token. Needed with `jwks_url`."""
+
+    jwt_audience: str = ""
+    """What the claim `aud` must be or contain, so that tokens meant for other services are refused. Needed with `jwks_url`."""
+
+    jwt_tenant_claim: str = Field("tenant", min_length=1)
+    """The claim that names the tenant, which must exist here."""
+
+    jwt_scope_claim: str = Field("scope", min_length=1)
+    """The claim with the scopes, as a list or in one text with spaces between; words that are no scopes of ours are passed over."""
+
+
 class AdminSettings(_Group):
     """The FastAPI admin API."""
 
@@ -141,6 +179,10 @@ class AdminSettings(_Group):
 
     admin_port: Port = 8080
     """0 chooses a free one."""
+
+    api_key: SecretStr | None = Field(None, exclude=True)
+    """Key or token that the commands which talk to a running `tidegate` show it; `serve` has no use for it, nor have its workers.
+    As a variable (`TIDEGATE_API_KEY`) only: other users of a machine see the arguments of its processes."""
 
 
 class TritonSettings(_Group):
@@ -198,23 +240,55 @@ class ProcessSettings(_Group):
     """`json` writes one object per line, for log collectors."""
 
 
+class StateSettings(_Group):
+    """What must be remembered: keys, tenants, routes, prices, and what was used."""
+
+    state_url: SecretStr | None = None
+    """Redis that several gateways share, `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]` or `rediss://` for TLS; never the one of a
+    cache: it must have `maxmemory-policy noeviction` and `appendonly yes`. When its machine loses power, what it was told in the last
+    second is lost, unless it has `appendfsync always`. Not given: SQLite files in `state_dir`, for one gateway."""
+
+    @field_serializer("state_url", when_used="json")
+    def _with_password(self, url: SecretStr | None) -> str | None:
+        """For `to_plain`; whatever is shown goes through `effective`."""
+        return url.get_secret_value() if url is not None else None
+
+
+class UsageSettings(_Group):
+    """What is written down of each request."""
+
+    usage_queue: int = Field(100_000, ge=1000)
+    """Requests that wait to be added to the usage store; what comes while it is full is served, not metered, and counted as
+    dropped. It fills while the store is away; each takes about a quarter of a KiB. Less than come in half a second loses some always."""
+
+    request_log: Path | None = None
+    """File that gets a JSON line for each request. One that was renamed is opened anew within a second, as logrotate wants it.
+    Not given: there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All of it, by group."""
 
     process: ProcessSettings
+    state: StateSettings
     gateway: GatewaySettings
     tls: TlsSettings
+    authentication: AuthenticationSettings
     admin: AdminSettings
     triton: TritonSettings
+    usage: UsageSettings
 
 
 _GROUPS: dict[str, type[_Group]] = {
     "process": ProcessSettings,
+    "state": StateSettings,
     "gateway": GatewaySettings,
     "tls": TlsSettings,
+    "authentication": AuthenticationSettings,
     "admin": AdminSettings,
     "triton": TritonSettings,
+    "usage": UsageSettings,
 }
 
 

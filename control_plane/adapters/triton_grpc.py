@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from control_plane.domain.compute_time import ComputeTime
 from control_plane.domain.endpoints import authority
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
@@ -95,6 +96,16 @@ class TritonGrpc:
     async def memory_bytes(self) -> dict[str, int]:
         answer = await self._call("ModelStatistics", service_pb2.ModelStatisticsRequest(), _CONTROL_TIMEOUT_S)
         return {line.name: sum(usage.byte_size for usage in line.memory_usage) for line in answer.model_stats if len(line.memory_usage) > 0}
+
+    async def compute_times(self) -> dict[str, ComputeTime]:
+        answer = await self._call("ModelStatistics", service_pb2.ModelStatisticsRequest(), _CONTROL_TIMEOUT_S)
+        found: dict[str, ComputeTime] = {}
+        for line in answer.model_stats:
+            before = found.get(line.name, ComputeTime())
+            inferences = sum(batch.compute_infer.count * batch.batch_size for batch in line.batch_stats)
+            compute_ns = sum(batch.compute_infer.ns for batch in line.batch_stats)
+            found[line.name] = ComputeTime(before.inferences + inferences, before.compute_ns + compute_ns)
+        return found
 
     async def close(self) -> None:
         await self._channel.close()

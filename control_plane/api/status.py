@@ -5,11 +5,12 @@ Where Triton has a status for the same mistake it is Triton's: JSON that cannot 
 
 from __future__ import annotations
 
+from math import ceil
 from typing import NamedTuple
 
 import grpc
 
-from control_plane.domain.errors import ControlPlaneError, ErrorCode
+from control_plane.domain.errors import ControlPlaneError, ErrorCode, LimitExceeded, Overloaded
 
 _MAX_MESSAGE_CHARS = 600
 """As gRPC's metadata may hold: 8 KiB, with up to twelve bytes to a character; a caller's own megabytes are not repeated to it."""
@@ -28,7 +29,12 @@ STATUS: dict[ErrorCode, Status] = {
     ErrorCode.PAYLOAD_TOO_LARGE: Status(413, grpc.StatusCode.RESOURCE_EXHAUSTED, False),
     ErrorCode.ROUTE_NOT_FOUND: Status(404, grpc.StatusCode.UNIMPLEMENTED, False),
     ErrorCode.METHOD_NOT_ALLOWED: Status(405, grpc.StatusCode.UNIMPLEMENTED, False),
+    ErrorCode.UNAUTHENTICATED: Status(401, grpc.StatusCode.UNAUTHENTICATED, False),
     ErrorCode.PERMISSION_DENIED: Status(403, grpc.StatusCode.PERMISSION_DENIED, False),
+    ErrorCode.LIMIT_EXCEEDED: Status(429, grpc.StatusCode.RESOURCE_EXHAUSTED, True),
+    ErrorCode.OBJECT_NOT_FOUND: Status(404, grpc.StatusCode.NOT_FOUND, False),
+    ErrorCode.CONFLICT: Status(409, grpc.StatusCode.ABORTED, False),
+    ErrorCode.STORE_UNAVAILABLE: Status(503, grpc.StatusCode.UNAVAILABLE, True),
     ErrorCode.MODEL_NOT_FOUND: Status(404, grpc.StatusCode.NOT_FOUND, False),
     ErrorCode.LOAD_FAILED: Status(422, grpc.StatusCode.FAILED_PRECONDITION, False),
     ErrorCode.NOT_SUPPORTED: Status(501, grpc.StatusCode.UNIMPLEMENTED, False),
@@ -39,6 +45,18 @@ STATUS: dict[ErrorCode, Status] = {
     ErrorCode.OVERLOADED: Status(503, grpc.StatusCode.UNAVAILABLE, True),
     ErrorCode.STARTUP: Status(500, grpc.StatusCode.INTERNAL, False),
 }
+
+
+def advice_of(error: ControlPlaneError) -> list[tuple[bytes, bytes]]:
+    """Header fields, or gRPC metadata, that say when to come again, and how much of a limit is left."""
+    if isinstance(error, LimitExceeded):
+        fields = [(b"Retry-After", b"%d" % max(1, ceil(error.retry_after_s)))]
+        return [*fields, *((name.encode(), value.encode()) for name, value in error.limits)]
+    if isinstance(error, Overloaded):
+        return [(b"Retry-After", b"%d" % max(1, ceil(error.retry_after_s or 1.0)))]
+    if error.code is ErrorCode.UPSTREAM_UNAVAILABLE:
+        return [(b"Retry-After", b"1")]
+    return [(b"WWW-Authenticate", b"Bearer")] if error.code is ErrorCode.UNAUTHENTICATED else []
 
 
 def message_of(error: ControlPlaneError) -> str:

@@ -21,6 +21,7 @@ Headers = list[tuple[bytes, bytes]]
 
 _NOT_FORWARDED = frozenset(
     (
+        b"authorization",  # a caller's credentials are for the gateway, not for models
         b"connection",
         b"content-length",
         b"expect",
@@ -34,6 +35,7 @@ _NOT_FORWARDED = frozenset(
         b"trailer",
         b"transfer-encoding",
         b"upgrade",
+        b"x-api-key",
     )
 )
 
@@ -61,18 +63,29 @@ class HttpRequest:
     body: Body = b""
     peer_is_local: bool = False
     """Whether it came from this machine."""
+    peer: str = ""
+    """The address it came from; empty on a Unix socket."""
     takes_chunks: bool = True
     """False of an HTTP/1.0 client, which takes an answer of unknown length to end with the connection."""
     derived: _Derived = field(default_factory=_Derived, compare=False, repr=False)
 
     def with_body(self, body: Body) -> HttpRequest:
         """The next request of a client that repeats its head, as one that keeps its connection does."""
-        return HttpRequest(self.method, self.target, self.headers, body, self.peer_is_local, self.takes_chunks, self.derived)
+        return HttpRequest(self.method, self.target, self.headers, body, self.peer_is_local, self.peer, self.takes_chunks, self.derived)
+
+    def with_target(self, target: bytes) -> HttpRequest:
+        """The same request for something else."""
+        return HttpRequest(self.method, target, self.headers, self.body, self.peer_is_local, self.peer, self.takes_chunks)
 
     def header(self, lowercase_name: bytes) -> bytes | None:
         """The first field of that name, or None."""
         values = self._fields().get(lowercase_name)
         return values[0] if values else None
+
+    def text_header(self, lowercase_name: bytes) -> str | None:
+        """All fields of that name as one text, or None."""
+        values = self._fields().get(lowercase_name)
+        return b", ".join(values).decode("latin-1") if values else None
 
     @property
     def content_length(self) -> int:
@@ -111,12 +124,15 @@ _CHUNKED = re.compile(rb"\r\nTransfer-Encoding:[^\r\n]*\r\n", re.IGNORECASE)
 _REASONS = {
     200: b"OK",
     400: b"Bad Request",
+    401: b"Unauthorized",
     403: b"Forbidden",
     404: b"Not Found",
     405: b"Method Not Allowed",
     408: b"Request Timeout",
+    409: b"Conflict",
     413: b"Content Too Large",
     422: b"Unprocessable Content",
+    429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
     501: b"Not Implemented",

@@ -13,8 +13,9 @@ Source: KServe v2 inference protocol and Triton's binary tensor data extension, 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -54,7 +55,7 @@ def infer_request_steps(body: Body, header_length: bytes | None, *, model_name: 
     """
     json_bytes = _json_length(body, header_length)
     if json_bytes == 0:
-        return InferCall(model_name, model_version, "", ())  # Triton's raw binary request: the body is the one input
+        return InferCall(model_name, model_version, "", (), text_bytes=len(body))  # Triton's raw binary request: the body is the one input
     header = yield from _header_steps(body, json_bytes)
     offset = json_bytes
     for tensor, size in zip(header.inputs, header.binary_bytes, strict=True):
@@ -62,7 +63,8 @@ def infer_request_steps(body: Body, header_length: bytes | None, *, model_name: 
             offset = yield from _binary_steps(tensor, size, body, offset, model_name)
     if offset != len(body):
         raise InvalidRequest(f"unexpected additional input data for model '{model_name}'")
-    return InferCall(model_name, model_version, header.request_id, header.inputs, uses_shared_memory=header.uses_shared_memory)
+    call = InferCall(model_name, model_version, header.request_id, header.inputs, text_bytes=header.text_bytes)
+    return replace(call, uses_shared_memory=True) if header.uses_shared_memory else call
 
 
 def json_object_steps(text: Body | memoryview) -> Steps[dict[str, Any]]:
@@ -87,6 +89,7 @@ class _Header:
     binary_bytes: tuple[int | None, ...]
     """Of each input, what it takes of the binary part; None: its data is in the JSON or in shared memory."""
     uses_shared_memory: bool
+    text_bytes: int
 
 
 def _header_steps(body: Body, json_bytes: int) -> Steps[_Header]:
@@ -110,7 +113,27 @@ def _read_header(fields: dict[str, Any], json_bytes: int) -> _Header:
     entries = _required(fields, "inputs", list, "array")
     inputs = [_read_input(entry, json_bytes) for entry in entries]
     uses_shared_memory = any(map(_is_in_shared_memory, entries)) or any(map(_is_in_shared_memory, _outputs(fields)))
-    return _Header(request_id, tuple(tensor for tensor, _ in inputs), tuple(size for _, size in inputs), uses_shared_memory)
+    text_bytes = sum(
+        _text_bytes(entry, tensor, size, json_bytes)
+        for entry, (tensor, size) in zip(entries, inputs, strict=True)
+        if tensor.datatype == "BYTES"
+    )
+    return _Header(request_id, tuple(tensor for tensor, _ in inputs), tuple(size for _, size in inputs), uses_shared_memory, text_bytes)
+
+
+def _text_bytes(entry: dict[str, Any], tensor: Tensor, size: int | None, json_bytes: int) -> int:
+    """Of an input's strings; of those in an array of arrays of arrays and of large JSON only that they are no more than all of it."""
+    if size is not None:
+        return max(0, size - 4 * element_count(tensor.shape))
+    if "data" not in entry:
+        return 0
+    data = entry["data"]
+    if type(data) is not list or json_bytes > _LARGE_JSON_BYTES:
+        return json_bytes
+    try:
+        return len("".join(data if data and type(data[0]) is str else chain.from_iterable(data)).encode())
+    except TypeError:
+        return json_bytes
 
 
 def parse_json_object(text: bytes) -> dict[str, Any]:

@@ -39,12 +39,19 @@ class Parameterised(Protocol):
     parameters: Mapping[str, object]
 
 
+class InferTensorContents(Protocol):
+    """Of `inference.InferTensorContents`, what is counted."""
+
+    bytes_contents: Sequence[bytes]
+
+
 class InferInputTensor(Parameterised, Protocol):
     """Fields of `inference.ModelInferRequest.InferInputTensor`."""
 
     name: str
     datatype: str
     shape: Sequence[int]
+    contents: InferTensorContents
 
 
 class ModelInferRequest(Protocol):
@@ -70,11 +77,11 @@ def infer_request_steps(message: bytes | memoryview, parse: Callable[[bytes], Mo
     """
     if len(message) <= _LARGE_BYTES:
         request = _parse(bytes(message), parse)
-        return (yield from _check_steps(request, request.raw_input_contents))
+        return (yield from _check_steps(request, request.raw_input_contents, len(message)))
     outline, contents = yield from outline_steps(memoryview(message))
     if len(outline) > _MAX_OUTLINE_BYTES:
         raise PayloadTooLarge(f"a request of {len(outline)} bytes without its tensors' data; at most {_MAX_OUTLINE_BYTES} may be")
-    return (yield from _check_steps(_parse(outline, parse), contents))
+    return (yield from _check_steps(_parse(outline, parse), contents, len(message)))
 
 
 def outline_steps(message: memoryview) -> Steps[tuple[bytes, list[memoryview]]]:
@@ -104,17 +111,28 @@ def _parse(message: bytes, parse: Callable[[bytes], ModelInferRequest]) -> Model
         raise InvalidRequest(f"not a ModelInferRequest: {exc}") from exc
 
 
-def _check_steps(request: ModelInferRequest, contents: Contents) -> Steps[InferCall]:
+def _check_steps(request: ModelInferRequest, contents: Contents, message_bytes: int) -> Steps[InferCall]:
     tensors = tuple(make_tensor(entry.name, entry.datatype, list(entry.shape)) for entry in request.inputs)
     if contents:
         yield from _contents_steps(request, tensors, contents)
     uses_shared_memory = _any_in_shared_memory(request.inputs) or _any_in_shared_memory(request.outputs)
     sequence_id = _sequence_id(request.parameters) if request.parameters else ""
-    return InferCall(request.model_name, request.model_version, request.id, tensors, sequence_id, uses_shared_memory)
+    text_bytes = _text_bytes(request, tensors, contents, message_bytes) if any(tensor.datatype == "BYTES" for tensor in tensors) else 0
+    return InferCall(request.model_name, request.model_version, request.id, tensors, sequence_id, uses_shared_memory, text_bytes)
+
+
+def _text_bytes(request: ModelInferRequest, tensors: tuple[Tensor, ...], contents: Contents, message_bytes: int) -> int:
+    """Of the strings in a request that has been checked; of those written out singly in a large message, the message's size."""
+    if contents:
+        raw = zip(_in_message(request, tensors), contents, strict=True)
+        return sum(len(content) - 4 * element_count(tensor.shape) for tensor, content in raw if tensor.datatype == "BYTES")
+    if message_bytes > _LARGE_BYTES:
+        return message_bytes
+    return sum(len(text) for entry in request.inputs for text in entry.contents.bytes_contents)
 
 
 def _contents_steps(request: ModelInferRequest, tensors: tuple[Tensor, ...], contents: Contents) -> Steps[None]:
-    in_message = [t for t, entry in zip(tensors, request.inputs, strict=True) if "shared_memory_region" not in entry.parameters]
+    in_message = _in_message(request, tensors)
     if len(in_message) != len(contents):
         raise InvalidRequest(
             f"expected raw_input_contents for {len(in_message)} inputs of model '{request.model_name}', got {len(contents)}"
@@ -124,6 +142,10 @@ def _contents_steps(request: ModelInferRequest, tensors: tuple[Tensor, ...], con
             yield from bytes_tensor_steps(tensor, content, start=0, end=len(content))
         else:
             _check_size(request.model_name, tensor, len(content))
+
+
+def _in_message(request: ModelInferRequest, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    return [t for t, entry in zip(tensors, request.inputs, strict=True) if "shared_memory_region" not in entry.parameters]
 
 
 def _sequence_id(parameters: Mapping[str, Any]) -> str:

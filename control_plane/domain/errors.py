@@ -6,7 +6,12 @@
         PayloadTooLarge           a body or message beyond its limit
         RouteNotFound             no such path on this door
         MethodNotAllowed          the path exists, the method does not
-        PermissionDenied          an administrator's call from elsewhere, or one that is switched off
+        Unauthenticated           no key or token was shown, or one that is not valid
+        PermissionDenied          the caller may not do that, or it is switched off
+        LimitExceeded             a tenant's rate, concurrency or quota is used up, or too many attempts failed
+        ObjectNotFound            no key, tenant or route of that name
+        Conflict                  somebody else has changed the object meanwhile, or it exists already
+        StoreUnavailable          what the control plane remembers cannot be reached
         ModelNotFound             no model of that name in any repository
         ModelLoadFailed           Triton tried and could not load or unload the model
         NotSupported              a call of the protocol that this server does not offer
@@ -34,7 +39,12 @@ class ErrorCode(Enum):
     PAYLOAD_TOO_LARGE = "payload_too_large"
     ROUTE_NOT_FOUND = "route_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
+    UNAUTHENTICATED = "unauthenticated"
     PERMISSION_DENIED = "permission_denied"
+    LIMIT_EXCEEDED = "limit_exceeded"
+    OBJECT_NOT_FOUND = "object_not_found"
+    CONFLICT = "conflict"
+    STORE_UNAVAILABLE = "store_unavailable"
     MODEL_NOT_FOUND = "model_not_found"
     LOAD_FAILED = "load_failed"
     NOT_SUPPORTED = "not_supported"
@@ -76,8 +86,35 @@ class MethodNotAllowed(ControlPlaneError):
         self.allowed = allowed
 
 
+class Unauthenticated(ControlPlaneError):
+    code = ErrorCode.UNAUTHENTICATED
+
+
 class PermissionDenied(ControlPlaneError):
     code = ErrorCode.PERMISSION_DENIED
+
+
+class LimitExceeded(ControlPlaneError):
+    """`retry_after_s` is when it is worth another try; `limits` are the RateLimit fields of the answer, by name."""
+
+    code = ErrorCode.LIMIT_EXCEEDED
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, limits: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.limits = limits
+
+
+class ObjectNotFound(ControlPlaneError):
+    code = ErrorCode.OBJECT_NOT_FOUND
+
+
+class Conflict(ControlPlaneError):
+    code = ErrorCode.CONFLICT
+
+
+class StoreUnavailable(ControlPlaneError):
+    code = ErrorCode.STORE_UNAVAILABLE
 
 
 class ModelNotFound(ControlPlaneError):
@@ -115,7 +152,13 @@ class RequestTimeout(ControlPlaneError):
 
 
 class Overloaded(ControlPlaneError):
+    """`retry_after_s` is when there should be room, where that is known."""
+
     code = ErrorCode.OVERLOADED
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class StartupError(ControlPlaneError):

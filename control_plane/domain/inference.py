@@ -50,3 +50,5 @@ class InferCall:
     """As text, for a gRPC request that belongs to a sequence."""
     uses_shared_memory: bool = False
     """Whether an input or an output lies in a region of memory that a client registered."""
+    text_bytes: int = 0
+    """Of all strings in inputs, without framing; of a request too large or too odd to add them up, its own size."""

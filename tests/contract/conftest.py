@@ -12,6 +12,7 @@ import pytest
 from tests.contract import ledger
 from tests.contract.http_extensions import SHARED_BYTES, SHARED_MEMORY
 from tests.e2e import tidegate as servers
+from tests.redis_server import RedisServer, redis_server
 
 MODELS = Path(__file__).parent / "models"
 LOADED = ("types", "repeat", "accumulate", "accumulate_text", "classify", "patient", "facts", "fails", "say", "versions", "chain")
@@ -77,6 +78,13 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
             yield doors
     finally:
         shared.unlink()
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """For cases that leave it running; each empties it first."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from control_plane.codec.grpc_message import HEAD, PREFIX_BYTES, GrpcHead, frame_message, message_answer, status_fields
 from control_plane.codec.http2_headers import Fields
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
+from control_plane.domain.compute_time import ComputeTime
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import ControlPlaneError, UpstreamFailed, UpstreamUnavailable
 from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
@@ -190,6 +191,9 @@ class FakeControl:
     decoupled: dict[str, bool] = field(default_factory=dict)
     kinds_asked: list[str] = field(default_factory=list)
     calls: Calls = field(default_factory=Calls)
+    compute: dict[str, ComputeTime] | ControlPlaneError = field(default_factory=dict)
+    polls: int = 0
+    """How often `compute` was asked for."""
 
     async def is_live(self) -> bool:
         return self.live
@@ -228,6 +232,12 @@ class FakeControl:
 
     async def memory_bytes(self) -> dict[str, int]:
         return self.memory
+
+    async def compute_times(self) -> dict[str, ComputeTime]:
+        self.polls += 1
+        if isinstance(self.compute, ControlPlaneError):
+            raise self.compute
+        return dict(self.compute)
 
 
 @dataclass

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -60,8 +62,12 @@ def test_an_empty_variable_counts_as_not_given(monkeypatch: pytest.MonkeyPatch) 
         ("TIDEGATE_ALLOW_SHARED_MEMORY", "true", "allow_shared_memory", True),
         ("TIDEGATE_HTTP_SOCKET", "/x/http.sock", "http_socket", Path("/x/http.sock")),
         ("TIDEGATE_GATEWAY_CPUS", "0,2-3", "gateway_cpus", (0, 2, 3)),
+        ("TIDEGATE_TRUSTED_PROXIES", "10.0.0.0/8, ::1", "trusted_proxies", [ip_network("10.0.0.0/8"), ip_network("::1/128")]),
+        ("TIDEGATE_AUTHENTICATION", "true", "authentication", True),
         ("TIDEGATE_TRITON_CPUS", "", "triton_cpus", ()),
         ("TIDEGATE_MODEL_CPUS", "1-2", "model_cpus", (1, 2)),
+        ("TIDEGATE_USAGE_QUEUE", "1000", "usage_queue", 1000),
+        ("TIDEGATE_REQUEST_LOG", "/x/requests.jsonl", "request_log", Path("/x/requests.jsonl")),
         ("TIDEGATE_MODEL_PARAMETER", "a.b:k=v, a.b:l.m=x=y,c:k=", "model_parameter", {"a.b": {"k": "v", "l.m": "x=y"}, "c": {"k": ""}}),
     ],
 )
@@ -101,7 +107,11 @@ def test_all_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ("drain_timeout_s", "-0.1"),
         ("log_format", "xml"),
         ("workers", "0"),
+        ("usage_queue", "999"),
         ("gateway_cpus", "one"),
+        ("trusted_proxies", "10.0.0.1/8"),
+        ("trusted_proxies", "proxy.example"),
+        ("authentication", "maybe"),
         ("triton_cpus", "3-1"),
         ("model_parameter", "variant=fp32"),
         ("model_parameter", "text_encoder:variant"),
@@ -132,7 +142,7 @@ def test_settings_cannot_be_changed() -> None:
 
 def test_effective_lists_every_setting_once() -> None:
     settings = load_settings()
-    groups = (settings.process, settings.gateway, settings.tls, settings.admin, settings.triton)
+    groups = [getattr(settings, each.name) for each in fields(settings)]
     assert len(effective(settings)) == sum(len(type(group).model_fields) for group in groups)
     assert not any(isinstance(value, SecretStr) for value in effective(settings).values())
 
@@ -191,10 +201,34 @@ def test_authority(host: str, written: str) -> None:
     assert authority(host, 1) == written
 
 
+def test_a_state_url_is_masked_where_it_is_shown_and_whole_for_another_process() -> None:
+    settings = load_settings({"state_url": "redis://:s3cret@h/0"})
+    assert settings.state.state_url == SecretStr("redis://:s3cret@h/0")
+    assert value_of("state_url", settings) == "********"
+    assert "s3cret" not in f"{settings} {settings!r}"
+    assert from_plain(json.loads(json.dumps(to_plain(settings)))) == settings
+    assert load_settings().state.state_url is None
+
+
 def test_another_process_gets_the_same_settings_whatever_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"gateway_cpus": "0-2", "load": ["a"], "http_socket": Path("/x"), "workers": 3, "triton_url": "http://h:1"}
+    given = {
+        "gateway_cpus": "0-2",
+        "load": ["a"],
+        "http_socket": Path("/x"),
+        "workers": 3,
+        "triton_url": "http://h:1",
+        "trusted_proxies": "10.0.0.0/8,::1",
+    }
     settings = load_settings(given)
     plain = json.loads(json.dumps(to_plain(settings)))
     monkeypatch.setenv("TIDEGATE_HTTP_PORT", "1")
     monkeypatch.setenv("TIDEGATE_WORKERS", "9")
     assert from_plain(plain) == settings
+
+
+def test_the_commands_key_is_masked_where_it_is_shown_and_no_other_process_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_API_KEY", "tg_s3cret")
+    settings = load_settings()
+    assert settings.admin.api_key == SecretStr("tg_s3cret")
+    assert value_of("api_key", settings) == "********"
+    assert "s3cret" not in f"{settings} {settings!r} {to_plain(settings)}"

@@ -13,6 +13,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.adapters.triton_grpc import TritonGrpc
+from control_plane.domain.compute_time import ComputeTime
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
 from tests.aio import run
@@ -218,3 +219,34 @@ async def _failure(call: Awaitable[object]) -> Exception:
     except Exception as exc:
         return exc
     raise AssertionError("it did not fail")
+
+
+def _counted(*batches: tuple[int, int, int]) -> list[service_pb2.InferBatchStatistics]:
+    return [
+        service_pb2.InferBatchStatistics(batch_size=size, compute_infer=service_pb2.StatisticDuration(count=count, ns=ns))
+        for size, count, ns in batches
+    ]
+
+
+def test_compute_times_count_a_batch_once_and_all_versions_together() -> None:
+    answer = service_pb2.ModelStatisticsResponse()
+    answer.model_stats.add(name="a", version="1", batch_stats=_counted((1, 3, 30), (8, 2, 50)))
+    answer.model_stats.add(name="a", version="2", batch_stats=_counted((1, 1, 7)))
+    answer.model_stats.add(name="idle", version="1")
+
+    async def main() -> None:
+        async with triton(answering(answer)) as (client, fake):
+            assert await client.compute_times() == {"a": ComputeTime(20, 87), "idle": ComputeTime(0, 0)}
+            path, message, _ = await fake.arrivals.get()
+            assert (path, message) == (SERVICE + "ModelStatistics", b"")
+
+    run(main())
+
+
+def test_compute_times_of_a_triton_that_is_away_are_unavailable() -> None:
+    async def main() -> None:
+        async with triton(aborting(grpc.StatusCode.UNAVAILABLE)) as (client, _):
+            with pytest.raises(UpstreamUnavailable):
+                await client.compute_times()
+
+    run(main())

@@ -6,8 +6,18 @@ import grpc
 import pytest
 
 from control_plane.adapters.triton_grpc import STATUS_ERRORS
-from control_plane.api.status import STATUS, message_of
-from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ErrorCode, InvalidRequest, UpstreamFailed, UpstreamUnavailable
+from control_plane.api.status import STATUS, advice_of, message_of
+from control_plane.domain.errors import (
+    ControlPlaneError,
+    DeadlineExceeded,
+    ErrorCode,
+    InvalidRequest,
+    LimitExceeded,
+    Overloaded,
+    Unauthenticated,
+    UpstreamFailed,
+    UpstreamUnavailable,
+)
 
 
 @pytest.mark.parametrize("code", ErrorCode)
@@ -24,7 +34,7 @@ def test_nothing_else_is_mapped() -> None:
 
 @pytest.mark.parametrize("code", ErrorCode)
 def test_only_what_may_pass_by_itself_is_retryable(code: ErrorCode) -> None:
-    assert STATUS[code].retryable is (STATUS[code].http in (408, 503, 504))
+    assert STATUS[code].retryable is (STATUS[code].http in (408, 429, 503, 504))
 
 
 @pytest.mark.parametrize("status", [status for status in grpc.StatusCode if status is not grpc.StatusCode.OK])
@@ -46,3 +56,23 @@ def test_a_message_is_cut_to_what_grpc_metadata_can_hold() -> None:
     text = message_of(InvalidRequest("\U0001f600" * 10_000))
     assert text.endswith(" ...")
     assert len(text.encode()) * 3 < 8192  # gRPC percent-encodes each byte
+
+
+@pytest.mark.parametrize(
+    ("error", "fields"),
+    [
+        pytest.param(LimitExceeded("x", retry_after_s=0.2), {"Retry-After": "1"}, id="never-at-once"),
+        pytest.param(
+            LimitExceeded("x", retry_after_s=2.1, limits=(("RateLimit-Limit", "5"),)),
+            {"Retry-After": "3", "RateLimit-Limit": "5"},
+            id="rounded-up-with-what-is-left",
+        ),
+        pytest.param(Overloaded("x"), {"Retry-After": "1"}, id="overloaded"),
+        pytest.param(Overloaded("x", retry_after_s=7.0), {"Retry-After": "7"}, id="overloaded-for-long"),
+        pytest.param(UpstreamUnavailable("x"), {"Retry-After": "1"}, id="no-triton"),
+        pytest.param(Unauthenticated("x"), {"WWW-Authenticate": "Bearer"}, id="who-are-you"),
+        pytest.param(InvalidRequest("x"), {}, id="nothing-to-say"),
+    ],
+)
+def test_advice(error: ControlPlaneError, fields: dict[str, str]) -> None:
+    assert {name.decode(): value.decode() for name, value in advice_of(error)} == fields

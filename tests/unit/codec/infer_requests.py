@@ -29,17 +29,23 @@ class Sent:
     header_length: bytes | None
     request_id: str
     tensors: tuple[Tensor, ...]
+    text_bytes: int
+    """Of all strings, without what frames or quotes them."""
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> Sent:
     """Any mixture of JSON and binary tensors of all data types."""
     tensors = draw(st.lists(st.builds(Tensor, _NAMES, st.sampled_from(sorted(DATATYPE_BYTES)), SHAPES), min_size=1, max_size=4))
-    entries, binary = [], b""
+    entries, binary, text_bytes = [], b"", 0
     for tensor in tensors:
         entry, content = draw(_entries(tensor))
         entries.append(entry)
         binary += content
+        if tensor.datatype == "BYTES":
+            texts = entry.get("data", [])
+            assert isinstance(texts, list)
+            text_bytes += len(content) - (4 * prod(tensor.shape) if content else 0) + len("".join(texts).encode())
     header: dict[str, object] = {"inputs": entries}
     if draw(st.booleans()):
         header["id"] = draw(_TEXTS)
@@ -49,7 +55,7 @@ def requests(draw: st.DrawFn) -> Sent:
         header["outputs"] = [{"name": draw(_NAMES), "parameters": {"binary_data": True}}]
     text = json.dumps(header, ensure_ascii=draw(st.booleans())).encode()
     header_length = b"%d" % len(text) if binary or draw(st.booleans()) else None
-    return Sent(text + binary, header_length, str(header.get("id", "")), tuple(tensors))
+    return Sent(text + binary, header_length, str(header.get("id", "")), tuple(tensors), text_bytes)
 
 
 @st.composite

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,7 +63,30 @@ def binary(datatype: str, shape: list[int], size: object, content: bytes) -> tup
     ],
 )
 def test_accepts(body: bytes, tensors: tuple[Tensor, ...]) -> None:
-    assert read(body) == InferCall("m", "3", "", tensors)
+    assert replace(read(body), text_bytes=0) == InferCall("m", "3", "", tensors)
+
+
+@pytest.mark.parametrize(
+    ("data", "text_bytes"),
+    [
+        pytest.param(["ab", "c"], 3, id="flat"),
+        pytest.param([["ab"], ["c"]], 3, id="an array for each row"),
+        pytest.param(["\u00fc\U0001f600"], 6, id="bytes, not characters"),
+        pytest.param([], 0, id="none"),
+        pytest.param([[["ab"]]], None, id="nested deeper: all of the JSON"),
+        pytest.param("ab", None, id="no array: all of the JSON"),
+        pytest.param(["a" * 300_000], None, id="large: all of the JSON"),
+    ],
+)
+def test_tells_how_long_texts_are(data: object, text_bytes: int | None) -> None:
+    body = with_input(datatype="BYTES", data=data, shape=[1])
+    assert read(body).text_bytes == (len(body) if text_bytes is None else text_bytes)
+
+
+def test_binary_texts_count_without_their_framing() -> None:
+    body, header_length = binary("BYTES", [2], 4 + 3 + 4, b"\x03\0\0\0abc\0\0\0\0")
+    assert read(body, header_length).text_bytes == 3
+    assert read(with_input()).text_bytes == 0
 
 
 def test_tells_the_id() -> None:
@@ -245,7 +269,7 @@ class TestHeaderLength:
 
     @pytest.mark.parametrize(("body", "header_length"), [(b"\x00\x01", b"0"), (b"", b"0"), (b"", None), (b'{"inputs":1}', b"0")])
     def test_zero_announces_a_raw_binary_request(self, body: bytes, header_length: bytes | None) -> None:
-        assert read(body, header_length) == InferCall("m", "3", "", ())
+        assert read(body, header_length) == InferCall("m", "3", "", (), text_bytes=len(body))
 
 
 class TestBinaryData:
@@ -279,7 +303,7 @@ class TestBinaryData:
         for content in (b"\x02\0\0\0a", b"\x01\0\0\0", b"\x01\0\0\0ab"):
             with pytest.raises(InvalidRequest):
                 read(text + content, header_length)
-        assert read(text + b"\x01\0\0\0b", header_length) == good == InferCall("m", "3", "7", (Tensor("X", "BYTES", (1,)),))
+        assert read(text + b"\x01\0\0\0b", header_length) == good == InferCall("m", "3", "7", (Tensor("X", "BYTES", (1,)),), text_bytes=1)
 
     def test_a_header_that_was_refused_is_refused_again(self) -> None:
         body, header_length = binary("FP8", [1], 1, b"a")

@@ -44,7 +44,7 @@ def _repeats_a_key(text: str) -> bool:
 @given(sent=requests())
 def test_a_valid_request_is_accepted_and_declares_its_tensors(sent: Sent) -> None:
     call = read_infer_request(sent.body, sent.header_length, model_name="m", model_version="")
-    assert call == InferCall("m", "", sent.request_id, sent.tensors)
+    assert call == InferCall("m", "", sent.request_id, sent.tensors, text_bytes=sent.text_bytes)
 
 
 @given(sent=requests(), data=st.data())

@@ -65,6 +65,29 @@ def test_typed_contents_are_left_to_triton() -> None:
     assert read(request.SerializeToString()).inputs == (Tensor("X", "FP32", (3,)),)
 
 
+@pytest.mark.parametrize(
+    ("raw", "single", "text_bytes"),
+    [
+        pytest.param([b"\x02\0\0\0ab\x01\0\0\0c"], [], 3, id="raw"),
+        pytest.param([], [b"ab", b"c"], 3, id="one by one"),
+        pytest.param([encode_bytes_elements([b"a" * LARGE, b"b"])], [], LARGE + 1, id="much of it, raw"),
+        pytest.param([], [b"a" * LARGE, b"b"], None, id="much of it, one by one: the whole message"),
+    ],
+)
+def test_tells_how_long_texts_are(raw: list[bytes], single: list[bytes], text_bytes: int | None) -> None:
+    request = message("BYTES", (2,), raw)
+    request.inputs[0].contents.bytes_contents.extend(single)
+    sent = request.SerializeToString()
+    assert read(sent).text_bytes == (len(sent) if text_bytes is None else text_bytes)
+
+
+def test_only_texts_are_counted() -> None:
+    request = message("FP32", (1,), [b"\0\0\0\0", b"\x02\0\0\0ab"])
+    request.inputs.add(name="Y", datatype="BYTES", shape=(1,))
+    request.inputs.add(name="Z", datatype="BYTES", shape=(1,)).parameters["shared_memory_region"].string_param = "r"
+    assert read(request.SerializeToString()).text_bytes == 2
+
+
 def test_an_empty_message_is_left_to_triton() -> None:
     assert read(b"") == InferCall("", "", "", ())
 

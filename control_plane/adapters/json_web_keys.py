@@ -1,0 +1,175 @@
+"""The public keys with which an issuer's tokens are checked, fetched from where it publishes them (JWKS, RFC 7517).
+
+Read in the background and kept: a request never waits for the issuer. An issuer that is away for less than an hour goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import jwt
+import orjson
+
+_log = logging.getLogger(__name__)
+
+_MAX_BYTES = 2**20
+_MAX_KEYS = 100
+"""Issuers have two or three; each costs some ten microseconds to read."""
+
+_MIN_RSA_BITS = 2048
+"""RFC 7518, 3.3."""
+
+_ALGORITHM_OF: Mapping[tuple[object, object], str] = {("RSA", None): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
+"""By key type and curve: the key says how it is used, never the token. Nothing symmetric, so a public key is no secret to sign with."""
+
+_ALGORITHMS = frozenset(_ALGORITHM_OF.values())
+
+KeyName = tuple[str, str]
+"""A key's id (`kid`) and its algorithm: issuers may give keys of different types the same id (RFC 7517, 4.5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often keys are read and how long they count, in seconds."""
+
+    refresh_s: float = 300.0
+    """A key that its issuer has withdrawn is accepted for so long."""
+
+    at_least_s: float = 10.0
+    """Between two reads whatever happens: anybody can send tokens that name unknown keys."""
+
+    stale_s: float = 3600.0
+    """Without a successful read; then nobody knows any more what has been withdrawn."""
+
+    fetch_timeout_s: float = 5.0
+
+
+class UnusableKeys(Exception):
+    """What the issuer answered cannot be used; never leaves this package."""
+
+
+class IssuerKeys:
+    """The keys as they were at the last successful read."""
+
+    def __init__(self, url: str, *, pace: Pace | None = None, now_s: Callable[[], float] = time.time) -> None:
+        self._url = url
+        self._pace = pace or Pace()
+        self._now_s = now_s
+        self._keys: Mapping[KeyName, jwt.PyJWK] = {}
+        self._ids: frozenset[str] = frozenset()
+        self._body = b""
+        self._read_s = float("-inf")
+        self._has_failed = False
+        self._wanted = asyncio.Event()
+        self.generation = 0
+        """Grows when they change."""
+
+    @property
+    def are_fresh(self) -> bool:
+        """Whether they may be used still."""
+        return self._now_s() - self._read_s < self._pace.stale_s
+
+    def find(self, key_id: object, algorithm: object) -> jwt.PyJWK | None:
+        """The key that a token's head names, if it is for that algorithm; one whose id is unknown brings the next read forward."""
+        if not isinstance(key_id, str) or not isinstance(algorithm, str) or algorithm not in _ALGORITHMS:
+            return None
+        if key_id not in self._ids:
+            self._wanted.set()
+        return self._keys.get((key_id, algorithm))
+
+    async def run(self) -> None:
+        """Keep them up until cancelled."""
+        pace = self._pace
+        # Plain HTTP is for loopback only, which no proxy of the environment leads to.
+        async with httpx.AsyncClient(timeout=pace.fetch_timeout_s, trust_env=self._url.startswith("https:")) as client:
+            while True:
+                self._wanted.clear()
+                await self._refresh(client)
+                await asyncio.sleep(pace.at_least_s)
+                if not self._has_failed:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(pace.refresh_s - pace.at_least_s):
+                            await self._wanted.wait()
+
+    async def _refresh(self, client: httpx.AsyncClient) -> None:
+        try:
+            body = await self._fetch(client)
+            if body != self._body:
+                self._take(body)
+        except (httpx.HTTPError, UnusableKeys, TimeoutError) as exc:
+            if not self._has_failed:
+                _log.error("the keys of the tokens' issuer cannot be read, the old ones stay in force for an hour: %s", _describe(exc))
+            self._has_failed = True
+            return
+        if self._has_failed:
+            _log.info("the keys of the tokens' issuer can be read again")
+        self._read_s, self._has_failed = self._now_s(), False
+
+    async def _fetch(self, client: httpx.AsyncClient) -> bytes:
+        """As it comes, not decoded: few bytes can be made to stand for very many."""
+        body = bytearray()
+        headers = {"accept": "application/jwk-set+json, application/json", "accept-encoding": "identity"}
+        async with asyncio.timeout(self._pace.fetch_timeout_s), client.stream("GET", self._url, headers=headers) as answer:
+            if answer.status_code != httpx.codes.OK:
+                raise UnusableKeys(f"status {answer.status_code}")
+            async for piece in answer.aiter_raw():
+                body += piece
+                if len(body) > _MAX_BYTES:
+                    raise UnusableKeys(f"more than {_MAX_BYTES} bytes")
+        return bytes(body)
+
+    def _take(self, body: bytes) -> None:
+        keys = read_keys(body)
+        self._keys, self._body = keys, body
+        self._ids = frozenset(key_id for key_id, _ in keys)
+        self.generation += 1
+        _log.info("keys of the tokens' issuer taken up", extra={"keys": len(keys)})
+
+
+def read_keys(body: bytes) -> dict[KeyName, jwt.PyJWK]:
+    """The keys that tokens may be signed with, of all in a set; others are passed over. Raises UnusableKeys: there is none."""
+    try:
+        found = orjson.loads(body)
+    except ValueError as exc:
+        raise UnusableKeys("it is not JSON") from exc
+    listed = found.get("keys") if isinstance(found, dict) else None
+    if not isinstance(listed, list):
+        raise UnusableKeys("it is no JSON Web Key Set")
+    keys = {(jwk["kid"], key.algorithm_name): key for jwk in listed[:_MAX_KEYS] if (key := _read_key(jwk)) is not None}
+    if not keys:
+        raise UnusableKeys(f"it holds no key for {', '.join(sorted(_ALGORITHMS))} that has an id (kid)")
+    return keys
+
+
+def _read_key(jwk: Any) -> jwt.PyJWK | None:
+    if not isinstance(jwk, dict) or not isinstance(jwk.get("kid"), str) or not all(isinstance(jwk.get(name, ""), str) for name in _TEXTS):
+        return None
+    algorithm = _ALGORITHM_OF.get((jwk.get("kty"), jwk.get("crv")))
+    if algorithm is None or not _is_for_verifying(jwk, algorithm):
+        return None
+    try:
+        key = jwt.PyJWK(jwk, algorithm)
+    except (jwt.PyJWTError, ValueError, TypeError):
+        return None
+    return None if algorithm == "RS256" and key.key.key_size < _MIN_RSA_BITS else key
+
+
+_TEXTS = ("kty", "crv", "alg", "use", "n", "e", "x", "y")
+
+
+def _is_for_verifying(jwk: dict[str, Any], algorithm: str) -> bool:
+    """A private key that was published is everybody's."""
+    operations = jwk.get("key_ops", ["verify"])
+    is_right = jwk.get("use", "sig") == "sig" and jwk.get("alg", algorithm) == algorithm
+    return is_right and isinstance(operations, list) and "verify" in operations and "d" not in jwk
+
+
+def _describe(error: Exception) -> str:
+    return str(error) or type(error).__name__

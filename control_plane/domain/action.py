@@ -1,0 +1,25 @@
+"""What a call of the v2 protocol does, whichever door it came through."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Action(Enum):
+    """What is to be done with a call."""
+
+    INFER = "infer"
+    GENERATE = "generate"
+    """An inference in the words of the model, answered piece by piece; `generate_stream` sends its pieces as events."""
+    LIVE = "live"
+    READY = "ready"
+    READ = "read"
+    """Answered by Triton as it is; changes nothing."""
+    LOAD = "load"
+    UNLOAD = "unload"
+    ADMIN = "admin"
+    """Answered by Triton as it is, for administrators only."""
+    SHARED_MEMORY = "shared_memory"
+    """As ADMIN, and only where shared memory is allowed."""
+    OPTIONS = "options"
+    """Answered with the methods that the path takes."""

@@ -1,0 +1,96 @@
+"""Slows sources whose keys and tokens keep being wrong; asked by `services/authentication`.
+
+Guessing a key of 256 random bits is hopeless at any speed: this bounds what the attempts cost, and what they fill logs with.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
+
+_IPV6_HOST_BITS = 64
+"""One customer's network: who has one address of it has all (RFC 6177)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLimits:
+    """Bounds, in attempts and seconds."""
+
+    failures: int = 10
+    """A program started with a wrong key fails a few times; a person types it less often."""
+
+    within_s: float = 60.0
+
+    first_refusal_s: float = 1.0
+
+    max_refusal_s: float = 60.0
+    """Somebody who has put the mistake right need not wait longer."""
+
+    max_sources: int = 10_000
+    """Of a few hundred bytes each; beyond, the one whose last failure is oldest is forgotten."""
+
+
+@dataclass(slots=True)
+class _Source:
+    failed_s: deque[float]
+    refusals: int = 0
+    refused_until_s: float = field(default=float("-inf"))
+
+
+class FailedAttempts:
+    """The sources that have failed lately."""
+
+    def __init__(self, limits: AttemptLimits | None = None) -> None:
+        self._limits = limits or AttemptLimits()
+        self._sources: OrderedDict[int | str, _Source] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def refused_for_s(self, source: str, now_s: float) -> float:
+        """Seconds for which attempts from `source` are refused, without being looked at; 0 when they are not."""
+        if not self._sources:
+            return 0.0
+        known = self._sources.get(_network(source))
+        return 0.0 if known is None else max(0.0, known.refused_until_s - now_s)
+
+    def count(self, source: str, now_s: float) -> float:
+        """One more failure of `source`: for how many seconds it is refused from now on."""
+        known = self._remember(_network(source))
+        known.failed_s.append(now_s)
+        known.refusals = known.refusals + 1 if self._goes_on(known, now_s) else 0
+        if known.refusals == 0:
+            return 0.0
+        refused_s = self._refusal_s(known.refusals)
+        known.refused_until_s = now_s + refused_s
+        return refused_s
+
+    def _goes_on(self, known: _Source, now_s: float) -> bool:
+        """Whether it has failed too often just now, or fails again soon after it was refused: the long ones are a minute apart."""
+        limits = self._limits
+        is_full = len(known.failed_s) == limits.failures and now_s - known.failed_s[0] < limits.within_s
+        return is_full or (known.refusals > 0 and now_s - known.refused_until_s < limits.within_s)
+
+    def _refusal_s(self, refusals: int) -> float:
+        doublings = min(refusals - 1, 64)
+        return min(self._limits.first_refusal_s * 2.0**doublings, self._limits.max_refusal_s)
+
+    def _remember(self, network: int | str) -> _Source:
+        known = self._sources.setdefault(network, _Source(deque(maxlen=self._limits.failures)))
+        self._sources.move_to_end(network)
+        if len(self._sources) > self._limits.max_sources:
+            self._sources.popitem(last=False)
+        return known
+
+
+def _network(source: str) -> int | str:
+    """What counts as one source: an address, or the network of an IPv6 address."""
+    try:
+        address = ip_address(source)
+    except ValueError:
+        return source  # a Unix socket's
+    if not isinstance(address, IPv6Address):
+        return int(address)
+    mapped = address.ipv4_mapped
+    return int(mapped) if mapped is not None else f"{int(address) >> _IPV6_HOST_BITS:x}/64"

@@ -1,0 +1,58 @@
+"""Who calls, and whether it may: what both doors, the admin API and the metrics port ask before anything else.
+
+Without authentication, which is for loopback only, everybody is `NOBODY` and may do everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Network, IPv6Network
+
+from control_plane.domain.errors import PermissionDenied
+from control_plane.domain.principal import NOBODY, Credentials, Principal
+from control_plane.domain.route import Route
+from control_plane.policy.authorization import Need, refusal
+from control_plane.policy.request_source import source_of
+from control_plane.services.authentication import Authentication
+from control_plane.services.known_state import KnownState
+
+
+class Access:
+    """Of one process."""
+
+    def __init__(
+        self, known: KnownState, authentication: Authentication | None, *, trusted_proxies: Sequence[IPv4Network | IPv6Network] = ()
+    ) -> None:
+        """`authentication` is None where it is off."""
+        self._known = known
+        self._authentication = authentication
+        self._trusted_proxies = trusted_proxies
+
+    @property
+    def is_on(self) -> bool:
+        """Whether callers must say who they are."""
+        return self._authentication is not None
+
+    @property
+    def names_matter(self) -> bool:
+        """Whether a call must be looked into for the model that it names; else it means what it says, and is anybody's."""
+        return self.is_on or bool(self._known.routes)
+
+    def identify(self, *, authorization: str | None, api_key: str | None, peer: str, forwarded_for: str | None) -> Principal:
+        """Who shows these headers from address `peer`. Raises Unauthenticated, LimitExceeded."""
+        if self._authentication is None:
+            return NOBODY
+        source = source_of(peer, forwarded_for, self._trusted_proxies) if self._trusted_proxies else peer
+        return self._authentication.authenticate(Credentials(authorization, api_key, source))
+
+    def require(self, principal: Principal, need: Need | None) -> None:
+        """Raises PermissionDenied: `principal` may not make a call that needs that."""
+        if principal is NOBODY:
+            return
+        reason = refusal(principal, need, route=self.route(need.name) if need is not None else None)
+        if reason is not None:
+            raise PermissionDenied(reason)
+
+    def route(self, name: str) -> Route | None:
+        """The route that callers mean by `name`; None: a model, if there is one."""
+        return self._known.routes.get(name)

@@ -1,0 +1,174 @@
+"""What each tenant has under way in this process, held against its limits; `services/admission` asks for every request.
+
+Limits hold for one process: with several, `set_shares` says which part of each is this one's (`policy/shares`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from control_plane.domain.errors import LimitExceeded
+from control_plane.domain.shed_reason import ShedReason
+from control_plane.domain.tenant import Tenant
+from control_plane.policy.daily_quota import DAY_S, day_number, number_of_day, quota_wait_s
+from control_plane.policy.rate_limit import Fields, RateDecision, RateState, admit, limit_fields, part_of_limit
+
+Sheds = Counter[tuple[str, ShedReason]]
+
+# When one of a tenant's requests ends nobody knows; the least that `Retry-After` can say.
+_CONCURRENCY_RETRY_S = 1.0
+
+
+class KnownTenants(Protocol):
+    """Who has limits at all."""
+
+    @property
+    def tenants(self) -> Mapping[str, Tenant]:
+        """By name; read for each request."""
+
+
+class Account:
+    """One tenant's requests under way, and its limits in this process."""
+
+    __slots__ = (
+        "asked",
+        "concurrency",
+        "in_flight",
+        "is_limited",
+        "known",
+        "rate",
+        "rate_limit",
+        "share",
+        "tenant",
+        "units_ended",
+        "units_in_flight",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.tenant = Tenant(name)
+        self.asked = 0
+        self.in_flight = 0
+        self.units_in_flight = 0.0
+        self.units_ended = 0.0
+        """Since the stored sums came, which have those before."""
+        self.rate = RateState()
+        self.set_limits(None, 1.0)
+
+    def set_limits(self, known: Tenant | None, share: float) -> None:
+        tenant = known or Tenant(self.tenant.name)
+        self.known, self.tenant, self.share = known, tenant, share
+        rate, concurrency = tenant.requests_per_s, tenant.concurrency
+        self.rate_limit = None if rate is None else part_of_limit(rate, tenant.burst, share=share)
+        # At least one at a time in each process, but for a tenant that may have none.
+        self.concurrency = None if concurrency is None else min(concurrency, max(1, int(concurrency * share)))
+        self.is_limited = rate is not None or concurrency is not None or tenant.daily_compute_units is not None
+
+
+class TenantLimits:
+    """The accounts of all tenants that have sent anything."""
+
+    def __init__(self, known: KnownTenants, sheds: Sheds, *, now_s: Callable[[], float], today_s: Callable[[], float]) -> None:
+        """Counts what it refuses in `sheds`. `now_s` is the loop's time, `today_s` seconds since 1970."""
+        self._known = known
+        self._sheds = sheds
+        self._now_s = now_s
+        self._today_s = today_s
+        self._accounts: dict[str, Account] = {}
+        self._shares: Mapping[str, float] = {}
+        self._other_share = 1.0
+        self._day = 0
+        self._stored: Mapping[str, float] = {}
+
+    def account(self, name: str) -> Account:
+        """With the limits that hold now; a tenant that is not known has none."""
+        tenant = self._known.tenants.get(name)
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = Account(name)
+        elif account.known is tenant:
+            return account
+        account.set_limits(tenant, self._shares.get(name, self._other_share))
+        return account
+
+    def check(self, account: Account) -> RateDecision | None:
+        """What its rate says, None where it has none. Raises LimitExceeded; only what all limits admit counts for the rate."""
+        account.asked += 1
+        self._check_quota(account)  # what lasts longest is told first
+        self._check_concurrency(account)
+        return self._check_rate(account)
+
+    def look(self, account: Account) -> None:
+        """Raises LimitExceeded where `check` would now; counts nothing for the rate."""
+        self._check_quota(account)
+        self._check_concurrency(account)
+        self._rate_decision(account)
+
+    def set_shares(self, shares: Mapping[str, float], *, other: float) -> None:
+        self._shares, self._other_share = shares, other
+        for name, account in self._accounts.items():
+            account.set_limits(account.known, shares.get(name, other))
+
+    def set_spent(self, day: str, units: Mapping[str, float]) -> None:
+        number = number_of_day(day)
+        if number >= self._day:
+            self._begin(number, units)
+        self._forget_unknown()
+
+    def take_demand(self) -> dict[str, int]:
+        demand = {name: account.asked for name, account in self._accounts.items() if account.asked}
+        for account in self._accounts.values():
+            account.asked = 0
+        return demand
+
+    def _forget_unknown(self) -> None:
+        """Tokens may name any number of tenants."""
+        known = self._known.tenants
+        self._accounts = {name: account for name, account in self._accounts.items() if account.in_flight or name in known}
+
+    def _begin(self, day: int, stored: Mapping[str, float]) -> None:
+        self._day, self._stored = day, stored
+        for account in self._accounts.values():
+            account.units_ended = 0.0
+
+    def _check_quota(self, account: Account) -> None:
+        quota = account.tenant.daily_compute_units
+        if quota is None:
+            return
+        now_s = self._today_s()
+        if day_number(now_s) > self._day:
+            self._begin(day_number(now_s), {})
+        stored, own = self._stored.get(account.tenant.name, 0.0), account.units_in_flight + account.units_ended
+        wait_s = quota_wait_s(quota, stored=stored, own=own, share=account.share, now_s=now_s)
+        if wait_s is not None:
+            fields = limit_fields(limit=quota, remaining=0, reset_s=DAY_S - now_s % DAY_S)
+            raise self._refuse(account, ShedReason.QUOTA, f"has used its {quota:g} compute units of today (UTC)", wait_s, fields)
+
+    def _check_concurrency(self, account: Account) -> None:
+        limit = account.concurrency
+        if limit is not None and account.in_flight >= limit:
+            fields = limit_fields(limit=limit, remaining=0, reset_s=_CONCURRENCY_RETRY_S)
+            text = f"may have {account.tenant.concurrency} requests under way at a time"
+            raise self._refuse(account, ShedReason.CONCURRENCY, text, _CONCURRENCY_RETRY_S, fields)
+
+    def _check_rate(self, account: Account) -> RateDecision | None:
+        decision = self._rate_decision(account)
+        if decision is not None:
+            account.rate = decision.state
+        return decision
+
+    def _rate_decision(self, account: Account) -> RateDecision | None:
+        limit = account.rate_limit
+        if limit is None:
+            return None
+        decision = admit(account.rate, limit, self._now_s())
+        if not decision.is_admitted:
+            fields = limit_fields(limit=limit.burst, remaining=0, reset_s=decision.reset_s)
+            text = f"may send {account.tenant.requests_per_s:g} requests per second"
+            raise self._refuse(account, ShedReason.RATE, text, decision.retry_after_s, fields)
+        return decision
+
+    def _refuse(self, account: Account, reason: ShedReason, text: str, retry_after_s: float, fields: Fields) -> LimitExceeded:
+        self._sheds[account.tenant.name, reason] += 1
+        return LimitExceeded(f"tenant {account.tenant.name!r} {text}", retry_after_s=retry_after_s, limits=fields)

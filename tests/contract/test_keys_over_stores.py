@@ -1,0 +1,107 @@
+"""Keys over the real stores: what an administrator does with one handle is what gateways with others let in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from control_plane.adapters.state_store import open_state_store
+from control_plane.domain.errors import Unauthenticated
+from control_plane.domain.principal import Credentials
+from control_plane.domain.scope import Right, Scope
+from control_plane.domain.tenant import Tenant
+from control_plane.policy.failed_attempts import AttemptLimits, FailedAttempts
+from control_plane.ports import StateStore
+from control_plane.services.authentication import Authentication
+from control_plane.services.keys import Keys
+from control_plane.services.known_state import KnownState
+from control_plane.services.objects import Objects
+from tests.aio import run
+from tests.contract.stores import Opening, address, empty_redis, handles
+
+SCOPES = (Scope(Right.INFER, "*"),)
+WAIT_S = 20.0
+
+
+class Gateway:
+    def __init__(self, store: StateStore) -> None:
+        self.known = KnownState(store)
+        self._authentication = Authentication(self.known, None, attempts=FailedAttempts(AttemptLimits(failures=10**6)))
+
+    def accepts(self, text: str) -> bool:
+        try:
+            self._authentication.authenticate(Credentials(None, text, "192.0.2.1"))
+        except Unauthenticated:
+            return False
+        return True
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Opening[StateStore]:
+    where = address(request.param, request, tmp_path)
+    return lambda: open_state_store(*where)
+
+
+@asynccontextmanager
+async def gateways(*stores: StateStore) -> AsyncIterator[list[Gateway]]:
+    made = [Gateway(store) for store in stores]
+    async with asyncio.TaskGroup() as tasks:
+        for gateway in made:
+            await gateway.known.start()
+        running = [tasks.create_task(gateway.known.run()) for gateway in made]
+        yield made
+        for task in running:
+            task.cancel()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_made_rotated_and_revoked_for_all_gateways(opening: Opening[StateStore]) -> None:
+    async def main() -> None:
+        async with handles(opening, 3) as (own, *others), gateways(*others) as both:
+            keys = Keys(own)
+            await Objects(own).put(Tenant("acme"), 0)
+            old, old_text = await keys.create("acme", SCOPES)
+            await until(lambda: all(gateway.accepts(old_text) for gateway in both))
+            _, text = await keys.rotate(old.id, overlap_s=3600.0)
+            await until(lambda: all(gateway.accepts(text) for gateway in both))
+            assert all(gateway.accepts(old_text) for gateway in both)
+            await keys.revoke(old.id)
+            await until(lambda: not any(gateway.accepts(old_text) for gateway in both))
+            assert all(gateway.accepts(text) for gateway in both)
+
+    run(main(), timeout_s=3 * WAIT_S)
+
+
+def test_a_redis_that_dies_and_comes_back(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    server = empty_redis(request)
+
+    async def main() -> None:
+        async with (
+            handles(lambda: open_state_store(*address("redis", request, tmp_path)), 2) as (own, other),
+            gateways(other) as (gateway,),
+        ):
+            keys = Keys(own)
+            await Objects(own).put(Tenant("acme"), 0)
+            key, text = await keys.create("acme", SCOPES)
+            await until(lambda: gateway.accepts(text))
+            server.kill()
+            await until(lambda: not gateway.known.is_current)
+            assert gateway.accepts(text)
+            server.start()
+            await keys.revoke(key.id)
+            await until(lambda: gateway.known.is_current and not gateway.accepts(text))
+
+    try:
+        run(main(), timeout_s=3 * WAIT_S)
+    finally:
+        if server.process.poll() is not None:
+            server.start()

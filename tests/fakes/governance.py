@@ -1,0 +1,81 @@
+"""What stands around requests, for tests of what serves them: open to everybody, or with given keys, tenants and routes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from control_plane.domain.api_key import ApiKey
+from control_plane.domain.inference import InferCall
+from control_plane.domain.route import Route
+from control_plane.domain.scope import parse_scope
+from control_plane.domain.tenant import Tenant
+from control_plane.domain.usage import UsageEvent
+from control_plane.policy.failed_attempts import FailedAttempts
+from control_plane.policy.fair_queue import QueueLimits
+from control_plane.services.access import Access
+from control_plane.services.admission import Admission
+from control_plane.services.authentication import Authentication
+from control_plane.services.governance import Governance
+from control_plane.services.known_state import KnownState
+from tests.fakes.state_store import FakeStateStore
+
+
+class FakeCosts:
+    """Each row is one unit."""
+
+    def rows(self, call: InferCall) -> int:
+        return call.inputs[0].shape[0] if call.inputs and call.inputs[0].shape else 1
+
+    def estimate(self, call: InferCall) -> float:
+        return float(self.rows(call))
+
+    def charged(self, call: InferCall, upstream_s: float) -> float:
+        return float(self.rows(call))
+
+
+@dataclass
+class FakeMeter:
+    """Keeps what is recorded."""
+
+    events: list[UsageEvent] = field(default_factory=list)
+    dropped: int = 0
+
+    def record(self, event: UsageEvent) -> None:
+        self.events.append(event)
+
+
+def known_state(*, keys: tuple[ApiKey, ...] = (), tenants: tuple[Tenant, ...] = (), routes: tuple[Route, ...] = ()) -> KnownState:
+    """A mirror of a store that holds these."""
+    known = KnownState(FakeStateStore())
+    known.keys = {key.id: key for key in keys}
+    known.tenants = {tenant.name: tenant for tenant in tenants}
+    known.routes = {route.name: route for route in routes}
+    return known
+
+
+def governance(
+    known: KnownState | None = None,
+    *,
+    authentication: bool = False,
+    max_in_flight_per_model: int = 1000,
+    now_s: Callable[[], float] = time.monotonic,
+    meter: FakeMeter | None = None,
+) -> Governance:
+    """Without authentication everybody may do everything."""
+    known = known or known_state()
+    access = Access(known, Authentication(known, None, attempts=FailedAttempts()) if authentication else None)
+    admission = Admission(known, max_in_flight_per_model=max_in_flight_per_model, queue=QueueLimits(), now_s=now_s)
+    return Governance(access, admission, FakeCosts(), meter or FakeMeter())
+
+
+def key_text(number: int) -> str:
+    """The text of the key that `api_key` makes of the same number."""
+    return f"tg_{number:012x}_{number:043d}"
+
+
+def api_key(number: int, *scopes: str, tenant: str = "team", expires_s: float | None = None, revoked_s: float | None = None) -> ApiKey:
+    digest = sha256(f"{number:043d}".encode()).hexdigest()
+    return ApiKey(f"{number:012x}", tenant, tuple(map(parse_scope, scopes)), digest, 0.0, expires_s, revoked_s)

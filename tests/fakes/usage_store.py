@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, field
+
+from control_plane.domain.errors import StoreUnavailable
+from control_plane.domain.usage import Usage, UsageBatch, UsageKey, sums_of
+
+
+@dataclass
+class FakeUsage:
+    """What is stored; several handles may share it."""
+
+    sums: dict[UsageKey, Usage] = field(default_factory=dict)
+    batches: dict[str, UsageBatch] = field(default_factory=dict)
+
+
+@dataclass
+class FakeUsageStore:
+    """`ports.UsageStore` in memory; while it `is_away` it cannot be reached; one that `loses_answers` stores all the same."""
+
+    usage: FakeUsage = field(default_factory=FakeUsage)
+    is_away: bool = False
+    loses_answers: bool = False
+
+    async def add(self, batch: UsageBatch) -> None:
+        self._reach()
+        if batch.id not in self.usage.batches:
+            self.usage.batches[batch.id] = batch
+            for key, usage in sums_of(batch.events).items():
+                self.usage.sums[key] = self.usage.sums.get(key, Usage()) + usage
+        if self.loses_answers:
+            raise StoreUnavailable("the store does not answer")
+
+    async def totals(self, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
+        self._reach()
+        found = [(key, usage) for key, usage in self.usage.sums.items() if since_day <= key.day <= until_day]
+        return sorted(found, key=lambda total: astuple(total[0]))
+
+    async def restore(self, totals: Iterable[tuple[UsageKey, Usage]]) -> None:
+        self._reach()
+        self.usage.sums = dict(totals)
+
+    async def run(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def _reach(self) -> None:
+        if self.is_away:
+            raise StoreUnavailable("the store is away")

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from control_plane.codec.model_reference import aimed_at, model_in
+from control_plane.domain.errors import InvalidRequest
+
+NAMES = st.text(max_size=40)
+
+
+@given(NAMES, NAMES, st.binary(max_size=50))
+def test_an_inference_goes_elsewhere_and_nothing_else_of_it_changes(name: str, version: str, content: bytes) -> None:
+    request = service_pb2.ModelInferRequest(model_name="before", model_version="7", id="i", raw_input_contents=[content])
+    request.inputs.add(name="X", datatype="UINT8", shape=[len(content)])
+
+    aimed = service_pb2.ModelInferRequest.FromString(aimed_at(request.SerializeToString(), name, version))
+
+    request.model_name, request.model_version = name, version
+    assert aimed == request
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [service_pb2.ModelReadyRequest, service_pb2.ModelMetadataRequest, service_pb2.ModelConfigRequest, service_pb2.ModelStatisticsRequest],
+)
+def test_every_request_about_one_model_names_it_in_the_same_place(kind: type) -> None:
+    message = kind(name="m", version="2").SerializeToString()
+
+    assert model_in(message) == ("m", "2")
+    assert kind.FromString(aimed_at(message, "real", "")) == kind(name="real", version="")
+
+
+@given(NAMES, NAMES)
+def test_what_is_aimed_is_read_again(name: str, version: str) -> None:
+    assert model_in(memoryview(aimed_at(b"", name, version))) == (name, version)
+
+
+@pytest.mark.parametrize("message", [b"\x0a\x05ab", b"\x0a\x01\xff", b"\x0f"], ids=["cut off", "not UTF-8", "no such kind of field"])
+def test_what_cannot_be_read_is_refused(message: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        model_in(message)

@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from control_plane.domain.compute_time import ComputeTime
+from control_plane.domain.inference import InferCall
+from control_plane.domain.tensor import Tensor
+from control_plane.policy import compute_units
+from control_plane.policy.compute_units import (
+    UNKNOWN,
+    MeasuredCost,
+    ModelCost,
+    UnitTable,
+    VariantCost,
+    after_poll,
+    choose_table,
+    read_unit_table,
+    request_costs,
+)
+from python_backends.batching.latency_table import LatencyTable
+from python_backends.runtime import variant as backends
+from python_backends.runtime.errors import ConfigError
+
+TABLE = UnitTable((8, 16, 32), (1.0, 2.0, 6.0))
+MACHINE = "x86_64"
+
+
+def units_of(call: InferCall, costs: Mapping[str, ModelCost], mean_ms: Mapping[str, float]) -> float | None:
+    return request_costs(costs, mean_ms).get(call.model_name, UNKNOWN).units(call)
+
+
+def ids(rows: int, length: int, *, model: str = "m") -> InferCall:
+    return InferCall(model, "", "", (Tensor("INPUT_IDS", "INT64", (rows, length)), Tensor("ATTENTION_MASK", "INT64", (rows, length))))
+
+
+def texts(rows: int, text_bytes: int, *, model: str = "m") -> InferCall:
+    return InferCall(model, "", "", (Tensor("TEXT", "BYTES", (rows, 1)),), text_bytes=text_bytes)
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "units"),
+    [
+        pytest.param(1, 8, 1.0, id="the smallest length"),
+        pytest.param(1, 1, 1.0, id="below it"),
+        pytest.param(1, 16, 2.0, id="a measured one"),
+        pytest.param(1, 12, 1.5, id="between two"),
+        pytest.param(1, 24, 4.0, id="between two others"),
+        pytest.param(1, 32, 6.0, id="the largest"),
+        pytest.param(1, 64, 12.0, id="beyond it"),
+        pytest.param(5, 16, 10.0, id="several rows cost what they would one by one"),
+        pytest.param(0, 16, 0.0, id="no rows"),
+    ],
+)
+def test_units_of_ids(rows: int, length: int, units: float) -> None:
+    assert TABLE.units(rows, length) == units
+    assert units_of(ids(rows, length), {"m": ModelCost(TABLE)}, {}) == units
+
+
+@pytest.mark.parametrize(
+    ("rows", "text_bytes", "length"),
+    [
+        pytest.param(1, 0, 2, id="an empty text has its two special tokens"),
+        pytest.param(1, 45, 12, id="one"),
+        pytest.param(2, 90, 12, id="several, of the same length for all that is known"),
+        pytest.param(1, 10**9, 32, id="one that the tokenizer will cut"),
+        pytest.param(0, 0, 2, id="none"),
+    ],
+)
+def test_units_of_texts(rows: int, text_bytes: int, length: int) -> None:
+    assert units_of(texts(rows, text_bytes), {"m": ModelCost(TABLE)}, {}) == pytest.approx(TABLE.units(rows, length))
+
+
+def test_the_length_of_texts_is_that_of_our_own_texts() -> None:
+    """Held against the texts in the repository where the tokenizer is built; the figures are those in the docstring."""
+    model_repository = Path(__file__).parents[3] / "model_repository"
+    file = model_repository / "text_tokenizer/1/tokenizer.json"
+    if not file.exists():
+        pytest.skip("text_tokenizer is not built")
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(file))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    names = ("sentences", "queries", "pages", "calibration")
+    lines = [line for name in names for line in (model_repository / f"text_encoder/texts/{name}.txt").read_text().splitlines() if line]
+    true = [len(tokenizer.encode(line).ids) for line in lines]
+    steep = UnitTable((1, 10**6), (1.0, 1e6))  # units are tokens
+    estimated = [steep.text_units(1, len(line.encode())) for line in lines]
+    assert sum(estimated) / sum(true) == pytest.approx(1.004, abs=0.02)
+    errors = sorted(one / other - 1 for one, other in zip(estimated, true, strict=True))
+    assert (len(lines), errors[len(lines) // 20], errors[-len(lines) // 20]) == (
+        768,
+        pytest.approx(-0.24, abs=0.02),
+        pytest.approx(0.30, abs=0.02),
+    )
+
+
+_TABLES = st.integers(1, 6).flatmap(
+    lambda columns: st.fixed_dictionaries(
+        {
+            "threads": st.just(2),
+            "batches": st.just([1, 4]),
+            "lengths": st.lists(st.integers(1, 512), min_size=columns, max_size=columns, unique=True).map(sorted),
+            "ms": st.lists(st.lists(st.floats(0.01, 1e4), min_size=columns, max_size=columns), min_size=2, max_size=2),
+        }
+    )
+)
+
+
+@given(entry=_TABLES, length=st.integers(1, 2000))
+def test_a_row_costs_what_the_backend_reckons_with(entry: dict[str, Any], length: int) -> None:
+    ours = read_unit_table(entry)
+    assert ours is not None
+    assert ours.units(1, length) == pytest.approx(LatencyTable.from_manifest(entry).cost_ms(1, length))
+    assert all(low <= high * (1 + 1e-9) for low, high in pairwise(ours.units(1, each) for each in range(1, 700, 20)))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(None, id="none"),
+        pytest.param([], id="no object"),
+        pytest.param({}, id="empty"),
+        pytest.param({"batches": [1], "lengths": [], "ms": [[]]}, id="no lengths"),
+        pytest.param({"batches": [], "lengths": [8], "ms": [[1.0]]}, id="no batches"),
+        pytest.param({"batches": [0], "lengths": [8], "ms": [[1.0]]}, id="a batch of none"),
+        pytest.param({"batches": [1], "lengths": [8, 16], "ms": [[1.0]]}, id="a time is missing"),
+        pytest.param({"batches": [1], "lengths": [16, 8], "ms": [[1.0, 2.0]]}, id="lengths that descend"),
+        pytest.param({"batches": [1], "lengths": [0, 8], "ms": [[1.0, 2.0]]}, id="a length of nothing"),
+        pytest.param({"batches": [1], "lengths": [8], "ms": [[0.0]]}, id="no time at all"),
+        pytest.param({"batches": [1], "lengths": [8], "ms": [[float("nan")]]}, id="no number"),
+        pytest.param({"batches": [1], "lengths": [8], "ms": [["fast"]]}, id="a word"),
+    ],
+)
+def test_what_is_no_table_is_none(entry: object) -> None:
+    assert read_unit_table(entry) is None
+
+
+def test_a_table_that_begins_with_a_larger_batch_tells_the_share_of_a_row() -> None:
+    assert read_unit_table({"batches": [2], "lengths": [8], "ms": [[3.0]]}) == UnitTable((8,), (1.5,))
+
+
+def variant(
+    name: str, mean_ms: float | None = 4.0, *, device: str = "cpu", p1: float | None = 0.995, loss: float | None = 0.0
+) -> VariantCost:
+    table = None if mean_ms is None else UnitTable((8,), (mean_ms,))
+    return VariantCost(name, device, table, mean_ms, p1, loss)
+
+
+def chosen(*variants: VariantCost, requested: str = "auto", device: str = "cpu") -> float | None:
+    table = choose_table(variants, requested, device=device)
+    return None if table is None else table.ms_at_batch_1[0]
+
+
+def test_the_table_of_the_variant_that_is_named_else_of_the_fastest_that_can_be_trusted() -> None:
+    all_of_them = variant("fp32", 9.0, p1=None, loss=None), variant("int8", 4.0), variant("pruned", 3.0, p1=0.88)
+    assert chosen(*all_of_them) == 4.0
+    assert chosen(*all_of_them, requested="pruned") == 3.0
+    assert chosen(*all_of_them, requested="bf16") is None
+    assert chosen(variant("int8", 4.0, loss=0.02), all_of_them[0]) == 9.0
+    assert chosen(variant("int8", 10.0), all_of_them[0]) == 9.0
+    assert chosen(variant("fp32", 9.0), variant("trt", 1.0, device="gpu")) == 9.0
+    assert chosen(variant("fp32", 9.0), variant("trt", 1.0, device="gpu"), device="gpu") == 1.0
+    assert chosen() is None
+
+
+_VARIANTS = st.lists(
+    st.builds(
+        variant,
+        st.sampled_from(["fp32", "int8", "bf16", "trt"]),
+        st.none() | st.floats(0.1, 100),
+        device=st.sampled_from(["cpu", "gpu"]),
+        p1=st.none() | st.sampled_from([0.9, 0.99, 0.995]),
+        loss=st.none() | st.sampled_from([-0.1, 0.01, 0.02]),
+    ),
+    unique_by=lambda each: each.name,
+)
+
+
+@given(variants=_VARIANTS, requested=st.sampled_from(["auto", "fp32", "int8"]), device=st.sampled_from(["cpu", "gpu"]))
+def test_the_choice_is_the_backends(variants: list[VariantCost], requested: str, device: str) -> None:
+    file = Path("model.onnx")
+    candidates = [
+        backends.Candidate(
+            backends.Variant(each.name, Path(), file, "onnxruntime", each.device, None),
+            MACHINE,
+            each.mean_ms,
+            each.cosine_p1,
+            each.relative_loss,
+        )
+        for each in variants
+    ]
+    try:
+        theirs = backends.choose(
+            candidates, requested, model="m", kind=device.upper(), machine_kind=MACHINE, importable=lambda _: True
+        ).name
+    except ConfigError:
+        assume(False)
+    expected = next(each.table for each in variants if each.name == theirs)
+    assert choose_table(variants, requested, device=device) == expected
+
+
+def test_the_limits_of_accuracy_are_the_backends() -> None:
+    assert backends.MINIMUM_COSINE_P1 == compute_units._MINIMUM_COSINE_P1
+    assert backends.MAXIMUM_RELATIVE_LOSS == compute_units._MAXIMUM_RELATIVE_LOSS
+    assert (backends.REFERENCE, backends.AUTO) == (compute_units._REFERENCE, compute_units.AUTO)
+
+
+class TestModels:
+    def test_a_table_wins_over_what_was_measured(self) -> None:
+        assert units_of(ids(2, 8), {"m": ModelCost(TABLE)}, {"m": 0.001}) == 2.0
+
+    def test_without_a_table_rows_cost_the_mean(self) -> None:
+        assert units_of(ids(3, 8), {"m": ModelCost()}, {"m": 0.5}) == 1.5
+        assert units_of(ids(3, 8), {}, {"m": 0.5}) == 1.5
+
+    def test_of_what_nothing_is_known_there_are_none(self) -> None:
+        assert units_of(ids(3, 8), {"m": ModelCost()}, {"other": 0.5}) is None
+
+    def test_an_ensemble_costs_what_its_steps_do(self) -> None:
+        costs = {"e": ModelCost(steps=("tokenizer", "encoder")), "encoder": ModelCost(TABLE)}
+        call = texts(2, 90, model="e")
+        assert units_of(call, costs, {"tokenizer": 0.25, "e": 99.0}) == pytest.approx(2 * 0.25 + 2 * 1.5)
+        assert units_of(call, costs, {}) == pytest.approx(3.0)
+        assert units_of(call, {"e": ModelCost(steps=("tokenizer", "encoder"))}, {}) is None
+
+    def test_a_step_that_is_there_twice_costs_twice(self) -> None:
+        costs = {"e": ModelCost(steps=("encoder", "encoder")), "encoder": ModelCost(TABLE)}
+        assert units_of(ids(1, 16, model="e"), costs, {}) == 4.0
+
+    def test_ensembles_of_ensembles_and_a_cycle_come_to_an_end(self) -> None:
+        costs = {"a": ModelCost(steps=("b", "m")), "b": ModelCost(steps=("m",)), "m": ModelCost(TABLE)}
+        assert units_of(ids(1, 16, model="a"), costs, {}) == 4.0
+        endless = {"x": ModelCost(steps=("y",) * 20), "y": ModelCost(steps=("x", "m") * 10), "m": ModelCost(TABLE)}
+        assert units_of(ids(1, 16, model="x"), endless, {}) == 20 * 10 * 2.0
+
+    def test_texts_in_more_than_two_dimensions_still_count_by_their_bytes(self) -> None:
+        call = InferCall("m", "", "", (Tensor("IMAGE", "FP32", (1, 3, 224, 224)),))
+        assert units_of(call, {"m": ModelCost(TABLE)}, {}) == 1.0
+
+    @pytest.mark.parametrize(
+        ("shapes", "is_batched", "rows"),
+        [
+            pytest.param([(4, 8)], True, 4, id="the first dimension"),
+            pytest.param([(4, 8)], False, 1, id="a model without a batch dimension"),
+            pytest.param([()], True, 1, id="a scalar"),
+            pytest.param([], True, 1, id="no inputs, as in a raw request"),
+            pytest.param([(0, 8)], True, 0, id="an empty batch"),
+        ],
+    )
+    def test_rows(self, shapes: list[tuple[int, ...]], is_batched: bool, rows: int) -> None:
+        call = InferCall("m", "", "", tuple(Tensor("X", "FP32", shape) for shape in shapes))
+        assert request_costs({"m": ModelCost(is_batched=is_batched)}, {})["m"].rows(call) == rows
+        if is_batched:
+            assert request_costs({}, {"m": 1.0})["m"].rows(call) == UNKNOWN.rows(call) == rows
+
+
+class TestPolls:
+    def test_the_first_tells_the_mean_so_far_later_ones_what_is_new_smoothed(self) -> None:
+        known = after_poll(MeasuredCost(), ComputeTime(10, 20_000_000))
+        assert known.mean_ms == 2.0
+        known = after_poll(known, ComputeTime(20, 80_000_000))
+        assert known.mean_ms == pytest.approx(0.7 * 2.0 + 0.3 * 6.0)
+
+    def test_without_anything_new_it_stays(self) -> None:
+        assert after_poll(MeasuredCost(), ComputeTime()).mean_ms is None
+        known = after_poll(MeasuredCost(), ComputeTime(10, 20_000_000))
+        assert after_poll(known, ComputeTime(10, 20_000_000)) == known
+
+    def test_after_a_reload_everything_counted_is_new(self) -> None:
+        known = after_poll(MeasuredCost(), ComputeTime(10, 20_000_000))
+        known = after_poll(known, ComputeTime(1, 12_000_000))
+        assert known == MeasuredCost(ComputeTime(1, 12_000_000), pytest.approx(0.7 * 2.0 + 0.3 * 12.0))
+
+    @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 10**9)), max_size=20))
+    def test_the_mean_lies_among_what_was_measured(self, steps: list[tuple[int, int]]) -> None:
+        known, counted, seen = MeasuredCost(), ComputeTime(), []
+        for inferences, ns in steps:
+            counted = ComputeTime(counted.inferences + inferences, counted.compute_ns + (ns if inferences else 0))
+            known = after_poll(known, counted)
+            if inferences:
+                seen.append(ns / inferences / 1e6)
+        assert known.counted == counted
+        if known.mean_ms is None:
+            assert not seen
+        else:
+            assert min(seen) - 1e-6 <= known.mean_ms <= max(seen) + 1e-6
