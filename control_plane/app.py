@@ -35,12 +35,17 @@ from control_plane.domain.cpus import format_cpus, is_range
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import StartupError
 from control_plane.domain.request_counts import RequestCounts
+from control_plane.governing import Governing, open_governing
 from control_plane.policy.exposure import refusal
 from control_plane.ports import ModelRepository, Upstream
 from control_plane.services.attachment import Attachment
+from control_plane.services.governance import Governance
+from control_plane.services.keys import Keys
 from control_plane.services.models import LoadFailure, ModelService
+from control_plane.services.objects import Objects
 from control_plane.services.servers import Servers
 from control_plane.services.supervisor import Supervisor
+from control_plane.services.usage import UsageService
 from control_plane.services.workers import Workers
 from control_plane.settings import Settings, parse_triton_url
 
@@ -79,11 +84,12 @@ class App:
             load_timeout_s=settings.triton.load_timeout_s,
         )
         self._triton = self._attachment() if repository is None else self._supervisor()
-        self._data_plane = None if self._workers else self._make_data_plane()
-        self._metrics = HttpServer(self._metrics_page().answer, render_error, http_limits(settings.gateway))
-        self._admin = AdminServer(
-            make_admin_api(models=self._models, servers=self._servers, version=version("tidegate")), self._sockets.admin
-        )
+
+    def _wire_ports(self, governing: Governing) -> None:
+        """What answers on them."""
+        self._data_plane = None if self._workers else self._make_data_plane(governing.governance)
+        self._metrics = HttpServer(self._metrics_page(governing).answer, render_error, http_limits(self._settings.gateway))
+        self._admin = self._make_admin(governing)
 
     async def run(self, announce: Announce) -> None:
         """Serve until a signal; `announce` is told once, when everything is ready. Raises StartupError, in a group."""
@@ -93,8 +99,10 @@ class App:
         with ExitStack() as held:
             held.callback(self._sockets.close)
             state = held.enter_context(StateDir(self._settings.process.state_dir))
-            async with asyncio.TaskGroup() as tasks:
-                background = self._start(tasks)
+            opened = open_governing(self._settings, self._servers, admits_requests=self._workers is None)
+            async with opened as governing, asyncio.TaskGroup() as tasks:
+                self._wire_ports(governing)
+                background = [*self._start(tasks), tasks.create_task(governing.run(), name="governing")]
                 opening = tasks.create_task(self._open_when_up(tasks, state, announce), name="opening")
                 await stop.wait()
                 opening.cancel()
@@ -113,6 +121,7 @@ class App:
 
     async def _open_when_up(self, tasks: asyncio.TaskGroup, state: StateDir, announce: Announce) -> None:
         await self._servers.wait_until_up()
+        self._admin.listen()
         tasks.create_task(self._admin.run_until_told(), name="admin-api")
         if self._workers is not None:
             await self._workers.open()
@@ -161,11 +170,24 @@ class App:
             start_timeout_s=self._settings.triton.start_timeout_s,
         )
 
-    def _make_data_plane(self) -> DataPlane:
+    def _make_data_plane(self, governance: Governance) -> DataPlane:
         pin_worker(self._settings.process.gateway_cpus, 0, 1)
         held = self._sockets
         sockets = DataSockets(held.http, held.grpc, _listening_on(held.http_unix), _listening_on(held.grpc_unix))
-        return DataPlane(self._settings.gateway, sockets, self._tls, models=self._models, servers=self._servers)
+        return DataPlane(self._settings.gateway, sockets, self._tls, governance=governance, models=self._models, servers=self._servers)
+
+    def _make_admin(self, governing: Governing) -> AdminServer:
+        api = make_admin_api(
+            models=self._models,
+            servers=self._servers,
+            access=governing.governance.access,
+            keys=Keys(governing.state),
+            objects=Objects(governing.state),
+            usage=UsageService(governing.usage, lambda: governing.known.prices.values()),
+            known=governing.known,
+            version=version("tidegate"),
+        )
+        return AdminServer(api, self._sockets.admin)
 
     def _make_workers(self) -> Workers:
         sockets = self._sockets
@@ -174,11 +196,15 @@ class App:
         launcher = WorkerProcessLauncher(sockets.settings_in_force(), http_socket=sockets.http_unix, grpc_socket=sockets.grpc_unix)
         return Workers(count=self._settings.process.workers, launcher=launcher)
 
-    def _metrics_page(self) -> MetricsPage:
+    def _metrics_page(self, governing: Governing) -> MetricsPage:
         own = OwnMetrics(
-            version=version("tidegate"), counts=self._counts, workers=self._listening, triton_is_up=lambda: self._servers.is_up
+            version=version("tidegate"),
+            counts=self._counts,
+            workers=self._listening,
+            triton_is_up=lambda: self._servers.is_up,
+            state_behind_s=lambda: governing.known.behind_s,
         )
-        return MetricsPage(render_own=own.render, servers=self._servers)
+        return MetricsPage(render_own=own.render, servers=self._servers, access=governing.governance.access)
 
     def _counts(self) -> RequestCounts:
         doors = self._workers or self._data_plane
@@ -194,10 +220,11 @@ def _listening_on(unix_socket: UnixSocket | None) -> socket.socket | None:
 
 
 def _refuse_exposure(settings: Settings) -> None:
+    callers_show_keys = settings.authentication.authentication
     clients_show_certificates = settings.tls.tls_client_ca is not None
     for host, setting, is_authenticated in (
-        (settings.gateway.host, "--host", clients_show_certificates),
-        (settings.admin.admin_host, "--admin-host", False),
+        (settings.gateway.host, "--host", callers_show_keys or clients_show_certificates),
+        (settings.admin.admin_host, "--admin-host", callers_show_keys),
     ):
         reason = refusal(host, setting=setting, authentication_is_configured=is_authenticated)
         if reason is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from control_plane.adapters.listening import allow_restart
 from control_plane.adapters.open_files import allow_open_files
@@ -23,8 +23,9 @@ from control_plane.api.http_server import HttpServer
 from control_plane.api.v2_grpc import V2Grpc
 from control_plane.api.v2_http import V2Http, render_error
 from control_plane.domain.endpoints import TritonEndpoints
-from control_plane.domain.request_counts import RequestCounts
+from control_plane.domain.request_counts import RequestCounts, Shed
 from control_plane.ports import ModelAdministration
+from control_plane.services.governance import Governance
 from control_plane.services.inference import InferenceService
 from control_plane.services.servers import Servers
 from control_plane.settings import GatewaySettings
@@ -44,7 +45,14 @@ class DataPlane:
     """The doors of one process, wired."""
 
     def __init__(
-        self, gateway: GatewaySettings, sockets: DataSockets, tls: Tls | None, *, models: ModelAdministration, servers: Servers
+        self,
+        gateway: GatewaySettings,
+        sockets: DataSockets,
+        tls: Tls | None,
+        *,
+        governance: Governance,
+        models: ModelAdministration,
+        servers: Servers,
     ) -> None:
         """`gateway` with this process's share of what is limited for all together."""
         # Both doors count up to the limit, and each request in flight has a connection to Triton.
@@ -55,10 +63,12 @@ class DataPlane:
         self._inference = InferenceService(
             servers=servers,
             recorder=self._counter,
+            governance=governance,
             default_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
         budget = BodyBudget(gateway.max_buffered_bytes)
+        self._governance = governance
         self._http = self._http_door(gateway, budget, models, servers)
         self._grpc = self._grpc_door(gateway, budget, models, servers)
 
@@ -77,11 +87,17 @@ class DataPlane:
         await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s))
 
     def counts(self) -> RequestCounts:
-        return self._counter.counts(in_flight=self._inference.in_flight)
+        admission = self._governance.admission
+        return replace(
+            self._counter.counts(in_flight=self._inference.in_flight),
+            shed=tuple(Shed(*key, count) for key, count in admission.counts.items()),
+            unmetered=self._governance.meter.dropped,
+        )
 
     def _http_door(self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers) -> HttpServer:
         application = V2Http(
             inference=self._inference,
+            access=self._governance.access,
             servers=servers,
             models=models,
             budget=budget,
@@ -94,6 +110,7 @@ class DataPlane:
     def _grpc_door(self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers) -> GrpcServer:
         application = V2Grpc(
             inference=self._inference,
+            access=self._governance.access,
             servers=servers,
             models=models,
             max_message_bytes=gateway.max_body_bytes,

@@ -38,6 +38,7 @@ from control_plane.codec.worker_message import (
 from control_plane.data_plane import DataPlane, DataSockets, connect, share_of
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import StartupError
+from control_plane.governing import Governing, open_governing
 from control_plane.services.remote_models import RemoteModels
 from control_plane.services.servers import Servers
 from control_plane.settings import GatewaySettings, Settings, from_plain
@@ -50,18 +51,24 @@ _PR_SET_PDEATHSIG = 1
 class Worker:
     """The process from its first message to its last."""
 
-    def __init__(self, begin: Begin, settings: Settings, link: WorkerLink) -> None:
+    def __init__(self, begin: Begin, settings: Settings, link: WorkerLink, servers: Servers, governing: Governing) -> None:
         """Wire everything and bind the ports. Raises StartupError."""
         self._link = link
+        self._governing = governing
         self._gateway = share_of(settings.gateway, settings.process.workers)
         self._must_end = asyncio.Event()
         self._drain_timeout_s = 0.0
-        self._servers = Servers()
+        self._servers = servers
         self._upstream: Triton | None = None
         self._models = RemoteModels(link.send)
         self._tls: Tls | None = make_tls(settings.tls)
         self._data_plane = DataPlane(
-            self._gateway, _sockets(begin, settings.gateway), self._tls, models=self._models, servers=self._servers
+            self._gateway,
+            _sockets(begin, settings.gateway),
+            self._tls,
+            governance=governing.governance,
+            models=self._models,
+            servers=servers,
         )
 
     async def run(self) -> None:
@@ -69,13 +76,13 @@ class Worker:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end_within, self._gateway.drain_timeout_s)
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._follow(tasks), name="link"), tasks.create_task(self._tell_counts(), name="counts")]
+            background.append(tasks.create_task(self._governing.run(), name="governing"))
             if self._tls is not None:
                 background.append(tasks.create_task(self._tls.watch(), name="tls-files"))
             await self._must_end.wait()
             await self._data_plane.drain(self._drain_timeout_s)
             for task in background:
                 task.cancel()
-        await self._end()
 
     def _end_within(self, timeout_s: float) -> None:
         self._drain_timeout_s = timeout_s
@@ -118,7 +125,8 @@ class Worker:
             await asyncio.sleep(_COUNT_EVERY_S)
             self._link.send(Counted(self._data_plane.counts()))
 
-    async def _end(self) -> None:
+    async def end(self) -> None:
+        """Tell the last counts; the parent waits for nothing more from then on."""
         await self._disconnect("the gateway is stopping")
         self._link.send(Counted(self._data_plane.counts()))
         await self._link.flush()
@@ -134,13 +142,16 @@ async def _serve(end: socket.socket) -> int:
     process = settings.process
     configure_logging(process.log_format)
     pin_worker(process.gateway_cpus, begin.worker, process.workers)
+    servers = Servers()
     try:
-        worker = Worker(begin, settings, link)
+        async with open_governing(settings, servers) as governing:
+            worker = Worker(begin, settings, link, servers, governing)
+            await worker.run()
     except StartupError as exc:
         link.send(CannotBegin(str(exc)))
         await link.flush()
         return 1
-    await worker.run()
+    await worker.end()
     return 0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -12,36 +14,41 @@ from control_plane.domain.errors import ControlPlaneError, InvalidRequest, Upstr
 
 _LOAD_TIMEOUT_S = 600.0
 _INFER_TIMEOUT_S = 60.0
+_SHOWABLE = re.compile("[!-~]+")
 
 
 class AdminClient:
     """Speaks to `api/admin`. Every method raises UpstreamUnavailable (nobody there) or InvalidRequest (its refusal)."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        """`api_key` is a key or a token. Raises InvalidRequest: it can be neither."""
         self._url = url
+        self._headers = _authorization(api_key)
 
     def list_models(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._call("GET", "/models")
+        found: list[dict[str, Any]] = self.ask("GET", "models")
         return found
 
     def load(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._call("POST", f"/models/{quote(name, safe='')}/load")
+        found: dict[str, Any] = self.ask("POST", "models", name, "load")
         return found
 
     def unload(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._call("POST", f"/models/{quote(name, safe='')}/unload")
+        found: dict[str, Any] = self.ask("POST", "models", name, "unload")
         return found
 
-    def _call(self, method: str, path: str) -> Any:
-        with httpx.Client(trust_env=False, timeout=_LOAD_TIMEOUT_S) as client:
-            return _json(self._url, lambda: client.request(method, self._url + path))
+    def ask(self, method: str, *segments: str, body: Mapping[str, object] | None = None, query: Mapping[str, str] | None = None) -> Any:
+        """Any call, by the segments of its path: what its JSON says, its CSV as text, or None."""
+        path = "".join(f"/{quote(segment, safe='')}" for segment in segments)
+        with httpx.Client(trust_env=False, timeout=_LOAD_TIMEOUT_S, headers=self._headers) as client:
+            return _content(self._url, lambda: client.request(method, self._url + path, json=body, params=query))
 
 
 class EmbeddingClient:
     """Sends texts to the `text_embedding` ensemble over one kept connection."""
 
-    def __init__(self, url: str) -> None:
-        """`url` may be `unix:PATH`."""
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        """`url` may be `unix:PATH`. Raises as AdminClient."""
         self._url = url
         path = url.removeprefix("unix:")
         is_unix = path != url
@@ -50,12 +57,13 @@ class EmbeddingClient:
             transport=httpx.HTTPTransport(uds=path) if is_unix else None,
             trust_env=False,
             timeout=_INFER_TIMEOUT_S,
+            headers=_authorization(api_key),
         )
 
     def embed(self, texts: list[str], model: str) -> list[list[float]]:
         """One embedding of 384 numbers per text. Raises as AdminClient's methods."""
         tensor = {"name": "TEXT", "shape": [len(texts), 1], "datatype": "BYTES", "data": texts}
-        answer = _json(
+        answer = _content(
             self._url,
             lambda: self._client.post(f"/v2/models/{quote(model, safe='')}/infer", content=json.dumps({"inputs": [tensor]})),
         )
@@ -71,14 +79,30 @@ class EmbeddingClient:
         self._client.close()
 
 
-def _json(url: str, send: Any) -> Any:
+def _authorization(api_key: str | None) -> dict[str, str]:
+    """Checked here, since what a client says of a header that it cannot send has all of it."""
+    shown = (api_key or "").strip()
+    if not shown:
+        return {}
+    if not _SHOWABLE.fullmatch(shown):
+        raise InvalidRequest("TIDEGATE_API_KEY has a character that no API key or token has")
+    return {"Authorization": f"Bearer {shown}"}
+
+
+def _content(url: str, send: Callable[[], httpx.Response]) -> Any:
     try:
         response = send()
         if response.is_success:
-            return response.json()
+            return _read(response)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
         raise UpstreamUnavailable(f"no answer from {url}: {exc}; is `tidegate serve` running there?") from exc
     raise _refusal(response)
+
+
+def _read(response: httpx.Response) -> Any:
+    if response.status_code == httpx.codes.NO_CONTENT:
+        return None
+    return response.text if response.headers.get("content-type", "").startswith("text/csv") else response.json()
 
 
 def _refusal(response: httpx.Response) -> ControlPlaneError:
@@ -86,4 +110,5 @@ def _refusal(response: httpx.Response) -> ControlPlaneError:
         text = response.json()["error"]
     except (ValueError, KeyError, TypeError):
         text = response.text
-    return InvalidRequest(f"{text} (HTTP {response.status_code})")
+    advice = "; commands show the key in TIDEGATE_API_KEY" if response.status_code == httpx.codes.UNAUTHORIZED else ""
+    return InvalidRequest(f"{text} (HTTP {response.status_code}){advice}")

@@ -54,12 +54,23 @@ class OwnMetrics:
     """The page of all our own metrics; one registry of its own, so that nothing is global."""
 
     def __init__(
-        self, *, version: str, counts: Callable[[], RequestCounts], workers: Callable[[], int], triton_is_up: Callable[[], bool]
+        self,
+        *,
+        version: str,
+        counts: Callable[[], RequestCounts],
+        workers: Callable[[], int],
+        triton_is_up: Callable[[], bool],
+        state_behind_s: Callable[[], float],
     ) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Requests(counts))
         Gauge("tidegate_workers", "Processes that answer the data ports now.", registry=self._registry).set_function(workers)
         Gauge("tidegate_triton_up", "1 while Triton can be asked.", registry=self._registry).set_function(lambda: float(triton_is_up()))
+        Gauge(
+            "tidegate_state_behind_seconds",
+            "Seconds since the state store last confirmed what is known of keys, tenants and routes; 0 while it can be reached.",
+            registry=self._registry,
+        ).set_function(state_behind_s)
         Gauge("tidegate_build_info", "The version that is running.", ("version",), registry=self._registry).labels(version).set(1)
 
     def render(self) -> bytes:
@@ -86,4 +97,11 @@ class _Requests(Collector):
             buckets = list(zip(bounds, accumulate(took.buckets), strict=True))
             seconds.add_metric((took.model, took.door.value), buckets, took.seconds)
         yield seconds
+        shed = CounterMetricFamily(
+            "tidegate_requests_shed", "Requests turned away though allowed and in order.", labels=("tenant", "reason")
+        )
+        for turned_away in counts.shed:
+            shed.add_metric((turned_away.tenant, turned_away.reason.value), turned_away.count)
+        yield shed
+        yield CounterMetricFamily("tidegate_usage_dropped", "Requests not metered, since too many waited.", value=counts.unmetered)
         yield GaugeMetricFamily("tidegate_requests_in_flight", "Inference requests being answered now.", value=counts.in_flight)

@@ -1,43 +1,29 @@
-"""The admin API: health, version, and models through Triton's model control. OpenAPI at `/docs`."""
+"""The admin API: health, models, and who may do what at which price. OpenAPI at `/docs`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-from urllib.parse import urlsplit
+import math
+from typing import Any
 
-from fastapi import FastAPI, Path, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from control_plane.api.status import STATUS
-from control_plane.domain.errors import ControlPlaneError, ErrorCode, InvalidRequest
-from control_plane.domain.model import MODEL_NAME, Model, ModelState
-from control_plane.policy.exposure import is_loopback
+from control_plane.api.admin_access import AdminAccess
+from control_plane.api.admin_errors import answer_errors, error_responses
+from control_plane.api.admin_keys import add_key_paths
+from control_plane.api.admin_models import add_model_paths
+from control_plane.api.admin_objects import add_price_paths, add_route_paths, add_tenant_paths
+from control_plane.api.admin_usage import add_usage_path
+from control_plane.domain.errors import ErrorCode
+from control_plane.policy.authorization import need_of_admin_path
+from control_plane.services.access import Access
+from control_plane.services.keys import Keys
+from control_plane.services.known_state import KnownState
 from control_plane.services.models import ModelService
+from control_plane.services.objects import Objects
 from control_plane.services.servers import Servers
-
-
-class ModelView(BaseModel):
-    """One model as Triton reports it."""
-
-    name: str
-    state: ModelState
-    reason: str
-    versions: list[str]
-    memory_bytes: int | None
-
-    @classmethod
-    def of(cls, model: Model) -> ModelView:
-        return cls(name=model.name, state=model.state, reason=model.reason, versions=list(model.versions), memory_bytes=model.memory_bytes)
-
-
-class ErrorView(BaseModel):
-    """Why a call failed; `code` is stable, `error` is for people."""
-
-    error: str
-    code: str
-    retryable: bool
+from control_plane.services.usage import UsageService
 
 
 class VersionView(BaseModel):
@@ -49,94 +35,93 @@ class HealthView(BaseModel):
     reason: str
 
 
-ModelName = Annotated[str, Path(pattern=f"^{MODEL_NAME.pattern}$", description="A model's name, as its folder is called.")]
+class StoreHealthView(BaseModel):
+    """Whether all that administrators have changed is known here; while it is not, the last known state is in force."""
+
+    is_current: bool
+    behind_s: float | None
+    """Seconds since it was current; null: never."""
 
 
-def _errors(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
-    return {STATUS[code].http: {"model": ErrorView} for code in codes}
+class ReadinessView(HealthView):
+    state_store: StoreHealthView
 
 
-_READ_ERRORS = _errors(ErrorCode.MODEL_NOT_FOUND, ErrorCode.UPSTREAM_UNAVAILABLE, ErrorCode.UPSTREAM_FAILED, ErrorCode.DEADLINE_EXCEEDED)
-_CHANGE_ERRORS = _READ_ERRORS | _errors(ErrorCode.LOAD_FAILED)
+_PAGE_ERRORS = error_responses(ErrorCode.PERMISSION_DENIED)
+_KEY_ERRORS = error_responses(ErrorCode.UNAUTHENTICATED, ErrorCode.LIMIT_EXCEEDED)
+_SECURITY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, or a token of the issuer that is configured."},
+    "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
 
 
-def make_admin_api(*, models: ModelService, servers: Servers, version: str) -> FastAPI:
+def make_admin_api(
+    *,
+    models: ModelService,
+    servers: Servers,
+    access: Access,
+    keys: Keys,
+    objects: Objects,
+    usage: UsageService,
+    known: KnownState,
+    version: str,
+) -> FastAPI:
     """Build the application; it holds no state of its own."""
-    responses: dict[int | str, dict[str, Any]] = {403: {"model": ErrorView}, "default": {"model": ErrorView}}
-    app = FastAPI(title="Tidegate admin API", version=version, responses=responses)
-    app.add_exception_handler(ControlPlaneError, _render_error)
-    app.add_exception_handler(RequestValidationError, _render_invalid)
-    app.middleware("http")(_refuse_foreign_pages)
+    # Its own redirects would be to whatever the caller sent as Host.
+    app = FastAPI(title="Tidegate admin API", version=version, redirect_slashes=False, responses=_PAGE_ERRORS | _KEY_ERRORS)
+    app.openapi = lambda: _document(app, access)  # type: ignore[method-assign]
+    app.add_middleware(AdminAccess, access=access)
+    answer_errors(app)
+    _add_health_paths(app, servers, known, version)
+    add_model_paths(app, models)
+    add_key_paths(app, keys)
+    add_tenant_paths(app, objects)
+    add_route_paths(app, objects)
+    add_price_paths(app, objects)
+    add_usage_path(app, usage)
+    return app
 
+
+def _add_health_paths(app: FastAPI, servers: Servers, known: KnownState, version: str) -> None:
     @app.get("/health/live", tags=["health"])
     async def live() -> HealthView:
         """Whether this process answers."""
         return HealthView(ready=servers.is_up, reason="")
 
-    @app.get("/health/ready", tags=["health"], responses=_errors(ErrorCode.UPSTREAM_UNAVAILABLE))
-    async def ready() -> HealthView:
-        """Whether inference requests can be served."""
+    @app.get("/health/ready", tags=["health"], responses=error_responses(ErrorCode.UPSTREAM_UNAVAILABLE))
+    async def ready() -> ReadinessView:
+        """Whether inference requests can be served, which the state store need not be reachable for."""
         servers.pick()
-        return HealthView(ready=True, reason="")
+        behind_s = known.behind_s if math.isfinite(known.behind_s) else None
+        return ReadinessView(ready=True, reason="", state_store=StoreHealthView(is_current=known.is_current, behind_s=behind_s))
 
     @app.get("/version", tags=["health"])
     async def version_of_this() -> VersionView:
         return VersionView(version=version)
 
-    @app.get("/models", tags=["models"], responses=_READ_ERRORS)
-    async def list_models() -> list[ModelView]:
-        """Every model of the repositories, loaded or not."""
-        return [ModelView.of(model) for model in await models.list_models()]
 
-    @app.get("/models/{name}", tags=["models"], responses=_READ_ERRORS)
-    async def get_model(name: ModelName) -> ModelView:
-        return ModelView.of(await models.get(name))
-
-    @app.post("/models/{name}/load", tags=["models"], responses=_CHANGE_ERRORS)
-    async def load_model(name: ModelName) -> ModelView:
-        """Load it, or reload it if its files changed; answers when it is ready."""
-        await models.load(name)
-        return ModelView.of(await models.get(name))
-
-    @app.post("/models/{name}/unload", tags=["models"], responses=_CHANGE_ERRORS)
-    async def unload_model(name: ModelName) -> ModelView:
-        """Unload it; requests in flight finish first, so it may be UNLOADING in the answer."""
-        await models.get(name)  # Triton says nothing about an unknown one
-        await models.unload(name)
-        return ModelView.of(await models.get(name))
-
-    return app
+def _document(app: FastAPI, access: Access) -> dict[str, Any]:
+    """FastAPI's, with what `AdminAccess` adds, and without the 422 that is a 400 here."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        if access.is_on:
+            document["components"]["securitySchemes"] = _SECURITY_SCHEMES
+        for unused in ("HTTPValidationError", "ValidationError"):
+            document["components"]["schemas"].pop(unused, None)
+        for path, operations in document["paths"].items():
+            needs_key = access.is_on and need_of_admin_path(path) is not None
+            for operation in operations.values():
+                _correct(operation, needs_key=needs_key)
+        app.openapi_schema = document
+    return app.openapi_schema
 
 
-async def _render_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ControlPlaneError)
-    status = STATUS[error.code]
-    view = ErrorView(error=str(error), code=error.code.value, retryable=status.retryable)
-    return JSONResponse(view.model_dump(), status_code=status.http, headers={"Retry-After": "1"} if status.retryable else None)
-
-
-async def _render_invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    said = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-    return await _render_error(request, InvalidRequest(said))
-
-
-async def _refuse_foreign_pages(request: Request, call_next: Any) -> Response:
-    """A page of another site, open in a browser on this machine, must not load models here: its Origin tells.
-
-    A site that lets its own name resolve to this machine sends that name as Host too, so it must be one of loopback.
-    """
-    origin = request.headers.get("origin")
-    if origin is not None and not _is_own_page(origin, request.headers.get("host", "")):
-        view = ErrorView(error=f"requests from pages of {origin} are refused", code="foreign_origin", retryable=False)
-        return JSONResponse(view.model_dump(), status_code=403)
-    response: Response = await call_next(request)
-    return response
-
-
-def _is_own_page(origin: str, host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname
-    except ValueError:
-        return False
-    return origin.partition("://")[2] == host and is_loopback(name or "")
+def _correct(operation: dict[str, Any], *, needs_key: bool) -> None:
+    responses = operation["responses"]
+    if "HTTPValidationError" in str(responses.get("422")):
+        del responses["422"]
+    if needs_key:
+        operation["security"] = [{name: []} for name in _SECURITY_SCHEMES]
+    else:
+        for status in map(str, _KEY_ERRORS):
+            del responses[status]

@@ -128,6 +128,12 @@ class ConnectionServer(Generic[ConnectionT]):
             _log.warning("connections are refused: %d are open, the limit (TIDEGATE_MAX_CONNECTIONS)", self._max_connections)
 
 
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """The client's address without its port; empty for one on a Unix socket."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else ""
+
+
 def is_local(transport: asyncio.BaseTransport) -> bool:
     """Whether the client is on this machine; one on a Unix socket has no address."""
     peer = transport.get_extra_info("peername")

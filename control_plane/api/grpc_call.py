@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from control_plane.api.body_budget import UNCOUNTED_BYTES, BodyBudget
-from control_plane.api.status import STATUS, message_of
+from control_plane.api.status import STATUS, advice_of, message_of
 from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame, MessageReader, read_head, status_answer
 from control_plane.codec.http2_headers import Fields
 from control_plane.codec.http2_stream import Stream
 from control_plane.domain.errors import ControlPlaneError, InvalidRequest, Overloaded, RequestTimeout
+from control_plane.domain.principal import NOBODY, Principal
 from control_plane.ports import GrpcCall
 
 _log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class GrpcHandler:
     """What answers a method: one of the two."""
 
     unary: Callable[[GrpcCall], Awaitable[GrpcAnswer]] | None = None
-    stream: Callable[[GrpcHead, MessageStream], Awaitable[GrpcAnswer]] | None = None
+    stream: Callable[[GrpcHead, MessageStream, Principal], Awaitable[GrpcAnswer]] | None = None
     """Returns the status that ends the call."""
 
 
@@ -45,8 +46,8 @@ class CallConnection(Protocol):
     max_message_bytes: int
     body_timeout_s: float
 
-    def handler_for(self, head: GrpcHead) -> GrpcHandler:
-        """Raises a ControlPlaneError for a method that does not exist or is not for this caller."""
+    def handler_for(self, head: GrpcHead) -> tuple[GrpcHandler, Principal]:
+        """What answers it, and who asks. Raises a ControlPlaneError for a method that does not exist or is not for this caller."""
 
     def answer(self, stream: Stream, answer: GrpcAnswer) -> None: ...
 
@@ -73,6 +74,7 @@ class Call:
         "_head",
         "_is_whole",
         "_messages",
+        "_principal",
         "_progress",
         "_reader",
         "_received_bytes",
@@ -87,6 +89,7 @@ class Call:
         self._reader = MessageReader(connection.max_message_bytes)
         self._head: GrpcHead | None = None
         self._handler: GrpcHandler | None = None
+        self._principal = NOBODY
         self._messages: MessageStream | None = None
         self._frame: MessageFrame | None = None
         self._task: asyncio.Task[None] | None = None
@@ -129,7 +132,7 @@ class Call:
             return
         try:
             self._head = read_head(fields)
-            self._handler = self._connection.handler_for(self._head)
+            self._handler, self._principal = self._connection.handler_for(self._head)
         except ControlPlaneError as exc:
             self._refuse(exc)
             return
@@ -211,7 +214,7 @@ class Call:
         assert self._head is not None
         assert self._frame is not None
         try:
-            answer = await self._handler.unary(GrpcCall(self._head, self._frame))
+            answer = await self._handler.unary(GrpcCall(self._head, self._frame, self._principal))
         except ControlPlaneError as exc:
             answer = failure(exc)
         except Exception:
@@ -236,7 +239,7 @@ class Call:
         assert self._handler is not None
         assert self._handler.stream is not None
         try:
-            answer = await self._handler.stream(head, messages)
+            answer = await self._handler.stream(head, messages, self._principal)
         except ControlPlaneError as exc:
             answer = failure(exc)
         except Exception:
@@ -325,7 +328,9 @@ class MessageStream:
 
 
 def failure(error: ControlPlaneError) -> GrpcAnswer:
-    return status_answer(STATUS[error.code].grpc.value[0], message_of(error))
+    return status_answer(
+        STATUS[error.code].grpc.value[0], message_of(error), tuple((name.lower(), value) for name, value in advice_of(error))
+    )
 
 
 def _defect() -> GrpcAnswer:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from control_plane.api.body_budget import BodyBudget
-from control_plane.api.connection_server import is_local
+from control_plane.api.connection_server import address_of, is_local
 from control_plane.api.grpc_call import Call, GrpcHandler
 from control_plane.codec.grpc_message import HEAD, GrpcAnswer, GrpcHead, MessageFrame
 from control_plane.codec.http2_connection import Http2Connection, Http2Limits
@@ -20,6 +20,7 @@ from control_plane.codec.http2_frames import Code, Http2Error
 from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_fields, encode_varying
 from control_plane.codec.http2_output import write_output
 from control_plane.codec.http2_stream import Stream
+from control_plane.domain.principal import Principal
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class GrpcLimits:
 class GrpcApplication(Protocol):
     """What answers calls."""
 
-    def handler_for(self, head: GrpcHead, *, peer_is_local: bool) -> GrpcHandler:
+    def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
         """Raises a ControlPlaneError for a method that does not exist or is not for this caller."""
 
 
@@ -72,7 +73,7 @@ class GrpcConnection(asyncio.Protocol):
         self._server = server
         self._state = Http2Connection(server.known_blocks, Http2Limits(max_header_bytes=limits.max_header_bytes), accept=self._accept)
         self._transport: asyncio.Transport | None = None
-        self._peer_is_local = False
+        self._peer, self._peer_is_local = "", False
         self._is_receiving = False
         self._writable = asyncio.Event()
         self._writable.set()
@@ -84,7 +85,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
-        self._peer_is_local = is_local(transport)
+        self._peer, self._peer_is_local = address_of(transport), is_local(transport)
         if not self._server.opened(self):
             self._transport.abort()
             return
@@ -161,8 +162,8 @@ class GrpcConnection(asyncio.Protocol):
 
     # CallConnection
 
-    def handler_for(self, head: GrpcHead) -> GrpcHandler:
-        return self._server.application.handler_for(head, peer_is_local=self._peer_is_local)
+    def handler_for(self, head: GrpcHead) -> tuple[GrpcHandler, Principal]:
+        return self._server.application.handler_for(head, peer=self._peer, peer_is_local=self._peer_is_local)
 
     def answer(self, stream: Stream, answer: GrpcAnswer) -> None:
         """Write a whole answer; what the client's window has no room for follows by itself."""

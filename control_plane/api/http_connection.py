@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
 from control_plane.api.body_budget import UNCOUNTED_BYTES, BodyBudget
-from control_plane.api.connection_server import is_local
+from control_plane.api.connection_server import address_of, is_local
 from control_plane.api.http_reading import Admit, HttpLimits, RequestReader
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, with_header, without_chunks
 from control_plane.domain.errors import ControlPlaneError, Overloaded, RequestTimeout
@@ -85,7 +85,9 @@ class HttpConnection(asyncio.Protocol):
         if not self._server.opened(self):
             self._transport.abort()
             return
-        self._reader = RequestReader(self, self._server.limits, self._server.admit, peer_is_local=is_local(self._transport))
+        self._reader = RequestReader(
+            self, self._server.limits, self._server.admit, peer=address_of(self._transport), peer_is_local=is_local(self._transport)
+        )
         self._task = self._tasks.create_task(self._serve(), name="http-connection")
 
     def data_received(self, data: bytes) -> None:

@@ -70,11 +70,12 @@ _NONE = HttpRequest(b"", b"")
 class RequestReader:
     """Reads one connection's requests; `feed` never raises."""
 
-    def __init__(self, sink: RequestSink, limits: HttpLimits, admit: Admit, *, peer_is_local: bool) -> None:
+    def __init__(self, sink: RequestSink, limits: HttpLimits, admit: Admit, *, peer_is_local: bool, peer: str = "") -> None:
         self._sink = sink
         self._limits = limits
         self._admit = admit
         self._peer_is_local = peer_is_local
+        self._peer = peer
         self._parser = httptools.HttpRequestParser(self)
         self._request = _NONE
         self._body: Body = b""
@@ -150,7 +151,7 @@ class RequestReader:
     # httptools' callbacks
 
     def on_message_begin(self) -> None:
-        self._request = HttpRequest(b"", b"", [], peer_is_local=self._peer_is_local)
+        self._request = HttpRequest(b"", b"", [], peer_is_local=self._peer_is_local, peer=self._peer)
         self._body = b""
         self._header_bytes = 0
         self._is_counted = self.head_is_read = self.is_between_requests = False

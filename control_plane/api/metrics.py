@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from control_plane.api.v2_http import identify, render_error
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
 from control_plane.domain.errors import ControlPlaneError
+from control_plane.policy.authorization import METRICS_NEED
+from control_plane.services.access import Access
 from control_plane.services.servers import Servers
 
 _log = logging.getLogger(__name__)
@@ -17,12 +20,17 @@ _TEXT_FORMAT = b"text/plain; version=0.0.4; charset=utf-8"
 class MetricsPage:
     """The application behind the metrics port."""
 
-    def __init__(self, *, render_own: Callable[[], bytes], servers: Servers) -> None:
+    def __init__(self, *, render_own: Callable[[], bytes], servers: Servers, access: Access) -> None:
         self._render_own = render_own
         self._servers = servers
+        self._access = access
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
         """`GET /metrics`; without Triton's part while Triton cannot be asked."""
+        try:
+            self._access.require(identify(self._access, request), METRICS_NEED)
+        except ControlPlaneError as exc:
+            return render_error(exc)
         if request.target.partition(b"?")[0] != b"/metrics":
             return make_answer(404, b"the page is at /metrics\n", content_type=b"text/plain")
         if request.method not in (b"GET", b"HEAD"):

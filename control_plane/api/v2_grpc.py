@@ -6,6 +6,7 @@ Messages are read to be checked and travel as the bytes they came as, and so do 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from tritonclient.grpc import service_pb2
@@ -13,31 +14,51 @@ from tritonclient.grpc import service_pb2
 from control_plane.api.grpc_call import GrpcHandler
 from control_plane.api.status import message_of
 from control_plane.api.v2_grpc_stream import InferMessage, StreamRelay
-from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, message_answer, message_in, status_answer
+from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, frame_message, message_answer, message_in, status_answer
 from control_plane.codec.model_control import not_in_any_repository, override_of, unloads_dependents
+from control_plane.codec.model_reference import aimed_at, model_in
+from control_plane.domain.action import Action
 from control_plane.domain.errors import InvalidRequest, ModelLoadFailed, ModelNotFound, NotSupported, PermissionDenied, RouteNotFound
 from control_plane.domain.inference import Door, Outcome
+from control_plane.domain.principal import NOBODY, Principal
+from control_plane.policy.authorization import need_of_call
 from control_plane.ports import GrpcCall, ModelAdministration, Upstream
+from control_plane.services.access import Access
 from control_plane.services.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.services.model_kinds import ModelKinds
 from control_plane.services.servers import Servers
 
 SERVICE = "/inference.GRPCInferenceService/"
-READ_METHODS = (
-    *(SERVICE + name for name in ("ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig")),
-    SERVICE + "ModelStatistics",
-    "/grpc.health.v1.Health/Check",
-)
+_HEALTH_METHODS = (SERVICE + "ServerReady", "/grpc.health.v1.Health/Check")
+_MODEL_METHODS = tuple(SERVICE + name for name in ("ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"))
+READ_METHODS = (*_HEALTH_METHODS, *_MODEL_METHODS, SERVICE + "ServerMetadata")
 """Answered by Triton as they are; they change nothing."""
 
 ADMINISTRATION_METHODS = tuple(SERVICE + name for name in ("RepositoryIndex", "TraceSetting", "LogSettings"))
 SHARED_MEMORY_METHODS = tuple(
     f"{SERVICE}{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Status", "Register", "Unregister")
 )
-"""Both are Triton's to answer, for an administrator: until keys exist, who calls from this machine."""
+"""Both are Triton's to answer, for an administrator: without keys, who calls from this machine."""
+
+_ACTIONS: dict[str, Action] = {
+    SERVICE + "ModelInfer": Action.INFER,
+    SERVICE + "ModelStreamInfer": Action.INFER,
+    SERVICE + "ServerLive": Action.LIVE,
+    SERVICE + "ServerMetadata": Action.READ,
+    SERVICE + "RepositoryModelLoad": Action.LOAD,
+    SERVICE + "RepositoryModelUnload": Action.UNLOAD,
+    **dict.fromkeys(_HEALTH_METHODS, Action.READY),
+    **dict.fromkeys(_MODEL_METHODS, Action.READ),
+    **dict.fromkeys(ADMINISTRATION_METHODS, Action.ADMIN),
+    **dict.fromkeys(SHARED_MEMORY_METHODS, Action.SHARED_MEMORY),
+}
 
 _NOT_FOUND, _INTERNAL = 5, 13
 _OUTCOMES = {0: Outcome.ANSWERED, _NOT_FOUND: Outcome.MODEL_NOT_FOUND}
+
+_ANY_STREAM = GrpcHandler()
+"""Stands for one that knows how to ask who its caller is."""
+
 _LIVE = message_answer(service_pb2.ServerLiveResponse(live=True).SerializeToString())
 
 Unary = Callable[[GrpcCall], Awaitable[GrpcAnswer]]
@@ -47,19 +68,19 @@ MessageT = TypeVar("MessageT")
 class GrpcInferRequest(InferMessage):
     """One ModelInfer call: `services.inference.InferRequest`."""
 
-    __slots__ = ("_call",)
+    __slots__ = ("_head", "principal")
     door = Door.GRPC
 
     def __init__(self, call: GrpcCall, *, max_message_bytes: int) -> None:
         super().__init__(call.frame, call.head, max_bytes=max_message_bytes)
-        self._call = call
+        self.principal = call.principal
 
     @property
     def timeout_s(self) -> float | None:
-        return self._call.head.timeout_s
+        return self.head.timeout_s
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
-        return server.grpc.unary(self._call, timeout_s=timeout_s)
+        return server.grpc.unary(GrpcCall(self.head, self.frame), timeout_s=timeout_s)
 
     def outcome(self, answer: GrpcAnswer) -> Outcome:
         return _OUTCOMES.get(answer.code, Outcome.UPSTREAM_ERROR)
@@ -72,6 +93,7 @@ class V2Grpc:
         self,
         *,
         inference: InferenceService,
+        access: Access,
         servers: Servers,
         models: ModelAdministration,
         max_message_bytes: int,
@@ -79,12 +101,13 @@ class V2Grpc:
         allow_shared_memory: bool = False,
     ) -> None:
         self._inference = inference
+        self._access = access
         self._servers = servers
         self._models = models
         self._max_message_bytes = max_message_bytes
         self._read_timeout_s = read_timeout_s
         self._allow_shared_memory = allow_shared_memory
-        relay = StreamRelay(
+        self._relay = StreamRelay(
             inference=inference,
             servers=servers,
             kinds=ModelKinds(servers),
@@ -93,9 +116,10 @@ class V2Grpc:
         )
         self._open: dict[str, GrpcHandler] = {
             SERVICE + "ModelInfer": GrpcHandler(unary=self._infer),
-            SERVICE + "ModelStreamInfer": GrpcHandler(stream=relay.run),
+            SERVICE + "ModelStreamInfer": _ANY_STREAM,
             SERVICE + "ServerLive": GrpcHandler(unary=_live),
             **dict.fromkeys(READ_METHODS, GrpcHandler(unary=self._pass)),
+            **dict.fromkeys(_MODEL_METHODS, GrpcHandler(unary=self._read_model)),
         }
         self._administration: dict[str, GrpcHandler] = {
             SERVICE + "RepositoryModelLoad": GrpcHandler(unary=self._load),
@@ -103,24 +127,47 @@ class V2Grpc:
             **dict.fromkeys((*ADMINISTRATION_METHODS, *SHARED_MEMORY_METHODS), GrpcHandler(unary=self._pass)),
         }
 
-    def handler_for(self, head: GrpcHead, *, peer_is_local: bool) -> GrpcHandler:
-        """What answers a method. Raises RouteNotFound, PermissionDenied."""
-        handler = self._open.get(head.method)
-        if handler is not None:
-            return handler
-        handler = self._administration.get(head.method)
+    def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
+        """What answers a method, and who asks. Raises RouteNotFound, Unauthenticated, LimitExceeded, PermissionDenied."""
+        handler = self._open.get(head.method) or self._administration.get(head.method)
         if handler is None:
             raise RouteNotFound(
                 f"no method {head.method[:200]}; the port has inference.GRPCInferenceService and grpc.health.v1.Health/Check"
             )
-        if not peer_is_local:
+        action = _ACTIONS[head.method]
+        need = need_of_call(action)
+        principal = NOBODY if need is None else self._identify(head, peer)
+        if action is Action.INFER:
+            self._inference.refuse_early(Door.GRPC, principal)
+        else:
+            self._access.require(principal, need)
+        if head.method in self._administration and not peer_is_local and not self._access.is_on:
             raise PermissionDenied(f"{head.method} administers the server and is answered on the machine it runs on only")
-        if head.method in SHARED_MEMORY_METHODS and not self._allow_shared_memory:
+        if action is Action.SHARED_MEMORY and not self._allow_shared_memory:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
-        return handler
+        if handler is _ANY_STREAM:
+            handler = GrpcHandler(stream=partial(self._relay.run, identify=partial(self._identify, head, peer)))
+        return handler, principal
+
+    def _identify(self, head: GrpcHead, peer: str) -> Principal:
+        if not self._access.is_on:
+            return NOBODY
+        return self._access.identify(authorization=head.authorization, api_key=head.api_key, peer=peer, forwarded_for=head.forwarded_for)
 
     async def _infer(self, call: GrpcCall) -> GrpcAnswer:
         return await self._inference.infer(GrpcInferRequest(call, max_message_bytes=self._max_message_bytes))
+
+    async def _read_model(self, call: GrpcCall) -> GrpcAnswer:
+        """A call about one model, or about a route's; which of them only its message says."""
+        if not self._access.names_matter:
+            return await self._pass(call)
+        message = message_in(call.frame, call.head.encoding, max_bytes=self._max_message_bytes)
+        name, version = model_in(message)
+        self._access.require(call.principal, need_of_call(Action.READ, name))
+        route = self._access.route(name)
+        if route is not None:
+            call = GrpcCall(call.head, frame_message(aimed_at(message, route.model, version or route.version)))
+        return await self._pass(call)
 
     async def _pass(self, call: GrpcCall) -> GrpcAnswer:
         timeout_s = self._read_timeout_s if call.head.timeout_s is None else call.head.timeout_s

@@ -9,10 +9,12 @@ which Triton dies too, is not passed on but done here.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from tritonclient.grpc import service_pb2
 
-from control_plane.api.grpc_call import MessageStream
+from control_plane.api.grpc_call import MessageStream, failure
 from control_plane.api.status import message_of
 from control_plane.codec.grpc_message import (
     HEAD,
@@ -27,13 +29,15 @@ from control_plane.codec.grpc_message import (
     status_fields,
 )
 from control_plane.codec.infer_proto import infer_request_steps
+from control_plane.codec.model_reference import aimed_at
 from control_plane.codec.protobuf_fields import fields
 from control_plane.codec.steps import Steps
 from control_plane.codec.stream_answer import stream_answer
-from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
-from control_plane.domain.inference import Door, InferCall, Outcome
+from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded
+from control_plane.domain.inference import InferCall, Outcome
+from control_plane.domain.principal import Principal
 from control_plane.ports import GrpcCall, GrpcStream
-from control_plane.services.inference import Count, InferenceService
+from control_plane.services.inference import Count, InferenceService, outcome_of
 from control_plane.services.model_kinds import ModelKinds
 from control_plane.services.servers import Servers
 from control_plane.services.slices import in_slices
@@ -47,7 +51,7 @@ _ID = 3 << 3 | 2
 _MAX_ID_BYTES = 1024
 _MAX_ANSWER_BYTES = 2**31 - 1
 
-_INTERNAL, _UNAVAILABLE = 13, 14
+_INTERNAL = 13
 _MAX_UNANSWERED = 64
 """Ordinary requests of one stream at a time; then its client is held back."""
 
@@ -57,15 +61,19 @@ _ENDED_WELL = GrpcAnswer(0, HEAD, (), status_fields(0, ""))
 class InferMessage:
     """The ModelInferRequest in a frame."""
 
-    __slots__ = ("_head", "_max_bytes", "frame")
+    __slots__ = ("_max_bytes", "frame", "head")
 
     def __init__(self, frame: MessageFrame, head: GrpcHead, *, max_bytes: int) -> None:
         self.frame = frame
-        self._head = head
+        self.head = head
         self._max_bytes = max_bytes
 
     def read(self) -> Steps[InferCall]:
         return infer_request_steps(self._message(), service_pb2.ModelInferRequest.FromString)
+
+    def aim_at(self, model_name: str, model_version: str) -> None:
+        """Let it go to this model, whatever it names."""
+        self.frame = frame_message(aimed_at(self._message(), model_name, model_version))
 
     def id(self) -> str:
         """What a refused request calls itself, so that its sender can tell which one it was."""
@@ -76,7 +84,7 @@ class InferMessage:
             return ""
 
     def _message(self) -> bytes | memoryview:
-        return message_in(self.frame, self._head.encoding, max_bytes=self._max_bytes)
+        return message_in(self.frame, self.head.encoding, max_bytes=self._max_bytes)
 
 
 class StreamRelay:
@@ -91,13 +99,18 @@ class StreamRelay:
         self.max_message_bytes = max_message_bytes
         self.request_timeout_s = request_timeout_s
 
-    async def run(self, head: GrpcHead, messages: MessageStream) -> GrpcAnswer:
-        """Relay until both sides have finished. Raises DeadlineExceeded, UpstreamUnavailable; cancelling it cancels at Triton."""
-        with self.inference.begin(Door.GRPC_STREAM) as count:
+    async def run(self, head: GrpcHead, messages: MessageStream, principal: Principal, *, identify: Callable[[], Principal]) -> GrpcAnswer:
+        """Relay until both sides have finished; cancelling it cancels at Triton.
+
+        Raises:
+            DeadlineExceeded, UpstreamUnavailable. Unauthenticated: by `identify`, asked for each request, the caller's key or
+                token is no longer valid.
+        """
+        with self.inference.begin_stream(principal) as count:
             self.servers.pick()  # without one the client is told at once
             try:
                 async with asyncio.timeout(head.timeout_s):
-                    answer = await _StreamCall(self, head, messages, count).run()
+                    answer = await _StreamCall(self, head, messages, count, identify).run()
             except TimeoutError as exc:
                 raise DeadlineExceeded("Deadline Exceeded") from exc
             count.outcome = Outcome.ANSWERED if answer.code == 0 else Outcome.UPSTREAM_ERROR
@@ -112,19 +125,38 @@ class _Ended(Exception):
         self.answer = answer
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """One request of a stream that has been let in."""
+
+    message: InferMessage
+    call: InferCall
+    named: str
+    """The model or route that it asked for."""
+    count: Count
+
+    async def turn(self, relay: StreamRelay) -> float:
+        """Seconds that it has. Raises Overloaded."""
+        return await relay.inference.turn(self.call, self.count, named=self.named, timeout_s=relay.request_timeout_s)
+
+
 class _StreamCall:
     """One call."""
 
-    def __init__(self, relay: StreamRelay, head: GrpcHead, messages: MessageStream, count: Count) -> None:
+    def __init__(
+        self, relay: StreamRelay, head: GrpcHead, messages: MessageStream, count: Count, identify: Callable[[], Principal]
+    ) -> None:
         metadata = tuple(field for field in head.metadata if field[0] != _ERRORS_END_IT[0])
         self._relay = relay
         self._messages = messages
         self._count = count
+        self._identify = identify
         self._errors_end_it = _ERRORS_END_IT in head.metadata
         self._stream_head = GrpcHead(head.method, metadata, None, head.encoding)
         self._infer_head = GrpcHead(_MODEL_INFER, metadata, None, head.encoding)
         self._decoupled: GrpcStream | None = None
         self._unanswered: asyncio.Queue[asyncio.Task[tuple[str, GrpcAnswer]] | None] = asyncio.Queue(_MAX_UNANSWERED)
+        self._under_way: set[_Asked] = set()
         self._sequences: dict[tuple[str, str], asyncio.Task[tuple[str, GrpcAnswer]]] = {}
         """The last request of each, which the next one has to wait for."""
 
@@ -145,45 +177,72 @@ class _StreamCall:
         finally:
             if self._decoupled is not None:
                 self._decoupled.cancel()
+            for asked in tuple(self._under_way):  # a task that is cancelled before it begins does nothing at its end
+                self._end(asked, Outcome.ABANDONED)
         return _ENDED_WELL
 
     async def _take(self, message: InferMessage, tasks: asyncio.TaskGroup) -> None:
-        """Send one request on; one that is refused is answered on the stream, which goes on."""
+        """Send one request on; one that is refused is answered on the stream, which goes on.
+
+        But not for a caller whose key has been revoked meanwhile. Raises Unauthenticated.
+        """
+        principal = self._identify()
         try:
-            call = await in_slices(message.read())
-            self._relay.inference.check(call)
+            asked = await self._read(message, principal)
         except ControlPlaneError as exc:
             await self._messages.send(_error(message.id(), message_of(exc)))
             return
-        self._count.model_name = self._count.model_name or call.model_name
-        if await self._relay.kinds.is_decoupled(call.model_name):
-            stream = self._decoupled or await self._open_decoupled(tasks)
-            await stream.send(message.frame)
+        self._count.model_name = self._count.model_name or asked.call.model_name
+        if await self._relay.kinds.is_decoupled(asked.call.model_name):
+            await self._pass_on(asked, tasks)
         else:
-            await self._unanswered.put(self._start(message, call, tasks))
+            await self._unanswered.put(self._start(asked, tasks))
+
+    async def _read(self, message: InferMessage, principal: Principal) -> _Asked:
+        """A request that may be sent on. Raises ControlPlaneError, and meters it as refused."""
+        inference = self._relay.inference
+        count = inference.begin_within_stream(principal)
+        with count:
+            count.enter()
+            named = await in_slices(message.read())
+            call, route = inference.resolve(named, principal)
+            if route is not None:
+                message.aim_at(call.model_name, call.model_version)
+            count.model_name = call.model_name
+            count.go_on()
+        asked = _Asked(message, call, named.model_name, count)
+        self._under_way.add(asked)
+        return asked
+
+    def _end(self, asked: _Asked, outcome: Outcome) -> None:
+        self._under_way.discard(asked)
+        asked.count.end(outcome)
 
     # Ordinary models
 
-    def _start(self, message: InferMessage, call: InferCall, tasks: asyncio.TaskGroup) -> asyncio.Task[tuple[str, GrpcAnswer]]:
-        sequence = (call.model_name, call.sequence_id)
-        asking = tasks.create_task(self._ask(message, call, self._sequences.get(sequence)), name="grpc-stream-request")
-        if call.sequence_id:
+    def _start(self, asked: _Asked, tasks: asyncio.TaskGroup) -> asyncio.Task[tuple[str, GrpcAnswer]]:
+        sequence = (asked.call.model_name, asked.call.sequence_id)
+        asking = tasks.create_task(self._ask(asked, self._sequences.get(sequence)), name="grpc-stream-request")
+        if asked.call.sequence_id:
             self._sequences[sequence] = asking
             asking.add_done_callback(lambda done: self._sequences.pop(sequence, None) if self._sequences.get(sequence) is done else None)
         return asking
 
-    async def _ask(
-        self, message: InferMessage, call: InferCall, before: asyncio.Task[tuple[str, GrpcAnswer]] | None
-    ) -> tuple[str, GrpcAnswer]:
+    async def _ask(self, asked: _Asked, before: asyncio.Task[tuple[str, GrpcAnswer]] | None) -> tuple[str, GrpcAnswer]:
         """The request's id, and its answer."""
-        if before is not None:
-            await asyncio.wait((before,))
+        outcome = Outcome.ABANDONED
         try:
-            server = self._relay.servers.pick()
-        except UpstreamUnavailable as exc:
-            return call.request_id, status_answer(_UNAVAILABLE, message_of(exc))
-        infer = GrpcCall(self._infer_head, message.frame)
-        return call.request_id, await server.grpc.unary(infer, timeout_s=self._relay.request_timeout_s)
+            if before is not None:
+                await asyncio.wait((before,))
+            timeout_s = await asked.turn(self._relay)
+            infer = GrpcCall(self._infer_head, asked.message.frame)
+            answer = await self._relay.servers.pick().grpc.unary(infer, timeout_s=timeout_s)
+            outcome = Outcome.ANSWERED if answer.code == 0 else Outcome.UPSTREAM_ERROR
+        except ControlPlaneError as exc:
+            answer, outcome = failure(exc), outcome_of(exc)
+        finally:
+            self._end(asked, outcome)
+        return asked.call.request_id, answer
 
     async def _answer_in_order(self) -> None:
         while (asking := await self._unanswered.get()) is not None:
@@ -197,6 +256,13 @@ class _StreamCall:
                 await self._messages.send(_error(request_id, answer.details))
 
     # Decoupled models
+
+    async def _pass_on(self, asked: _Asked, tasks: asyncio.TaskGroup) -> None:
+        """Send it, which is all that is known of it: a decoupled model answers as often as it likes, and may never say when it is done."""
+        await asked.turn(self._relay)
+        stream = self._decoupled or await self._open_decoupled(tasks)
+        await stream.send(asked.message.frame)
+        self._end(asked, Outcome.ANSWERED)
 
     async def _open_decoupled(self, tasks: asyncio.TaskGroup) -> GrpcStream:
         server = self._relay.servers.pick()

@@ -8,12 +8,13 @@ from collections.abc import Awaitable
 import orjson
 
 from control_plane.api.body_budget import BodyBudget
-from control_plane.api.status import STATUS, message_of
+from control_plane.api.status import STATUS, advice_of, message_of
 from control_plane.api.v2_http_infer import HttpInferRequest, decode
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer, no_content
 from control_plane.codec.infer_json import json_steps
 from control_plane.codec.model_control import not_in_any_repository, read_load_request, read_unload_request
-from control_plane.codec.v2_route import ADMINISTRATORS_ONLY, Action, V2Route, read_route
+from control_plane.codec.v2_route import ADMINISTRATORS_ONLY, V2Route, read_route
+from control_plane.domain.action import Action
 from control_plane.domain.errors import (
     ControlPlaneError,
     ErrorCode,
@@ -23,7 +24,11 @@ from control_plane.domain.errors import (
     PayloadTooLarge,
     PermissionDenied,
 )
+from control_plane.domain.inference import Door
+from control_plane.domain.principal import NOBODY, Principal
+from control_plane.policy.authorization import need_of_call
 from control_plane.ports import HttpStream, ModelAdministration
+from control_plane.services.access import Access
 from control_plane.services.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.services.servers import Servers
 from control_plane.services.slices import in_slices
@@ -33,7 +38,8 @@ _log = logging.getLogger(__name__)
 _MAX_CONTROL_BYTES = 1 << 20
 """Of the body of a call that carries neither tensors nor a model's files."""
 
-_WITH_LARGE_BODY = frozenset((Action.INFER, Action.GENERATE, Action.LOAD))
+_INFERENCE = frozenset((Action.INFER, Action.GENERATE))
+_WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD))
 _EMPTY_TEXT = make_answer(200, content_type=b"text/plain")
 _EMPTY_JSON = make_answer(200)
 _DEFECT = make_answer(500, b'{"error":"internal error of the gateway; its log has the details"}')
@@ -49,6 +55,7 @@ class V2Http:
         self,
         *,
         inference: InferenceService,
+        access: Access,
         servers: Servers,
         models: ModelAdministration,
         budget: BodyBudget,
@@ -57,6 +64,7 @@ class V2Http:
         allow_shared_memory: bool = False,
     ) -> None:
         self._inference = inference
+        self._access = access
         self._servers = servers
         self._models = models
         self._budget = budget
@@ -68,18 +76,21 @@ class V2Http:
         """Decide what a head alone decides.
 
         Raises:
-            RouteNotFound, MethodNotAllowed, PermissionDenied, PayloadTooLarge: it would be answered so with its body, too.
+            RouteNotFound, MethodNotAllowed, Unauthenticated, PermissionDenied, LimitExceeded, PayloadTooLarge: it would be
+                answered so with its body, too.
         """
-        self._admitted(request)
+        route, principal = self._admitted(request)
+        if route.action in _INFERENCE:
+            self._inference.refuse_early(Door.HTTP, principal, route.model_name)
 
     async def answer(self, request: HttpRequest) -> HttpAnswer | HttpStream:
         """Answer one request; errors are answers too."""
         try:
-            route = self._admitted(request)
+            route, principal = self._admitted(request)
             if route.action is Action.INFER and request.header(b"content-encoding") is None:
-                return await self._inference.infer(HttpInferRequest(request, route))
+                return await self._inference.infer(HttpInferRequest(request, route, principal))
             if route.action is Action.INFER or route.action is Action.GENERATE:
-                return await self._decode_and_infer(HttpInferRequest(request, route), route)
+                return await self._decode_and_infer(HttpInferRequest(request, route, principal), route)
             if request.method == b"HEAD":  # Triton's own answer to HEAD has a body, which no client expects
                 request = HttpRequest(b"GET", request.target, request.headers)
             return await self._other(request, route)
@@ -89,16 +100,20 @@ class V2Http:
             _log.exception("a request failed in the gateway; this is a defect")
             return _DEFECT
 
-    def _admitted(self, request: HttpRequest) -> V2Route:
+    def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
         route = read_route(request.method, request.target)
+        need = need_of_call(route.action, route.model_name)
+        principal = NOBODY if need is None else identify(self._access, request)
+        if route.action not in _INFERENCE:  # of which refusals are recorded, too, where a request begins
+            self._access.require(principal, need)
         if route.action in ADMINISTRATORS_ONLY:
             self._refuse_strangers(request, route)
         if route.action not in _WITH_LARGE_BODY and max(len(request.body), request.content_length) > _MAX_CONTROL_BYTES:
             raise PayloadTooLarge(f"the body of this call exceeds its limit of {_MAX_CONTROL_BYTES} bytes")
-        return route
+        return route, principal
 
     def _refuse_strangers(self, request: HttpRequest, route: V2Route) -> None:
-        if not request.peer_is_local:
+        if not request.peer_is_local and not self._access.is_on:
             raise PermissionDenied("this call administers the server and is answered on the machine it runs on only")
         if request.header(b"origin") is not None:
             raise PermissionDenied("this call administers the server and is not answered to web pages")
@@ -130,7 +145,23 @@ class V2Http:
             case _:
                 if request.body and request.method == b"POST":  # nested deep enough it overflows Triton's stack
                     await in_slices(json_steps(request.body))
+                target = self._access.route(route.model_name) if route.action is Action.READ and route.model_name else None
+                if target is not None:
+                    version = route.model_version or target.version
+                    request = request.with_target(route.target_for(request.target, target.model, version))
                 return await self._servers.pick().http.send(request, timeout_s=self._read_timeout_s)
+
+
+def identify(access: Access, request: HttpRequest) -> Principal:
+    """Who sends it. Raises Unauthenticated, LimitExceeded."""
+    if not access.is_on:
+        return NOBODY
+    return access.identify(
+        authorization=request.text_header(b"authorization"),
+        api_key=request.text_header(b"x-api-key"),
+        peer=request.peer,
+        forwarded_for=request.text_header(b"x-forwarded-for"),
+    )
 
 
 async def _administered(name: str, change: Awaitable[object]) -> HttpAnswer:
@@ -146,9 +177,7 @@ async def _administered(name: str, change: Awaitable[object]) -> HttpAnswer:
 
 def render_error(error: ControlPlaneError) -> HttpAnswer:
     """Triton's form of an error: `{"error": text}`."""
-    headers = []
-    if error.code in (ErrorCode.UPSTREAM_UNAVAILABLE, ErrorCode.OVERLOADED):
-        headers.append((b"Retry-After", b"1"))
+    headers = advice_of(error)
     if error.code is ErrorCode.NOT_SUPPORTED:  # over HTTP only a Content-Encoding can be that
         headers.append((b"Accept-Encoding", b"gzip, deflate"))
     if isinstance(error, MethodNotAllowed) and error.allowed:

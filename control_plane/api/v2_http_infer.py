@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from control_plane.api.body_budget import BodyBudget
 from control_plane.codec.content_encoding import decoded_pieces, is_encoded
 from control_plane.codec.http_message import HttpAnswer, HttpRequest
 from control_plane.codec.infer_json import infer_request_steps, json_object_steps
 from control_plane.codec.steps import Steps
-from control_plane.codec.v2_route import Action, V2Route
+from control_plane.codec.v2_route import V2Route
+from control_plane.domain.action import Action
 from control_plane.domain.errors import ControlPlaneError, InvalidRequest
 from control_plane.domain.inference import Door, InferCall, Outcome
+from control_plane.domain.principal import Principal
 from control_plane.ports import HttpStream, Upstream
 
 _MAX_TIMEOUT_MS = 24 * 3600 * 1000
@@ -24,11 +27,12 @@ _BUDGET_WAIT_S = 10.0
 class HttpInferRequest:
     """`services.inference.InferRequest` and `GenerateRequest`."""
 
-    __slots__ = ("_failure", "_route", "http")
+    __slots__ = ("_failure", "_route", "http", "principal")
     door = Door.HTTP
 
-    def __init__(self, http: HttpRequest, route: V2Route) -> None:
+    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal) -> None:
         self.http = http
+        self.principal = principal
         self._route = route
         self._failure: ControlPlaneError | None = None
 
@@ -49,6 +53,10 @@ class HttpInferRequest:
             return _generate_steps(self.http, name, version)
         header_length = self.http.single_header(b"inference-header-content-length")
         return infer_request_steps(self.http.body, header_length, model_name=name, model_version=version)
+
+    def aim_at(self, model_name: str, model_version: str) -> None:
+        self.http = self.http.with_target(self._route.target_for(self.http.target, model_name, model_version))
+        self._route = replace(self._route, model_name=model_name, model_version=model_version)
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
         return server.http.send(self.http, timeout_s=timeout_s, model_name=self._route.model_name)
@@ -88,4 +96,4 @@ async def decode(request: HttpInferRequest, budget: BodyBudget, *, max_bytes: in
 
 def _generate_steps(http: HttpRequest, name: str, version: str) -> Steps[InferCall]:
     yield from json_object_steps(http.body)
-    return InferCall(name, version, "", ())
+    return InferCall(name, version, "", (), text_bytes=len(http.body))

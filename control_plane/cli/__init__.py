@@ -1,4 +1,4 @@
-"""The command line: `tidegate serve | models | embed | tune | doctor | config`."""
+"""The command line: `tidegate serve | models | keys | tenants | routes | prices | usage | embed | tune | ...`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from control_plane.cli import config, doctor, embed, models, serve, tune
+from control_plane.cli import backup, config, doctor, embed, keys, models, prices, routes, serve, tenants, tune, usage
 from control_plane.domain.errors import ControlPlaneError
 
 app = typer.Typer(
@@ -19,9 +19,16 @@ app = typer.Typer(
 )
 app.command(name="serve")(serve.serve)
 app.add_typer(models.app, name="models")
+app.add_typer(keys.app, name="keys")
+app.add_typer(tenants.app, name="tenants")
+app.add_typer(routes.app, name="routes")
+app.add_typer(prices.app, name="prices")
+app.command(name="usage")(usage.usage)
 app.command(name="embed")(embed.embed)
 app.command(name="tune")(tune.tune)
 app.command(name="doctor")(doctor.doctor)
+app.command(name="backup")(backup.backup)
+app.command(name="restore")(backup.restore)
 app.add_typer(config.app, name="config")
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from control_plane.adapters.gateway_client import EmbeddingClient
-from control_plane.cli.options import StateDirOption, endpoint
+from control_plane.cli.options import StateDirOption, api_key, endpoint
 from control_plane.domain.errors import InvalidRequest
 
 _LINES_PER_REQUEST = 32
@@ -28,7 +28,7 @@ def embed(
     """Turn text into an embedding and print its dimensions, first values and the time it took."""
     if (text is None) == (file is None):
         raise InvalidRequest('give one text, as in `tidegate embed "some text"`, or --file PATH')
-    client = EmbeddingClient(endpoint("http", state_dir, url))
+    client = EmbeddingClient(endpoint("http", state_dir, url), api_key())
     started_s = time.perf_counter()
     if file is not None:
         count, first = _embed_lines(client, model, _read_lines(file))

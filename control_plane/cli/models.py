@@ -13,38 +13,36 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from control_plane.adapters.gateway_client import AdminClient
-from control_plane.cli.options import StateDirOption, endpoint
+from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.domain.errors import ModelNotFound
 from control_plane.settings import load_settings
 
 app = typer.Typer(help="List, load, unload and build models.", no_args_is_help=True)
 
-UrlOption = Annotated[str | None, typer.Option("--admin-url", help="Admin API; found through the state folder by default.")]
 NameArgument = Annotated[str, typer.Argument(help="The model's name.")]
 
 _STYLES = {"READY": "green", "LOADING": "yellow", "UNLOADING": "yellow"}
 
 
 @app.command(name="list")
-def list_models(admin_url: UrlOption = None, state_dir: StateDirOption = None) -> None:
+def list_models(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """Every model of the repositories, loaded or not."""
-    _show(AdminClient(endpoint("admin", state_dir, admin_url)).list_models())
+    _show(admin_client(state_dir, admin_url).list_models())
 
 
 @app.command()
-def load(name: NameArgument, admin_url: UrlOption = None, state_dir: StateDirOption = None) -> None:
+def load(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """Load a model, or reload it if its files changed."""
-    client = AdminClient(endpoint("admin", state_dir, admin_url))
+    client = admin_client(state_dir, admin_url)
     with Console().status(f"loading {name} ..."):
         model = client.load(name)
     _show([model])
 
 
 @app.command()
-def unload(name: NameArgument, admin_url: UrlOption = None, state_dir: StateDirOption = None) -> None:
+def unload(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """Unload a model; requests in flight finish."""
-    _show([AdminClient(endpoint("admin", state_dir, admin_url)).unload(name)])
+    _show([admin_client(state_dir, admin_url).unload(name)])
 
 
 @app.command()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from control_plane.codec.bounded_cache import BoundedCache
@@ -26,7 +26,9 @@ _VALUE = re.compile(rb"[\x20-\x7e]*")
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _PRINTABLE = bytes(range(0x20, 0x25)) + bytes(range(0x26, 0x7F))
-_NOT_FORWARDED = frozenset((b"te", b"grpc-timeout"))
+_AUTHORIZATION, _API_KEY, _FORWARDED_FOR = b"authorization", b"x-api-key", b"x-forwarded-for"
+_NOT_FORWARDED = frozenset((b"te", b"grpc-timeout", _AUTHORIZATION, _API_KEY))
+"""Credentials are for the gateway, not for models."""
 _OF_A_CONNECTION = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
 _WINDOW_BITS = {b"gzip": zlib.MAX_WBITS | 16, b"deflate": zlib.MAX_WBITS}
 
@@ -46,6 +48,10 @@ class GrpcHead:
     timeout_s: float | None = None
     encoding: bytes = b"identity"
     """How messages that say they are compressed are compressed."""
+    authorization: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    forwarded_for: str | None = None
+    """What it says of its caller; several fields of a name joined by commas."""
 
 
 _HEADS = BoundedCache[Fields, GrpcHead]()
@@ -76,7 +82,15 @@ def _read_head(fields: Fields) -> GrpcHead:
         metadata,
         _read_timeout(by_name.get(b"grpc-timeout")),
         by_name.get(b"grpc-encoding", b"identity"),
+        _text(fields, _AUTHORIZATION),
+        _text(fields, _API_KEY),
+        _text(fields, _FORWARDED_FOR),
     )
+
+
+def _text(fields: Fields, name: bytes) -> str | None:
+    values = [value for each, value in fields if each == name]
+    return b", ".join(values).decode("latin-1") if values else None
 
 
 def _read_timeout(value: bytes | None) -> float | None:
@@ -213,9 +227,9 @@ def message_answer(message: bytes) -> GrpcAnswer:
     return GrpcAnswer(0, HEAD, (frame_message(message),), status_fields(0, ""))
 
 
-def status_answer(code: int, details: str) -> GrpcAnswer:
-    """A failure of our own."""
-    return GrpcAnswer(code, (), (), (*HEAD, *status_fields(code, details)))
+def status_answer(code: int, details: str, more: Fields = ()) -> GrpcAnswer:
+    """A failure of our own, with `more` as metadata."""
+    return GrpcAnswer(code, (), (), (*HEAD, *status_fields(code, details), *more))
 
 
 def answer_of(headers: Fields, body: tuple[bytes | memoryview, ...], trailers: Fields) -> GrpcAnswer:

@@ -8,31 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 from functools import lru_cache
 
+from control_plane.domain.action import Action
 from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
-
-
-class Action(Enum):
-    """What is to be done with a call."""
-
-    INFER = "infer"
-    GENERATE = "generate"
-    """An inference in the words of the model, answered piece by piece; `generate_stream` sends its pieces as events."""
-    LIVE = "live"
-    READY = "ready"
-    READ = "read"
-    """Answered by Triton as it is; changes nothing."""
-    LOAD = "load"
-    UNLOAD = "unload"
-    ADMIN = "admin"
-    """Answered by Triton as it is, for administrators only."""
-    SHARED_MEMORY = "shared_memory"
-    """As ADMIN, and only where shared memory is allowed."""
-    OPTIONS = "options"
-    """Answered with the methods that the path takes."""
-
 
 ADMINISTRATORS_ONLY = frozenset((Action.LOAD, Action.UNLOAD, Action.ADMIN, Action.SHARED_MEMORY))
 
@@ -45,10 +24,17 @@ class V2Route:
     allowed: tuple[str, ...] = ()
     """Of OPTIONS: the methods that the path takes."""
 
+    def target_for(self, target: bytes, model_name: str, model_version: str) -> bytes:
+        """The same call of another model; `target` is what this was read from."""
+        rest = _AFTER_MODEL.sub(b"", target, count=1)
+        version = b"/versions/%b" % model_version.encode() if model_version else b""
+        return b"/v2/models/%b%b%b" % (model_name.encode(), version, rest)
+
 
 _ORIGIN = re.compile("https?://[^/]+(?=/)")
 """Of a target in absolute form, which a server must take (RFC 9112, 3.2.2)."""
 
+_AFTER_MODEL = re.compile(rb"\A.*?/v2/models/[^/?]+(?:/versions/[0-9]+)?", re.DOTALL)
 _MODEL = "/v2/models/(?P<model>[^/]+)"
 _VERSION = _MODEL + "(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = "/v2/repository/models/(?P<model>[^/]+)"

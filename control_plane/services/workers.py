@@ -39,8 +39,8 @@ _log = logging.getLogger(__name__)
 
 _START_ATTEMPTS = 3
 _MAX_SILENCE_S = 30.0
-_END_GRACE_S = 1.0
-"""For a worker to end after its drain, before it is killed."""
+_END_GRACE_S = 3.0
+"""For a worker to end after its drain, before it is killed: two seconds of it are for the last events to be metered."""
 
 
 @dataclass(slots=True)

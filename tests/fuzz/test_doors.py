@@ -23,6 +23,7 @@ from control_plane.services.inference import InferenceService
 from control_plane.services.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
+from tests.fakes.governance import governance
 from tests.fuzz.traffic import HTTP2_TRAFFIC, HTTP_TRAFFIC, LIVE_CALL
 from tests.wire.gateway import LIVE, gateway
 
@@ -96,8 +97,16 @@ async def grpc_door() -> AsyncIterator[int]:
     """The gRPC door on a port of its own."""
     servers, recorder, budget = Servers(), FakeRecorder(), BodyBudget(1 << 20)
     servers.up(FakeUpstream(grpc=Echoing()))  # type: ignore[arg-type]
-    inference = InferenceService(servers=servers, recorder=recorder, default_timeout_s=5.0)
-    application = V2Grpc(inference=inference, servers=servers, models=FakeModels(), max_message_bytes=1 << 16, read_timeout_s=5.0)
+    governed = governance()
+    inference = InferenceService(servers=servers, recorder=recorder, governance=governed, default_timeout_s=5.0)
+    application = V2Grpc(
+        inference=inference,
+        access=governed.access,
+        servers=servers,
+        models=FakeModels(),
+        max_message_bytes=1 << 16,
+        read_timeout_s=5.0,
+    )
     server = GrpcServer(application, GrpcLimits(max_message_bytes=1 << 16, max_connections=10), budget)
     bound = bind_tcp("127.0.0.1", 0, setting="--grpc-port")
     async with asyncio.TaskGroup() as tasks:

@@ -15,9 +15,11 @@ from control_plane.api.body_budget import BodyBudget
 from control_plane.api.http_reading import HttpLimits
 from control_plane.api.http_server import HttpServer
 from control_plane.api.v2_http import V2Http, render_error
+from control_plane.services.governance import Governance
 from control_plane.services.inference import InferenceService
 from control_plane.services.servers import Servers
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
+from tests.fakes.governance import governance
 
 LIMITS = HttpLimits(max_body_bytes=1 << 20, max_header_bytes=16 << 10, max_connections=100)
 INFER = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}'
@@ -101,14 +103,19 @@ async def gateway(
     *,
     max_buffered_bytes: int = 64 << 20,
     allow_shared_memory: bool = False,
+    governed: Governance | None = None,
 ) -> AsyncIterator[Gateway]:
     """Listening on a port of its own; at the end everything must be gone at once."""
     upstream = upstream or FakeUpstream()
     servers, recorder, models, budget = Servers(), FakeRecorder(), FakeModels(), BodyBudget(max_buffered_bytes)
     servers.up(upstream)
-    inference = InferenceService(servers=servers, recorder=recorder, default_timeout_s=30.0, allow_shared_memory=allow_shared_memory)
+    governed = governed or governance()
+    inference = InferenceService(
+        servers=servers, recorder=recorder, governance=governed, default_timeout_s=30.0, allow_shared_memory=allow_shared_memory
+    )
     application = V2Http(
         inference=inference,
+        access=governed.access,
         servers=servers,
         models=models,
         budget=budget,

@@ -20,10 +20,13 @@ from control_plane.api.grpc_connection import GrpcApplication, GrpcLimits
 from control_plane.api.grpc_server import GrpcServer
 from control_plane.api.v2_grpc import SERVICE, V2Grpc
 from control_plane.codec.grpc_message import PREFIX_BYTES, GrpcHead
+from control_plane.domain.principal import Principal
 from control_plane.ports import GrpcCall
+from control_plane.services.governance import Governance
 from control_plane.services.inference import InferenceService
 from control_plane.services.servers import Servers
 from tests.fakes import FakeGrpc, FakeModels, FakeRecorder, FakeUpstream
+from tests.fakes.governance import governance
 from tests.h2_peer import H2Peer
 
 INFER = SERVICE + "ModelInfer"
@@ -91,8 +94,8 @@ class _FromElsewhere:
 
     application: GrpcApplication
 
-    def handler_for(self, head: GrpcHead, *, peer_is_local: bool) -> GrpcHandler:
-        return self.application.handler_for(head, peer_is_local=False)
+    def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
+        return self.application.handler_for(head, peer="203.0.113.9", peer_is_local=False)
 
 
 @asynccontextmanager
@@ -105,6 +108,7 @@ async def door(
     models: FakeModels | None = None,
     peers_are_local: bool = True,
     options: tuple[tuple[str, int], ...] = (),
+    governed: Governance | None = None,
 ) -> AsyncIterator[Bench]:
     """Listening on a port of its own, with `m` as a decoupled model.
 
@@ -113,10 +117,14 @@ async def door(
     upstream, servers, recorder = FakeUpstream(grpc=grpc_ or FakeGrpc()), Servers(), FakeRecorder()
     upstream.control.decoupled["m"] = True
     servers.up(upstream)
-    inference = InferenceService(servers=servers, recorder=recorder, default_timeout_s=30.0, allow_shared_memory=allow_shared_memory)
+    governed = governed or governance()
+    inference = InferenceService(
+        servers=servers, recorder=recorder, governance=governed, default_timeout_s=30.0, allow_shared_memory=allow_shared_memory
+    )
     models = models or FakeModels()
     application = V2Grpc(
         inference=inference,
+        access=governed.access,
         servers=servers,
         models=models,
         max_message_bytes=limits.max_message_bytes,

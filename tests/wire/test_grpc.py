@@ -27,6 +27,7 @@ from control_plane.domain.inference import Door, Outcome
 from control_plane.ports import GrpcCall
 from tests.aio import run
 from tests.fakes import FakeGrpc
+from tests.fakes.governance import governance
 from tests.tls_files import Authority
 from tests.wire.grpc_door import INFER, LIMITS, MAX_MESSAGE_BYTES, door, infer_message, message_of, until
 from tests.wire.test_http_leaving import freed_at_once
@@ -161,7 +162,7 @@ class TestTime:
         async def main() -> None:
             async with door() as it:
                 await it.call(method, infer_message())
-                assert it.upstream.grpc.calls.timeouts_s == [timeout_s]
+                assert it.upstream.grpc.calls.timeouts_s == [pytest.approx(timeout_s, rel=0.2)]
 
         run(main())
 
@@ -355,7 +356,12 @@ class TestListening:
         async def main() -> None:
             async with door() as it, asyncio.TaskGroup() as tasks:
                 application = V2Grpc(
-                    inference=it.inference, servers=it.servers, models=it.models, max_message_bytes=1 << 20, read_timeout_s=1
+                    inference=it.inference,
+                    access=governance().access,
+                    servers=it.servers,
+                    models=it.models,
+                    max_message_bytes=1 << 20,
+                    read_timeout_s=1,
                 )
                 server = GrpcServer(application, LIMITS, BodyBudget(1 << 20))
                 six, unix = bind_tcp("::1", 0, setting="--grpc-port"), socket.socket(socket.AF_UNIX)
@@ -377,7 +383,12 @@ class TestListening:
         async def main() -> None:
             async with door() as it, asyncio.TaskGroup() as tasks:
                 application = V2Grpc(
-                    inference=it.inference, servers=it.servers, models=it.models, max_message_bytes=8 << 20, read_timeout_s=1
+                    inference=it.inference,
+                    access=governance().access,
+                    servers=it.servers,
+                    models=it.models,
+                    max_message_bytes=8 << 20,
+                    read_timeout_s=1,
                 )
                 server = GrpcServer(application, LIMITS, BodyBudget(1 << 30))
                 bound = bind_tcp("127.0.0.1", 0, setting="--grpc-port")

@@ -18,6 +18,7 @@ from control_plane.services.inference import InferenceService
 from control_plane.services.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
+from tests.fakes.governance import governance
 from tests.wire.gateway import INFER, Answer, Gateway, gateway, infer_request
 
 ADMINISTRATION = [
@@ -48,9 +49,11 @@ class Application:
     def __init__(self) -> None:
         self.upstream, self.models, servers = FakeUpstream(), FakeModels(), Servers()
         servers.up(self.upstream)
-        inference = InferenceService(servers=servers, recorder=FakeRecorder(), default_timeout_s=1.0)
+        governed = governance()
+        inference = InferenceService(servers=servers, recorder=FakeRecorder(), governance=governed, default_timeout_s=1.0)
         self.v2 = V2Http(
             inference=inference,
+            access=governed.access,
             servers=servers,
             models=self.models,
             budget=BodyBudget(1000),

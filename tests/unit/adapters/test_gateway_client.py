@@ -23,7 +23,9 @@ class Gateway(HTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status, self.body = 200, json.dumps(MODEL)
+        self.content_type = "application/json"
         self.requests: list[tuple[str, str, Any]] = []
+        self.authorizations: list[str | None] = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
 
@@ -34,13 +36,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.requests.append((self.command, self.path, json.loads(sent) if sent else None))
+        self.server.authorizations.append(self.headers.get("Authorization"))
         body = self.server.body.encode()
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Type", self.server.content_type)
         self.end_headers()
         self.wfile.write(body)
 
-    do_GET = do_POST = _answer  # noqa: N815 - the library's names
+    do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - the library's names
 
     def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002 - the library's name
 
@@ -63,6 +67,7 @@ class UnixGateway(Gateway):
         socketserver.TCPServer.server_bind(self)  # HTTPServer's own wants a host and a port
         self.server_activate()
         self.status, self.body, self.requests = 200, json.dumps(MODEL), []
+        self.content_type, self.authorizations = "application/json", []
         self.url = f"unix:{path}"
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -122,6 +127,48 @@ class TestAdminClient:
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
         monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
         assert AdminClient(gateway.url).load("a") == MODEL
+
+    def test_any_call(self, gateway: Gateway) -> None:
+        client = AdminClient(gateway.url)
+        assert client.ask("PUT", "tenants", "a/b", body={"burst": 1}) == MODEL
+        assert client.ask("GET", "usage", query={"by": "tenant,day", "tenant": ""}) == MODEL
+        assert gateway.requests == [("PUT", "/tenants/a%2Fb", {"burst": 1}), ("GET", "/usage?by=tenant%2Cday&tenant=", None)]
+
+    def test_an_answer_without_content(self, gateway: Gateway) -> None:
+        gateway.status, gateway.body = 204, ""
+        assert AdminClient(gateway.url).ask("DELETE", "tenants", "a") is None
+
+    def test_an_answer_as_csv_is_text(self, gateway: Gateway) -> None:
+        gateway.content_type, gateway.body = "text/csv; charset=utf-8", "tenant,requests\r\n"
+        assert AdminClient(gateway.url).ask("GET", "usage") == "tenant,requests\r\n"
+
+
+class TestKeys:
+    @pytest.mark.parametrize("key", ["tg_0123456789ab_x", "  tg_0123456789ab_x\n"])
+    def test_is_shown(self, gateway: Gateway, key: str) -> None:
+        AdminClient(gateway.url, key).load("a")
+        gateway.body = json.dumps({"outputs": [{"shape": [1, 1], "data": [1]}]})
+        client = EmbeddingClient(gateway.url, key)
+        client.embed(["a"], "m")
+        client.close()
+        assert gateway.authorizations == ["Bearer tg_0123456789ab_x"] * 2
+
+    @pytest.mark.parametrize("key", [None, "", " \n"])
+    def test_none_is_none(self, gateway: Gateway, key: str | None) -> None:
+        AdminClient(gateway.url, key).load("a")
+        assert gateway.authorizations == [None]
+
+    @pytest.mark.parametrize("key", ["tg_secret\nX: y", "tg_secret\u00e4", "tg_secret more", "tg_secret\x7f"])
+    @pytest.mark.parametrize("client", [AdminClient, EmbeddingClient])
+    def test_what_cannot_be_shown_is_refused_and_not_repeated(self, client: type[AdminClient | EmbeddingClient], key: str) -> None:
+        with pytest.raises(InvalidRequest, match="TIDEGATE_API_KEY has a character") as raised:
+            client("http://127.0.0.1:1", key)
+        assert "secret" not in str(raised.value)
+
+    def test_who_is_refused_for_want_of_one_is_told_where_to_put_it(self, gateway: Gateway) -> None:
+        gateway.status, gateway.body = 401, json.dumps({"error": "the API key is not valid"})
+        with pytest.raises(InvalidRequest, match=r"^the API key is not valid \(HTTP 401\); commands show the key in TIDEGATE_API_KEY$"):
+            AdminClient(gateway.url).list_models()
 
 
 class TestEmbeddingClient:

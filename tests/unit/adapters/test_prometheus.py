@@ -9,13 +9,14 @@ from control_plane.domain.inference import Door, Outcome
 
 class Bench:
     def __init__(self) -> None:
-        self.in_flight, self.up, self.workers = 0, False, 1
+        self.in_flight, self.up, self.workers, self.behind_s = 0, False, 1, 0.0
         self.recorder = RequestCounter()
         self.metrics = OwnMetrics(
             version="1.2.3",
             counts=lambda: self.recorder.counts(in_flight=self.in_flight),
             workers=lambda: self.workers,
             triton_is_up=lambda: self.up,
+            state_behind_s=lambda: self.behind_s,
         )
 
     def record(self, model: str, outcome: Outcome, *, door: Door = Door.HTTP, duration_s: float = 0.01) -> None:

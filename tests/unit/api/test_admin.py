@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 
-from control_plane.api.admin import make_admin_api
 from control_plane.domain.errors import (
     ControlPlaneError,
     DeadlineExceeded,
@@ -14,37 +12,8 @@ from control_plane.domain.errors import (
     UpstreamFailed,
     UpstreamUnavailable,
 )
-from control_plane.domain.model import ModelState
-from control_plane.services.models import ModelService
-from control_plane.services.servers import Servers
-from tests.aio import changing, run
-from tests.fakes import FakeRepository, FakeUpstream
-
-OWN = "http://127.0.0.1:8080"
-
-
-class Bench:
-    """The API over models a and b, of which a is loaded."""
-
-    def __init__(self) -> None:
-        self.upstream, self.servers = FakeUpstream(), Servers()
-        self.upstream.control.states["a"] = ModelState.READY
-        self.servers.up(self.upstream)
-        self.repository = FakeRepository(models=["a", "b"])
-        models = ModelService(servers=self.servers, repository=self.repository, load=[], load_timeout_s=10)
-        self.app = make_admin_api(models=models, servers=self.servers, version="1.2.3")
-        self.models = models
-
-    def ask(self, method: str, path: str, **headers: str) -> tuple[int, Any]:
-        response = run(self.request(method, path, **headers))
-        return response.status_code, response.json()
-
-    async def request(self, method: str, path: str, **headers: str) -> httpx.Response:
-        async with (
-            changing(self.models),
-            httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url=OWN) as client,
-        ):
-            return await client.request(method, path, headers=headers)
+from tests.aio import run
+from tests.unit.api.admin_bench import OWN, Bench
 
 
 @pytest.fixture
@@ -123,7 +92,18 @@ class TestErrors:
 class TestHealth:
     def test_up(self, bench: Bench) -> None:
         assert bench.ask("GET", "/health/live") == (200, {"ready": True, "reason": ""})
-        assert bench.ask("GET", "/health/ready") == (200, {"ready": True, "reason": ""})
+        status, body = bench.ask("GET", "/health/ready")
+        assert (status, body["ready"], body["reason"]) == (200, True, "")
+
+    def test_a_state_store_that_is_away_is_told_and_does_not_make_it_unready(self, bench: Bench) -> None:
+        assert bench.ask("GET", "/health/ready")[1]["state_store"] == {"is_current": False, "behind_s": None}
+        run(bench.known.start())
+        assert bench.ask("GET", "/health/ready")[1]["state_store"] == {"is_current": True, "behind_s": 0.0}
+        bench.clock.now_s += 60
+        assert bench.ask("GET", "/health/ready") == (
+            200,
+            {"ready": True, "reason": "", "state_store": {"is_current": False, "behind_s": 60.0}},
+        )
 
     def test_down_is_live_and_not_ready(self, bench: Bench) -> None:
         bench.servers.down("Triton is restarting")
@@ -168,25 +148,96 @@ class TestForeignPages:
         assert not [name for name in response.headers if name.startswith("access-control")]
 
 
+class TestNoSuchCall:
+    """The framework's own refusals have the form of ours."""
+
+    @pytest.mark.parametrize(
+        ("method", "path", "status", "code"),
+        [
+            ("GET", "/nowhere", 404, "route_not_found"),
+            ("GET", "/models/", 404, "route_not_found"),
+            ("GET", "/models/a/load/x", 404, "route_not_found"),
+            ("GET", "//models", 404, "route_not_found"),
+            ("DELETE", "/models", 405, "method_not_allowed"),
+            ("HEAD", "/models", 405, ""),
+            ("TRACE", "/tenants/a", 405, "method_not_allowed"),
+        ],
+    )
+    def test_refused(self, bench: Bench, method: str, path: str, status: int, code: str) -> None:
+        response = bench.response(method, OWN + path)
+        assert response.status_code == status
+        if code:
+            assert response.json() | {"error": ""} == {"error": "", "code": code, "retryable": False}
+        assert ("allow" in response.headers) is (status == 405)
+
+    @pytest.mark.parametrize(
+        ("path", "allowed"), [("/version", "GET"), ("/keys", "GET, POST"), ("/tenants/a", "DELETE, GET, PUT"), ("/models/a/load", "POST")]
+    )
+    def test_all_methods_of_the_path_are_told(self, bench: Bench, path: str, allowed: str) -> None:
+        assert bench.response("PATCH", path).headers["allow"] == allowed
+
+
+ALWAYS = {"200", "403"}
+STORED = ALWAYS | {"503"}
+TRITON = STORED | {"500", "502", "504"}
+MODEL = TRITON | {"400", "404"}
+
+
+def documented(document: dict[str, Any]) -> dict[str, set[str]]:
+    return {
+        f"{method.upper()} {path}": set(operation["responses"])
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+
+
+STATUSES = {
+    "GET /health/live": ALWAYS,
+    "GET /health/ready": STORED,
+    "GET /version": ALWAYS,
+    "GET /models": TRITON,
+    "GET /models/{name}": MODEL,
+    "POST /models/{name}/load": MODEL | {"422"},
+    "POST /models/{name}/unload": MODEL | {"422"},
+    "GET /keys": STORED,
+    "POST /keys": STORED - {"200"} | {"201", "400", "413"},
+    "POST /keys/{id}/rotate": STORED - {"200"} | {"201", "400", "404", "409", "413"},
+    "DELETE /keys/{id}": STORED | {"400", "404", "409"},
+    "GET /usage": STORED | {"400"},
+} | {
+    f"{method} /{kind}{path}": statuses
+    for kind in ("tenants", "routes", "prices")
+    for method, path, statuses in (
+        ("GET", "", STORED),
+        ("GET", "/{name}", STORED | {"400", "404"}),
+        ("PUT", "/{name}", STORED | {"400", "409", "413"}),
+        ("DELETE", "/{name}", STORED - {"200"} | {"204", "400", "404", "409"}),
+    )
+}
+
+
 class TestOpenApi:
     def test_every_status_that_can_come_is_documented(self, bench: Bench) -> None:
-        paths = bench.app.openapi()["paths"]
-        documented = {
-            (method, path): set(operation["responses"]) for path, methods in paths.items() for method, operation in methods.items()
+        assert documented(bench.app.openapi()) == STATUSES
+
+    def test_with_authentication_also_what_that_adds(self) -> None:
+        document = Bench(authentication=True).app.openapi()
+        is_open = {"GET /health/live", "GET /health/ready", "GET /version"}
+        assert documented(document) == {
+            call: statuses if call in is_open else statuses | {"401", "429"} for call, statuses in STATUSES.items()
         }
-        assert documented == {
-            ("get", "/health/live"): {"200", "403", "default"},
-            ("get", "/health/ready"): {"200", "403", "503", "default"},
-            ("get", "/version"): {"200", "403", "default"},
-            ("get", "/models"): {"200", "403", "404", "502", "503", "504", "default"},
-            ("get", "/models/{name}"): {"200", "403", "404", "502", "503", "504", "default"},
-            ("post", "/models/{name}/load"): {"200", "403", "404", "422", "502", "503", "504", "default"},
-            ("post", "/models/{name}/unload"): {"200", "403", "404", "422", "502", "503", "504", "default"},
-        }
+        schemes = set(document["components"]["securitySchemes"])
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                needed = {name for each in operation.get("security", []) for name in each}
+                assert needed == (set() if f"{method.upper()} {path}" in is_open else schemes)
 
     def test_every_error_has_one_form(self, bench: Bench) -> None:
         for methods in bench.app.openapi()["paths"].values():
             for operation in methods.values():
                 for status, response in operation["responses"].items():
-                    schema = response["content"]["application/json"]["schema"]
-                    assert (schema.get("$ref") == "#/components/schemas/ErrorView") is (status != "200")
+                    schema = response.get("content", {}).get("application/json", {}).get("schema", {})
+                    assert (schema.get("$ref") == "#/components/schemas/ErrorView") is (int(status) >= 400)
+
+    def test_nothing_of_the_frameworks_own_errors_is_left(self, bench: Bench) -> None:
+        assert "HTTPValidationError" not in str(bench.app.openapi())

@@ -7,9 +7,11 @@ import pytest
 from control_plane.api.metrics import MetricsPage
 from control_plane.codec.http_message import HttpAnswer, HttpRequest
 from control_plane.domain.errors import UpstreamUnavailable
+from control_plane.domain.tenant import Tenant
 from control_plane.services.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeUpstream
+from tests.fakes.governance import api_key, governance, key_text, known_state
 
 OWN = b"tidegate_triton_up 1\n"
 
@@ -18,7 +20,7 @@ def ask(upstream: FakeUpstream | None, method: bytes = b"GET", target: bytes = b
     servers = Servers()
     if upstream is not None:
         servers.up(upstream)
-    return run(MetricsPage(render_own=lambda: OWN, servers=servers).answer(HttpRequest(method, target)))
+    return run(MetricsPage(render_own=lambda: OWN, servers=servers, access=governance().access).answer(HttpRequest(method, target)))
 
 
 @pytest.mark.parametrize("method", [b"GET", b"HEAD"])
@@ -49,3 +51,24 @@ def test_without_tritons_part_ours_is_still_there(upstream: FakeUpstream | None,
 )
 def test_nothing_else(method: bytes, target: bytes, status: int) -> None:
     assert ask(FakeUpstream(), method, target).status == status
+
+
+@pytest.mark.parametrize(
+    ("key", "status"),
+    [
+        pytest.param(None, 401, id="no-key"),
+        pytest.param(key_text(9), 401, id="unknown"),
+        pytest.param(key_text(2), 403, id="another-right"),
+        pytest.param(key_text(1), 200, id="metrics"),
+        pytest.param(key_text(3), 200, id="admin"),
+    ],
+)
+def test_with_authentication_the_page_needs_its_scope(key: str | None, status: int) -> None:
+    keys = (api_key(1, "metrics"), api_key(2, "infer:*", "repository"), api_key(3, "admin"))
+    access = governance(known_state(keys=keys, tenants=(Tenant("team"),)), authentication=True).access
+    headers = [] if key is None else [(b"X-Api-Key", key.encode())]
+
+    answer = run(MetricsPage(render_own=lambda: OWN, servers=Servers(), access=access).answer(HttpRequest(b"GET", b"/metrics", headers)))
+
+    assert answer.status == status
+    assert (OWN in answer.body) is (status == 200)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.codec.v2_route import ADMINISTRATORS_ONLY, Action, V2Route, read_route
+from control_plane.codec.v2_route import ADMINISTRATORS_ONLY, V2Route, read_route
+from control_plane.domain.action import Action
 from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
 
 
@@ -137,3 +138,21 @@ def test_what_changes_the_server_is_the_administrators(action: Action) -> None:
 @pytest.mark.parametrize("action", [Action.INFER, Action.GENERATE, Action.LIVE, Action.READY, Action.READ, Action.OPTIONS])
 def test_what_only_reads_or_infers_is_everyones(action: Action) -> None:
     assert action not in ADMINISTRATORS_ONLY
+
+
+@pytest.mark.parametrize(
+    ("target", "version", "aimed"),
+    [
+        pytest.param(b"/v2/models/m/infer", "", b"/v2/models/real/infer", id="no-version"),
+        pytest.param(b"/v2/models/m/infer", "3", b"/v2/models/real/versions/3/infer", id="the-routes-version"),
+        pytest.param(
+            b"/v2/models/m/versions/9/config?a=/v2/models/x", "3", b"/v2/models/real/versions/3/config?a=/v2/models/x", id="query"
+        ),
+        pytest.param(b"http://host/v2/models/m", "", b"/v2/models/real", id="absolute"),
+        pytest.param(b"/v2/models/m.1-a/generate_stream", "", b"/v2/models/real/generate_stream", id="generate"),
+    ],
+)
+def test_a_call_is_aimed_at_another_model(target: bytes, version: str, aimed: bytes) -> None:
+    method = b"POST" if b"infer" in target or b"generate" in target else b"GET"
+
+    assert read_route(method, target).target_for(target, "real", version) == aimed

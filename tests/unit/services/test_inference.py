@@ -18,11 +18,14 @@ from control_plane.domain.errors import (
     UpstreamUnavailable,
 )
 from control_plane.domain.inference import Door, InferCall, Outcome
+from control_plane.domain.principal import NOBODY
 from control_plane.ports import HttpStream, Upstream
+from control_plane.services.governance import Governance
 from control_plane.services.inference import InferenceService
 from control_plane.services.servers import Servers
 from tests.aio import run, settle
 from tests.fakes import FakeHttpStream, FakeRecorder, FakeUpstream
+from tests.fakes.governance import FakeMeter, governance
 
 DEFAULT_S = 30.0
 
@@ -39,6 +42,7 @@ class Request:
     """`InferRequest` whose every step can be made to fail."""
 
     door = Door.GRPC
+    principal = NOBODY
 
     def __init__(self, *, timeout_s: float | None = None, answer: Callable[[], str] = lambda: "answer") -> None:
         self.timeout_s = timeout_s
@@ -58,6 +62,9 @@ class Request:
             yield
         return InferCall("m", "", "", (), uses_shared_memory=self.uses_shared_memory)
 
+    def aim_at(self, model_name: str, model_version: str) -> None:
+        self.aimed_at = (model_name, model_version)
+
     async def send(self, server: Upstream, *, timeout_s: float) -> str:
         self.sent_to.append((server, timeout_s))
         await self.may_answer.wait()
@@ -71,7 +78,18 @@ class Bench:
     def __init__(self) -> None:
         self.servers, self.upstream, self.recorder, self.clock = Servers(), FakeUpstream(), FakeRecorder(), Clock()
         self.servers.up(self.upstream)
-        self.service = InferenceService(servers=self.servers, recorder=self.recorder, default_timeout_s=DEFAULT_S, now_s=self.clock)
+        self.meter = FakeMeter()
+        self.service = self.serving(governance(now_s=self.clock, meter=self.meter))
+
+    def serving(self, governance: Governance, *, allow_shared_memory: bool = False) -> InferenceService:
+        return InferenceService(
+            servers=self.servers,
+            recorder=self.recorder,
+            governance=governance,
+            default_timeout_s=DEFAULT_S,
+            allow_shared_memory=allow_shared_memory,
+            now_s=self.clock,
+        )
 
     def infer(self, request: Request) -> str:
         return run(self.service.infer(request))
@@ -259,9 +277,7 @@ class TestReading:
 @pytest.mark.parametrize("is_allowed", [False, True])
 def test_shared_memory_is_used_only_where_it_is_allowed(is_allowed: bool) -> None:
     bench, request = Bench(), Request()
-    bench.service = InferenceService(
-        servers=bench.servers, recorder=bench.recorder, default_timeout_s=DEFAULT_S, allow_shared_memory=is_allowed
-    )
+    bench.service = bench.serving(governance(), allow_shared_memory=is_allowed)
     request.uses_shared_memory = True
     if is_allowed:
         assert bench.infer(request) == "answer"

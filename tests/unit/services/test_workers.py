@@ -311,7 +311,7 @@ class TestDrain:
             async with opened() as bench:
                 bench.started[0].end()
                 await bench.workers.drain(4.0)
-                assert asyncio.get_running_loop().time() == pytest.approx(5.0, abs=0.5)
+                assert asyncio.get_running_loop().time() == pytest.approx(7.0, abs=0.5)
                 assert bench.started[1].is_killed
 
         run_in_virtual_time(main())

@@ -1,0 +1,88 @@
+"""Who may call the admin API: asked before anything of a body is read, so that strangers cost little."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from control_plane.api.admin_errors import render_error, render_foreign_origin
+from control_plane.domain.errors import ControlPlaneError
+from control_plane.policy.authorization import need_of_admin_path
+from control_plane.policy.exposure import is_loopback
+from control_plane.services.access import Access
+
+MAX_BODY_BYTES = 256 * 2**10
+"""The largest there is, a route with a thousand tenants of the longest names, fits."""
+
+
+class AdminAccess:
+    """ASGI middleware: lets in who may make the call, with a body that is not too large."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        if origin is not None and not _is_own_page(origin, headers.get("host", "")):
+            await render_foreign_origin(origin)(scope, receive, send)
+            return
+        try:
+            self._authorize(scope, headers)
+        except ControlPlaneError as error:
+            await render_error(error)(scope, receive, send)
+            return
+        await self._app(scope, _limited(receive), send)
+
+    def _authorize(self, scope: Scope, headers: Headers) -> None:
+        """Raises Unauthenticated, PermissionDenied, LimitExceeded."""
+        need = need_of_admin_path(scope["path"])
+        if need is None:
+            return
+        principal = self._access.identify(
+            authorization=_whole(headers, "authorization"),
+            api_key=_whole(headers, "x-api-key"),
+            peer=(scope.get("client") or ("",))[0],
+            forwarded_for=_whole(headers, "x-forwarded-for"),
+        )
+        self._access.require(principal, need)
+
+
+def _whole(headers: Headers, name: str) -> str | None:
+    """All fields of a name as one, as RFC 9110 has it; None where there is none."""
+    fields = headers.getlist(name)
+    return ", ".join(fields) if fields else None
+
+
+def _limited(receive: Receive) -> Receive:
+    received_bytes = 0
+
+    async def receive_within_limit() -> Message:
+        nonlocal received_bytes
+        message: dict[str, Any] = dict(await receive())
+        received_bytes += len(message.get("body", b""))
+        if received_bytes > MAX_BODY_BYTES:
+            raise HTTPException(413, f"the body exceeds its limit of {MAX_BODY_BYTES} bytes", {"Connection": "close"})
+        return message
+
+    return receive_within_limit
+
+
+def _is_own_page(origin: str, host: str) -> bool:
+    """A page of another site, open in a browser on this machine, must not load models here: its Origin tells.
+
+    A site that lets its own name resolve to this machine sends that name as Host too, so it must be one of loopback.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname
+    except ValueError:
+        return False
+    return origin.partition("://")[2] == host and is_loopback(name or "")

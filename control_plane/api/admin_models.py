@@ -1,0 +1,62 @@
+"""Models over the admin API, through Triton's model control."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from control_plane.api.admin_errors import error_responses
+from control_plane.api.admin_views import Name
+from control_plane.domain.errors import ErrorCode
+from control_plane.domain.model import Model, ModelState
+from control_plane.services.models import ModelService
+
+
+class ModelView(BaseModel):
+    """One model as Triton reports it."""
+
+    name: str
+    state: ModelState
+    reason: str
+    versions: list[str]
+    memory_bytes: int | None
+
+    @classmethod
+    def of(cls, model: Model) -> ModelView:
+        return cls(name=model.name, state=model.state, reason=model.reason, versions=list(model.versions), memory_bytes=model.memory_bytes)
+
+
+_LIST_ERRORS = error_responses(
+    ErrorCode.UPSTREAM_UNAVAILABLE,
+    ErrorCode.UPSTREAM_FAILED,
+    ErrorCode.DEADLINE_EXCEEDED,
+    ErrorCode.STARTUP,  # the repositories have become unusable, such as by two models of one name
+)
+_READ_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.MODEL_NOT_FOUND)
+_CHANGE_ERRORS = _READ_ERRORS | error_responses(ErrorCode.LOAD_FAILED)
+
+
+def add_model_paths(app: FastAPI, models: ModelService) -> None:
+    """`/models` and what is below it."""
+
+    @app.get("/models", tags=["models"], responses=_LIST_ERRORS)
+    async def list_models() -> list[ModelView]:
+        """Every model of the repositories, loaded or not."""
+        return [ModelView.of(model) for model in await models.list_models()]
+
+    @app.get("/models/{name}", tags=["models"], responses=_READ_ERRORS)
+    async def get_model(name: Name) -> ModelView:
+        return ModelView.of(await models.get(name))
+
+    @app.post("/models/{name}/load", tags=["models"], responses=_CHANGE_ERRORS)
+    async def load_model(name: Name) -> ModelView:
+        """Load it, or reload it if its files changed; answers when it is ready."""
+        await models.load(name)
+        return ModelView.of(await models.get(name))
+
+    @app.post("/models/{name}/unload", tags=["models"], responses=_CHANGE_ERRORS)
+    async def unload_model(name: Name) -> ModelView:
+        """Unload it; requests in flight finish first, so it may be UNLOADING in the answer."""
+        await models.get(name)  # Triton says nothing about an unknown one
+        await models.unload(name)
+        return ModelView.of(await models.get(name))

@@ -1,0 +1,107 @@
+"""`tidegate backup | restore`: everything that is remembered, to a file and back; also from SQLite to Redis and the other way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from control_plane.adapters.state_store import open_state_store, open_usage_store
+from control_plane.cli.options import StateDirOption, StateUrlOption
+from control_plane.codec.backup import Backup, read_backup, write_backup
+from control_plane.domain.errors import Conflict, InvalidRequest
+from control_plane.domain.usage import EVERY_DAY
+from control_plane.ports import StateStore, UsageStore
+from control_plane.settings import Settings, load_settings
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(help="Where to; one that exists is replaced when the new one is complete.")],
+    state_url: StateUrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Write keys (without their secrets), tenants, routes, prices and usage sums to a file that only you can read.
+
+    A running tidegate goes on meanwhile.
+    """
+    saved = asyncio.run(_read(load_settings({"state_url": state_url, "state_dir": state_dir})))
+    _write_private(file, write_backup(saved))
+    Console().print(f"{_describe(saved)} saved in {file}", highlight=False, soft_wrap=True)
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `tidegate backup` wrote.")],
+    force: Annotated[bool, typer.Option("--force", help="Also over a store that is not empty: what it holds is lost.")] = False,
+    state_url: StateUrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Put back what a backup holds, and nothing else; running tidegates take it up within a second.
+
+    The file is checked whole before anything is written.
+    """
+    try:
+        saved = read_backup(file.read_bytes())
+    except OSError as exc:
+        raise InvalidRequest(f"{file} cannot be read: {exc.strerror}") from exc
+    except InvalidRequest as exc:
+        raise InvalidRequest(f"{file} is not restored: {exc}") from exc
+    asyncio.run(_replace(load_settings({"state_url": state_url, "state_dir": state_dir}), saved, force=force))
+    Console().print(f"{_describe(saved)} restored from {file}", highlight=False, soft_wrap=True)
+
+
+@asynccontextmanager
+async def _stores(settings: Settings) -> AsyncIterator[tuple[StateStore, UsageStore]]:
+    where = settings.state.state_url, settings.process.state_dir
+    state = await open_state_store(*where)
+    try:
+        usage = await open_usage_store(*where)
+        try:
+            yield state, usage
+        finally:
+            await usage.close()
+    finally:
+        await state.close()
+
+
+async def _read(settings: Settings) -> Backup:
+    async with _stores(settings) as (state, usage):
+        return await _content(state, usage)
+
+
+async def _replace(settings: Settings, saved: Backup, *, force: bool) -> None:
+    async with _stores(settings) as (state, usage):
+        present = await _content(state, usage)
+        if not force and (present.objects or present.totals):
+            raise Conflict(f"the store is not empty, it holds {_describe(present)}: they would be lost; with --force they are")
+        await state.restore(saved.objects)
+        await usage.restore(saved.totals)
+
+
+async def _content(state: StateStore, usage: UsageStore) -> Backup:
+    objects = [stored for stored in await state.changes(0, timeout_s=0) if stored.body is not None]  # unlike list_all, all of one moment
+    return Backup(objects, await usage.totals(since_day=EVERY_DAY[0], until_day=EVERY_DAY[1]))
+
+
+def _describe(backup: Backup) -> str:
+    return f"{len(backup.objects)} objects and {len(backup.totals)} usage sums"
+
+
+def _write_private(file: Path, content: bytes) -> None:
+    """In one step, with mode 0600 from its first moment. Raises InvalidRequest."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with open(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as written:
+            written.write(content)
+            written.flush()
+            os.fsync(written.fileno())
+        partial.replace(file)
+    except OSError as exc:
+        raise InvalidRequest(f"{file} cannot be written: {exc.strerror}") from exc
+    finally:
+        partial.unlink(missing_ok=True)

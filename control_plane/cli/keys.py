@@ -1,0 +1,124 @@
+"""`tidegate keys`: API keys, over the admin API; and the first one, which needs no running tidegate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any
+
+import typer
+
+from control_plane.adapters.state_store import open_state_store
+from control_plane.cli.options import AdminUrlOption, StateDirOption, StateUrlOption, admin_client
+from control_plane.cli.printing import moment, print_table, remark
+from control_plane.codec.duration import parse_duration_s
+from control_plane.domain.errors import Conflict, InvalidRequest
+from control_plane.domain.scope import Scope, parse_scope
+from control_plane.domain.tenant import Tenant
+from control_plane.services.keys import Keys
+from control_plane.services.objects import Objects
+from control_plane.settings import Settings, load_settings
+
+app = typer.Typer(help="Make, list, rotate and revoke API keys.", no_args_is_help=True)
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The part of the key between `tg_` and the secret.")]
+
+
+@app.command()
+def create(
+    tenant: Annotated[str, typer.Option(help="On whose account requests go.")],
+    scope: Annotated[list[str], typer.Option(help="infer:GLOB (of names of models and routes), repository, admin or metrics; repeatable.")],
+    expires: Annotated[str | None, typer.Option(metavar="DURATION", help="After how long, such as 90d. \\[never]")] = None,
+    description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Write to the store itself, and make the tenant if it is not there: for the first key.")
+    ] = False,
+    admin_url: AdminUrlOption = None,
+    state_url: StateUrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Make a key and print it: alone on standard output, once and never again."""
+    if (admin_url if offline else state_url) is not None:
+        raise InvalidRequest(
+            "--state-url goes with --offline, --admin-url goes without: only a running tidegate has one, and knows its store"
+        )
+    lifetime_s = None if expires is None else parse_duration_s(expires)
+    if offline:
+        settings = load_settings({"state_url": state_url, "state_dir": state_dir})
+        scopes = [parse_scope(text) for text in scope]
+        id_, text = asyncio.run(_create_offline(settings, tenant, scopes, lifetime_s, description))
+    else:
+        spec = {"tenant": tenant, "scopes": scope, "lifetime_s": lifetime_s, "description": description}
+        made = admin_client(state_dir, admin_url).ask("POST", "keys", body=spec)
+        id_, text = made["id"], made["text"]
+    remark(f"key {id_} of tenant {tenant}; what follows is shown only now")
+    typer.echo(text)
+
+
+@app.command(name="list")
+def list_keys(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+    """Every key, also those that are no longer valid."""
+    found: list[dict[str, Any]] = admin_client(state_dir, admin_url).ask("GET", "keys")
+    print_table(
+        ("id", "tenant", "scopes", "state", "created", "ends", "description"),
+        (
+            (
+                key["id"],
+                key["tenant"],
+                " ".join(key["scopes"]),
+                _state(key),
+                moment(key["created_s"]),
+                moment(_end_s(key)),
+                key["description"],
+            )
+            for key in found
+        ),
+    )
+
+
+@app.command()
+def rotate(
+    id_: IdArgument,
+    overlap: Annotated[str, typer.Option(metavar="DURATION", help="For how long the old key is valid beside the new one.")] = "24h",
+    admin_url: AdminUrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Replace a key by a new one with the same tenant, scopes and lifetime, and print that as `create` does."""
+    overlap_s = parse_duration_s(overlap)
+    made = admin_client(state_dir, admin_url).ask("POST", "keys", id_, "rotate", body={"overlap_s": overlap_s})
+    remark(f"key {made['id']} replaces {id_}, which is valid for another {overlap}; what follows is shown only now")
+    typer.echo(made["text"])
+
+
+@app.command()
+def revoke(id_: IdArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+    """Have a key accepted nowhere, within a second."""
+    admin_client(state_dir, admin_url).ask("DELETE", "keys", id_)
+    remark(f"key {id_} is revoked")
+
+
+async def _create_offline(
+    settings: Settings, tenant: str, scopes: Sequence[Scope], lifetime_s: float | None, description: str
+) -> tuple[str, str]:
+    store = await open_state_store(settings.state.state_url, settings.process.state_dir)
+    try:
+        with suppress(Conflict):  # it is there, and stays as it is
+            await Objects(store).put(Tenant(tenant), expected=0)
+        expires_s = None if lifetime_s is None else time.time() + lifetime_s
+        key, text = await Keys(store).create(tenant, scopes, expires_s=expires_s, description=description)
+        return key.id, text
+    finally:
+        await store.close()
+
+
+def _end_s(key: Mapping[str, Any]) -> float | None:
+    return min((end_s for end_s in (key["expires_s"], key["revoked_s"]) if end_s is not None), default=None)
+
+
+def _state(key: Mapping[str, Any]) -> str:
+    now_s = time.time()
+    if key["revoked_s"] is not None and key["revoked_s"] <= now_s:
+        return "revoked"
+    return "expired" if key["expires_s"] is not None and key["expires_s"] <= now_s else "valid"

@@ -1,0 +1,147 @@
+"""What a process's `Governance` stands on: the stores, their mirror, keys of token issuers, costs and metering, with their tasks.
+
+Every process that answers requests has its own: the only one, or each worker and, for the admin API and the metrics port,
+their parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from uuid import uuid4
+
+from control_plane.adapters.json_web_tokens import JsonWebTokens, make_json_web_tokens
+from control_plane.adapters.model_config import config_name_in_force
+from control_plane.adapters.model_manifests import ModelManifests
+from control_plane.adapters.request_log import RequestLogFile
+from control_plane.adapters.state_store import open_demand_board, open_state_store, open_usage_store
+from control_plane.adapters.usage_spill import UsageSpillFolder
+from control_plane.domain.errors import StartupError, StoreUnavailable
+from control_plane.domain.usage import day_of
+from control_plane.policy.failed_attempts import FailedAttempts
+from control_plane.policy.fair_queue import QueueLimits
+from control_plane.ports import DemandBoard, StateStore, UsageStore
+from control_plane.services.access import Access
+from control_plane.services.admission import Admission
+from control_plane.services.authentication import Authentication
+from control_plane.services.compute_costs import ComputeCosts
+from control_plane.services.governance import Governance
+from control_plane.services.known_state import KnownState
+from control_plane.services.metering import Metering
+from control_plane.services.servers import Servers
+from control_plane.services.shares import TenantShares
+from control_plane.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+_READ_SPENT_EVERY_S = 5.0
+_CLOSE_TIMEOUT_S = 2.0
+"""For the store to take the last events before they are written to the state folder instead."""
+
+
+class Governing:
+    """Of one process; made by `open_governing`."""
+
+    def __init__(self, settings: Settings, servers: Servers, state: StateStore, usage: UsageStore, board: DemandBoard | None) -> None:
+        """Without a `board` it admits no requests."""
+        self.state = state
+        self.usage = usage
+        self.known = KnownState(state)
+        self._tokens = make_json_web_tokens(settings.authentication)
+        self.admission = _admission(settings, self.known)
+        self.shares = TenantShares(board, self.admission, uuid4().hex) if board is not None else None
+        self._costs = ComputeCosts(_manifests(settings), servers)
+        self.log = RequestLogFile(settings.usage.request_log) if settings.usage.request_log is not None else None
+        spill = UsageSpillFolder(settings.process.state_dir / "usage-spill")
+        self.metering = Metering(store=usage, spill=spill, queue_size=settings.usage.usage_queue, log=self.log)
+        access = _access(settings, self.known, self._tokens)
+        self.governance = Governance(access, self.admission, self._costs, self.metering)
+
+    async def start(self) -> None:
+        """Know everything that requests are answered by. Raises StoreUnavailable."""
+        await self.known.start()
+        await self._read_spent()
+        await self._costs.read_models()
+        if self.shares is not None:
+            await self.shares.start()
+
+    async def run(self) -> None:
+        """Keep up with the stores, issuers and models until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.known.run(), name="known-state")
+            tasks.create_task(self._costs.run(), name="compute-costs")
+            tasks.create_task(self.metering.run(), name="metering")
+            tasks.create_task(self.usage.run(), name="usage-store")
+            tasks.create_task(self._follow_spent(), name="daily-quotas")
+            if self.shares is not None:
+                tasks.create_task(self.shares.run(), name="tenant-shares")
+            if self._tokens is not None:
+                tasks.create_task(self._tokens.run(), name="issuer-keys")
+
+    async def _follow_spent(self) -> None:
+        while True:
+            await asyncio.sleep(_READ_SPENT_EVERY_S)
+            try:
+                await self._read_spent()
+            except StoreUnavailable as exc:
+                _log.warning("what tenants have used today cannot be read; quotas go by what was known: %s", exc)
+
+    async def _read_spent(self) -> None:
+        today, spent = day_of(time.time()), dict[str, float]()
+        if any(tenant.daily_compute_units is not None for tenant in self.known.tenants.values()):
+            for key, usage in await self.usage.totals(since_day=today, until_day=today):
+                spent[key.tenant] = spent.get(key.tenant, 0.0) + usage.compute_units
+        self.admission.set_spent(today, spent)
+
+
+@asynccontextmanager
+async def open_governing(settings: Settings, servers: Servers, *, admits_requests: bool = True) -> AsyncIterator[Governing]:
+    """Open the stores and read them; at the end, when `run` has ended, nothing that was metered is left in memory.
+
+    A process that `admits_requests` has a part of the tenants' limits.
+
+    Raises:
+        StartupError: a store cannot be used or reached, or the settings contradict each other.
+    """
+    url, folder = settings.state.state_url, settings.process.state_dir
+    async with AsyncExitStack() as held:
+        try:
+            state = await open_state_store(url, folder)
+            held.push_async_callback(state.close)
+            usage = await open_usage_store(url, folder)
+            held.push_async_callback(usage.close)
+            board = await open_demand_board(url, folder) if admits_requests else None
+            if board is not None:
+                held.push_async_callback(board.close)
+            governing = Governing(settings, servers, state, usage, board)
+            await governing.start()
+        except StoreUnavailable as exc:
+            raise StartupError(f"the state store cannot be reached, so nobody's rights are known: {exc}") from exc
+        if governing.log is not None:
+            held.callback(governing.log.close)
+        held.push_async_callback(governing.metering.close, _CLOSE_TIMEOUT_S)
+        if governing.shares is not None:
+            held.push_async_callback(governing.shares.stop)
+        yield governing
+
+
+def _access(settings: Settings, known: KnownState, tokens: JsonWebTokens | None) -> Access:
+    is_on = settings.authentication.authentication
+    authentication = Authentication(known, tokens, attempts=FailedAttempts()) if is_on else None
+    return Access(known, authentication, trusted_proxies=settings.authentication.trusted_proxies)
+
+
+def _admission(settings: Settings, known: KnownState) -> Admission:
+    """Without authentication there is one tenant only, and nothing to share: Triton's own queue does."""
+    gateway = settings.gateway
+    slots = gateway.max_in_flight_per_model if settings.authentication.authentication else gateway.max_connections
+    return Admission(known, max_in_flight_per_model=max(1, slots // settings.process.workers), queue=QueueLimits())
+
+
+def _manifests(settings: Settings) -> ModelManifests:
+    triton = settings.triton
+    sources = [] if triton.triton_url else triton.model_repository
+    return ModelManifests(sources, config_name=config_name_in_force(triton.model_config_name), parameters=triton.model_parameter)

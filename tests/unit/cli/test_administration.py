@@ -1,0 +1,274 @@
+"""`tidegate keys | tenants | routes | prices | usage` against the admin API on a real port."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from control_plane.adapters.state_store import open_state_store
+from control_plane.cli import main
+from control_plane.domain.stored import Kind
+from control_plane.domain.tenant import Tenant
+from control_plane.domain.usage import Usage, UsageKey
+from control_plane.services.authentication import _KEY_TEXT
+from control_plane.services.objects import Objects
+from tests.aio import run
+from tests.unit.api.admin_bench import Bench, Clock
+from tests.wire.admin import admin_server
+
+
+class Ended(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def table(self) -> list[list[str]]:
+        """Cells, of a table none of which is empty or has spaces."""
+        return [line.split() for line in self.out.splitlines()]
+
+
+Tidegate = Callable[..., Ended]
+
+
+@pytest.fixture
+def tidegate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tidegate:
+    """The whole command line, but for the process."""
+
+    def call(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["tidegate", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        return Ended(int(ended.value.code or 0), told.out, told.err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench(authentication=True, clock=Clock(time.time()))
+
+
+@pytest.fixture(scope="module")
+def url(bench: Bench) -> Iterator[tuple[str, str]]:
+    key = bench.make_key()
+    with admin_server(bench) as found:
+        yield found, key
+
+
+@pytest.fixture(autouse=True)
+def where(monkeypatch: pytest.MonkeyPatch, url: tuple[str, str]) -> tuple[str, str]:
+    monkeypatch.setenv("TIDEGATE_API_KEY", url[1])
+    return "--admin-url", url[0]
+
+
+class TestKeys:
+    def test_from_making_to_revoking(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        made = tidegate("keys", "create", "--tenant", "acme", "--scope", "infer:*", "--scope", "metrics", "--expires", "90d", *where)
+        text = made.out.removesuffix("\n")
+        match = _KEY_TEXT.fullmatch(text)
+        assert match is not None, made
+        assert made.err == f"key {match[1]} of tenant acme; what follows is shown only now\n"
+
+        rotated = tidegate("keys", "rotate", match[1], "--overlap", "1h", *where)
+        new = _KEY_TEXT.fullmatch(rotated.out.removesuffix("\n"))
+        assert new is not None, rotated
+        assert rotated.err == f"key {new[1]} replaces {match[1]}, which is valid for another 1h; what follows is shown only now\n"
+
+        assert tidegate("keys", "revoke", match[1], *where) == (0, "", f"key {match[1]} is revoked\n")
+        listed = tidegate("keys", "list", *where)
+        lines = {line.split()[0]: line for line in listed.out.splitlines()}
+        assert re.search(r"acme +infer:\* metrics +revoked ", lines[match[1]])
+        assert re.search(r"acme +infer:\* metrics +valid ", lines[new[1]])
+        assert not [secret for secret in (match[2], new[2]) if secret in listed.out + listed.err]
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("create", "--tenant", "nobody", "--scope", "admin"), "no tenant 'nobody'"),
+            (("create", "--tenant", "acme", "--scope", "everything"), "body.scopes.0"),
+            (("create", "--tenant", "acme", "--scope", "admin", "--expires", "soon"), "duration 'soon'"),
+            (("create", "--tenant", "acme", "--scope", "admin", "--state-url", "redis://h"), "--state-url goes with --offline"),
+            (("create", "--tenant", "acme", "--scope", "admin", "--offline"), "--admin-url goes without"),
+            (("revoke", "0123456789ab"), "no api key '0123456789ab'"),
+            (("rotate", "[red]"), "path.id"),
+        ],
+    )
+    def test_a_refusal_is_one_line_and_no_key(
+        self, tidegate: Tidegate, where: tuple[str, str], arguments: tuple[str, ...], said: str
+    ) -> None:
+        ended = tidegate("keys", *arguments, *where)
+        assert (ended.status, ended.out) == (1, "")
+        assert ended.err.startswith("error: ")
+        assert said in ended.err
+        assert ended.err.count("\n") == 1
+
+    @pytest.mark.parametrize("key", ["", "tg_wrong"])
+    def test_without_a_valid_key_it_says_where_to_put_one(
+        self, tidegate: Tidegate, where: tuple[str, str], monkeypatch: pytest.MonkeyPatch, key: str
+    ) -> None:
+        monkeypatch.setenv("TIDEGATE_API_KEY", key)
+        ended = tidegate("keys", "list", *where)
+        assert (ended.status, ended.out) == (1, "")
+        assert ended.err.endswith("(HTTP 401); commands show the key in TIDEGATE_API_KEY\n")
+
+    def test_models_are_listed_with_the_key_too(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        assert "READY" in tidegate("models", "list", *where).out
+
+
+class TestOffline:
+    """The first key: nobody is there to ask."""
+
+    def test_its_text_alone_is_printed(self, tmp_path: Path) -> None:
+        command = [sys.executable, "-m", "control_plane", "keys", "create", "--tenant", "ops", "--scope", "admin", "--offline"]
+        ended = subprocess.run([*command, "--state-dir", tmp_path / "new"], capture_output=True, text=True, timeout=50, check=True)
+        match = _KEY_TEXT.fullmatch(ended.stdout.removesuffix("\n"))
+        assert match is not None
+        assert f"key {match[1]} of tenant ops" in ended.stderr
+        assert self.held(tmp_path / "new") == ([Tenant("ops")], [match[1]])
+
+    def test_a_tenant_that_is_there_stays_as_it_is(self, tidegate: Tidegate, tmp_path: Path) -> None:
+        tenant = Tenant("ops", concurrency=3)
+
+        async def fill() -> None:
+            store = await open_state_store(None, tmp_path)
+            await Objects(store).put(tenant)
+            await store.close()
+
+        run(fill())
+        arguments = ("keys", "create", "--tenant", "ops", "--scope", "infer:*", "--expires", "1d", "--offline", "--state-dir", tmp_path)
+        keys = sorted(tidegate(*arguments).out.split("_")[1] for _ in range(2))
+        assert self.held(tmp_path) == ([tenant], keys)
+
+    @pytest.mark.parametrize(("tenant", "scope", "said"), [("a b", "admin", "name must be"), ("ops", "root", "scope 'root'")])
+    def test_a_refusal(self, tidegate: Tidegate, tmp_path: Path, tenant: str, scope: str, said: str) -> None:
+        ended = tidegate("keys", "create", "--tenant", tenant, "--scope", scope, "--offline", "--state-dir", tmp_path)
+        assert (ended.status, ended.out) == (1, "")
+        assert said in ended.err
+
+    @staticmethod
+    def held(state_dir: Path) -> tuple[list[Tenant], list[str]]:
+        async def read() -> tuple[list[Tenant], list[str]]:
+            store = await open_state_store(None, state_dir)
+            tenants = [held.value for held in await Objects(store).list_all(Tenant)]
+            keys = [stored.name for stored in await store.list_all(Kind.API_KEY)]
+            await store.close()
+            return tenants, keys
+
+        return run(read())
+
+
+class TestTenants:
+    def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        limits = ("--requests-per-s", "0.5", "--burst", 2, "--concurrency", 3, "--daily-compute-units", 86_400_000, "--weight", 2.5)
+        shown = ["t", "0.5", "2", "3", "86400000", "2.5", "-1"]
+        assert tidegate("tenants", "set", "t", *limits, "--priority", -1, *where).table[1:] == [shown]
+        assert shown in tidegate("tenants", "list", *where).table
+        assert tidegate("tenants", "set", "t", *where).table[1:] == [["t", "1", "0"]]
+        assert tidegate("tenants", "delete", "t", *where) == (0, "", "tenant t is deleted\n")
+        assert "t" not in [line[0] for line in tidegate("tenants", "list", *where).table]
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("set", "t", "--weight", "0"), "body.weight"),
+            (("set", "a b"), "path.name"),
+            (("set", "../keys"), "(HTTP 40"),
+            (("delete", "nobody"), "no tenant 'nobody'"),
+            (("delete", "acme"), "has keys that are valid"),
+        ],
+    )
+    def test_a_refusal_is_one_line(self, tidegate: Tidegate, where: tuple[str, str], arguments: tuple[str, ...], said: str) -> None:
+        ended = tidegate("tenants", *arguments, *where)
+        assert (ended.status, ended.out) == (1, "")
+        assert said in ended.err
+        assert ended.err.count("\n") == 1
+
+    def test_nobody_there(self, tidegate: Tidegate) -> None:
+        ended = tidegate("tenants", "list", "--admin-url", "http://127.0.0.1:1")
+        assert ended.status == 1
+        assert "is `tidegate serve` running there?" in ended.err
+
+
+class TestRoutes:
+    def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        more = ("--version", 3, "--deadline-ms", 1500, "--tenant", "acme", "--tenant", "b")
+        shown = ["r", "m", "3", "1500", "acme,", "b"]
+        assert tidegate("routes", "set", "r", "--model", "m", *more, *where).table[1:] == [shown]
+        assert tidegate("routes", "list", *where).table[1:] == [shown]
+        assert tidegate("routes", "set", "r", "--model", "n", *where).table[1:] == [["r", "n", "everybody"]]
+        assert tidegate("routes", "delete", "r", *where) == (0, "", "route r is deleted\n")
+        assert tidegate("routes", "list", *where).table[1:] == []
+
+    def test_a_refusal(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        ended = tidegate("routes", "set", "m", "--model", "m", *where)
+        assert (ended.status, "model must be another name" in ended.err) == (1, True)
+
+
+class TestPrices:
+    def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        more = ("--from", "2026-01-02", "--models", "text_*", "--tenant", "acme")
+        shown = ["p", "2026-01-02", "00:00", "1.25e-06", "EUR", "text_*", "acme"]
+        assert tidegate("prices", "set", "p", "--per-unit", "0.00000125", "--currency", "EUR", *more, *where).table[1:] == [shown]
+        assert tidegate("prices", "list", *where).table[1:] == [shown]
+        today = datetime.now(UTC).date().isoformat()
+        assert tidegate("prices", "set", "p", "--per-unit", 2, "--currency", "USD", *where).table[1][:2] == ["p", today]
+        assert tidegate("prices", "delete", "p", *where) == (0, "", "price p is deleted\n")
+        assert tidegate("prices", "list", *where).table[1:] == []
+
+    @pytest.mark.parametrize(("option", "value"), [("--from", "tomorrow"), ("--currency", "euro"), ("--per-unit", "-1")])
+    def test_a_refusal(self, tidegate: Tidegate, where: tuple[str, str], option: str, value: str) -> None:
+        given = {"--per-unit": "1", "--currency": "EUR", option: value}
+        ended = tidegate("prices", "set", "p", *(word for pair in given.items() for word in pair), *where)
+        assert (ended.status, ended.out) == (1, "")
+
+
+class TestUsage:
+    @pytest.fixture(autouse=True)
+    def used(self, bench: Bench) -> None:
+        today = datetime.now(UTC).date().isoformat()
+        bench.usage.usage.sums = {
+            UsageKey(today, "acme", "a"): Usage(requests=3, refused=1, compute_units=12.5),
+            UsageKey(today, "b", "a"): Usage(requests=4, compute_units=2.0),
+        }
+
+    def test_as_a_table(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        tidegate("prices", "set", "u", "--per-unit", 2, "--currency", "EUR", "--tenant", "acme", *where)
+        ends_s = time.monotonic() + 10
+        while (table := tidegate("usage", *where).table)[1][-1] != "EUR":  # until it is known
+            assert time.monotonic() < ends_s, table
+        assert table == [
+            ["tenant", "requests", "failed", "refused", "rows", "elements", "compute_units", "cache_hits", "cost"],
+            ["acme", "3", "0", "1", "0", "0", "12.5", "0", "25.00", "EUR"],
+            ["b", "4", "0", "0", "0", "0", "2", "0", "2", "units", "without", "a", "price"],
+        ]
+        tidegate("prices", "delete", "u", *where)
+
+    def test_as_csv(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        ended = tidegate("usage", "--by", "model,tenant", "--since", "today", "--tenant", "acme", "--format", "csv", *where)
+        head, *rows = csv.reader(io.StringIO(ended.out))
+        assert head[:3] == ["model", "tenant", "requests"]
+        assert [row[:3] for row in rows] == [["a", "acme", "3"]]
+
+    def test_as_json(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        report = json.loads(tidegate("usage", "--by", "", "--model", "a", "--format", "json", *where).out)
+        assert (report["by"], [row["requests"] for row in report["rows"]]) == ([], [7])
+
+    def test_nothing_used(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        assert len(tidegate("usage", "--until", "1d", *where).table) == 1
+
+    def test_a_refusal(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        ended = tidegate("usage", "--by", "month", *where)
+        assert (ended.status, ended.out, "query.by" in ended.err) == (1, "", True)

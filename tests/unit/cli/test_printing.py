@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from control_plane.cli.printing import moment, print_table, remark
+
+
+def test_a_table_is_whole_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table(("name", "value"), [("x" * 30, None), ("y", 86_400_000.0), ("z", 1e-06), ("n", 3)])
+    told = capsys.readouterr()
+    assert [line.split() for line in told.out.splitlines()] == [
+        ["name", "value"],
+        ["x" * 30],
+        ["y", "86400000"],
+        ["z", "1e-06"],
+        ["n", "3"],
+    ]
+    assert told.err == ""
+
+
+def test_nothing_that_is_shown_can_do_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("a",), [("[red]x[/] \x1b[2J\n\x9b1m",)])
+    remark("[bold]y[/] \x1b]0;title\x07")
+    told = capsys.readouterr()
+    assert told.out.splitlines()[1].strip() == "[red]x[/]  [2J  1m"
+    assert told.err == "[bold]y[/]  ]0;title \n"
+
+
+def test_moments_are_in_utc() -> None:
+    assert [moment(time_s) for time_s in (None, 0.0, 1_795_276_799.9)] == ["", "1970-01-01 00:00", "2026-11-21 15:59"]

@@ -1,0 +1,289 @@
+"""What stands around a request: its tenant's limits, its turn, the route that it names, and the event that it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from control_plane.codec.steps import Steps
+from control_plane.domain.errors import InvalidRequest, LimitExceeded, Overloaded, PermissionDenied, UpstreamUnavailable
+from control_plane.domain.inference import Door, InferCall, Outcome
+from control_plane.domain.principal import Principal
+from control_plane.domain.route import Route
+from control_plane.domain.scope import Scopes, parse_scope
+from control_plane.domain.tenant import Tenant
+from control_plane.domain.tensor import Tensor
+from control_plane.domain.usage import UsageEvent
+from control_plane.ports import Upstream
+from control_plane.services.inference import InferenceService
+from control_plane.services.servers import Servers
+from tests.aio import run_in_virtual_time as run
+from tests.aio import settle
+from tests.fakes import FakeHttpStream, FakeRecorder, FakeUpstream
+from tests.fakes.governance import FakeMeter, governance, known_state
+
+TEAM = Principal("team", "k1", Scopes((parse_scope("infer:*"),)))
+NOT_MINE = Principal("team", "k2", Scopes((parse_scope("infer:other"),)))
+TODAY_S = 1_700_000_000.0
+
+
+class Request:
+    """`InferRequest` and `GenerateRequest` for `m`, with a batch of three rows of two numbers."""
+
+    door = Door.HTTP
+
+    def __init__(self, principal: Principal = TEAM, *, timeout_s: float | None = None) -> None:
+        self.principal = principal
+        self.timeout_s = timeout_s
+        self.answered = Outcome.ANSWERED
+        self.error: Exception | None = None
+        self.aimed_at: tuple[str, str] | None = None
+        self.timeouts_s: list[float] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.answer: Any = "answer"
+
+    def read(self) -> Steps[InferCall]:
+        if isinstance(self.error, InvalidRequest):
+            raise self.error
+        yield from ()
+        return InferCall("m", "", "", (Tensor("X", "FP32", (3, 2)),))
+
+    def aim_at(self, model_name: str, model_version: str) -> None:
+        self.aimed_at = (model_name, model_version)
+
+    async def send(self, server: Upstream, *, timeout_s: float) -> Any:
+        self.timeouts_s.append(timeout_s)
+        await self.may_answer.wait()
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+    stream = send
+
+    def outcome(self, answer: object) -> Outcome:
+        return self.answered
+
+
+def now_s() -> float:
+    """Of the loop, whose time is virtual: none passes but what is slept."""
+    return asyncio.get_running_loop().time()
+
+
+class Bench:
+    def __init__(self, *tenants: Tenant, routes: tuple[Route, ...] = (), max_in_flight_per_model: int = 1000) -> None:
+        servers = Servers()
+        servers.up(FakeUpstream())
+        self.meter, self.recorder = FakeMeter(), FakeRecorder()
+        known = known_state(tenants=tenants or (Tenant("team"),), routes=routes)
+        rights = governance(
+            known,
+            authentication=True,
+            meter=self.meter,
+            now_s=now_s,
+            max_in_flight_per_model=max_in_flight_per_model,
+        )
+        self.service = InferenceService(
+            servers=servers,
+            recorder=self.recorder,
+            governance=rights,
+            default_timeout_s=30.0,
+            now_s=now_s,
+            today_s=lambda: TODAY_S,
+        )
+
+    @property
+    def event(self) -> UsageEvent:
+        (event,) = self.meter.events
+        return event
+
+
+def test_an_answered_request_leaves_an_event_with_all_that_is_charged() -> None:
+    bench = Bench()
+
+    run(bench.service.infer(Request()))
+
+    assert bench.event == UsageEvent(
+        ended_s=TODAY_S,
+        tenant="team",
+        key_id="k1",
+        route="m",
+        model="m",
+        door=Door.HTTP,
+        outcome=Outcome.ANSWERED,
+        duration_s=0.0,
+        rows=3,
+        elements=6,
+        compute_units=3.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("prepare", "outcome", "model", "units"),
+    [
+        pytest.param(lambda it: setattr(it, "answered", Outcome.UPSTREAM_ERROR), Outcome.UPSTREAM_ERROR, "m", 3.0, id="the-model-failed"),
+        pytest.param(lambda it: setattr(it, "answered", Outcome.MODEL_NOT_FOUND), Outcome.MODEL_NOT_FOUND, "", 0.0, id="made-up-name"),
+        pytest.param(lambda it: setattr(it, "error", InvalidRequest("x")), Outcome.REFUSED, "", 0.0, id="unreadable"),
+        pytest.param(lambda it: setattr(it, "principal", NOT_MINE), Outcome.REFUSED, "", 0.0, id="not-allowed"),
+        pytest.param(lambda it: setattr(it, "error", UpstreamUnavailable("x")), Outcome.UNAVAILABLE, "m", 0.0, id="no-triton"),
+    ],
+)
+def test_whatever_comes_of_it_one_event_is_left(prepare: Callable[[Request], None], outcome: Outcome, model: str, units: float) -> None:
+    bench, request = Bench(), Request()
+    prepare(request)
+
+    run(asyncio.wait_for(_ended(bench, request), 5))
+
+    assert (bench.event.outcome, bench.event.model, bench.event.route, bench.event.compute_units) == (outcome, model, model, units)
+    assert [record.outcome for record in bench.recorder.records] == [outcome]
+
+
+async def _ended(bench: Bench, request: Request) -> None:
+    try:
+        await bench.service.infer(request)
+    except (InvalidRequest, PermissionDenied, UpstreamUnavailable):
+        return
+
+
+def test_a_tenant_beyond_its_rate_is_refused_before_its_request_is_read() -> None:
+    bench, request = Bench(Tenant("team", requests_per_s=1.0)), Request()
+    request.error = InvalidRequest("would be found when it is read")
+
+    async def main() -> None:
+        await bench.service.infer(Request())
+        with pytest.raises(LimitExceeded) as refused:
+            await bench.service.infer(request)
+        assert 0 < refused.value.retry_after_s <= 1.0
+        assert dict(refused.value.limits)["RateLimit-Remaining"] == "0"
+
+    run(main())
+    assert [(event.outcome, event.model) for event in bench.meter.events] == [(Outcome.ANSWERED, "m"), (Outcome.REFUSED, "")]
+
+
+@pytest.mark.parametrize("ends", ["answered", "failed", "cancelled", "refused"])
+def test_what_a_request_held_is_free_again_however_it_ended(ends: str) -> None:
+    bench, request = Bench(Tenant("team", concurrency=1)), Request()
+
+    async def main() -> None:
+        if ends == "failed":
+            request.error = UpstreamUnavailable("x")
+        if ends == "refused":
+            request.error = InvalidRequest("x")
+        request.may_answer.clear()
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(_ended(bench, request))
+            await settle()
+            if ends != "refused":
+                with pytest.raises(LimitExceeded):
+                    await bench.service.infer(Request())
+            if ends == "cancelled":
+                asking.cancel()
+            request.may_answer.set()
+        assert await bench.service.infer(Request()) == "answer"
+
+    run(main())
+    assert bench.service.in_flight == 0
+
+
+def test_an_answer_in_pieces_holds_its_place_until_it_is_closed() -> None:
+    bench, request = Bench(Tenant("team", concurrency=1)), Request()
+    request.answer = FakeHttpStream().put(b"piece", None)
+
+    async def main() -> None:
+        stream = await bench.service.generate(request)
+        with pytest.raises(LimitExceeded):
+            await bench.service.infer(Request())
+        await _read_to_the_end(stream)
+        assert await bench.service.infer(Request()) == "answer"
+
+    run(main())
+    assert [event.outcome for event in bench.meter.events] == [Outcome.REFUSED, Outcome.ANSWERED, Outcome.ANSWERED]
+
+
+async def _read_to_the_end(stream: Any) -> None:
+    try:
+        while await stream.receive() is not None:
+            pass
+    finally:
+        stream.close()
+
+
+def test_a_route_says_where_it_goes_and_how_long_it_may_take() -> None:
+    bench, request = Bench(routes=(Route("m", "real", version="2", deadline_s=3.0),)), Request()
+
+    run(bench.service.infer(request))
+
+    assert (request.aimed_at, request.timeouts_s) == (("real", "2"), [3.0])
+    assert (bench.event.route, bench.event.model) == ("m", "real")
+    assert [record.model_name for record in bench.recorder.records] == ["real"]
+
+
+def test_the_callers_own_time_goes_before_the_routes() -> None:
+    bench, request = Bench(routes=(Route("m", "real", deadline_s=3.0),)), Request(timeout_s=0.5)
+
+    run(bench.service.infer(request))
+
+    assert request.timeouts_s == [0.5]
+
+
+def test_where_a_model_is_busy_a_request_waits_for_its_turn_and_has_what_is_left_of_its_time() -> None:
+    bench, first, second = Bench(max_in_flight_per_model=1), Request(), Request(timeout_s=10.0)
+
+    async def main() -> None:
+        first.may_answer.clear()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.service.infer(first))
+            await settle()
+            tasks.create_task(bench.service.infer(second))
+            await settle()
+            assert second.timeouts_s == []
+            await asyncio.sleep(4.0)
+            first.may_answer.set()
+
+    run(main())
+    assert second.timeouts_s == [pytest.approx(6.0)]
+
+
+def test_who_would_wait_for_longer_than_it_has_is_turned_away_at_once() -> None:
+    bench, slow = Bench(max_in_flight_per_model=1), Request()
+
+    async def main() -> None:
+        for _ in range(20):  # so that the model's pace is known
+            request = Request()
+            request.may_answer.clear()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(bench.service.infer(request))
+                await settle()
+                await asyncio.sleep(1.0)
+                request.may_answer.set()
+        slow.may_answer.clear()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.service.infer(slow))
+            await settle()
+            with pytest.raises(Overloaded):
+                await bench.service.infer(Request(timeout_s=0.1))
+            slow.may_answer.set()
+
+    run(main())
+    assert [event.outcome for event in bench.meter.events].count(Outcome.REFUSED) == 1
+
+
+def test_streams_are_counted_once_and_their_requests_metered_each() -> None:
+    bench = Bench()
+    run(_stream(bench))
+
+    assert len(bench.recorder.records) == 1
+    assert [event.door for event in bench.meter.events] == [Door.GRPC_STREAM] * 3
+    assert bench.service.in_flight == 0
+
+
+async def _stream(bench: Bench) -> None:
+    with bench.service.begin_stream(TEAM) as stream:
+        for _ in range(3):
+            with bench.service.begin_within_stream(TEAM) as count:
+                count.enter()
+                count.outcome = Outcome.ANSWERED
+        stream.outcome = Outcome.ANSWERED
