@@ -57,22 +57,22 @@ class Echo:
         message.outputs.add(name="OUTPUT0", **self._datatype)
         return framed(message)
 
-    def check(self, door: str, address: str) -> None:
-        """Ask once with NVIDIA's client: fast but wrong would be no peer. Raises RuntimeError."""
+    def check(self, door: str, address: str, *, key: str = "none") -> None:
+        """Ask once, showing `key`, with NVIDIA's client: fast but wrong would be no peer. Raises RuntimeError."""
         library = {"http": tritonclient.http, "grpc": tritonclient.grpc}[door]
         try:
-            answer = self._infer(library, address)
+            answer = self._infer(library, address, key)
         except InferenceServerException as exc:
             raise RuntimeError(f"{door} at {address}: {exc}") from exc
         if not np.array_equal(answer, self._tensor):
             raise RuntimeError(f"{door} at {address} answered something else than what it was asked")
 
-    def _infer(self, library: Any, address: str) -> Any:
+    def _infer(self, library: Any, address: str, key: str) -> Any:
         tensor = library.InferInput(INPUT, list(self._tensor.shape), "FP32")
         tensor.set_data_from_numpy(self._tensor)
         timeouts = {"network_timeout": _TIMEOUT_S} if library is tritonclient.http else {}
         with library.InferenceServerClient(address, **timeouts) as client:
-            return client.infer(MODEL, [tensor]).as_numpy("OUTPUT0")
+            return client.infer(MODEL, [tensor], headers={"x-api-key": key}).as_numpy("OUTPUT0")
 
 
 def http_request(name: str, tensor: Any) -> HttpMessage:

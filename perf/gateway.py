@@ -23,16 +23,18 @@ from perf import gateway_plot, gateway_report
 from perf.echo_requests import Echo
 from perf.gateway_report import Case, Run, size_of
 from perf.interleaved import interleave
+from perf.keys import make_key
 from perf.load_generators import Grpc, Http
 from perf.peers.nginx import nginx
 from perf.processes import cpu_s, exit_on_sigterm, free_port, require_programs, running
-from perf.serving import DOORS, attached
+from perf.serving import DOORS, Tidegate, attached
 from perf.upstreams import UPSTREAMS, Addresses, upstream
 
 PEERS = {
-    "http": ("straight", "nginx", "tidegate", "starlette-aiohttp", "fastapi-httpx"),
-    "grpc": ("straight", "nginx", "tidegate", "grpc-aio", "grpc-aio-to-http"),
+    "http": ("straight", "nginx", "tidegate", "tidegate-keys", "starlette-aiohttp", "fastapi-httpx"),
+    "grpc": ("straight", "nginx", "tidegate", "tidegate-keys", "grpc-aio", "grpc-aio-to-http"),
 }
+"""`tidegate-keys` is the same with authentication, for a tenant with every limit. All peers are sent the key."""
 _UPSTREAM_DOOR = {"grpc-aio-to-http": "http"}
 _WARM_UP_CONNECTIONS = 8
 
@@ -77,9 +79,12 @@ def _measure(tensor_bytes: int, arguments: argparse.Namespace) -> dict[Case, lis
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-perf-")))
         addresses = stack.enter_context(upstream(arguments.upstream, echo))
-        generators = {"http": Http(echo, folder), "grpc": Grpc(echo, folder)}
+        state = folder / "state"
+        state.mkdir(mode=0o700)
+        key = make_key(state)
+        generators = {"http": Http(echo, folder, key=key), "grpc": Grpc(echo, folder, key=key)}
         ways: dict[Case, Callable[[], Run]] = {}
-        for peer in _start_peers(stack, addresses, arguments):
+        for peer in _start_peers(stack, addresses, state, arguments):
             run = partial(_run, peer, echo, generators[peer.door])
             run(connections=_WARM_UP_CONNECTIONS, duration_s=1)
             for connections in arguments.connections:
@@ -95,24 +100,28 @@ def _beside_its_peers(case: Case) -> tuple[int, int]:
 
 def _run(peer: Peer, echo: Echo, generator: Http | Grpc, *, connections: int, duration_s: int) -> Run:
     print(f"{peer.door} {peer.name}, {size_of(echo.tensor_bytes)}, {connections} connections", end="\033[K\r", file=sys.stderr, flush=True)
-    echo.check(peer.door, peer.address)
+    echo.check(peer.door, peer.address, key=generator.key)
     before_s = cpu_s(peer.pid) if peer.pid else 0.0
     loaded = generator.run(peer.address, connections=connections, duration_s=duration_s)
     used_s = cpu_s(peer.pid) - before_s if peer.pid else 0.0
     return Run(loaded.requests / loaded.seconds, loaded.p50_ms, loaded.p99_ms, used_s / max(loaded.requests, 1) * 1e6, loaded.errors)
 
 
-def _start_peers(stack: contextlib.ExitStack, addresses: Addresses, arguments: argparse.Namespace) -> Iterator[Peer]:
+def _start_peers(stack: contextlib.ExitStack, addresses: Addresses, state: Path, arguments: argparse.Namespace) -> Iterator[Peer]:
     """Every peer of the doors asked for; all of them run to the end, idle while another is measured."""
     doors = [arguments.only] if arguments.only else DOORS
     wanted = {name for door in doors for name in PEERS[door] if arguments.peers is None or name in ("straight", *arguments.peers)}
-    tidegate = stack.enter_context(attached(addresses)) if "tidegate" in wanted else None
+    ours: dict[str, Tidegate] = {}
+    if "tidegate" in wanted:
+        ours["tidegate"] = stack.enter_context(attached(addresses))
+    if "tidegate-keys" in wanted:
+        ours["tidegate-keys"] = stack.enter_context(attached(addresses, "--authentication", state=state))
     for door in doors:
         for name in PEERS[door]:
             if name == "straight":
                 yield Peer(door, name, addresses[door], None)
-            elif name == "tidegate" and tidegate is not None:
-                yield Peer(door, name, tidegate.addresses[door], tidegate.pid)
+            elif name in ours:
+                yield Peer(door, name, ours[name].addresses[door], ours[name].pid)
             elif name in wanted:
                 upstream_address = addresses[_UPSTREAM_DOOR.get(name, door)]
                 started = nginx(door, upstream_address) if name == "nginx" else _python_peer(name, upstream_address)

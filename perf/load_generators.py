@@ -22,6 +22,7 @@ function init(arguments)
   wrk.method = "POST"
   wrk.headers["Content-Type"] = "application/octet-stream"
   wrk.headers["%s"] = arguments[2]
+  wrk.headers["x-api-key"] = arguments[3]
   local file = assert(io.open(arguments[1], "rb"))
   wrk.body = file:read("*a")
   file:close()
@@ -50,8 +51,8 @@ class Loaded:
 class Http:
     """wrk, one thread, a keep-alive connection per caller."""
 
-    def __init__(self, echo: Echo, folder: Path) -> None:
-        request = echo.http_request()
+    def __init__(self, echo: Echo, folder: Path, *, key: str = "none") -> None:
+        request, self.key = echo.http_request(), key
         self._script, self._body, self._header_length = folder / "wrk.lua", folder / "http.body", request.header_length
         self._script.write_text(_WRK_SCRIPT % HEADER_LENGTH)
         self._body.write_bytes(request.body)
@@ -59,7 +60,7 @@ class Http:
     def run(self, address: str, *, connections: int, duration_s: int) -> Loaded:
         words = _run(
             ["wrk", "-t1", f"-c{connections}", f"-d{duration_s}s", "--timeout", "30s", "--latency", "-s", str(self._script),
-             f"http://{address}{HTTP_PATH}", "--", str(self._body), str(self._header_length)],
+             f"http://{address}{HTTP_PATH}", "--", str(self._body), str(self._header_length), self.key],
             duration_s,
         )  # fmt: skip
         return read_wrk(words)
@@ -77,7 +78,8 @@ def read_wrk(words: str) -> Loaded:
 class Grpc:
     """h2load, one thread, a connection per caller with one call at a time."""
 
-    def __init__(self, echo: Echo, folder: Path) -> None:
+    def __init__(self, echo: Echo, folder: Path, *, key: str = "none") -> None:
+        self.key = key
         self._message, self._log = folder / "grpc.message", folder / "h2load.log"
         self._message.write_bytes(echo.grpc_request())
         self._answer_bytes = len(echo.grpc_answer())
@@ -86,7 +88,7 @@ class Grpc:
         self._log.unlink(missing_ok=True)
         words = _run(
             ["h2load", "-t1", f"-c{connections}", "-m1", f"-D{duration_s}", "-d", str(self._message), f"--log-file={self._log}",
-             "-H", "content-type: application/grpc", "-H", "te: trailers", f"http://{address}{GRPC_PATH}"],
+             "-H", "content-type: application/grpc", "-H", "te: trailers", "-H", f"x-api-key: {self.key}", f"http://{address}{GRPC_PATH}"],
             duration_s,
         )  # fmt: skip
         return read_h2load(words, self._log.read_bytes(), answer_bytes=self._answer_bytes, seconds=float(duration_s))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -54,19 +55,21 @@ def triton_addresses(started: Tidegate) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def attached(addresses: Mapping[str, str]) -> Iterator[Tidegate]:
+def attached(addresses: Mapping[str, str], *more: str, state: Path | None = None) -> Iterator[Tidegate]:
     """A tidegate in front of what somebody else runs at these addresses: its processes are the gateway and nothing else."""
-    with tidegate(["--triton-url", f"http://{addresses['http']}?grpc_port={addresses['grpc'].rpartition(':')[2]}"]) as started:
+    url = f"http://{addresses['http']}?grpc_port={addresses['grpc'].rpartition(':')[2]}"
+    with tidegate(["--triton-url", url, *more], state=state) as started:
         yield started
 
 
 @contextlib.contextmanager
-def tidegate(flags: Sequence[str]) -> Iterator[Tidegate]:
-    """`tidegate serve` with these flags, on free ports and in a state folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder:
+def tidegate(flags: Sequence[str], *, state: Path | None = None, variables: Mapping[str, str] | None = None) -> Iterator[Tidegate]:
+    """`tidegate serve` with these flags and variables, on free ports and in a state folder of its own, or in one that is prepared."""
+    with contextlib.nullcontext(str(state)) if state else tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder:
         ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
         command = [sys.executable, "-m", "control_plane", "serve", "--state-dir", folder, *flags, *ports]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=PROJECT, start_new_session=True)
+        environment = {**os.environ, **(variables or {})}
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=PROJECT, start_new_session=True, env=environment)
         try:
             yield Tidegate(process.pid, _wait_for_addresses(Path(folder), process), Path(folder))
         finally:

@@ -131,7 +131,7 @@ def _text_bytes(entry: dict[str, Any], tensor: Tensor, size: int | None, json_by
     if type(data) is not list or json_bytes > _LARGE_JSON_BYTES:
         return json_bytes
     try:
-        return len("".join(data if data and type(data[0]) is str else chain.from_iterable(data)).encode())
+        return len("".join(data if data and type(data[0]) is str else chain.from_iterable(data)).encode(errors="replace"))
     except TypeError:
         return json_bytes
 

@@ -15,7 +15,7 @@ EVENT = UsageEvent(1_700_049_600.0, "a", "k", "r", "m", Door.HTTP, Outcome.ANSWE
 def test_every_outcome_is_counted_as_something() -> None:
     assert set(COUNTED_AS) == set(Outcome)
     for outcome in Outcome:
-        usage = usage_of(replace(EVENT, outcome=outcome))
+        usage = usage_of([replace(EVENT, outcome=outcome)])
         assert usage.requests + usage.failed + usage.refused == 1
 
 
@@ -29,11 +29,11 @@ def test_every_outcome_is_counted_as_something() -> None:
     ],
 )
 def test_an_event_counts_as(outcome: Outcome, expected: Usage) -> None:
-    assert usage_of(replace(EVENT, outcome=outcome)) == expected
+    assert usage_of([replace(EVENT, outcome=outcome)]) == expected
 
 
 def test_a_cache_hit_is_a_request_too() -> None:
-    usage = usage_of(replace(EVENT, cache_hit=True))
+    usage = usage_of([replace(EVENT, cache_hit=True)])
     assert (usage.requests, usage.cache_hits) == (1, 1)
 
 

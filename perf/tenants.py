@@ -1,0 +1,144 @@
+"""What one tenant's flood costs another at a model that both keep busy, through the gateway and the real Triton.
+
+    python -m perf.tenants [--rounds 5] [--duration-s 2] [--callers 8] [--flood 50] [--models one-by-one batches texts] [--limits 8 16 64]
+
+`quiet` has so many callers throughout, who ask again when they were answered; `loud` as many, and then 50 times as many. So the model is
+saturated either way, and each has half of it. `--limits` are values of TIDEGATE_MAX_IN_FLIGHT_PER_MODEL, each a gateway of its own
+before one Triton; what a small one costs is the throughput of both together. Callers, gateways and Triton share this machine's cores.
+Writes perf/results/tenants.json and .md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing import get_context
+
+import numpy as np
+
+from control_plane.adapters.state_store import open_state_store
+from control_plane.domain.scope import Right, Scope
+from control_plane.domain.tenant import Tenant
+from control_plane.services.keys import Keys
+from control_plane.services.objects import Objects
+from perf import closed_loop, serving, tenants_report
+from perf.closed_loop import Ask, Loaded
+from perf.inference_requests import triton_binary
+from perf.interleaved import interleave
+from perf.processes import PROJECT, exit_on_sigterm
+from perf.serving import triton_addresses
+from perf.tenants_report import FLOOD, MODELS, SHARE, Case, Run
+from perf.waiting_clients import http_inference
+
+QUIET, LOUD = "quiet", "loud"
+_WORK_S = 0.005
+_TEXT = "How do I reset the password of my bank?"
+_KEYS_ARE_KNOWN_S = 1.0
+
+
+def main() -> None:
+    arguments = _arguments()
+    exit_on_sigterm()
+    repositories = [PROJECT / name for name in ("perf/models", "model_repository", "ensembles")]
+    with serving.serving_models(repositories, [MODELS[name].model for name in arguments.models]) as started, ExitStack() as held:
+        addresses = triton_addresses(started)
+        gateways = {limit: _Gateway(limit, addresses, held) for limit in arguments.limits}
+        time.sleep(_KEYS_ARE_KNOWN_S)
+        callers = held.enter_context(ProcessPoolExecutor(2, mp_context=get_context("spawn")))
+        ways = {
+            Case(name, limit, load): partial(_run, callers, gateways[limit], name, _loud_callers(load, arguments), arguments)
+            for name in arguments.models
+            for limit in arguments.limits
+            for load in (SHARE, FLOOD)
+        }
+        results = interleave(ways, arguments.rounds)
+    print(end="\033[K", file=sys.stderr, flush=True)
+    report = tenants_report.Report(results, [], arguments)
+    report.write()
+    report.print()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--duration-s", type=float, default=2.0, help="of one load in one round")
+    parser.add_argument("--callers", type=int, default=8, help="of a tenant that keeps to its share")
+    parser.add_argument("--flood", type=int, default=50, help="times as many callers")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--limits", nargs="+", type=int, default=[8, 16, 64])
+    parser.add_argument("--output", type=type(PROJECT), default=PROJECT / "perf" / "results")
+    return parser.parse_args()
+
+
+class _Gateway:
+    """One with a limit of its own, and a key for each tenant."""
+
+    def __init__(self, limit: int, addresses: dict[str, str], held: ExitStack) -> None:
+        triton = f"http://{addresses['http']}?grpc_port={_port(addresses['grpc'])}&metrics_port={_port(addresses['metrics'])}"
+        variables = {"TIDEGATE_MAX_IN_FLIGHT_PER_MODEL": str(limit)}
+        started = held.enter_context(serving.tidegate(["--authentication", "--triton-url", triton], variables=variables))
+        self.address = started.addresses["http"]
+        self.keys = asyncio.run(_make_keys(started))
+
+
+async def _make_keys(started: serving.Tidegate) -> dict[str, str]:
+    store = await open_state_store(None, started.state)
+    try:
+        for tenant in (QUIET, LOUD):
+            await Objects(store).put(Tenant(tenant))
+        return {tenant: (await Keys(store).create(tenant, [Scope(Right.INFER, "*")]))[1] for tenant in (QUIET, LOUD)}
+    finally:
+        await store.close()
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2]
+
+
+def _loud_callers(load: str, arguments: argparse.Namespace) -> int:
+    callers: int = arguments.callers * (arguments.flood if load == FLOOD else 1)
+    return callers
+
+
+def _run(callers: ProcessPoolExecutor, gateway: _Gateway, name: str, loud_callers: int, arguments: argparse.Namespace) -> Run:
+    """Both tenants at once, each out of a process of its own."""
+    print(name, gateway.address, loud_callers, end="\033[K\r", file=sys.stderr, flush=True)
+    each = {QUIET: arguments.callers, LOUD: loud_callers}
+    asked = {
+        tenant: callers.submit(_ask, gateway.address, _request(name, gateway.keys[tenant]), count, arguments.duration_s)
+        for tenant, count in each.items()
+    }
+    quiet, loud = (asked[tenant].result() for tenant in (QUIET, LOUD))
+    return Run(
+        quiet_p50_ms=quiet.percentile_ms(50),
+        quiet_p99_ms=quiet.percentile_ms(99),
+        quiet_per_s=quiet.requests / quiet.seconds,
+        loud_per_s=loud.requests / loud.seconds,
+        errors=quiet.errors + loud.errors,
+    )
+
+
+def _ask(address: str, request: bytes, callers: int, duration_s: float) -> Loaded:
+    asks: Iterator[Ask] = itertools.repeat(Ask(request, ""))
+    return closed_loop.run("http", address, asks, callers=callers, duration_s=duration_s)
+
+
+def _request(name: str, key: str) -> bytes:
+    model = MODELS[name].model
+    if name == "texts":
+        request = triton_binary(model).encode(_TEXT)
+    else:
+        shape = (1, 1) if MODELS[name].has_batches else (1,)
+        request = http_inference(model, "SECONDS", np.full(shape, _WORK_S, dtype=np.float32))
+    return request.replace(b"Host: perf\r\n", b"Host: perf\r\nx-api-key: %b\r\n" % key.encode(), 1)
+
+
+if __name__ == "__main__":
+    main()
