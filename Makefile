@@ -18,7 +18,7 @@ SOURCES := control_plane python_backends model_repository tests perf
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
-.PHONY: help setup serve test check format models perf-smoke perf-gateway perf-waiting perf-programs perf-one-step perf-embedding perf-batching fuzz redis-server clean
+.PHONY: help setup serve test check format models perf-smoke perf-gateway perf-waiting perf-programs perf-one-step perf-tenants perf-embedding perf-batching fuzz redis-server clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -67,6 +67,9 @@ perf-embedding: $(VENV)/.perf models ## Embedding texts beside what people first
 
 perf-batching: $(VENV)/.perf models ## Length-aware batching beside other ways of batching: table, targets, plot
 	@$(BIN)/python -m perf.batching $(ARGS)
+
+perf-tenants: $(VENV)/.perf models ## What a tenant that floods a model costs another: table, target
+	@$(BIN)/python -m perf.tenants $(ARGS)
 
 perf-one-step: $(VENV)/.dev models ## An encoder that tokenizes against an ensemble of two steps
 	@$(BIN)/python -m perf.one_step $(ARGS)

@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import json
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
@@ -41,6 +43,8 @@ QUIET, LOUD = "quiet", "loud"
 _WORK_S = 0.005
 _TEXT = "How do I reset the password of my bank?"
 _KEYS_ARE_KNOWN_S = 1.0
+_LEAD_S = 1.0
+"""To connect, and to fill the queue."""
 
 
 def main() -> None:
@@ -84,8 +88,15 @@ class _Gateway:
         triton = f"http://{addresses['http']}?grpc_port={_port(addresses['grpc'])}&metrics_port={_port(addresses['metrics'])}"
         variables = {"TIDEGATE_MAX_IN_FLIGHT_PER_MODEL": str(limit)}
         started = held.enter_context(serving.tidegate(["--authentication", "--triton-url", triton], variables=variables))
+        self.limit = limit
         self.address = started.addresses["http"]
+        self._triton = addresses["http"]
         self.keys = asyncio.run(_make_keys(started))
+
+    def answered(self, name: str) -> int:
+        """How many requests Triton has, ever."""
+        with urllib.request.urlopen(f"http://{self._triton}/v2/models/{MODELS[name].model}/stats", timeout=10) as answer:
+            return sum(each["inference_stats"]["success"]["count"] for each in json.load(answer)["model_stats"])
 
 
 async def _make_keys(started: serving.Tidegate) -> dict[str, str]:
@@ -108,20 +119,20 @@ def _loud_callers(load: str, arguments: argparse.Namespace) -> int:
 
 
 def _run(callers: ProcessPoolExecutor, gateway: _Gateway, name: str, loud_callers: int, arguments: argparse.Namespace) -> Run:
-    """Both tenants at once, each out of a process of its own."""
-    print(name, gateway.address, loud_callers, end="\033[K\r", file=sys.stderr, flush=True)
-    each = {QUIET: arguments.callers, LOUD: loud_callers}
-    asked = {
-        tenant: callers.submit(_ask, gateway.address, _request(name, gateway.keys[tenant]), count, arguments.duration_s)
-        for tenant, count in each.items()
-    }
-    quiet, loud = (asked[tenant].result() for tenant in (QUIET, LOUD))
+    """Both tenants, each out of a process of its own; the loud one is under way when the quiet one begins, and still when it ends."""
+    print(name, gateway.limit, loud_callers, end="\033[K\r", file=sys.stderr, flush=True)
+    requests = {tenant: _request(name, key) for tenant, key in gateway.keys.items()}
+    asking = callers.submit(_ask, gateway.address, requests[LOUD], loud_callers, arguments.duration_s + 2 * _LEAD_S)
+    time.sleep(_LEAD_S)
+    answered, began_s = gateway.answered(name), time.monotonic()
+    quiet = callers.submit(_ask, gateway.address, requests[QUIET], arguments.callers, arguments.duration_s).result()
+    both_per_s = (gateway.answered(name) - answered) / (time.monotonic() - began_s)
     return Run(
         quiet_p50_ms=quiet.percentile_ms(50),
         quiet_p99_ms=quiet.percentile_ms(99),
         quiet_per_s=quiet.requests / quiet.seconds,
-        loud_per_s=loud.requests / loud.seconds,
-        errors=quiet.errors + loud.errors,
+        both_per_s=both_per_s,
+        errors=quiet.errors + asking.result().errors,
     )
 
 
