@@ -88,7 +88,8 @@ class App:
     def _wire_ports(self, governing: Governing) -> None:
         """What answers on them."""
         self._data_plane = None if self._workers else self._make_data_plane(governing.governance)
-        self._metrics = HttpServer(self._metrics_page(governing).answer, render_error, http_limits(self._settings.gateway))
+        page = self._metrics_page(governing)
+        self._metrics = HttpServer(page.answer, render_error, http_limits(self._settings.gateway), admit=page.admit)
         self._admin = self._make_admin(governing)
 
     async def run(self, announce: Announce) -> None:

@@ -31,6 +31,7 @@ from control_plane.services.compute_costs import ComputeCosts
 from control_plane.services.governance import Governance
 from control_plane.services.known_state import KnownState
 from control_plane.services.metering import Metering
+from control_plane.services.model_slots import SlotLimits
 from control_plane.services.servers import Servers
 from control_plane.services.shares import TenantShares
 from control_plane.settings import Settings
@@ -122,9 +123,9 @@ async def open_governing(settings: Settings, servers: Servers, *, admits_request
             raise StartupError(f"the state store cannot be reached, so nobody's rights are known: {exc}") from exc
         if governing.log is not None:
             held.callback(governing.log.close)
-        held.push_async_callback(governing.metering.close, _CLOSE_TIMEOUT_S)
         if governing.shares is not None:
             held.push_async_callback(governing.shares.stop)
+        held.push_async_callback(governing.metering.close, _CLOSE_TIMEOUT_S)  # first: a worker has few seconds to end
         yield governing
 
 
@@ -136,9 +137,13 @@ def _access(settings: Settings, known: KnownState, tokens: JsonWebTokens | None)
 
 def _admission(settings: Settings, known: KnownState) -> Admission:
     """Without authentication there is one tenant only, and nothing to share: Triton's own queue does."""
-    gateway = settings.gateway
-    slots = gateway.max_in_flight_per_model if settings.authentication.authentication else gateway.max_connections
-    return Admission(known, max_in_flight_per_model=max(1, slots // settings.process.workers), queue=QueueLimits())
+    gateway, workers = settings.gateway, settings.process.workers
+    if settings.authentication.authentication:
+        alone, shared = gateway.max_in_flight_per_model, gateway.max_in_flight_per_shared_model
+    else:
+        alone = shared = gateway.max_connections
+    slots = SlotLimits(alone=max(1, alone // workers), shared=max(1, min(alone, shared) // workers))
+    return Admission(known, slots=slots, queue=QueueLimits())
 
 
 def _manifests(settings: Settings) -> ModelManifests:

@@ -14,7 +14,8 @@ from perf.interleaved import median_of
 from perf.processes import PROJECT
 
 _COLOURS = {
-    "straight": "#b8b8b8", "nginx": "#3a7d44", "tidegate": "#1f5fa8", "tidegate-keys": "#9cc5e3", "starlette-aiohttp": "#e09f3e", "fastapi-httpx": "#9e2a2b",
+    "straight": "#b8b8b8", "nginx": "#3a7d44", "tidegate": "#1f5fa8", "tidegate-keys": "#9cc5e3",
+    "starlette-aiohttp": "#e09f3e", "fastapi-httpx": "#9e2a2b",
     "grpc-aio": "#e09f3e", "grpc-aio-to-http": "#9e2a2b",
 }  # fmt: skip
 _FIGURES = (("requests_per_s", "requests/s"), ("cpu_us", "CPU us per request"))

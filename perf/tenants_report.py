@@ -53,11 +53,12 @@ class Report(ScenarioReport):
     def markdown(self) -> str:
         """The summary."""
         hardware = machine()
+        loads = self.arguments
         measured = (
             f"`{self.command()}`, commit {commit()}, {hardware['machine']}, {hardware['cpus']} CPUs that callers, gateway and Triton "
-            f"share, no GPU used. The quiet tenant has {self.arguments.callers} callers who ask again when they were answered, the loud one "
-            f"as many and then {self.arguments.flood} times as many; medians of {self.arguments.rounds} interleaved rounds of "
-            f"{self.arguments.duration_s:g} s. Wanted: the quiet tenant's p99 moves by at most {MOVED_AT_MOST:g}x."
+            f"share, no GPU used. The quiet tenant has {loads.callers} callers who ask again when they were answered, the loud one as many "
+            f"and then {loads.flood} times as many; medians of {loads.rounds} interleaved rounds of {loads.duration_s:g} s. Wanted: the "
+            f"quiet tenant's p99 moves by at most {MOVED_AT_MOST:g}x."
         )
         explained = "\n".join(f"* **{name}**: {MODELS[name].explained}." for name in self._models())
         return "\n\n".join(["# One tenant's flood beside another", measured, explained, *map(self._group, self._models())]) + "\n"
@@ -66,7 +67,7 @@ class Report(ScenarioReport):
         return list(dict.fromkeys(case.model for case in self.results))
 
     def _group(self, model: str) -> str:
-        rows = [self._row(model, limit) for limit in dict.fromkeys(case.limit for case in self.results)]
+        rows = [self._row(model, limit) for limit in dict.fromkeys(case.limit for case in self.results if case.model == model)]
         head = (
             "in flight",
             "p50 ms",

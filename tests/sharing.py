@@ -11,6 +11,7 @@ from control_plane.domain.errors import Overloaded
 from control_plane.domain.tenant import Tenant
 from control_plane.policy.fair_queue import QueueLimits
 from control_plane.services.admission import Admission
+from control_plane.services.model_slots import SlotLimits
 from tests.aio import run_in_virtual_time
 
 CAPACITY = 8
@@ -91,7 +92,7 @@ class _Model:
         self._seconds = seconds
         self._admission = Admission(
             Tenants(*(sender.tenant for sender in senders)),
-            max_in_flight_per_model=CAPACITY,
+            slots=SlotLimits(CAPACITY, CAPACITY),
             queue=QueueLimits(max_waiting=2000, max_waiting_per_tenant=1000),
             now_s=self._now_s,
         )

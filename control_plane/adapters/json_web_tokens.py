@@ -67,7 +67,7 @@ class JsonWebTokens:
     def verify(self, token: str) -> Principal:
         """Whom it speaks for. Raises Unauthenticated."""
         if not self._keys.are_fresh:
-            raise Unauthenticated(_NO_KEYS)
+            raise Unauthenticated(_NO_KEYS, is_a_guess=False)
         if len(token) > _MAX_TOKEN_CHARS or not token.isascii():
             raise Unauthenticated(_NOT_VALID)
         if self._generation != self._keys.generation:
@@ -92,7 +92,7 @@ class JsonWebTokens:
             header = jwt.get_unverified_header(token)
             key = self._keys.find(header.get("kid"), header.get("alg"))
             if key is None:
-                raise Unauthenticated(_UNKNOWN_KEY)
+                raise Unauthenticated(_UNKNOWN_KEY, is_a_guess=False)
             return jwt.decode(
                 token,
                 key,

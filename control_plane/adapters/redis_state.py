@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from control_plane.adapters.redis_link import RedisLink, open_link
 from control_plane.domain.errors import ObjectNotFound
-from control_plane.domain.stored import Kind, Stored, check_expected, check_not_older
+from control_plane.domain.stored import Kind, Stored, check_expected, check_not_older, kind_named
 
 _POLL_S = 0.5
 _LONGER_S = 2.0
@@ -162,10 +162,10 @@ async def open_redis_state(url: SecretStr) -> RedisStateStore:
     return RedisStateStore(await open_link(url, layout=_LAYOUT, migrations=_MIGRATIONS))
 
 
-def _field(kind: Kind, name: str) -> str:
+def _field(kind: str, name: str) -> str:
     return f"{kind}/{name}"
 
 
 def _stored(field: str, version: int, body: str) -> Stored:
     kind, _, name = field.partition("/")
-    return Stored(Kind(kind), name, version, orjson.loads(body) if body else None)
+    return Stored(kind_named(kind), name, version, orjson.loads(body) if body else None)

@@ -52,12 +52,13 @@ end
 """
 
 # KEYS: days, stream. ARGV: prefix of sums, group, the batch's place on the stream; then of each sum day, field, how to add, amount.
+# One sum that is at its end (64 bits) costs the others nothing.
 _COUNT = """
 if redis.call('XACK', KEYS[2], ARGV[2], ARGV[3]) == 1 then
   redis.call('XDEL', KEYS[2], ARGV[3])
   for i = 4, #ARGV, 4 do
     redis.call('ZADD', KEYS[1], 0, ARGV[i])
-    redis.call(ARGV[i + 2], ARGV[1] .. ARGV[i], ARGV[i + 1], ARGV[i + 3])
+    redis.pcall(ARGV[i + 2], ARGV[1] .. ARGV[i], ARGV[i + 1], ARGV[i + 3])
   end
 end
 """

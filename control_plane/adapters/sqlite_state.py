@@ -17,7 +17,7 @@ import orjson
 
 from control_plane.adapters.sqlite_file import SqliteFile, open_sqlite, transaction
 from control_plane.domain.errors import ObjectNotFound
-from control_plane.domain.stored import Kind, Stored, check_expected, check_not_older
+from control_plane.domain.stored import Kind, Stored, check_expected, check_not_older, kind_named
 
 _POLL_S = 0.1
 """Other processes cannot wake us. One look costs some 50 us."""
@@ -137,4 +137,4 @@ def _write(connection: sqlite3.Connection, kind: str, name: str, body: Mapping[s
 
 def _stored(row: _Row) -> Stored:
     kind, name, version, body = row
-    return Stored(Kind(kind), name, version, orjson.loads(body) if body is not None else None)
+    return Stored(kind_named(kind), name, version, orjson.loads(body) if body is not None else None)

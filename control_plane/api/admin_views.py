@@ -177,7 +177,7 @@ class KeyView(_View):
     @classmethod
     def of(cls, key: ApiKey, **more: str) -> Self:
         fields = to_body(key)
-        del fields["secret_sha256"]
+        del fields["secret_sha256"], fields["is_revoked"]  # `revoked_s` tells callers of both
         return cls.model_validate(fields | more)
 
 

@@ -25,10 +25,14 @@ class MetricsPage:
         self._servers = servers
         self._access = access
 
+    def admit(self, request: HttpRequest) -> None:
+        """Raises Unauthenticated, LimitExceeded, PermissionDenied, before any body is read."""
+        self._access.require(identify(self._access, request), METRICS_NEED)
+
     async def answer(self, request: HttpRequest) -> HttpAnswer:
         """`GET /metrics`; without Triton's part while Triton cannot be asked."""
         try:
-            self._access.require(identify(self._access, request), METRICS_NEED)
+            self.admit(request)
         except ControlPlaneError as exc:
             return render_error(exc)
         if request.target.partition(b"?")[0] != b"/metrics":

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from control_plane.api.grpc_call import GrpcHandler
 from control_plane.api.status import message_of
-from control_plane.api.v2_grpc_stream import InferMessage, StreamRelay
+from control_plane.api.v2_grpc_stream import InferMessage, StreamRelay, outcome_of_code
 from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, frame_message, message_answer, message_in, status_answer
 from control_plane.codec.model_control import not_in_any_repository, override_of, unloads_dependents
 from control_plane.codec.model_reference import aimed_at, model_in
@@ -53,8 +53,7 @@ _ACTIONS: dict[str, Action] = {
     **dict.fromkeys(SHARED_MEMORY_METHODS, Action.SHARED_MEMORY),
 }
 
-_NOT_FOUND, _INTERNAL = 5, 13
-_OUTCOMES = {0: Outcome.ANSWERED, _NOT_FOUND: Outcome.MODEL_NOT_FOUND}
+_INTERNAL = 13
 
 _ANY_STREAM = GrpcHandler()
 """Stands for one that knows how to ask who its caller is."""
@@ -83,7 +82,7 @@ class GrpcInferRequest(InferMessage):
         return server.grpc.unary(GrpcCall(self.head, self.frame), timeout_s=timeout_s)
 
     def outcome(self, answer: GrpcAnswer) -> Outcome:
-        return _OUTCOMES.get(answer.code, Outcome.UPSTREAM_ERROR)
+        return outcome_of_code(answer.code)
 
 
 class V2Grpc:

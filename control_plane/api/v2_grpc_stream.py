@@ -58,6 +58,14 @@ _MAX_UNANSWERED = 64
 _ENDED_WELL = GrpcAnswer(0, HEAD, (), status_fields(0, ""))
 
 
+_OUTCOMES = {0: Outcome.ANSWERED, 4: Outcome.DEADLINE_EXCEEDED, 5: Outcome.MODEL_NOT_FOUND, 14: Outcome.UNAVAILABLE}
+
+
+def outcome_of_code(code: int) -> Outcome:
+    """What a gRPC status of Triton's, or of the way to it, amounts to."""
+    return _OUTCOMES.get(code, Outcome.UPSTREAM_ERROR)
+
+
 class InferMessage:
     """The ModelInferRequest in a frame."""
 
@@ -133,11 +141,14 @@ class _Asked:
     call: InferCall
     named: str
     """The model or route that it asked for."""
+    deadline_s: float | None
+    """The route's."""
     count: Count
 
     async def turn(self, relay: StreamRelay) -> float:
         """Seconds that it has. Raises Overloaded."""
-        return await relay.inference.turn(self.call, self.count, named=self.named, timeout_s=relay.request_timeout_s)
+        timeout_s = relay.request_timeout_s if self.deadline_s is None else self.deadline_s
+        return await relay.inference.turn(self.call, self.count, named=self.named, timeout_s=timeout_s)
 
 
 class _StreamCall:
@@ -210,7 +221,7 @@ class _StreamCall:
                 message.aim_at(call.model_name, call.model_version)
             count.model_name = call.model_name
             count.go_on()
-        asked = _Asked(message, call, named.model_name, count)
+        asked = _Asked(message, call, named.model_name, route.deadline_s if route is not None else None, count)
         self._under_way.add(asked)
         return asked
 
@@ -237,7 +248,7 @@ class _StreamCall:
             timeout_s = await asked.turn(self._relay)
             infer = GrpcCall(self._infer_head, asked.message.frame)
             answer = await self._relay.servers.pick().grpc.unary(infer, timeout_s=timeout_s)
-            outcome = Outcome.ANSWERED if answer.code == 0 else Outcome.UPSTREAM_ERROR
+            outcome = outcome_of_code(answer.code)
         except ControlPlaneError as exc:
             answer, outcome = failure(exc), outcome_of(exc)
         finally:
@@ -259,7 +270,12 @@ class _StreamCall:
 
     async def _pass_on(self, asked: _Asked, tasks: asyncio.TaskGroup) -> None:
         """Send it, which is all that is known of it: a decoupled model answers as often as it likes, and may never say when it is done."""
-        await asked.turn(self._relay)
+        try:
+            await asked.turn(self._relay)
+        except ControlPlaneError as exc:
+            self._end(asked, outcome_of(exc))
+            await self._messages.send(_error(asked.call.request_id, message_of(exc)))
+            return
         stream = self._decoupled or await self._open_decoupled(tasks)
         await stream.send(asked.message.frame)
         self._end(asked, Outcome.ANSWERED)

@@ -74,7 +74,7 @@ def _lines(backup: Backup) -> Iterator[object]:
     yield {"line": "backup", "of": "tidegate", "format": FORMAT}
     for stored in backup.objects:
         if stored.body is not None:
-            yield _ObjectLine(stored.kind, stored.name, stored.resource_version, dict(stored.body))
+            yield _ObjectLine(Kind(stored.kind), stored.name, stored.resource_version, dict(stored.body))
     yield from (_UsageLine(key, usage) for key, usage in backup.totals)
 
 

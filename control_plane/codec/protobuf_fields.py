@@ -9,6 +9,9 @@ from collections.abc import Iterator
 
 from control_plane.domain.errors import InvalidRequest
 
+_TAGS = 1 << 32
+"""Tags have 32 bits. Some parsers cut off what is beyond, and would take for the model's name what is not one here."""
+
 
 def fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
     """Tag, the whole field, and what follows its tag (and length, where it has one). Raises InvalidRequest."""
@@ -16,6 +19,8 @@ def fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
     while at < len(message):
         began = at
         tag, at = _read_varint(message, at)
+        if tag >= _TAGS:
+            raise InvalidRequest("not a protobuf message: it has a field whose number is too large")
         start, end = _extent(message, tag, at)
         yield tag, message[began:end], message[start:end]
         at = end

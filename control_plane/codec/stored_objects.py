@@ -53,10 +53,14 @@ def to_body(value: StoredObject) -> dict[str, Any]:
 def from_stored(stored: Stored) -> StoredObject:
     """The object of a stored one that is not deleted. Raises InvalidRequest: it cannot be read, or may not be as it is."""
     where = f"{stored.kind} {stored.name[:100]!r}"
+    if stored.kind not in set(Kind):
+        raise InvalidRequest(f"{where}: what that is only a newer version knows")
     if stored.body is None:
         raise InvalidRequest(f"{where} was deleted")
+    if not isinstance(stored.body, Mapping):
+        raise InvalidRequest(f"{where}: it is no object")
     try:
-        value: StoredObject = _ADAPTERS[stored.kind].validate_python(_parsed(stored.kind, stored.body), extra="forbid")
+        value: StoredObject = _ADAPTERS[Kind(stored.kind)].validate_python(_parsed(Kind(stored.kind), stored.body), extra="forbid")
     except ValidationError as exc:
         # `from None`, and neither values nor pydantic's own text: a body may hold what nobody should read in a log.
         fields = ", ".join(sorted({".".join(map(str, error["loc"])) for error in exc.errors(include_input=False, include_url=False)}))

@@ -72,6 +72,8 @@ def read_route(method: bytes, target: bytes) -> V2Route:
     whole = target.partition(b"?")[0].decode("latin-1")
     origin = _ORIGIN.match(whole)
     path = whole if origin is None else whole[origin.end() :]
+    if "#" in path:  # no part of a request's target (RFC 9112, 3.2), and two parsers may take different names before it
+        raise RouteNotFound("Not Found")
     verb = method.decode("latin-1")
     if (verb, path) == ("OPTIONS", "*"):
         return V2Route(Action.OPTIONS, allowed=("GET", "HEAD", "OPTIONS", "POST"))

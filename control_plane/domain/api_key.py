@@ -22,7 +22,12 @@ class ApiKey:
     revoked_s: float | None = None
     """When it was revoked, or will be: a key that is rotated goes on for an overlap."""
     description: str = ""
+    is_revoked: bool = False
+    """Whether it was revoked at once: that holds whatever another machine's clock says."""
+
+    def is_revoked_at(self, now_s: float) -> bool:
+        return self.is_revoked or (self.revoked_s is not None and self.revoked_s <= now_s)
 
     def is_valid_at(self, now_s: float) -> bool:
         """Whether it is neither expired nor revoked."""
-        return not any(end_s is not None and end_s <= now_s for end_s in (self.expires_s, self.revoked_s))
+        return not self.is_revoked and not any(end_s is not None and end_s <= now_s for end_s in (self.expires_s, self.revoked_s))

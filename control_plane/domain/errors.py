@@ -87,7 +87,13 @@ class MethodNotAllowed(ControlPlaneError):
 
 
 class Unauthenticated(ControlPlaneError):
+    """`is_a_guess` is not what nobody here can check just now, such as a token whose issuer's keys are not there."""
+
     code = ErrorCode.UNAUTHENTICATED
+
+    def __init__(self, message: str, *, is_a_guess: bool = True) -> None:
+        super().__init__(message)
+        self.is_a_guess = is_a_guess
 
 
 class PermissionDenied(ControlPlaneError):

@@ -19,11 +19,20 @@ class Kind(StrEnum):
     PRICE = "price"
 
 
+_KINDS = {kind.value: kind for kind in Kind}
+
+
+def kind_named(text: str) -> str:
+    """A `Kind` if there is one of that name here; a newer version may have written others."""
+    return _KINDS.get(text, text)
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """One object in one form; `body` is what JSON can hold, None of an object that was deleted."""
 
-    kind: Kind
+    kind: str
+    """A `Kind`, or one that only a newer version knows."""
     name: str
     resource_version: int
     """Of the whole store: each change takes the next number, so that they order all changes."""

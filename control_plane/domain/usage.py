@@ -88,8 +88,8 @@ class Usage:
 
 
 _DAY_S = 86400
-_MOST = 2**53
-"""More of one request is a mistake, and soon more than stores can add up."""
+_MOST = 2**32
+"""More of one request no body has room for; and sums of what was made up would soon be more than stores can add up."""
 
 COUNTED_AS: dict[Outcome, Literal["requests", "failed", "refused"]] = {
     Outcome.ANSWERED: "requests",

@@ -111,6 +111,10 @@ def _may_be_chosen(one: VariantCost, device: str) -> bool:
     return one.cosine_p1 >= _MINIMUM_COSINE_P1 and one.relative_loss <= _MAXIMUM_RELATIVE_LOSS
 
 
+_MOST_ROWS = 65_536
+"""Over gRPC a shape may say anything; a request that costs an age on paper would change what a model's pace looks like."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelCost:
     """What a model repository says of a model's cost."""
@@ -133,7 +137,7 @@ class RequestCost:
 
     def rows(self, call: InferCall) -> int:
         """Of the batch; 1 for a model without a batch dimension, and where the request does not say."""
-        return call.inputs[0].shape[0] if self.is_batched and call.inputs and call.inputs[0].shape else 1
+        return min(call.inputs[0].shape[0], _MOST_ROWS) if self.is_batched and call.inputs and call.inputs[0].shape else 1
 
     def units(self, call: InferCall) -> float | None:
         """In compute units; None where nothing is known."""

@@ -12,7 +12,7 @@ from control_plane.domain.errors import Overloaded
 from control_plane.domain.shed_reason import ShedReason
 from control_plane.policy.fair_queue import Claim, QueueLimits
 from control_plane.policy.rate_limit import Fields, RateDecision, limit_fields
-from control_plane.services.model_slots import ModelSlots
+from control_plane.services.model_slots import ModelSlots, SlotLimits
 from control_plane.services.tenant_limits import Account, KnownTenants, Sheds, TenantLimits
 
 # A request counts as this many compute units at least, or those of no known cost would take any number of turns.
@@ -34,14 +34,14 @@ class Admission:
         self,
         known: KnownTenants,
         *,
-        max_in_flight_per_model: int,
+        slots: SlotLimits,
         queue: QueueLimits,
         now_s: Callable[[], float] = time.monotonic,
         today_s: Callable[[], float] = time.time,
     ) -> None:
         """`now_s` is the loop's time, `today_s` seconds since 1970."""
         self.now_s = now_s
-        self._max_in_flight_per_model = max_in_flight_per_model
+        self._slots = slots
         self._queue = queue
         self._sheds: Sheds = Sheds()
         self._limits = TenantLimits(known, self._sheds, now_s=now_s, today_s=today_s)
@@ -84,7 +84,7 @@ class Admission:
         """Those of one model."""
         slots = self._models.get(model)
         if slots is None:
-            slots = self._models[model] = ModelSlots(self._max_in_flight_per_model, self._queue, self.now_s)
+            slots = self._models[model] = ModelSlots(self._slots, self._queue, self.now_s)
         return slots
 
     def forget_if_idle(self, model: str) -> None:
@@ -127,7 +127,7 @@ class Permit:
         assert not self._is_released, "the permit was released before"
         cost = cost_units if cost_units > _LEAST_COST else _LEAST_COST
         slots = self._admission.slots(model)
-        if not slots.take_at_once():
+        if not slots.take_at_once(self._account.tenant.name):
             await self._wait(slots, model, cost, deadline_s)
         self._slots, self._model, self._cost = slots, model, cost
         self._account.units_in_flight += cost

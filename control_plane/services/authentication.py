@@ -79,9 +79,9 @@ class Authentication:
             self._refuse_slowed(source)
         try:
             principal = self._check_key(shown, digest) if is_key else self._check_token(shown)
-        except Unauthenticated:
+        except Unauthenticated as exc:
             self._accepted.discard(digest)
-            if self._attempts.count(source, self._now_s()) > 0:
+            if exc.is_a_guess and self._attempts.count(source, self._now_s()) > 0:
                 _log.warning("too many failed attempts to authenticate from one source, which is slowed", extra={"source": source})
             raise
         if len(self._accepted) >= _MAX_CACHED:
@@ -97,7 +97,7 @@ class Authentication:
     def _check_key(self, shown: str, digest: bytes) -> Principal:
         key = self._find(shown)
         now_s = self._now_s()
-        if key is None or key.tenant not in self._known.tenants or (key.revoked_s is not None and key.revoked_s <= now_s):
+        if key is None or key.tenant not in self._known.tenants or key.is_revoked_at(now_s):
             raise Unauthenticated(_NOT_VALID)
         if not key.is_valid_at(now_s):
             raise Unauthenticated(_EXPIRED)

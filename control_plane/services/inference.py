@@ -69,6 +69,7 @@ class GenerateRequest(_DoorRequest, Protocol):
         """What Triton's answer amounts to, once it has come to its end."""
 
 
+_NEVER_RAN = frozenset((Outcome.UNAVAILABLE, Outcome.MODEL_NOT_FOUND))
 _OUTCOMES = {
     ErrorCode.UPSTREAM_UNAVAILABLE: Outcome.UNAVAILABLE,
     ErrorCode.DEADLINE_EXCEEDED: Outcome.DEADLINE_EXCEEDED,
@@ -98,6 +99,8 @@ class InferenceService:
         self._now_s = now_s
         self._today_s = today_s
         self._in_flight = 0
+        self._answered: set[str] = set()
+        """Models that have answered, as many as there are; callers can make up any number of other names."""
 
     @property
     def in_flight(self) -> int:
@@ -195,10 +198,12 @@ class InferenceService:
             self._governance.meter.record(self._event(count, ended_s))
 
     def _event(self, count: Count, ended_s: float) -> UsageEvent:
-        """A name that no model has answered to is not kept, or callers could grow the table of usage at will."""
+        """A name that no model has ever answered to is not kept, or callers could grow the table of usage at will."""
         call, costs = count.call, self._governance.costs
-        reached = call is not None and count.sent_s is not None and count.outcome is not Outcome.MODEL_NOT_FOUND
-        has_run = reached and count.outcome is not Outcome.UNAVAILABLE
+        if count.outcome is Outcome.ANSWERED:
+            self._answered.add(count.model_name)
+        reached = count.sent_s is not None and count.model_name in self._answered
+        has_run = reached and count.outcome not in _NEVER_RAN
         return UsageEvent(
             ended_s=self._today_s(),
             tenant=count.principal.tenant,

@@ -95,17 +95,18 @@ class Keys:
         for attempt in range(1, _REVOKE_ATTEMPTS + 1):
             held = await read(self._store, ApiKey, id)
             try:
-                return await self._revoke_at(held, self._now_s())
+                return await self._revoke_at(held, self._now_s(), at_once=True)
             except Conflict:
                 if attempt == _REVOKE_ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
 
-    async def _revoke_at(self, held: Held[ApiKey], moment_s: float) -> ApiKey:
+    async def _revoke_at(self, held: Held[ApiKey], moment_s: float, *, at_once: bool = False) -> ApiKey:
         """Never later than it was to be."""
-        revoked_s = held.value.revoked_s
-        if revoked_s is not None and revoked_s <= moment_s:
-            return held.value
-        key = replace(held.value, revoked_s=moment_s)
+        old = held.value
+        is_soon_enough = old.revoked_s is not None and old.revoked_s <= moment_s
+        if old.is_revoked or (is_soon_enough and not at_once):
+            return old
+        key = replace(old, revoked_s=old.revoked_s if is_soon_enough else moment_s, is_revoked=at_once)
         await self._store.put(Kind.API_KEY, key.id, to_body(key), expected=held.resource_version)
         return key

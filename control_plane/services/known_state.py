@@ -53,7 +53,7 @@ class KnownState:
         """Grows with each change taken in: unlike `resource_version` also where a store has lost its last changes and counts anew."""
         self._confirmed_s = float("-inf")
         self._is_reachable = False
-        self._unreadable: set[tuple[Kind, str, int]] = set()
+        self._unreadable: set[tuple[str, str, int]] = set()
 
     @property
     def is_current(self) -> bool:
@@ -119,7 +119,8 @@ class KnownState:
     async def _take(self, changes: Iterable[Stored], *, onto: _Tables) -> None:
         newest = self.resource_version
         for count, stored in enumerate(changes, 1):
-            self._take_one(stored, onto[stored.kind])
+            if stored.kind in onto:  # others are a newer version's
+                self._take_one(stored, onto[Kind(stored.kind)])
             newest = max(newest, stored.resource_version)
             if count % _PAUSE_EVERY == 0:
                 await asyncio.sleep(0)

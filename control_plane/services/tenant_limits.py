@@ -100,10 +100,14 @@ class TenantLimits:
         return self._check_rate(account)
 
     def look(self, account: Account) -> None:
-        """Raises LimitExceeded where `check` would now; counts nothing for the rate."""
-        self._check_quota(account)
-        self._check_concurrency(account)
-        self._rate_decision(account)
+        """Raises LimitExceeded where `check` would now; counts nothing for the rate, and only who is refused as having asked."""
+        try:
+            self._check_quota(account)
+            self._check_concurrency(account)
+            self._rate_decision(account)
+        except LimitExceeded:
+            account.asked += 1
+            raise
 
     def set_shares(self, shares: Mapping[str, float], *, other: float) -> None:
         self._shares, self._other_share = shares, other

@@ -20,6 +20,7 @@ from control_plane.services.admission import Admission
 from control_plane.services.authentication import Authentication
 from control_plane.services.governance import Governance
 from control_plane.services.known_state import KnownState
+from control_plane.services.model_slots import SlotLimits
 from tests.fakes.state_store import FakeStateStore
 
 
@@ -67,7 +68,7 @@ def governance(
     """Without authentication everybody may do everything."""
     known = known or known_state()
     access = Access(known, Authentication(known, None, attempts=FailedAttempts()) if authentication else None)
-    admission = Admission(known, max_in_flight_per_model=max_in_flight_per_model, queue=QueueLimits(), now_s=now_s)
+    admission = Admission(known, slots=SlotLimits(max_in_flight_per_model, max_in_flight_per_model), queue=QueueLimits(), now_s=now_s)
     return Governance(access, admission, FakeCosts(), meter or FakeMeter())
 
 

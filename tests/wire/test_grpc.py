@@ -32,6 +32,12 @@ from tests.tls_files import Authority
 from tests.wire.grpc_door import INFER, LIMITS, MAX_MESSAGE_BYTES, door, infer_message, message_of, until
 from tests.wire.test_http_leaving import freed_at_once
 
+OUTCOMES = {
+    grpc.StatusCode.NOT_FOUND: Outcome.MODEL_NOT_FOUND,
+    grpc.StatusCode.UNAVAILABLE: Outcome.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Outcome.DEADLINE_EXCEEDED,
+}
+
 
 class TestInfer:
     def test_the_message_and_the_answer_pass_byte_for_byte(self) -> None:
@@ -63,8 +69,7 @@ class TestInfer:
                 error = await it.failure(INFER, infer_message())
                 assert (error.code(), error.details()) == (code, "why \u00e4\n")
                 assert set(trailing) <= {tuple(pair) for pair in error.trailing_metadata()}
-                expected = Outcome.MODEL_NOT_FOUND if code is grpc.StatusCode.NOT_FOUND else Outcome.UPSTREAM_ERROR
-                assert it.recorder.outcomes == [expected]
+                assert it.recorder.outcomes == [OUTCOMES.get(code, Outcome.UPSTREAM_ERROR)]
 
         run(main())
 

@@ -47,7 +47,7 @@ async def read(path: Path) -> list[Stored]:
         found = await store.changes(0, timeout_s=0)
         put = await store.put(Kind.ROUTE, "after", {})
         assert put.resource_version > max((stored.resource_version for stored in found), default=0)
-        return [stored for stored in found if stored.kind is Kind.TENANT]
+        return [stored for stored in found if stored.kind == Kind.TENANT]
     finally:
         await store.close()
 

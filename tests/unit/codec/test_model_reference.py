@@ -38,6 +38,12 @@ def test_what_is_aimed_is_read_again(name: str, version: str) -> None:
     assert model_in(memoryview(aimed_at(b"", name, version))) == (name, version)
 
 
+def test_a_tag_beyond_32_bits_is_refused() -> None:
+    # C++ parsers cut it off to field 1, and would read "secret".
+    with pytest.raises(InvalidRequest, match="too large"):
+        model_in(b"\x0a\x01a\x8a\x80\x80\x80\x10\x06secret")
+
+
 @pytest.mark.parametrize("message", [b"\x0a\x05ab", b"\x0a\x01\xff", b"\x0f"], ids=["cut off", "not UTF-8", "no such kind of field"])
 def test_what_cannot_be_read_is_refused(message: bytes) -> None:
     with pytest.raises(InvalidRequest):

@@ -10,6 +10,7 @@ from control_plane.domain.shed_reason import ShedReason
 from control_plane.domain.tenant import Tenant
 from control_plane.policy.fair_queue import QueueLimits
 from control_plane.services.admission import Admission, Permit
+from control_plane.services.model_slots import SlotLimits
 from tests.aio import run_in_virtual_time, settle
 from tests.sharing import Tenants
 
@@ -19,7 +20,7 @@ SOON_S = 1e3
 def admission(*tenants: Tenant, capacity: int = 1, room: int = 100) -> Admission:
     return Admission(
         Tenants(*tenants),
-        max_in_flight_per_model=capacity,
+        slots=SlotLimits(capacity, capacity),
         queue=QueueLimits(room, room),
         now_s=asyncio.get_running_loop().time,
         today_s=lambda: 0.0,

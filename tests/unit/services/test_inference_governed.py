@@ -125,7 +125,9 @@ def test_an_answered_request_leaves_an_event_with_all_that_is_charged() -> None:
     ("prepare", "outcome", "model", "units"),
     [
         pytest.param(lambda it: setattr(it, "answered", Outcome.UPSTREAM_ERROR), Outcome.UPSTREAM_ERROR, "m", 3.0, id="the-model-failed"),
-        pytest.param(lambda it: setattr(it, "answered", Outcome.MODEL_NOT_FOUND), Outcome.MODEL_NOT_FOUND, "", 0.0, id="made-up-name"),
+        pytest.param(
+            lambda it: setattr(it, "answered", Outcome.MODEL_NOT_FOUND), Outcome.MODEL_NOT_FOUND, "m", 0.0, id="not-there-any-more"
+        ),
         pytest.param(lambda it: setattr(it, "error", InvalidRequest("x")), Outcome.REFUSED, "", 0.0, id="unreadable"),
         pytest.param(lambda it: setattr(it, "principal", NOT_MINE), Outcome.REFUSED, "", 0.0, id="not-allowed"),
         pytest.param(lambda it: setattr(it, "error", UpstreamUnavailable("x")), Outcome.UNAVAILABLE, "m", 0.0, id="no-triton"),
@@ -133,6 +135,9 @@ def test_an_answered_request_leaves_an_event_with_all_that_is_charged() -> None:
 )
 def test_whatever_comes_of_it_one_event_is_left(prepare: Callable[[Request], None], outcome: Outcome, model: str, units: float) -> None:
     bench, request = Bench(), Request()
+    run(bench.service.infer(Request()))  # a name is kept of models that have answered
+    bench.meter.events.clear()
+    bench.recorder.records.clear()
     prepare(request)
 
     run(asyncio.wait_for(_ended(bench, request), 5))
@@ -146,6 +151,16 @@ async def _ended(bench: Bench, request: Request) -> None:
         await bench.service.infer(request)
     except (InvalidRequest, PermissionDenied, UpstreamUnavailable):
         return
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DEADLINE_EXCEEDED, Outcome.UPSTREAM_ERROR, Outcome.MODEL_NOT_FOUND, Outcome.UNAVAILABLE])
+def test_names_that_callers_make_up_are_not_kept(outcome: Outcome) -> None:
+    bench, request = Bench(), Request()
+    request.answered = outcome
+
+    run(bench.service.infer(request))
+
+    assert (bench.event.model, bench.event.route, bench.event.compute_units) == ("", "", 0.0)
 
 
 def test_a_tenant_beyond_its_rate_is_refused_before_its_request_is_read() -> None:

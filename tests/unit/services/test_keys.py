@@ -197,11 +197,11 @@ def test_revoking_is_idempotent_and_keeps_the_first_moment() -> None:
         bench = Bench()
         keys = await bench.start()
         key, _ = await keys.create("acme", SCOPES)
-        assert await keys.revoke(key.id) == replace(key, revoked_s=1000.0)
+        assert await keys.revoke(key.id) == replace(key, revoked_s=1000.0, is_revoked=True)
         bench.now_s, writes = 2000.0, bench.store.state.last
-        assert await keys.revoke(key.id) == replace(key, revoked_s=1000.0)
+        assert await keys.revoke(key.id) == replace(key, revoked_s=1000.0, is_revoked=True)
         assert bench.store.state.last == writes
-        assert await keys.list_all() == [replace(key, revoked_s=1000.0)]
+        assert await keys.list_all() == [replace(key, revoked_s=1000.0, is_revoked=True)]
 
     run(main())
 

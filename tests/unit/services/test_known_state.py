@@ -265,3 +265,15 @@ def test_cancelling_it_leaves_what_is_known(moment: str) -> None:
         assert bench.store.state.waiting == set()
 
     run_in_virtual_time(main())
+
+
+def test_a_kind_that_only_a_newer_version_knows_is_passed_over() -> None:
+    async def main() -> None:
+        bench = Bench()
+        await bench.store.put("rollout", "next", {"weights": [1]})  # type: ignore[arg-type]
+        await bench.put(*ALL)
+        await bench.known.start()
+        assert bench.known.keys == {KEY.id: KEY}
+        assert bench.known.resource_version == bench.store.state.last
+
+    run_in_virtual_time(main())

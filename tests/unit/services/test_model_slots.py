@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from control_plane.domain.shed_reason import ShedReason
 from control_plane.policy.fair_queue import Claim, QueueLimits
-from control_plane.services.model_slots import ModelSlots
+from control_plane.services.model_slots import ModelSlots, SlotLimits
 from tests.aio import run_in_virtual_time, settle
 
 Task = asyncio.Task[ShedReason | None]
@@ -24,11 +24,11 @@ class Bench:
 
     def __init__(self, tasks: asyncio.TaskGroup, count: int = 1, *, room: int = 100) -> None:
         self.loop = asyncio.get_running_loop()
-        self.slots = ModelSlots(count, QueueLimits(room, room), self.loop.time)
+        self.slots = ModelSlots(SlotLimits(count, count), QueueLimits(room, room), self.loop.time)
         self.order: list[str] = []
         self._tasks = tasks
         for _ in range(count):
-            assert self.slots.take_at_once()
+            assert self.slots.take_at_once("a")
 
     def in_(self, seconds: float) -> float:
         return self.loop.time() + seconds
@@ -51,17 +51,17 @@ class Bench:
     def free(self) -> int:
         """How many slots there are to take; they are taken then."""
         count = 0
-        while self.slots.take_at_once():
+        while self.slots.take_at_once("a"):
             count += 1
         return count
 
 
 class TestTurns:
     def test_there_are_as_many_slots_as_were_asked_for(self) -> None:
-        slots = ModelSlots(3, QueueLimits(), lambda: 0.0)
-        assert [slots.take_at_once() for _ in range(4)] == [True, True, True, False]
+        slots = ModelSlots(SlotLimits(3, 3), QueueLimits(), lambda: 0.0)
+        assert [slots.take_at_once("a") for _ in range(4)] == [True, True, True, False]
         slots.give(cost=1.0, held_s=1.0)
-        assert slots.take_at_once()
+        assert slots.take_at_once("a")
 
     def test_a_slot_given_back_goes_to_the_next_tenant_by_turns(self) -> None:
         async def main() -> None:
@@ -71,7 +71,7 @@ class TestTurns:
                     await bench.waiting(tenant)
                 for _ in range(4):
                     bench.give()
-                    assert not bench.slots.take_at_once()  # it is promised to who waits
+                    assert not bench.slots.take_at_once("a")  # it is promised to who waits
                     await settle()
                 assert bench.order == ["a", "b", "a", "a"]
                 timers = [timer for timer in bench.loop._scheduled if timer.when() <= 1000.0]  # type: ignore[attr-defined]
@@ -275,11 +275,11 @@ def test_however_they_come_and_go_no_slot_is_idle_lost_or_held_twice(count: int,
     async def main() -> None:
         held, came = 0, list[asyncio.Task[None]]()
         loop = asyncio.get_running_loop()
-        slots = ModelSlots(count, QueueLimits(room, room), loop.time)
+        slots = ModelSlots(SlotLimits(count, count), QueueLimits(room, room), loop.time)
 
         async def come(tenant: str) -> None:
             nonlocal held
-            if slots.take_at_once() or await slots.take(claim(tenant), loop.time() + 2.5) is None:
+            if slots.take_at_once("a") or await slots.take(claim(tenant), loop.time() + 2.5) is None:
                 held += 1
 
         async with asyncio.TaskGroup() as tasks:
@@ -304,6 +304,60 @@ def test_however_they_come_and_go_no_slot_is_idle_lost_or_held_twice(count: int,
         for _ in range(held):
             slots.give(cost=1.0, held_s=0.1)
         assert slots.are_idle
-        assert sum(slots.take_at_once() for _ in range(count + 1)) == count
+        assert sum(slots.take_at_once("a") for _ in range(count + 1)) == count
 
     run_in_virtual_time(main())
+
+
+class TestSharing:
+    """One tenant alone has four slots, several together two."""
+
+    def test_a_second_tenant_makes_them_fewer_for_a_while(self) -> None:
+        now_s = 0.0
+        slots = ModelSlots(SlotLimits(alone=4, shared=2), QueueLimits(), lambda: now_s)
+
+        assert [slots.take_at_once("a") for _ in range(3)] == [True, True, True]
+        assert not slots.take_at_once("b")  # three are taken, and two are what there is now
+        assert not slots.take_at_once("a")
+        for _ in range(2):
+            slots.give(cost=1.0, held_s=1.0)
+        assert slots.take_at_once("b")
+        assert not slots.take_at_once("b")
+        now_s = 10.1
+        assert [slots.take_at_once("b") for _ in range(3)] == [True, True, False]
+
+    def test_who_waits_is_given_no_slot_while_more_are_taken_than_there_are(self) -> None:
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            slots = ModelSlots(SlotLimits(alone=4, shared=2), QueueLimits(), loop.time)
+            assert [slots.take_at_once("a") for _ in range(4)] == [True] * 4
+            assert not slots.take_at_once("b")
+            async with asyncio.TaskGroup() as tasks:
+                waiting = tasks.create_task(slots.take(claim("b"), loop.time() + 5.0))
+                await settle()
+                for _ in range(2):
+                    slots.give(cost=1.0, held_s=1.0)
+                    await settle()
+                    assert not waiting.done()
+                slots.give(cost=1.0, held_s=1.0)
+                assert await waiting is None
+
+        run_in_virtual_time(main())
+
+    def test_when_it_is_over_one_slot_that_is_given_back_lets_all_that_fit_in(self) -> None:
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            slots = ModelSlots(SlotLimits(alone=4, shared=1), QueueLimits(), loop.time)
+            assert slots.take_at_once("a")
+            assert not slots.take_at_once("b")
+            async with asyncio.TaskGroup() as tasks:
+                waiting = [tasks.create_task(slots.take(claim("b"), loop.time() + 50.0)) for _ in range(6)]
+                await asyncio.sleep(11.0)
+                assert not slots.take_at_once("b")  # not before those who wait
+                slots.give(cost=1.0, held_s=1.0)
+                await settle()
+                assert [each.done() for each in waiting] == [True] * 4 + [False] * 2
+                for _ in range(2):
+                    slots.give(cost=1.0, held_s=1.0)
+
+        run_in_virtual_time(main())

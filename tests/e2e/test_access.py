@@ -1,0 +1,149 @@
+"""What is changed at one gateway holds at all of them within a second; and they go on while their store is away."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import probes
+from tests.e2e.accounts import OPERATORS, Administrator, id_of, make_first_key
+from tests.e2e.conftest import Start
+from tests.e2e.probes import Probe, make_of, probes_at, probing
+from tests.e2e.tidegate import Tidegate, wait_for
+from tests.redis_server import RedisServer, redis_server
+
+WITHIN_S = 1.0
+"""What is promised of revocations."""
+EVERYTHING = ("infer:*", "metrics", "admin")
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    with redis_server(folder) as server:
+        yield server
+
+
+def triton_url(tidegate: Tidegate) -> str:
+    ports = [tidegate.triton_port(name) for name in ("HTTPService", "GRPCInferenceService", "Metrics Service")]
+    return "http://127.0.0.1:{}?grpc_port={}&metrics_port={}".format(*ports)
+
+
+@pytest.fixture
+def pair(tidegate: Tidegate, start: Start, tmp_path: Path, redis: RedisServer) -> Iterator[tuple[Tidegate, Tidegate, str]]:
+    """Two gateways over one Redis and one Triton, and an administrator's key."""
+    key = make_first_key(tmp_path, redis.url)
+    flags = ("--authentication", "--state-url", redis.url, "--triton-url", triton_url(tidegate))
+    first, second = (start(tmp_path / name, *flags) for name in ("first", "second"))
+    yield first, second, key
+    for gateway in (first, second):
+        assert gateway.stop() == 0, gateway.said()
+
+
+def behind_s(gateway: Tidegate, key: str) -> float:
+    """By its metrics port."""
+    request = urllib.request.Request(gateway.endpoints["metrics"], headers={"x-api-key": key})
+    with urllib.request.urlopen(request, timeout=10) as page:
+        found = re.search(r"^tidegate_state_behind_seconds (\S+)$", page.read().decode(), re.MULTILINE)
+    assert found is not None
+    return float(found.group(1))
+
+
+def revoke_beside(probes: list[Probe], administrator: Administrator, key: str) -> dict[str, float]:
+    """Seconds after the revocation's answer at which each probe was still accepted."""
+    with probing(probes):
+        assert not any(probe.refused for probe in probes), [probe.name for probe in probes if probe.refused]
+        administrator.revoke(key)
+        revoked_s = time.monotonic()
+        time.sleep(2 * WITHIN_S)
+    assert all(probe.refused for probe in probes), [probe.name for probe in probes if not probe.refused]
+    return {probe.name: round(probe.accepted_until_s - revoked_s, 3) for probe in probes}
+
+
+def assert_accepted_soon(ask: Callable[[], bool], what: str) -> None:
+    """Ask every tenth of a second, less often than would be slowed."""
+    deadline_s = time.monotonic() + WITHIN_S
+    while not ask():
+        assert time.monotonic() < deadline_s, f"{what} was not accepted within {WITHIN_S} s"
+        time.sleep(0.1)
+
+
+def test_two_gateways_over_one_redis(pair: tuple[Tidegate, Tidegate, str]) -> None:
+    first, second, admin_key = pair
+    administrator, other = (Administrator(gateway, admin_key) for gateway in (first, second))
+    assert other.do("GET", "/keys")
+    key = administrator.make_key(OPERATORS, *EVERYTHING)
+    assert_accepted_soon(lambda: probes.status_of(second.endpoints["metrics"], key) == 200, "a new key")
+
+    late_s = revoke_beside(probes_at((first, second), key), administrator, key)
+
+    assert max(late_s.values()) <= WITHIN_S, late_s
+    assert {each["id"]: each["revoked_s"] for each in other.do("GET", "/keys")}[id_of(key)], "an administrator is not slowed with it"
+
+
+def test_workers_over_one_sqlite(tidegate: Tidegate, start: Start, tmp_path: Path) -> None:
+    admin_key = make_first_key(tmp_path / "state")
+    gateway = start(tmp_path / "state", "--authentication", "--workers", "2", "--triton-url", triton_url(tidegate))
+    administrator = Administrator(gateway, admin_key)
+    key = administrator.make_key(OPERATORS, *EVERYTHING)
+    time.sleep(WITHIN_S)
+
+    fresh = {"fresh HTTP": probes.fresh_http, "fresh gRPC": probes.fresh_grpc}
+    beside = [*probes_at((gateway,), key), *(Probe(name, make_of(gateway, key, door)) for name, door in fresh.items())]
+    late_s = revoke_beside(beside, administrator, key)
+
+    assert max(late_s.values()) <= WITHIN_S, late_s
+    assert gateway.stop() == 0, gateway.said()
+
+
+def stop(redis: RedisServer) -> Callable[[], None]:
+    redis.stop()
+    return redis.start
+
+
+def hold_still(redis: RedisServer) -> Callable[[], None]:
+    redis.process.send_signal(signal.SIGSTOP)
+    return lambda: redis.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("go_away", [pytest.param(stop, id="stopped"), pytest.param(hold_still, id="hanging")])
+def test_without_redis_they_go_on_with_what_they_know(
+    pair: tuple[Tidegate, Tidegate, str], redis: RedisServer, go_away: Callable[[RedisServer], Callable[[], None]]
+) -> None:
+    first, second, admin_key = pair
+    administrators = [Administrator(gateway, admin_key) for gateway in (first, second)]
+    key = administrators[0].make_key(OPERATORS, "infer:*", "metrics")
+    assert_accepted_soon(lambda: probes.status_of(second.endpoints["metrics"], key) == 200, "a new key")
+    doors = ("http", "grpc", "an open stream")
+    beside = probes_at((first, second), key, doors)
+
+    with probing(beside):
+        come_back = go_away(redis)
+        for gateway, administrator in zip((first, second), administrators, strict=True):
+            wait_for(lambda gateway=gateway: behind_s(gateway, key) > 2.0, what="being behind")
+            before_s = behind_s(gateway, key)
+            for method, path, body in (
+                ("POST", "/keys", {"tenant": OPERATORS, "scopes": ["metrics"]}),
+                ("DELETE", f"/keys/{id_of(key)}", None),
+                ("PUT", "/tenants/other", {}),
+            ):
+                asked_s = time.monotonic()
+                assert administrator.call(method, path, body)[0] == 503
+                assert time.monotonic() - asked_s < 3.0
+            assert behind_s(gateway, key) > before_s
+            status, readiness = administrator.call("GET", "/health/ready")
+            assert (status, readiness["state_store"]["is_current"]) == (200, False)
+        come_back()
+        for gateway in (first, second):
+            wait_for(lambda gateway=gateway: behind_s(gateway, key) == 0.0, what="being up to date")
+
+    assert not any(probe.refused for probe in beside), {probe.name: probe.refused for probe in beside}
+    late_s = revoke_beside(probes_at((first, second), key, doors), administrators[1], key)
+    assert max(late_s.values()) <= WITHIN_S, late_s
