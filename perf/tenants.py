@@ -3,7 +3,7 @@
     python -m perf.tenants [--rounds 5] [--duration-s 2] [--callers 8] [--flood 50] [--models one-by-one batches texts] [--limits 8 16 64]
 
 `quiet` has so many callers throughout, who ask again when they were answered; `loud` as many, and then 50 times as many. So the model is
-saturated either way, and each has half of it. `--limits` are values of TIDEGATE_MAX_IN_FLIGHT_PER_MODEL, each a gateway of its own
+saturated either way, and each has half of it. `--limits` are values of TIDEGATE_MAX_IN_FLIGHT_PER_SHARED_MODEL, each a gateway of its own
 before one Triton; what a small one costs is the throughput of both together. Callers, gateways and Triton share this machine's cores.
 Writes perf/results/tenants.json and .md.
 """
@@ -86,7 +86,7 @@ class _Gateway:
 
     def __init__(self, limit: int, addresses: dict[str, str], held: ExitStack) -> None:
         triton = f"http://{addresses['http']}?grpc_port={_port(addresses['grpc'])}&metrics_port={_port(addresses['metrics'])}"
-        variables = {"TIDEGATE_MAX_IN_FLIGHT_PER_MODEL": str(limit)}
+        variables = {"TIDEGATE_MAX_IN_FLIGHT_PER_SHARED_MODEL": str(limit)}
         started = held.enter_context(serving.tidegate(["--authentication", "--triton-url", triton], variables=variables))
         self.limit = limit
         self.address = started.addresses["http"]

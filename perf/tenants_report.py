@@ -32,7 +32,7 @@ MODELS = {
 class Case:
     model: str
     limit: int
-    """TIDEGATE_MAX_IN_FLIGHT_PER_MODEL."""
+    """TIDEGATE_MAX_IN_FLIGHT_PER_SHARED_MODEL."""
     load: str
     """Of the loud tenant."""
 

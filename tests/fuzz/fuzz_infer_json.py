@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import rapidjson
@@ -33,9 +34,9 @@ def check(data: bytes) -> None:
 
 
 def read(body: bytes, length: bytes | None) -> InferCall | None:
-    """None when it is refused, with words that can be sent."""
+    """None when it is refused, with words that can be sent. Without the bytes of texts, of which in large JSON only a bound is known."""
     try:
-        return read_infer_request(body, length, model_name="m", model_version="")
+        return replace(read_infer_request(body, length, model_name="m", model_version=""), text_bytes=0)
     except (InvalidRequest, UnparsableRequest, PayloadTooLarge) as exc:
         str(exc).encode()
         return None
