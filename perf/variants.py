@@ -29,14 +29,16 @@ def variant_file(encoder: Path, variant: str) -> Path:
 
 def place_ensemble(repository: Path, variant: str, *, encoder: Path = ENCODER) -> None:
     """`text_embedding` and what it needs, its encoder with this variant."""
-    for model in (ENSEMBLE, TOKENIZER):
-        (repository / model.name).symlink_to(model)
+    (repository / ENSEMBLE.name).symlink_to(ENSEMBLE)
     place_encoder(repository, ENCODER.name, variant, encoder=encoder)
 
 
 def place_encoder(repository: Path, name: str, variant: str, *, encoder: Path = ENCODER) -> None:
-    """`encoder` under another name, with its files linked and `variant` set."""
+    """`encoder` under another name, with its files linked and `variant` set, beside the tokenizer that it opens."""
     variant_folder(encoder, variant)
+    repository.mkdir(parents=True, exist_ok=True)
+    if not (repository / TOKENIZER.name).exists():
+        (repository / TOKENIZER.name).symlink_to(TOKENIZER)
     place(repository, name, with_parameter((ENCODER / "config.pbtxt").read_text(), "variant", variant), {"1": encoder / "1"})
 
 

@@ -134,12 +134,7 @@ class V2Grpc:
                 f"no method {head.method[:200]}; the port has inference.GRPCInferenceService and grpc.health.v1.Health/Check"
             )
         action = _ACTIONS[head.method]
-        need = need_of_call(action)
-        principal = NOBODY if need is None else self._identify(head, peer)
-        if action is Action.INFER:
-            self._inference.refuse_early(Door.GRPC, principal)
-        else:
-            self._access.require(principal, need)
+        principal = self._principal(head, action, peer) if self._access.is_on else NOBODY
         if head.method in self._administration and not peer_is_local and not self._access.is_on:
             raise PermissionDenied(f"{head.method} administers the server and is answered on the machine it runs on only")
         if action is Action.SHARED_MEMORY and not self._allow_shared_memory:
@@ -147,6 +142,18 @@ class V2Grpc:
         if handler is _ANY_STREAM:
             handler = GrpcHandler(stream=partial(self._relay.run, identify=partial(self._identify, head, peer)))
         return handler, principal
+
+    def _principal(self, head: GrpcHead, action: Action, peer: str) -> Principal:
+        """Who asks, and may, as far as the head tells."""
+        need = need_of_call(action)
+        if need is None:
+            return NOBODY
+        principal = self._identify(head, peer)
+        if action is Action.INFER:
+            self._inference.refuse_early(Door.GRPC, principal)
+        else:
+            self._access.require(principal, need)
+        return principal
 
     def _identify(self, head: GrpcHead, peer: str) -> Principal:
         if not self._access.is_on:

