@@ -23,7 +23,7 @@ from perf import gateway_plot, gateway_report
 from perf.echo_requests import Echo
 from perf.gateway_report import Case, Run, size_of
 from perf.interleaved import interleave
-from perf.keys import make_key
+from perf.keys import LIMITED, make_keys
 from perf.load_generators import Grpc, Http
 from perf.peers.nginx import nginx
 from perf.processes import cpu_s, exit_on_sigterm, free_port, require_programs, running
@@ -81,7 +81,7 @@ def _measure(tensor_bytes: int, arguments: argparse.Namespace) -> dict[Case, lis
         addresses = stack.enter_context(upstream(arguments.upstream, echo))
         state = folder / "state"
         state.mkdir(mode=0o700)
-        key = make_key(state)
+        key = make_keys(state, LIMITED)[LIMITED.name]
         generators = {"http": Http(echo, folder, key=key), "grpc": Grpc(echo, folder, key=key)}
         ways: dict[Case, Callable[[], Run]] = {}
         for peer in _start_peers(stack, addresses, state, arguments):

@@ -1,4 +1,4 @@
-"""A tenant with every limit, none of which a scenario reaches, and its key: deciding about each request is then in what is measured."""
+"""Tenants and their keys for scenarios."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from control_plane.domain.tenant import Tenant
 from control_plane.services.keys import Keys
 from control_plane.services.objects import Objects
 
-TENANT = Tenant("perf", requests_per_s=1e6, concurrency=100_000, daily_compute_units=1e9)
+LIMITED = Tenant("perf", requests_per_s=1e6, concurrency=100_000, daily_compute_units=1e9)
+"""With every limit, none of which a scenario reaches: what deciding about each request costs is then in what is measured."""
 
 
-def make_key(state: Path) -> str:
-    """The text of a key for inference, in the state folder of a tidegate that is started afterwards."""
-    return asyncio.run(_make_key(state))
+def make_keys(state: Path, *tenants: Tenant) -> dict[str, str]:
+    """A key for inference for each tenant, by its name, in the state folder of a tidegate."""
+    return asyncio.run(_make_keys(state, tenants))
 
 
-async def _make_key(state: Path) -> str:
+async def _make_keys(state: Path, tenants: tuple[Tenant, ...]) -> dict[str, str]:
     store = await open_state_store(None, state)
     try:
-        await Objects(store).put(TENANT)
-        _, text = await Keys(store).create(TENANT.name, [parse_scope("infer:*")])
-        return text
+        for tenant in tenants:
+            await Objects(store).put(tenant)
+        return {tenant.name: (await Keys(store).create(tenant.name, [parse_scope("infer:*")]))[1] for tenant in tenants}
     finally:
         await store.close()

@@ -11,7 +11,6 @@ Writes perf/results/tenants.json and .md.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import json
 import sys
@@ -25,15 +24,12 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from control_plane.adapters.state_store import open_state_store
-from control_plane.domain.scope import Right, Scope
 from control_plane.domain.tenant import Tenant
-from control_plane.services.keys import Keys
-from control_plane.services.objects import Objects
 from perf import closed_loop, serving, tenants_report
 from perf.closed_loop import Ask, Loaded
 from perf.inference_requests import triton_binary
 from perf.interleaved import interleave
+from perf.keys import make_keys
 from perf.processes import PROJECT, exit_on_sigterm
 from perf.serving import triton_addresses
 from perf.tenants_report import FLOOD, MODELS, SHARE, Case, Run
@@ -91,22 +87,12 @@ class _Gateway:
         self.limit = limit
         self.address = started.addresses["http"]
         self._triton = addresses["http"]
-        self.keys = asyncio.run(_make_keys(started))
+        self.keys = make_keys(started.state, Tenant(QUIET), Tenant(LOUD))
 
     def answered(self, name: str) -> int:
         """How many requests Triton has, ever."""
         with urllib.request.urlopen(f"http://{self._triton}/v2/models/{MODELS[name].model}/stats", timeout=10) as answer:
             return sum(each["inference_stats"]["success"]["count"] for each in json.load(answer)["model_stats"])
-
-
-async def _make_keys(started: serving.Tidegate) -> dict[str, str]:
-    store = await open_state_store(None, started.state)
-    try:
-        for tenant in (QUIET, LOUD):
-            await Objects(store).put(Tenant(tenant))
-        return {tenant: (await Keys(store).create(tenant, [Scope(Right.INFER, "*")]))[1] for tenant in (QUIET, LOUD)}
-    finally:
-        await store.close()
 
 
 def _port(address: str) -> str:
