@@ -89,7 +89,7 @@ def print_table(report: Report, console: Console) -> None:
     for candidate, reason in result.failures.items():
         table.add_row(candidate.label, "", "", "", "", escape(f"cannot be served: {reason.strip().splitlines()[-1]}"))
     console.print(table)
-    console.print(f"\n{headline(report)}\n{result.verdict.reason}", highlight=False)
+    console.print(f"\n{headline(report)}\n{result.verdict.reason}", highlight=False, soft_wrap=True)
 
 
 def headline(report: Report) -> str:
