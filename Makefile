@@ -13,12 +13,14 @@ INSTALL := $(PIP) install --quiet --constraint constraints.txt --editable
 BUILD_MODELS := $(BIN)/python -m python_backends.export model_repository
 # The exact variant, on which a machine serves where no faster one passes its accuracy gate.
 REFERENCE := model_repository/text_encoder/1/fp32
+# Tests that need nothing but themselves, and so run beside each other.
+ALONE := tests/unit tests/wire
 SOURCES := control_plane python_backends model_repository tests perf
 
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
-.PHONY: help setup serve test check format models perf-smoke perf-gateway perf-waiting perf-programs perf-one-step perf-tenants perf-embedding perf-batching fuzz redis-server clean
+.PHONY: help setup serve test check format models perf-smoke perf-gateway perf-waiting perf-programs perf-one-step perf-tenants perf-cache perf-embedding perf-batching perf-eviction fuzz redis-server clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -30,14 +32,19 @@ setup: $(VENV)/.serve $(VENV)/.libpython $(VENV)/.build $(WHEELS)/.verified ## A
 	@$(BUILD_MODELS) || { [ $$? = 1 ] && [ -d $(REFERENCE) ] && echo "==> going on with the variants that were built"; }
 
 test: $(VENV)/.dev $(VENV)/.libpython redis-server models ## Set up if needed, then run every test, also against the real Triton
+ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
+else
+	@$(BIN)/python -m pytest -n 2 $(ALONE)
+	@$(BIN)/python -m pytest $(addprefix --ignore=,$(ALONE))
+endif
 
 check: $(VENV)/.dev ## Format, lint, types, layer contract, unit and wire tests; needs no Triton
 	@$(BIN)/ruff format --quiet --check $(SOURCES) || $(call explain,run make format)
 	@$(BIN)/ruff check --quiet $(SOURCES)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
-	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/wire $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 $(ALONE) $(ARGS)
 
 format: $(VENV)/.dev ## Put every file into the house format
 	@$(BIN)/ruff format $(SOURCES)
@@ -68,8 +75,16 @@ perf-embedding: $(VENV)/.perf models ## Embedding texts beside what people first
 perf-batching: $(VENV)/.perf models ## Length-aware batching beside other ways of batching: table, targets, plot
 	@$(BIN)/python -m perf.batching $(ARGS)
 
+perf-cache: $(VENV)/.perf models perf-programs ## What an answer from the cache costs, and what the cache does for texts that repeat
+	@$(BIN)/python -m perf.cache_hits
+	@$(BIN)/python -m perf.repeats $(ARGS)
+	@$(BIN)/python -m perf.cache_faults
+
 perf-tenants: $(VENV)/.perf models ## What a tenant that floods a model costs another: table, target
 	@$(BIN)/python -m perf.tenants $(ARGS)
+
+perf-eviction: $(VENV)/.perf ## Which answers to keep, beside other policies and the clairvoyant bound: table, target, plot
+	@$(BIN)/python -m perf.eviction $(ARGS)
 
 perf-one-step: $(VENV)/.dev models ## An encoder that tokenizes against an ensemble of two steps
 	@$(BIN)/python -m perf.one_step $(ARGS)
