@@ -20,6 +20,7 @@ from control_plane.adapters.embedded_triton.process import EmbeddedTritonLaunche
 from control_plane.adapters.listening import allow_restart, share_port
 from control_plane.adapters.managed_repository import ManagedRepository
 from control_plane.adapters.model_config import config_name_in_force
+from control_plane.adapters.model_files import ModelFiles
 from control_plane.adapters.prometheus import OwnMetrics
 from control_plane.adapters.service_sockets import ServiceSockets
 from control_plane.adapters.state_dir import StateDir
@@ -27,9 +28,9 @@ from control_plane.adapters.tls import HTTP, make_tls
 from control_plane.adapters.unix_socket import UnixSocket
 from control_plane.adapters.worker_process import WorkerProcessLauncher
 from control_plane.api.admin import make_admin_api
+from control_plane.api.http_errors import render_error
 from control_plane.api.http_server import HttpServer
 from control_plane.api.metrics import MetricsPage
-from control_plane.api.v2_http import render_error
 from control_plane.data_plane import DataPlane, DataSockets, connect, http_limits
 from control_plane.domain.cpus import format_cpus, is_range
 from control_plane.domain.endpoints import TritonEndpoints
@@ -39,10 +40,12 @@ from control_plane.governing import Governing, open_governing
 from control_plane.policy.exposure import refusal
 from control_plane.ports import ModelRepository, Upstream
 from control_plane.services.attachment import Attachment
-from control_plane.services.governance import Governance
+from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.keys import Keys
+from control_plane.services.loaded_contents import LoadedContents
 from control_plane.services.models import LoadFailure, ModelService
 from control_plane.services.objects import Objects
+from control_plane.services.purges import Purges
 from control_plane.services.servers import Servers
 from control_plane.services.supervisor import Supervisor
 from control_plane.services.usage import UsageService
@@ -76,18 +79,21 @@ class App:
     def _wire(self, repository: ManagedRepository | None) -> None:
         settings = self._settings
         self._workers = self._make_workers() if settings.process.workers > 1 else None
-        self._servers = Servers(self._workers)
+        self._fingerprints = Fingerprints()
+        self._servers = Servers(self._workers or self._fingerprints)
+        self._contents = self._loaded_contents(repository)
         self._models = ModelService(
             servers=self._servers,
             repository=repository,
             load=_models_to_load(settings, repository),
             load_timeout_s=settings.triton.load_timeout_s,
+            contents=self._contents,
         )
         self._triton = self._attachment() if repository is None else self._supervisor()
 
     def _wire_ports(self, governing: Governing) -> None:
         """What answers on them."""
-        self._data_plane = None if self._workers else self._make_data_plane(governing.governance)
+        self._data_plane = None if self._workers else self._make_data_plane(governing)
         page = self._metrics_page(governing)
         self._metrics = HttpServer(page.answer, render_error, http_limits(self._settings.gateway), admit=page.admit)
         self._admin = self._make_admin(governing)
@@ -146,6 +152,15 @@ class App:
         if self._workers is not None:
             self._workers.reload_tls()
 
+    def _loaded_contents(self, repository: ManagedRepository | None) -> LoadedContents | None:
+        """None where others may load: nobody tells us what."""
+        triton = self._settings.triton
+        if repository is None or not triton.lock_model_control:
+            return None
+        config_name = config_name_in_force(triton.model_config_name)
+        files = ModelFiles(repository.root, config_name=config_name, python_backends=triton.python_backends.absolute())
+        return LoadedContents(files, self._workers or self._fingerprints)
+
     async def _restore(self, upstream: Upstream) -> None:
         self._failures = await self._models.restore(upstream)
 
@@ -171,19 +186,30 @@ class App:
             start_timeout_s=self._settings.triton.start_timeout_s,
         )
 
-    def _make_data_plane(self, governance: Governance) -> DataPlane:
+    def _make_data_plane(self, governing: Governing) -> DataPlane:
         pin_worker(self._settings.process.gateway_cpus, 0, 1)
         held = self._sockets
         sockets = DataSockets(held.http, held.grpc, _listening_on(held.http_unix), _listening_on(held.grpc_unix))
-        return DataPlane(self._settings.gateway, sockets, self._tls, governance=governance, models=self._models, servers=self._servers)
+        return DataPlane(
+            self._settings.gateway,
+            sockets,
+            self._tls,
+            governance=governing.governance,
+            models=self._models,
+            servers=self._servers,
+            cache=governing.response_cache(self._fingerprints),
+            fingerprints=self._fingerprints,
+        )
 
     def _make_admin(self, governing: Governing) -> AdminServer:
+        objects = Objects(governing.state)
         api = make_admin_api(
             models=self._models,
             servers=self._servers,
             access=governing.governance.access,
             keys=Keys(governing.state),
-            objects=Objects(governing.state),
+            objects=objects,
+            purges=Purges(objects, governing.known, dependents=self._contents.dependents_of if self._contents else lambda model: ()),
             usage=UsageService(governing.usage, lambda: governing.known.prices.values()),
             known=governing.known,
             version=version("tidegate"),
@@ -204,6 +230,7 @@ class App:
             workers=self._listening,
             triton_is_up=lambda: self._servers.is_up,
             state_behind_s=lambda: governing.known.behind_s,
+            cache_bytes=self._settings.cache.cache_bytes,
         )
         return MetricsPage(render_own=own.render, servers=self._servers, access=governing.governance.access)
 

@@ -16,18 +16,26 @@ from control_plane.adapters.prometheus import RequestCounter
 from control_plane.adapters.tls import GRPC, HTTP, Tls
 from control_plane.adapters.triton import Triton
 from control_plane.api.body_budget import BodyBudget
+from control_plane.api.data_http import DataHttp
 from control_plane.api.grpc_connection import GrpcLimits
 from control_plane.api.grpc_server import GrpcServer
+from control_plane.api.http_errors import render_error
 from control_plane.api.http_reading import HttpLimits
 from control_plane.api.http_server import HttpServer
+from control_plane.api.openai_http import OpenaiHttp
 from control_plane.api.v2_grpc import V2Grpc
-from control_plane.api.v2_http import V2Http, render_error
+from control_plane.api.v2_http import V2Http
 from control_plane.domain.endpoints import TritonEndpoints
-from control_plane.domain.request_counts import RequestCounts, Shed
+from control_plane.domain.request_counts import Cached, RequestCounts, Shed
 from control_plane.ports import ModelAdministration
+from control_plane.services.cached_inference import CachedInference
+from control_plane.services.embeddings import Embeddings
+from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.governance import Governance
 from control_plane.services.inference import InferenceService
+from control_plane.services.response_cache import ResponseCache
 from control_plane.services.servers import Servers
+from control_plane.services.text_models import TextModels
 from control_plane.settings import GatewaySettings
 
 
@@ -53,6 +61,8 @@ class DataPlane:
         governance: Governance,
         models: ModelAdministration,
         servers: Servers,
+        cache: ResponseCache,
+        fingerprints: Fingerprints,
     ) -> None:
         """`gateway` with this process's share of what is limited for all together."""
         # Both doors count up to the limit, and each request in flight has a connection to Triton.
@@ -60,12 +70,23 @@ class DataPlane:
         self._sockets = sockets
         self._tls = tls
         self._counter = RequestCounter()
+        self._cache = cache
+        self._cached = CachedInference(cache)
         self._inference = InferenceService(
             servers=servers,
             recorder=self._counter,
             governance=governance,
+            cached=self._cached,
             default_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
+        )
+        self._text_models = TextModels(servers, fingerprints, governance.access)
+        self._embeddings = Embeddings(
+            inference=self._inference,
+            servers=servers,
+            models=self._text_models,
+            cache=cache,
+            default_timeout_s=gateway.request_timeout_s,
         )
         budget = BodyBudget(gateway.max_buffered_bytes)
         self._governance = governance
@@ -75,6 +96,8 @@ class DataPlane:
     async def listen(self, tasks: asyncio.TaskGroup) -> None:
         """Open the doors; their connections' tasks belong to `tasks`."""
         sockets, tls = self._sockets, self._tls
+        self._cached.begin(tasks)
+        self._embeddings.begin(tasks)
         await self._http.listen(tasks, allow_restart(sockets.http), tls.context(HTTP) if tls else None)
         await self._grpc.listen(tasks, allow_restart(sockets.grpc), tls.context(GRPC) if tls else None)
         if sockets.http_unix is not None:
@@ -87,15 +110,19 @@ class DataPlane:
         await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s))
 
     def counts(self) -> RequestCounts:
-        admission = self._governance.admission
+        admission, shared = self._governance.admission, self._cache.shared
         return replace(
             self._counter.counts(in_flight=self._inference.in_flight),
             shed=tuple(Shed(*key, count) for key, count in admission.counts.items()),
             unmetered=self._governance.meter.dropped,
+            cached=tuple(Cached(*key, count) for key, count in self._cache.counts.items()),
+            holding=self._cache.holding,
+            shared_cache=replace(shared.counts) if shared is not None else None,
+            shared_cache_away=int(shared is not None and shared.is_open),
         )
 
     def _http_door(self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers) -> HttpServer:
-        application = V2Http(
+        v2 = V2Http(
             inference=self._inference,
             access=self._governance.access,
             servers=servers,
@@ -105,7 +132,22 @@ class DataPlane:
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
-        return HttpServer(application.answer, render_error, http_limits(gateway), admit=application.admit, budget=budget)
+        openai = OpenaiHttp(
+            inference=self._inference,
+            embeddings=self._embeddings,
+            models=self._text_models,
+            access=self._governance.access,
+            read_timeout_s=gateway.request_timeout_s,
+        )
+        application = DataHttp(v2, openai)
+        return HttpServer(
+            application.answer,
+            render_error,
+            http_limits(gateway),
+            admit=application.admit,
+            answer_at_once=application.answer_at_once,
+            budget=budget,
+        )
 
     def _grpc_door(self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers) -> GrpcServer:
         application = V2Grpc(

@@ -16,6 +16,7 @@ from uuid import uuid4
 from control_plane.adapters.json_web_tokens import JsonWebTokens, make_json_web_tokens
 from control_plane.adapters.model_config import config_name_in_force
 from control_plane.adapters.model_manifests import ModelManifests
+from control_plane.adapters.redis_cache import make_redis_cache
 from control_plane.adapters.request_log import RequestLogFile
 from control_plane.adapters.state_store import open_demand_board, open_state_store, open_usage_store
 from control_plane.adapters.usage_spill import UsageSpillFolder
@@ -23,15 +24,18 @@ from control_plane.domain.errors import StartupError, StoreUnavailable
 from control_plane.domain.usage import day_of
 from control_plane.policy.failed_attempts import FailedAttempts
 from control_plane.policy.fair_queue import QueueLimits
-from control_plane.ports import DemandBoard, StateStore, UsageStore
+from control_plane.policy.kept_answers import KeptAnswers
+from control_plane.ports import DemandBoard, SharedCache, StateStore, UsageStore
 from control_plane.services.access import Access
 from control_plane.services.admission import Admission
 from control_plane.services.authentication import Authentication
 from control_plane.services.compute_costs import ComputeCosts
+from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.governance import Governance
 from control_plane.services.known_state import KnownState
 from control_plane.services.metering import Metering
 from control_plane.services.model_slots import SlotLimits
+from control_plane.services.response_cache import ResponseCache
 from control_plane.services.servers import Servers
 from control_plane.services.shares import TenantShares
 from control_plane.settings import Settings
@@ -40,26 +44,40 @@ _log = logging.getLogger(__name__)
 
 _READ_SPENT_EVERY_S = 5.0
 _CLOSE_TIMEOUT_S = 2.0
-"""For the store to take the last events before they are written to the state folder instead."""
+"""For the store to take the last sums before they are written to the state folder instead."""
 
 
 class Governing:
     """Of one process; made by `open_governing`."""
 
     def __init__(self, settings: Settings, servers: Servers, state: StateStore, usage: UsageStore, board: DemandBoard | None) -> None:
-        """Without a `board` it admits no requests."""
+        """Without a `board` it admits no requests. Raises StartupError."""
         self.state = state
         self.usage = usage
         self.known = KnownState(state)
+        self._settings = settings
         self._tokens = make_json_web_tokens(settings.authentication)
         self.admission = _admission(settings, self.known)
         self.shares = TenantShares(board, self.admission, uuid4().hex) if board is not None else None
+        self.shared_cache = _shared_cache(settings) if board is not None else None
         self._costs = ComputeCosts(_manifests(settings), servers)
         self.log = RequestLogFile(settings.usage.request_log) if settings.usage.request_log is not None else None
         spill = UsageSpillFolder(settings.process.state_dir / "usage-spill")
-        self.metering = Metering(store=usage, spill=spill, queue_size=settings.usage.usage_queue, log=self.log)
+        self.metering = Metering(store=usage, spill=spill, max_sums=settings.usage.usage_sums, log=self.log)
         access = _access(settings, self.known, self._tokens)
         self.governance = Governance(access, self.admission, self._costs, self.metering)
+
+    def response_cache(self, fingerprints: Fingerprints) -> ResponseCache:
+        """For the models that this process knows by their `fingerprints`."""
+        cache, workers = self._settings.cache, self._settings.process.workers
+        return ResponseCache(
+            fingerprints if cache.cache_bytes else Fingerprints(),
+            KeptAnswers(cache.cache_bytes // workers),
+            self.shared_cache,
+            generation_of=self.known.cache_generation_of,
+            max_entry_bytes=cache.cache_entry_bytes,
+            ttl_s=cache.cache_ttl_s,
+        )
 
     async def start(self) -> None:
         """Know everything that requests are answered by. Raises StoreUnavailable."""
@@ -79,6 +97,8 @@ class Governing:
             tasks.create_task(self._follow_spent(), name="daily-quotas")
             if self.shares is not None:
                 tasks.create_task(self.shares.run(), name="tenant-shares")
+            if self.shared_cache is not None:
+                tasks.create_task(self.shared_cache.run(), name="shared-cache")
             if self._tokens is not None:
                 tasks.create_task(self._tokens.run(), name="issuer-keys")
 
@@ -125,6 +145,8 @@ async def open_governing(settings: Settings, servers: Servers, *, admits_request
             held.callback(governing.log.close)
         if governing.shares is not None:
             held.push_async_callback(governing.shares.stop)
+        if governing.shared_cache is not None:
+            held.push_async_callback(governing.shared_cache.close)
         held.push_async_callback(governing.metering.close, _CLOSE_TIMEOUT_S)  # first: a worker has few seconds to end
         yield governing
 
@@ -144,6 +166,16 @@ def _admission(settings: Settings, known: KnownState) -> Admission:
         alone = shared = gateway.max_connections
     slots = SlotLimits(alone=max(1, alone // workers), shared=max(1, min(alone, shared) // workers))
     return Admission(known, slots=slots, queue=QueueLimits())
+
+
+def _shared_cache(settings: Settings) -> SharedCache | None:
+    cache = settings.cache
+    if cache.cache_url is None:
+        return None
+    if cache.cache_bytes == 0:
+        _log.warning("--cache-url is not used: --cache-bytes 0 keeps no answers anywhere")
+        return None
+    return make_redis_cache(cache.cache_url, state_url=settings.state.state_url, max_value_bytes=cache.cache_entry_bytes)
 
 
 def _manifests(settings: Settings) -> ModelManifests:

@@ -5,7 +5,7 @@ Adapters translate their client's exceptions into `domain.errors`; an answer of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,9 +17,11 @@ from control_plane.codec.worker_message import FromWorker, ToWorker
 from control_plane.domain.compute_time import ComputeTime
 from control_plane.domain.demand import Exchange
 from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.fingerprint import Fingerprint, LoadedConfig, ModelContents
 from control_plane.domain.inference import Door, Outcome
 from control_plane.domain.model import ModelOverride, ModelVersion
 from control_plane.domain.principal import NOBODY, Principal
+from control_plane.domain.shared_cache_counts import SharedCacheCounts
 from control_plane.domain.stored import Kind, Stored
 from control_plane.domain.tuning import Candidate, Level
 from control_plane.domain.usage import Usage, UsageBatch, UsageEvent, UsageKey
@@ -124,6 +126,12 @@ class ModelControl(ModelStatisticsSource, Protocol):
     async def unload(self, name: str, *, unload_dependents: bool = False, timeout_s: float) -> None:
         """Return when Triton has accepted it; in-flight requests finish first. Raises as `load`."""
 
+    async def loaded_config(self, name: str) -> LoadedConfig:
+        """Of a model that is ready, as Triton has it. Raises UpstreamFailed (none is), UpstreamUnavailable."""
+
+    async def server_version(self) -> str:
+        """Raises UpstreamUnavailable."""
+
     async def is_decoupled(self, name: str) -> bool:
         """Whether a model answers a request any number of times. Raises UpstreamFailed (there is none), UpstreamUnavailable."""
 
@@ -188,6 +196,26 @@ class ModelRepository(Protocol):
 
     def place(self, name: str) -> None:
         """Bring the placed copy (of an ensemble's composing models too) up to the source. Raises ModelNotFound."""
+
+
+class ModelReading(Protocol):
+    """What loads read of the disk. Reads files itself, so threads call it; each method raises ModelLoadFailed."""
+
+    def with_steps(self, name: str, override: ModelOverride | None) -> list[str]:
+        """The model and, of an ensemble, every model that its load loads too, as their configurations are now."""
+
+    def read(self, name: str, override: ModelOverride | None) -> ModelContents:
+        """What a load would read now."""
+
+    def make_look_changed(self, name: str) -> None:
+        """Have Triton's next load read it anew, whether it has changed or not."""
+
+
+class FingerprintBoard(Protocol):
+    """Every process that may answer with what a model has answered before."""
+
+    async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
+        """Return when all of them go by it; None is unknown."""
 
 
 class ModelAdministration(Protocol):
@@ -332,6 +360,29 @@ class UsageSpill(Protocol):
 
     def remove(self, batch: UsageBatch) -> None:
         """The store has it. One that is gone already is no error."""
+
+
+class SharedCache(Protocol):
+    """Level two of the response cache, which gateways share. It is never needed: what fails, is late or is damaged is not there."""
+
+    @property
+    def counts(self) -> SharedCacheCounts:
+        """What became of lookups and writes so far; it goes on counting."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not asked for now, since it failed or was late too often."""
+
+    async def get(self, keys: Sequence[bytes], *, timeout_s: float) -> list[bytes | None]:
+        """Their values, in that order. Raises nothing; cancelling is heeded at once."""
+
+    def put(self, key: bytes, value: bytes, *, ttl_s: float) -> None:
+        """Keep it, soon, without waiting; whole seconds, one at least. What there is no room for now is dropped and counted."""
+
+    async def run(self) -> None:
+        """Write what was put until cancelled, through outages."""
+
+    async def close(self) -> None: ...
 
 
 class RequestLog(Protocol):

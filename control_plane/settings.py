@@ -116,11 +116,13 @@ class GatewaySettings(_Group):
     """HTTP connections to one Triton, of which one model gets half at most; requests beyond wait. Triton's eight threads share them."""
 
     max_in_flight_per_model: int = Field(64, ge=1)
-    """Requests of one model at Triton at a time, where authentication is on, while one tenant uses it. Fewer fill batches worse."""
+    """Requests of one model at Triton at a time, where authentication is on, while one tenant uses it. Fewer fill batches worse.
+    Also the most that there ever are: set no higher than the next, a tenant within its share waits in line like a flood."""
 
     max_in_flight_per_shared_model: int = Field(16, ge=1)
-    """The same while several tenants use it; the next is the tenant's whose turn it is. What is at Triton nobody overtakes, so that a flood
-    delays everybody else by so many requests: 8 kept another tenant's p99 within 1.3 times, 16 within 1.7 and filled batches better."""
+    """The same while several tenants use it, at most: it is halved as long as that costs no throughput, down to 2, and the next is the
+    tenant's whose turn it is. Beyond it come requests of tenants that keep to their share, as many again at most. What is at Triton nobody
+    overtakes: more fill batches better, for longer waits beside a flood (64: the text encoder does half more, and takes thrice as long)."""
 
     request_timeout_s: Seconds = 30.0
     """Deadline in seconds of a request that names none (header `tidegate-timeout-ms`, or gRPC's own)."""
@@ -208,6 +210,10 @@ class TritonSettings(_Group):
     model_config_name: str = "auto"
     """Which `configs/<name>.pbtxt` of a model Triton uses; `auto` is `gpu` where an NVIDIA device is present, else the plain config."""
 
+    lock_model_control: bool = True
+    """Whether the embedded Triton lists, loads and unloads models for the gateway only. Off, whoever is on this machine may use its
+    repository API straight, so nobody knows what is loaded and no answers are kept."""
+
     load_timeout_s: Seconds = 300.0
     """Deadline of one load, in seconds. Triton cannot cancel a load; past this it is reported as failed."""
 
@@ -260,13 +266,36 @@ class StateSettings(_Group):
 class UsageSettings(_Group):
     """What is written down of each request."""
 
-    usage_queue: int = Field(100_000, ge=1000)
-    """Requests that wait to be added to the usage store; what comes while it is full is served, not metered, and counted as
-    dropped. It fills while the store is away; each takes about a quarter of a KiB. Less than come in half a second loses some always."""
+    usage_sums: int = Field(100_000, ge=1000)
+    """Sums that wait to be added to the usage store, one for each tenant, model and day, of some 350 bytes. While there are so many,
+    requests of further ones are served, not metered, and counted as dropped. Less than are in use in half a second loses some always."""
 
     request_log: Path | None = None
     """File that gets a JSON line for each request. One that was renamed is opened anew within a second, as logrotate wants it.
     Not given: there is none."""
+
+
+class CacheSettings(_Group):
+    """The response cache, for models whose configuration or route says that equal requests have equal answers."""
+
+    cache_bytes: int = Field(256 * 2**20, ge=0, le=2**40)
+    """Bytes of answers held in this gateway's memory, of all its workers together; each takes 576 beside its own, so that less than some
+    thousand for each worker keeps next to nothing. 0 keeps none anywhere, also not at `cache_url`."""
+
+    cache_entry_bytes: int = Field(2**20, ge=1)
+    """Largest answer that is kept. Larger ones push out many small ones, and hold up everybody while they travel to `cache_url`."""
+
+    cache_ttl_s: Seconds = 3600.0
+    """Seconds an answer is kept at most, where its route does not say. Reloads and purges hold at once whatever this is."""
+
+    cache_url: SecretStr | None = None
+    """Redis that gateways share as a second level, `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]` or `rediss://`; never the one of
+    `state_url`: give it a `maxmemory` and `maxmemory-policy allkeys-lfu` or `allkeys-lru`. Not given: each gateway keeps its own only."""
+
+    @field_serializer("cache_url", when_used="json")
+    def _with_password(self, url: SecretStr | None) -> str | None:
+        """For `to_plain`; whatever is shown goes through `effective`."""
+        return url.get_secret_value() if url is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +310,7 @@ class Settings:
     admin: AdminSettings
     triton: TritonSettings
     usage: UsageSettings
+    cache: CacheSettings
 
 
 _GROUPS: dict[str, type[_Group]] = {
@@ -292,6 +322,7 @@ _GROUPS: dict[str, type[_Group]] = {
     "admin": AdminSettings,
     "triton": TritonSettings,
     "usage": UsageSettings,
+    "cache": CacheSettings,
 }
 
 

@@ -29,6 +29,8 @@ from control_plane.codec.worker_message import (
     Changed,
     Counted,
     Drain,
+    FingerprintsChanged,
+    FingerprintsTaken,
     Listen,
     Listening,
     ReloadTls,
@@ -38,7 +40,9 @@ from control_plane.codec.worker_message import (
 from control_plane.data_plane import DataPlane, DataSockets, connect, share_of
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import StartupError
+from control_plane.domain.fingerprint import Fingerprint
 from control_plane.governing import Governing, open_governing
+from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.remote_models import RemoteModels
 from control_plane.services.servers import Servers
 from control_plane.settings import GatewaySettings, Settings, from_plain
@@ -60,6 +64,7 @@ class Worker:
         self._drain_timeout_s = 0.0
         self._servers = servers
         self._upstream: Triton | None = None
+        self._fingerprints = Fingerprints()
         self._models = RemoteModels(link.send)
         self._tls: Tls | None = make_tls(settings.tls)
         self._data_plane = DataPlane(
@@ -69,6 +74,8 @@ class Worker:
             governance=governing.governance,
             models=self._models,
             servers=servers,
+            cache=governing.response_cache(self._fingerprints),
+            fingerprints=self._fingerprints,
         )
 
     async def run(self) -> None:
@@ -95,10 +102,14 @@ class Worker:
                 case UpstreamUp(endpoints):
                     await self._connect(endpoints)
                 case UpstreamDown(reason):
+                    self._fingerprints.forget_all()
                     await self._disconnect(reason)
                 case Listen():
                     await self._data_plane.listen(tasks)
                     self._link.send(Listening())
+                case FingerprintsChanged(number, changes):
+                    self._fingerprints.change({name: Fingerprint(*known) if known else None for name, known in changes.items()})
+                    self._link.send(FingerprintsTaken(number))
                 case Changed():
                     self._models.answered(message)
                 case ReloadTls() if self._tls is not None:

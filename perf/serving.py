@@ -30,6 +30,11 @@ class Tidegate:
     """`HOST:PORT` by door."""
     state: Path
 
+    @property
+    def metrics(self) -> str:
+        """The URL of its metrics page."""
+        return str(json.loads((self.state / "endpoints.json").read_text())["metrics"])
+
 
 @contextlib.contextmanager
 def serving(repositories: Sequence[Path], models: Sequence[str]) -> Iterator[dict[tuple[str, str], str]]:

@@ -1,10 +1,12 @@
 """What one tenant's flood costs another at a model that both keep busy, through the gateway and the real Triton.
 
-    python -m perf.tenants [--rounds 5] [--duration-s 2] [--callers 8] [--flood 50] [--models one-by-one batches texts] [--limits 8 16 64]
+    python -m perf.tenants [--rounds 5] [--duration-s 2] [--settle-s 6] [--callers 8] [--flood 50] [--models one-by-one batches texts]
+                           [--limits 8 16 64]
 
 `quiet` has so many callers throughout, who ask again when they were answered; `loud` as many, and then 50 times as many. So the model is
 saturated either way, and each has half of it. `--limits` are values of TIDEGATE_MAX_IN_FLIGHT_PER_SHARED_MODEL, each a gateway of its own
-before one Triton; what a small one costs is the throughput of both together. Callers, gateways and Triton share this machine's cores.
+before one Triton, which may find that the model needs fewer: for `--settle-s` both ask, and nothing is measured. What a small one costs is
+the throughput of both together. Callers, gateways and Triton share this machine's cores.
 Writes perf/results/tenants.json and .md.
 """
 
@@ -69,6 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--duration-s", type=float, default=2.0, help="of one load in one round")
+    parser.add_argument("--settle-s", type=float, default=6.0, help="before it: a minute without load, and a gateway begins anew")
     parser.add_argument("--callers", type=int, default=8, help="of a tenant that keeps to its share")
     parser.add_argument("--flood", type=int, default=50, help="times as many callers")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
@@ -105,11 +108,13 @@ def _loud_callers(load: str, arguments: argparse.Namespace) -> int:
 
 
 def _run(callers: ProcessPoolExecutor, gateway: _Gateway, name: str, loud_callers: int, arguments: argparse.Namespace) -> Run:
-    """Both tenants, each out of a process of its own; the loud one is under way when the quiet one begins, and still when it ends."""
+    """Both tenants, each out of a process of its own; the loud one is under way when the quiet one is measured, and still when it ends."""
     print(name, gateway.limit, loud_callers, end="\033[K\r", file=sys.stderr, flush=True)
     requests = {tenant: _request(name, key) for tenant, key in gateway.keys.items()}
-    asking = callers.submit(_ask, gateway.address, requests[LOUD], loud_callers, arguments.duration_s + 2 * _LEAD_S)
+    loud_s = arguments.settle_s + arguments.duration_s + 2 * _LEAD_S
+    asking = callers.submit(_ask, gateway.address, requests[LOUD], loud_callers, loud_s)
     time.sleep(_LEAD_S)
+    callers.submit(_ask, gateway.address, requests[QUIET], arguments.callers, arguments.settle_s).result()
     answered, began_s = gateway.answered(name), time.monotonic()
     quiet = callers.submit(_ask, gateway.address, requests[QUIET], arguments.callers, arguments.duration_s).result()
     both_per_s = (gateway.answered(name) - answered) / (time.monotonic() - began_s)

@@ -69,7 +69,7 @@ class Report(ScenarioReport):
     def _group(self, model: str) -> str:
         rows = [self._row(model, limit) for limit in dict.fromkeys(case.limit for case in self.results if case.model == model)]
         head = (
-            "in flight",
+            "in flight at most",
             "p50 ms",
             "beside the flood",
             "p99 ms",

@@ -39,8 +39,17 @@ def is_ensemble(model_dir: Path, config_name: str) -> bool:
 
 def composing_models(model_dir: Path, config_name: str) -> list[str]:
     """The models an ensemble's steps name, each once; none for other models. Raises as `is_ensemble`."""
-    config = read_config(config_file(model_dir, config_name))
+    return steps_of(read_config(config_file(model_dir, config_name)))
+
+
+def steps_of(config: model_config_pb2.ModelConfig) -> list[str]:
+    """The models that its steps name, each once."""
     return list(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+
+
+def string_parameters(config: model_config_pb2.ModelConfig) -> list[str]:
+    """The values of its parameters, each once."""
+    return sorted({parameter.string_value for parameter in config.parameters.values()} - {""})
 
 
 def with_parameters(model_dir: Path, config_name: str, parameters: Mapping[str, str]) -> str:

@@ -8,7 +8,8 @@ workers each counts for itself and the page shows the sum.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -17,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from control_plane.domain.inference import Door, Outcome
 from control_plane.domain.request_counts import BUCKETS_S, Ended, RequestCounts, Took
+from control_plane.domain.shared_cache_counts import SharedCacheCounts
 
 
 class RequestCounter:
@@ -61,9 +63,12 @@ class OwnMetrics:
         workers: Callable[[], int],
         triton_is_up: Callable[[], bool],
         state_behind_s: Callable[[], float],
+        cache_bytes: int,
     ) -> None:
+        """`cache_bytes` is what the response cache may hold."""
         self._registry = CollectorRegistry()
         self._registry.register(_Requests(counts))
+        self._registry.register(_ResponseCache(counts))
         Gauge("tidegate_workers", "Processes that answer the data ports now.", registry=self._registry).set_function(workers)
         Gauge("tidegate_triton_up", "1 while Triton can be asked.", registry=self._registry).set_function(lambda: float(triton_is_up()))
         Gauge(
@@ -71,10 +76,62 @@ class OwnMetrics:
             "Seconds since the state store last confirmed what is known of keys, tenants and routes; 0 while it can be reached.",
             registry=self._registry,
         ).set_function(state_behind_s)
+        Gauge("tidegate_cache_max_bytes", "Bytes that the response cache may take in memory, of all workers.", registry=self._registry).set(
+            cache_bytes
+        )
         Gauge("tidegate_build_info", "The version that is running.", ("version",), registry=self._registry).labels(version).set(1)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
+
+
+class _ResponseCache(Collector):
+    """What the response cache did, and what is in it."""
+
+    def __init__(self, counts: Callable[[], RequestCounts]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._counts()
+        answers = CounterMetricFamily(
+            "tidegate_cache_answers",
+            "Answers of models whose answers are kept, by what the response cache did for them; of embeddings each text counts.",
+            labels=("model", "status"),
+        )
+        for cached in counts.cached:
+            answers.add_metric((cached.model, cached.status.value), cached.count)
+        yield answers
+        holding = counts.holding
+        yield GaugeMetricFamily(
+            "tidegate_cache_entries", "Answers that the response cache holds in memory, of all workers.", value=holding.entries
+        )
+        yield GaugeMetricFamily(
+            "tidegate_cache_bytes", "Bytes that the response cache's answers take in memory, of all workers.", value=holding.held_bytes
+        )
+        yield CounterMetricFamily(
+            "tidegate_cache_evictions",
+            "Answers that the response cache has dropped from memory to make room for others.",
+            value=holding.evicted,
+        )
+        if counts.shared_cache is not None:
+            yield from _shared_cache(counts.shared_cache, counts.shared_cache_away)
+
+
+def _shared_cache(counts: SharedCacheCounts, away: int) -> Iterator[Metric]:
+    lookups = asdict(counts)
+    writes = {name: lookups.pop(name) for name in ("written", "dropped")}
+    lookups = {"hit": lookups.pop("hits"), "miss": lookups.pop("misses"), **lookups}
+    yield _by_result("tidegate_shared_cache_lookups", "Keys looked up in the Redis of --cache-url, by what came of it.", lookups)
+    yield _by_result("tidegate_shared_cache_writes", "Answers to be kept in the Redis of --cache-url, by what became of them.", writes)
+    help_text = "Processes that do not ask the Redis of --cache-url now, since it cannot be reached or is too slow."
+    yield GaugeMetricFamily("tidegate_shared_cache_away", help_text, value=away)
+
+
+def _by_result(name: str, help_text: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, help_text, labels=("result",))
+    for result, count in counts.items():
+        family.add_metric((result,), count)
+    return family
 
 
 class _Requests(Collector):
@@ -103,5 +160,5 @@ class _Requests(Collector):
         for turned_away in counts.shed:
             shed.add_metric((turned_away.tenant, turned_away.reason.value), turned_away.count)
         yield shed
-        yield CounterMetricFamily("tidegate_usage_dropped", "Requests not metered, since too many waited.", value=counts.unmetered)
+        yield CounterMetricFamily("tidegate_usage_dropped", "Requests not metered, since too many sums waited.", value=counts.unmetered)
         yield GaugeMetricFamily("tidegate_requests_in_flight", "Inference requests being answered now.", value=counts.in_flight)

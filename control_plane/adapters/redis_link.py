@@ -39,7 +39,7 @@ class RedisLink:
 
     def __init__(self, url: SecretStr) -> None:
         """Raises StartupError: the URL is not one of a Redis."""
-        self.place = _place(url.get_secret_value())
+        self.place = place_of(url, setting="--state-url")
         self.client = Redis.from_pool(
             BlockingConnectionPool.from_url(
                 url.get_secret_value(),
@@ -114,16 +114,21 @@ async def open_link(url: SecretStr, *, layout: str, migrations: Sequence[str]) -
     return link
 
 
-def _place(url: str) -> str:
-    """The URL as it may be shown."""
+def place_of(url: SecretStr, *, setting: str) -> str:
+    """The URL as it may be shown. Raises StartupError, naming `setting`: it is not one of a Redis."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url.get_secret_value())
         options = parse_qs(parts.query, strict_parsing=bool(parts.query)).keys()
         port = parts.port or _PORT
     except ValueError:
-        raise StartupError(f"--state-url cannot be read; expected {_FORM}") from None  # the cause repeats parts of the URL
+        raise StartupError(f"{setting} cannot be read; expected {_FORM}") from None  # the cause repeats parts of the URL
     number = parts.path.removeprefix("/")
     has_more = parts.fragment or (number and not number.isdecimal()) or options - _TLS_OPTIONS
     if parts.scheme not in ("redis", "rediss") or not parts.hostname or has_more:
-        raise StartupError(f"--state-url is not a Redis; expected {_FORM}")
+        raise StartupError(f"{setting} is not a Redis; expected {_FORM}")
     return f"{parts.scheme}://{authority(parts.hostname, port)}/{number or 0}"
+
+
+def server_of(url: SecretStr, *, setting: str) -> str:
+    """`HOST:PORT`, by which two URLs of one server can be told. Raises as `place_of`."""
+    return urlsplit(place_of(url, setting=setting)).netloc

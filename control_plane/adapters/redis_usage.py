@@ -9,9 +9,9 @@ and `totals` adds it to them.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -19,9 +19,9 @@ from pydantic import SecretStr
 from redis.exceptions import ResponseError
 
 from control_plane.adapters.redis_link import RedisLink, open_link
-from control_plane.codec.usage_events import decode_batch, encode_batch
+from control_plane.codec.usage import decode_batch, encode_batch
 from control_plane.domain.errors import InvalidRequest, StoreUnavailable
-from control_plane.domain.usage import BATCH_IDS_KEPT_S, Usage, UsageBatch, UsageEvent, UsageKey, sums_of
+from control_plane.domain.usage import BATCH_IDS_KEPT_S, Usage, UsageBatch, UsageKey
 
 _log = logging.getLogger(__name__)
 
@@ -34,13 +34,14 @@ _GROUP = "gateways"
 _MIGRATIONS = ("",)  # the first layout is made by the first batch
 
 _ABANDONED_S = 30.0
-"""A batch that was taken and not counted for so long is taken by another: summing one takes milliseconds."""
+"""A batch that was taken and not counted for so long is taken by another: counting one takes milliseconds."""
 _BLOCK_S = 0.5
 _READ_TIMEOUT_S = 2.0
 _RETRY_S = 1.0
 _BATCHES = 10
 _TOTALS_TIMEOUT_S = 30.0
 
+_AMOUNTS = tuple(field.name for field in dataclasses.fields(Usage))
 _FRACTIONAL = "compute_units"
 
 # KEYS: stream, the batch's own. ARGV: the batch, seconds. The id is remembered last: a script that fails is not undone.
@@ -98,7 +99,7 @@ class RedisUsageStore:
             days, waiting = await self._totals_script(keys=[_DAYS, _STREAM], args=[_SUMS, since_day, until_day])
         totals = {key: usage for day, flat in days for key, usage in _read_sums(day, flat).items()}
         for place, flat in waiting:
-            for key, usage in sums_of(_read_events(place, _pairs(flat)) or ()).items():
+            for key, usage in _read_batch(place, _pairs(flat)) or ():
                 if since_day <= key.day <= until_day:
                     totals[key] = totals.get(key, Usage()) + usage
         return sorted(totals.items(), key=lambda total: (total[0].day, total[0].tenant, total[0].model))
@@ -154,10 +155,10 @@ class RedisUsageStore:
         return list(answer[1])
 
     async def _count(self, place: str, fields: Mapping[str, str]) -> None:
-        events = _read_events(place, fields)
-        if events is not None:
+        sums = _read_batch(place, fields)
+        if sums is not None:
             async with self._link.calling():
-                await self._count_script(keys=[_DAYS, _STREAM], args=[_SUMS, _GROUP, place, *_additions(sums_of(events).items())])
+                await self._count_script(keys=[_DAYS, _STREAM], args=[_SUMS, _GROUP, place, *_additions(sums)])
 
 
 async def open_redis_usage(url: SecretStr) -> RedisUsageStore:
@@ -165,10 +166,10 @@ async def open_redis_usage(url: SecretStr) -> RedisUsageStore:
     return RedisUsageStore(await open_link(url, layout=_LAYOUT, migrations=_MIGRATIONS))
 
 
-def _read_events(place: str, fields: Mapping[str, str]) -> tuple[UsageEvent, ...] | None:
-    """None: they cannot be read. They stay on the stream, for a newer gateway that can."""
+def _read_batch(place: str, fields: Mapping[str, str]) -> tuple[tuple[UsageKey, Usage], ...] | None:
+    """None: it cannot be read. It stays on the stream, for a newer gateway that can."""
     try:
-        return decode_batch(fields.get("batch", "").encode()).events
+        return decode_batch(fields.get("batch", "").encode()).sums
     except InvalidRequest as exc:
         _log.error("batch %s of the stream %s cannot be read, and is left there: %s", place, _STREAM, exc)
         return None
@@ -177,7 +178,7 @@ def _read_events(place: str, fields: Mapping[str, str]) -> tuple[UsageEvent, ...
 def _fields(key: UsageKey, usage: Usage) -> dict[Any, float]:
     """Of the day's hash: `<what> [<tenant>,<model>]`."""
     names = orjson.dumps([key.tenant, key.model]).decode()
-    return {f"{what} {names}": amount for what, amount in asdict(usage).items()}
+    return {f"{what} {names}": getattr(usage, what) for what in _AMOUNTS}
 
 
 def _additions(totals: Iterable[tuple[UsageKey, Usage]]) -> Iterator[str | float]:

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from pathlib import Path
 
-from control_plane.codec.usage_events import encode_log_line
+from control_plane.codec.usage import encode_log_line
 from control_plane.domain.errors import StartupError
 from control_plane.domain.usage import UsageEvent
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterable
-from dataclasses import astuple, fields
+from dataclasses import fields
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 from control_plane.adapters.sqlite_file import SqliteFile, open_sqlite, transaction
-from control_plane.domain.usage import BATCH_IDS_KEPT_S, Usage, UsageBatch, UsageKey, sums_of
+from control_plane.domain.usage import BATCH_IDS_KEPT_S, Usage, UsageBatch, UsageKey
 
+_KEY = tuple(field.name for field in fields(UsageKey))
 _SUMS = tuple(field.name for field in fields(Usage))
 _MIGRATIONS = (
     (
@@ -24,11 +26,12 @@ _MIGRATIONS = (
         "CREATE INDEX batches_by_age ON batches (added_s)",
     ),
 )
-_COLUMNS = ", ".join(("day", "tenant", "model", *_SUMS))
+_COLUMNS = ", ".join((*_KEY, *_SUMS))
 _ADD = (
     f"INSERT INTO sums ({_COLUMNS}) VALUES ({', '.join('?' * (3 + len(_SUMS)))})"  # noqa: S608
     f" ON CONFLICT DO UPDATE SET {', '.join(f'{name} = {name} + excluded.{name}' for name in _SUMS)}"
 )
+_key_fields, _usage_fields = attrgetter(*_KEY), attrgetter(*_SUMS)
 
 
 class SqliteUsageStore:
@@ -59,12 +62,11 @@ async def open_sqlite_usage(path: Path) -> SqliteUsageStore:
 
 
 def _add(connection: sqlite3.Connection, *, batch: UsageBatch, now_s: float) -> None:
-    sums = sums_of(batch.events)
     with transaction(connection):
         connection.execute("DELETE FROM batches WHERE added_s < ?", (now_s - BATCH_IDS_KEPT_S,))
         is_new = connection.execute("INSERT OR IGNORE INTO batches (id, added_s) VALUES (?, ?)", (batch.id, now_s)).rowcount
         if is_new:
-            connection.executemany(_ADD, map(_row, sums.items()))
+            connection.executemany(_ADD, map(_row, batch.sums))
 
 
 def _totals(connection: sqlite3.Connection, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
@@ -80,4 +82,4 @@ def _restore(connection: sqlite3.Connection, *, totals: list[tuple[UsageKey, Usa
 
 def _row(total: tuple[UsageKey, Usage]) -> tuple[object, ...]:
     key, usage = total
-    return astuple(key) + astuple(usage)
+    return *_key_fields(key), *_usage_fields(usage)

@@ -18,9 +18,10 @@ class Triton:
 
     def __init__(self, endpoints: TritonEndpoints, *, max_connections: int) -> None:
         self.endpoints = endpoints
-        self.http = TritonHttp(endpoints.host, endpoints.http_port, max_connections=max_connections)
-        self.grpc = TritonHttp2(endpoints.host, endpoints.grpc_port)
-        self.control = TritonGrpc(endpoints.host, endpoints.grpc_port)
+        host, secret = endpoints.host, endpoints.control_secret
+        self.http = TritonHttp(host, endpoints.http_port, max_connections=max_connections, control_secret=secret)
+        self.grpc = TritonHttp2(host, endpoints.grpc_port, control_secret=secret)
+        self.control = TritonGrpc(host, endpoints.grpc_port, control_secret=secret)
 
     async def metrics_text(self) -> bytes:
         """Triton's Prometheus page; its connection is closed after each scrape, or it would hold up Triton's exit."""

@@ -12,9 +12,11 @@ import grpc
 import grpc.aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from control_plane.adapters.model_config import steps_of, string_parameters
 from control_plane.domain.compute_time import ComputeTime
-from control_plane.domain.endpoints import authority
+from control_plane.domain.endpoints import GRPC_CONTROL_FIELD, authority
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
+from control_plane.domain.fingerprint import LoadedConfig
 from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
 
 _CONTROL_TIMEOUT_S = 10.0
@@ -56,7 +58,8 @@ _CHANNEL_CLOSED = "the connection to Triton has been closed"
 class TritonGrpc:
     """`ports.ModelControl` over one channel."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, control_secret: str = "") -> None:
+        self._metadata = ((GRPC_CONTROL_FIELD, control_secret),) if control_secret else ()
         self._channel = grpc.aio.insecure_channel(authority(host, port), options=_CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
@@ -89,6 +92,21 @@ class TritonGrpc:
             request.parameters["unload_dependents"].bool_param = True
         await self._control("RepositoryModelUnload", request, timeout_s)
 
+    async def loaded_config(self, name: str) -> LoadedConfig:
+        answer = await self._call("ModelConfig", service_pb2.ModelConfigRequest(name=name), _CONTROL_TIMEOUT_S)
+        config = answer.config
+        return LoadedConfig(
+            content=config.SerializeToString(deterministic=True),
+            parameters=frozenset(string_parameters(config)),
+            steps=frozenset(steps_of(config)),
+            response_cache=bool(config.response_cache.enable),
+            is_repeatable=not (config.model_transaction_policy.decoupled or config.HasField("sequence_batching")),
+        )
+
+    async def server_version(self) -> str:
+        answer = await self._call("ServerMetadata", service_pb2.ServerMetadataRequest(), _CONTROL_TIMEOUT_S)
+        return str(answer.version)
+
     async def is_decoupled(self, name: str) -> bool:
         answer = await self._call("ModelConfig", service_pb2.ModelConfigRequest(name=name), _CONTROL_TIMEOUT_S)
         return bool(answer.config.model_transaction_policy.decoupled)
@@ -120,7 +138,7 @@ class TritonGrpc:
 
     async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
         try:
-            return await getattr(self._stub, method)(request, timeout=timeout_s)
+            return await getattr(self._stub, method)(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as exc:
             raise STATUS_ERRORS[exc.code()](f"{method}: {exc.details()}") from exc
         except (asyncio.CancelledError, grpc.aio.UsageError) as exc:

@@ -13,17 +13,21 @@ from control_plane.adapters.connection_slots import ConnectionSlots
 from control_plane.adapters.triton_http_stream import TritonHttpStream
 from control_plane.codec.http_answer import AnswerError, AnswerReader, ChunkedHead
 from control_plane.codec.http_message import Body, HttpAnswer, HttpRequest, upstream_pieces
-from control_plane.domain.endpoints import authority
+from control_plane.domain.endpoints import CONTROL_FIELD, authority
 from control_plane.domain.errors import DeadlineExceeded, UpstreamUnavailable
+
+_REPOSITORY = b"/v2/repository/"
+"""Of calls that Triton answers to us alone."""
 
 
 class TritonHttp:
     """`ports.HttpUpstream` over TCP."""
 
-    def __init__(self, host: str, port: int, *, max_connections: int) -> None:
+    def __init__(self, host: str, port: int, *, max_connections: int, control_secret: str = "") -> None:
         self._host = host
         self._port = port
         self._host_field = authority(host, port).encode()
+        self._control_field = f"\r\n{CONTROL_FIELD}: {control_secret}".encode() if control_secret else b""
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
         self._slots = ConnectionSlots(max_connections)
@@ -47,7 +51,9 @@ class TritonHttp:
         try:
             connection = self._idle.pop() if self._idle else await self._connect(deadline)
             connection.model_name = model_name
-            answer = await connection.exchange(upstream_pieces(request, self._host_field), deadline)
+            # Which of these calls come here, and of whom, is decided before: loads and unloads are `services/models`'.
+            host = self._host_field + self._control_field if request.target.startswith(_REPOSITORY) else self._host_field
+            answer = await connection.exchange(upstream_pieces(request, host), deadline)
             if isinstance(answer, HttpAnswer):
                 self._give_back(connection)
                 return answer

@@ -20,7 +20,7 @@ from control_plane.codec.http2_frames import Code, Http2Error
 from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_varying, size_of
 from control_plane.codec.http2_output import write_output
 from control_plane.codec.http2_stream import Stream
-from control_plane.domain.endpoints import authority
+from control_plane.domain.endpoints import GRPC_CONTROL_FIELD, authority
 from control_plane.domain.errors import PayloadTooLarge, UpstreamUnavailable
 from control_plane.ports import GrpcCall
 
@@ -29,6 +29,9 @@ _DEADLINE_EXCEEDED, _INTERNAL, _UNAVAILABLE = 4, 13, 14
 _CANCEL_AFTER_S = 0.05
 """After the caller has left. Triton 24.10 can die when a cancellation meets the answer (its race was mended in 25.04), so what is
 about to be answered is let be; what takes longer is worth cancelling."""
+
+_INDEX = "/inference.GRPCInferenceService/RepositoryIndex"
+"""Of what Triton answers to us alone, the one call that goes straight on; whether its caller may make it is decided before."""
 
 _LARGE_BYTES = 256 * 2**10
 _MAX_MESSAGE_BYTES = 2**31 - 1
@@ -55,7 +58,8 @@ class _ConnectedTooLate(UpstreamUnavailable):
 class TritonHttp2:
     """`ports.GrpcUpstream` over TCP."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, control_secret: str = "") -> None:
+        self._control: Fields = ((GRPC_CONTROL_FIELD.encode(), control_secret.encode()),) if control_secret else ()
         self._host = host
         self._port = port
         self._authority = authority(host, port)
@@ -130,7 +134,8 @@ class TritonHttp2:
     def _head_block(self, head: GrpcHead, timeout_s: float | None) -> bytes:
         block = self._blocks.get(head)
         if block is None:
-            block = encode_varying(_request_fields(head, self._authority))
+            control = self._control if head.method == _INDEX else ()
+            block = encode_varying((*_request_fields(head, self._authority), *control))
             self._blocks.keep(head, block, size_bytes=len(block) + size_of(head.metadata))
         if head.timeout_s is None or timeout_s is None:
             return block

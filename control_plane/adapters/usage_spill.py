@@ -1,4 +1,4 @@
-"""Batches of usage events in files, for the next process: `ports.UsageSpill` in `<state_dir>/usage-spill`.
+"""Batches of usage in files, for the next process: `ports.UsageSpill` in `<state_dir>/usage-spill`.
 
 Written when a process ends while its usage store is away. Workers share the folder; two that take up the same batch add
 it under the same id, so that it counts once.
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from control_plane.codec.usage_events import decode_batch, encode_batch
+from control_plane.codec.usage import decode_batch, encode_batch
 from control_plane.domain.errors import InvalidRequest, StoreUnavailable
 from control_plane.domain.usage import UsageBatch
 

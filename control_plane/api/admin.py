@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from control_plane.api.admin_access import AdminAccess
+from control_plane.api.admin_cache import add_cache_paths
 from control_plane.api.admin_errors import answer_errors, error_responses
 from control_plane.api.admin_keys import add_key_paths
 from control_plane.api.admin_models import add_model_paths
@@ -22,6 +23,7 @@ from control_plane.services.keys import Keys
 from control_plane.services.known_state import KnownState
 from control_plane.services.models import ModelService
 from control_plane.services.objects import Objects
+from control_plane.services.purges import Purges
 from control_plane.services.servers import Servers
 from control_plane.services.usage import UsageService
 
@@ -62,6 +64,7 @@ def make_admin_api(
     access: Access,
     keys: Keys,
     objects: Objects,
+    purges: Purges,
     usage: UsageService,
     known: KnownState,
     version: str,
@@ -78,6 +81,7 @@ def make_admin_api(
     add_tenant_paths(app, objects)
     add_route_paths(app, objects)
     add_price_paths(app, objects)
+    add_cache_paths(app, purges)
     add_usage_path(app, usage)
     return app
 

@@ -84,10 +84,14 @@ class TenantView(TenantSpec, _Object[Tenant]):
 class CacheSpec(_View):
     """Whether and how answers are kept."""
 
-    is_on: bool = False
+    is_on: bool | None = None
+    """null: as the model's own configuration says (`response_cache { enable: true }`)."""
     ttl_s: Annotated[_Limit, Field(ge=1e-3)] | None = None
+    """Seconds; null: as long as the server keeps answers (`cache_ttl_s`)."""
     is_private: bool = False
     """Whether tenants never see each other's entries."""
+    min_cost_units: _Limit = 0.0
+    """In compute units; what costs less is not kept."""
 
 
 class RouteSpec(_View):

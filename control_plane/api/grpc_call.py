@@ -31,9 +31,11 @@ _MAX_QUEUED_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class GrpcHandler:
-    """What answers a method: one of the two."""
+    """What answers a method: `unary` or `stream`."""
 
     unary: Callable[[GrpcCall], Awaitable[GrpcAnswer]] | None = None
+    at_once: Callable[[GrpcCall], GrpcAnswer | None] | None = None
+    """Asked before `unary`: the answer, if it is there without waiting."""
     stream: Callable[[GrpcHead, MessageStream, Principal], Awaitable[GrpcAnswer]] | None = None
     """Returns the status that ends the call."""
 
@@ -183,7 +185,7 @@ class Call:
         if self._frame is None:
             raise InvalidRequest("a unary call has one message, got none")
         self._is_whole = True
-        if self._task is None:
+        if self._task is None and not self._answer_at_once():
             self._start(self._answer())
 
     def _make_room(self, received: int) -> None:
@@ -207,6 +209,20 @@ class Call:
         self._connection.consumed(self._stream, self._stream.held_bytes)
         if self._is_whole:  # it was short enough to arrive while it waited
             self._start(self._answer())
+
+    def _answer_at_once(self) -> bool:
+        handler, head, frame = self._handler, self._head, self._frame
+        if handler is None or handler.at_once is None or head is None or frame is None or self._granted_bytes:
+            return False
+        try:
+            answer = handler.at_once(GrpcCall(head, frame, self._principal))
+        except ControlPlaneError as exc:
+            answer = failure(exc)
+        except Exception:
+            answer = _defect()
+        if answer is not None:
+            self._connection.answer(self._stream, answer)
+        return answer is not None
 
     async def _answer(self) -> None:
         assert self._handler is not None

@@ -24,7 +24,9 @@ __all__ = ["Application", "ConnectionOwner", "HttpConnection", "HttpLimits", "Re
 _log = logging.getLogger(__name__)
 
 Application = Callable[[HttpRequest], Awaitable[HttpAnswer | HttpStream]]
-RenderError = Callable[[ControlPlaneError], HttpAnswer]
+AnswerAtOnce = Callable[[HttpRequest], HttpAnswer | None]
+RenderError = Callable[[ControlPlaneError, bytes], HttpAnswer]
+"""The answer to a request for that target, as far as it has come."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MAX_QUEUED = 2
@@ -36,14 +38,15 @@ _WRITE_BYTES = 256 * 1024
 _LINGER_S = 2.0
 """How long a refused client may go on sending. Closing on unread bytes resets the connection, and the refusal is lost."""
 
-_Item = tuple[HttpRequest | ControlPlaneError, bool, int]
-"""What is to be answered, whether the connection goes on then, and the bytes held of the budget."""
+_Item = tuple[HttpRequest | HttpAnswer, bool, int]
+"""What is to be answered, or the answer, whether the connection goes on then, and the bytes held of the budget."""
 
 
 class ConnectionOwner(Protocol):
     """The server, as its connections see it."""
 
     application: Application
+    answer_at_once: AnswerAtOnce
     render_error: RenderError
     admit: Admit
     limits: HttpLimits
@@ -124,14 +127,18 @@ class HttpConnection(asyncio.Protocol):
         if self._waiting is not None:
             self._stop_waiting()  # all of it came with its head: the memory is taken already
         held, self._held_bytes = self._held_bytes, 0
-        self._put(request, keep_alive, held)
+        if keep_alive and not held and self._is_idle and (answer := self._server.answer_at_once(request)) is not None:
+            self._taken += 1
+            self._write(answer.head + answer.body)
+        else:
+            self._put(request, keep_alive, held)
 
     def refuse(self, error: ControlPlaneError) -> None:
         """Answer `error` after what came before it, and close: what follows can no longer be told apart."""
         if self._has_refused:
             return
         self._has_refused = self._reader.has_ended = True
-        self._put(error, False, 0)
+        self._put(self._server.render_error(error, self._reader.target), False, 0)
         self._pause_as_needed()
 
     def reserve(self, size_bytes: int) -> None:
@@ -142,6 +149,11 @@ class HttpConnection(asyncio.Protocol):
         if self._waiting is None:
             self._waiting = self._tasks.create_task(self._wait_for_budget(), name="http-body-budget")
             self._pause_as_needed()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether an answer now would be in its turn, and its client has read those before."""
+        return not self._queue and not self._is_answering and self._writable.is_set() and not self._server.is_draining
 
     # The server's
 
@@ -187,9 +199,7 @@ class HttpConnection(asyncio.Protocol):
                 item, keep_alive, held_bytes = await self._next()
                 self._is_answering = True
                 try:
-                    answer = (
-                        self._server.render_error(item) if isinstance(item, ControlPlaneError) else await self._server.application(item)
-                    )
+                    answer = item if isinstance(item, HttpAnswer) else await self._server.application(item)
                 finally:
                     if held_bytes:
                         self._give(held_bytes)
@@ -237,7 +247,7 @@ class HttpConnection(asyncio.Protocol):
             self._pause_as_needed()
         return item
 
-    def _put(self, item: HttpRequest | ControlPlaneError, keep_alive: bool, held_bytes: int) -> None:
+    def _put(self, item: HttpRequest | HttpAnswer, keep_alive: bool, held_bytes: int) -> None:
         self._taken += 1
         self._queue.append((item, keep_alive, held_bytes))
         if self._arrival is not None and not self._arrival.done():

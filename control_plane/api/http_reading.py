@@ -92,6 +92,11 @@ class RequestReader:
         """Whether the client waits for a 100 before it sends its body, which may be sent as far as the head is concerned."""
 
     @property
+    def target(self) -> bytes:
+        """Of the request that is coming, as far as that is known."""
+        return self._request.target
+
+    @property
     def body_bytes(self) -> int:
         """Bytes that have come of the body that is coming."""
         return len(self._body)

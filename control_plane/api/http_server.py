@@ -12,17 +12,22 @@ import ssl
 
 from control_plane.api.body_budget import BodyBudget
 from control_plane.api.connection_server import ConnectionServer
-from control_plane.api.http_connection import Application, HttpConnection, RenderError
+from control_plane.api.http_connection import AnswerAtOnce, Application, HttpConnection, RenderError
 from control_plane.api.http_reading import Admit, HttpLimits
-from control_plane.codec.http_message import HttpRequest
+from control_plane.codec.http_message import HttpAnswer, HttpRequest
 
 
 def admit_all(request: HttpRequest) -> None:
     """For an application that takes no bodies worth refusing early."""
 
 
+def answer_later(request: HttpRequest) -> HttpAnswer | None:
+    """For an application that has nothing to say without waiting."""
+    return None
+
+
 class HttpServer(ConnectionServer[HttpConnection]):
-    """Hands every request to `application`; `admit` sees its head first."""
+    """Hands every request to `application`; `admit` sees its head first, and what `answer_at_once` answers needs no turn of the loop."""
 
     def __init__(
         self,
@@ -31,12 +36,14 @@ class HttpServer(ConnectionServer[HttpConnection]):
         limits: HttpLimits,
         *,
         admit: Admit = admit_all,
+        answer_at_once: AnswerAtOnce = answer_later,
         budget: BodyBudget | None = None,
     ) -> None:
         super().__init__(limits)
         self.application = application
         self.render_error = render_error
         self.admit = admit
+        self.answer_at_once = answer_at_once
         self.limits = limits
         self.budget = budget or BodyBudget(limits.max_body_bytes)
 

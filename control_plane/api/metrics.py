@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from control_plane.api.v2_http import identify, render_error
+from control_plane.api.http_errors import render_error
+from control_plane.api.v2_http import identify
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
 from control_plane.domain.errors import ControlPlaneError
 from control_plane.policy.authorization import METRICS_NEED

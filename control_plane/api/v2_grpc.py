@@ -14,18 +14,30 @@ from tritonclient.grpc import service_pb2
 from control_plane.api.grpc_call import GrpcHandler
 from control_plane.api.status import message_of
 from control_plane.api.v2_grpc_stream import InferMessage, StreamRelay, outcome_of_code
-from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, frame_message, message_answer, message_in, status_answer
+from control_plane.api.v2_http_infer import MAX_KEYED_BYTES
+from control_plane.codec.bounded_cache import BoundedCache
+from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame, frame_message, message_answer, message_in, status_answer
+from control_plane.codec.kept_answer import (
+    RepeatedRequest,
+    forbids_kept_answer,
+    identity_of,
+    keep_grpc,
+    mark_grpc,
+    message_without_id,
+    restore_grpc,
+)
 from control_plane.codec.model_control import not_in_any_repository, override_of, unloads_dependents
 from control_plane.codec.model_reference import aimed_at, model_in
 from control_plane.domain.action import Action
 from control_plane.domain.errors import InvalidRequest, ModelLoadFailed, ModelNotFound, NotSupported, PermissionDenied, RouteNotFound
-from control_plane.domain.inference import Door, Outcome
+from control_plane.domain.inference import CacheStatus, Door, InferCall, Outcome
 from control_plane.domain.principal import NOBODY, Principal
 from control_plane.policy.authorization import need_of_call
 from control_plane.ports import GrpcCall, ModelAdministration, Upstream
 from control_plane.services.access import Access
 from control_plane.services.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.services.model_kinds import ModelKinds
+from control_plane.services.response_cache import CacheScope
 from control_plane.services.servers import Servers
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -54,6 +66,13 @@ _ACTIONS: dict[str, Action] = {
 }
 
 _INTERNAL = 13
+_KIND = b"grpc"
+_MEMORY_BYTES = 2**24
+_REMEMBERED_BYTES = 4000
+"""What is remembered of a request beside its message: mostly its last answer."""
+
+RequestMemory = BoundedCache[tuple[bytes, MessageFrame], RepeatedRequest[GrpcAnswer]]
+"""Requests to models whose answers are kept, by encoding and frame."""
 
 _ANY_STREAM = GrpcHandler()
 """Stands for one that knows how to ask who its caller is."""
@@ -67,12 +86,16 @@ MessageT = TypeVar("MessageT")
 class GrpcInferRequest(InferMessage):
     """One ModelInfer call: `services.inference.InferRequest`."""
 
-    __slots__ = ("_head", "principal")
+    __slots__ = ("_came", "_memory", "_request_id", "principal")
     door = Door.GRPC
 
-    def __init__(self, call: GrpcCall, *, max_message_bytes: int) -> None:
+    def __init__(self, call: GrpcCall, memory: RequestMemory, *, max_message_bytes: int) -> None:
         super().__init__(call.frame, call.head, max_bytes=max_message_bytes)
+        self._memory = memory
+        self._came = call.frame
+        """As it came, whatever model it is aimed at meanwhile."""
         self.principal = call.principal
+        self._request_id = ""
 
     @property
     def timeout_s(self) -> float | None:
@@ -83,6 +106,27 @@ class GrpcInferRequest(InferMessage):
 
     def outcome(self, answer: GrpcAnswer) -> Outcome:
         return outcome_of_code(answer.code)
+
+    def key(self, scope: CacheScope, named: InferCall, version: str) -> bytes | None:
+        if len(self.frame) > MAX_KEYED_BYTES or forbids_kept_answer(self.head.cache_control):
+            return None
+        self._request_id = named.request_id
+        memory_key = (self.head.encoding, self._came)
+        repeated = self._memory.get(memory_key) if type(self._came) is bytes else None
+        if repeated is None:
+            repeated = RepeatedRequest(named, _KIND, identity_of(message_without_id(self._message())), restore_grpc)
+            if type(self._came) is bytes:
+                self._memory.keep(memory_key, repeated, size_bytes=len(self._came) + _REMEMBERED_BYTES)
+        return scope.key(_KIND, version.encode(), repeated.identity)
+
+    def keep(self, answer: GrpcAnswer) -> bytes | None:
+        return keep_grpc(answer)
+
+    def restore(self, kept: bytes, status: CacheStatus) -> GrpcAnswer:
+        return restore_grpc(kept, status, request_id=self._request_id)
+
+    def mark(self, answer: GrpcAnswer, status: CacheStatus) -> GrpcAnswer:
+        return mark_grpc(answer, status)
 
 
 class V2Grpc:
@@ -106,6 +150,7 @@ class V2Grpc:
         self._max_message_bytes = max_message_bytes
         self._read_timeout_s = read_timeout_s
         self._allow_shared_memory = allow_shared_memory
+        self._memory: RequestMemory = BoundedCache(_MEMORY_BYTES, max_entry_bytes=_MEMORY_BYTES // 1024)
         self._relay = StreamRelay(
             inference=inference,
             servers=servers,
@@ -114,7 +159,7 @@ class V2Grpc:
             request_timeout_s=read_timeout_s,
         )
         self._open: dict[str, GrpcHandler] = {
-            SERVICE + "ModelInfer": GrpcHandler(unary=self._infer),
+            SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, at_once=self._infer_at_once),
             SERVICE + "ModelStreamInfer": _ANY_STREAM,
             SERVICE + "ServerLive": GrpcHandler(unary=_live),
             **dict.fromkeys(READ_METHODS, GrpcHandler(unary=self._pass)),
@@ -160,8 +205,15 @@ class V2Grpc:
             return NOBODY
         return self._access.identify(authorization=head.authorization, api_key=head.api_key, peer=peer, forwarded_for=head.forwarded_for)
 
+    def _infer_at_once(self, call: GrpcCall) -> GrpcAnswer | None:
+        head = call.head
+        if self._memory.is_empty or type(call.frame) is not bytes or forbids_kept_answer(head.cache_control):
+            return None
+        repeated = self._memory.get((head.encoding, call.frame))
+        return None if repeated is None else self._inference.answer_again(Door.GRPC, call.principal, repeated)
+
     async def _infer(self, call: GrpcCall) -> GrpcAnswer:
-        return await self._inference.infer(GrpcInferRequest(call, max_message_bytes=self._max_message_bytes))
+        return await self._inference.infer(GrpcInferRequest(call, self._memory, max_message_bytes=self._max_message_bytes))
 
     async def _read_model(self, call: GrpcCall) -> GrpcAnswer:
         """A call about one model, or about a route's; which of them only its message says."""

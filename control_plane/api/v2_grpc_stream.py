@@ -37,8 +37,9 @@ from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded
 from control_plane.domain.inference import InferCall, Outcome
 from control_plane.domain.principal import Principal
 from control_plane.ports import GrpcCall, GrpcStream
-from control_plane.services.inference import Count, InferenceService, outcome_of
+from control_plane.services.inference import InferenceService
 from control_plane.services.model_kinds import ModelKinds
+from control_plane.services.running_requests import RunningRequest, outcome_of
 from control_plane.services.servers import Servers
 from control_plane.services.slices import in_slices
 
@@ -114,14 +115,14 @@ class StreamRelay:
             DeadlineExceeded, UpstreamUnavailable. Unauthenticated: by `identify`, asked for each request, the caller's key or
                 token is no longer valid.
         """
-        with self.inference.begin_stream(principal) as count:
+        with self.inference.running.begin_stream(principal) as running:
             self.servers.pick()  # without one the client is told at once
             try:
                 async with asyncio.timeout(head.timeout_s):
-                    answer = await _StreamCall(self, head, messages, count, identify).run()
+                    answer = await _StreamCall(self, head, messages, running, identify).run()
             except TimeoutError as exc:
                 raise DeadlineExceeded("Deadline Exceeded") from exc
-            count.outcome = Outcome.ANSWERED if answer.code == 0 else Outcome.UPSTREAM_ERROR
+            running.outcome = Outcome.ANSWERED if answer.code == 0 else Outcome.UPSTREAM_ERROR
             return answer
 
 
@@ -139,28 +140,26 @@ class _Asked:
 
     message: InferMessage
     call: InferCall
-    named: str
-    """The model or route that it asked for."""
     deadline_s: float | None
     """The route's."""
-    count: Count
+    running: RunningRequest
 
     async def turn(self, relay: StreamRelay) -> float:
         """Seconds that it has. Raises Overloaded."""
         timeout_s = relay.request_timeout_s if self.deadline_s is None else self.deadline_s
-        return await relay.inference.turn(self.call, self.count, named=self.named, timeout_s=timeout_s)
+        return await relay.inference.turn(self.running, timeout_s=timeout_s)
 
 
 class _StreamCall:
     """One call."""
 
     def __init__(
-        self, relay: StreamRelay, head: GrpcHead, messages: MessageStream, count: Count, identify: Callable[[], Principal]
+        self, relay: StreamRelay, head: GrpcHead, messages: MessageStream, running: RunningRequest, identify: Callable[[], Principal]
     ) -> None:
         metadata = tuple(field for field in head.metadata if field[0] != _ERRORS_END_IT[0])
         self._relay = relay
         self._messages = messages
-        self._count = count
+        self._running = running
         self._identify = identify
         self._errors_end_it = _ERRORS_END_IT in head.metadata
         self._stream_head = GrpcHead(head.method, metadata, None, head.encoding)
@@ -203,7 +202,7 @@ class _StreamCall:
         except ControlPlaneError as exc:
             await self._messages.send(_error(message.id(), message_of(exc)))
             return
-        self._count.model_name = self._count.model_name or asked.call.model_name
+        self._running.model_name = self._running.model_name or asked.call.model_name
         if await self._relay.kinds.is_decoupled(asked.call.model_name):
             await self._pass_on(asked, tasks)
         else:
@@ -212,22 +211,22 @@ class _StreamCall:
     async def _read(self, message: InferMessage, principal: Principal) -> _Asked:
         """A request that may be sent on. Raises ControlPlaneError, and meters it as refused."""
         inference = self._relay.inference
-        count = inference.begin_within_stream(principal)
-        with count:
-            count.enter()
+        running = inference.running.begin_within_stream(principal)
+        with running:
+            running.enter()
             named = await in_slices(message.read())
             call, route = inference.resolve(named, principal)
             if route is not None:
                 message.aim_at(call.model_name, call.model_version)
-            count.model_name = call.model_name
-            count.go_on()
-        asked = _Asked(message, call, named.model_name, route.deadline_s if route is not None else None, count)
+            running.understood(call, named=named)
+            running.go_on()
+        asked = _Asked(message, call, route.deadline_s if route is not None else None, running)
         self._under_way.add(asked)
         return asked
 
     def _end(self, asked: _Asked, outcome: Outcome) -> None:
         self._under_way.discard(asked)
-        asked.count.end(outcome)
+        asked.running.end(outcome)
 
     # Ordinary models
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import orjson
 
 from control_plane.api.body_budget import BodyBudget
-from control_plane.api.status import STATUS, advice_of, message_of
-from control_plane.api.v2_http_infer import HttpInferRequest, decode
+from control_plane.api.http_errors import render_error
+from control_plane.api.status import message_of
+from control_plane.api.v2_http_infer import HttpInferRequest, RequestMemory, decode, takes_kept_answers, timeout_s_of
+from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer, no_content
 from control_plane.codec.infer_json import json_steps
 from control_plane.codec.model_control import not_in_any_repository, read_load_request, read_unload_request
-from control_plane.codec.v2_route import ADMINISTRATORS_ONLY, V2Route, read_route
+from control_plane.codec.v2_route import ADMINISTRATORS_ONLY, V2Route, read_route, target_for
 from control_plane.domain.action import Action
 from control_plane.domain.errors import (
     ControlPlaneError,
-    ErrorCode,
-    MethodNotAllowed,
+    InvalidRequest,
     ModelLoadFailed,
     ModelNotFound,
     PayloadTooLarge,
@@ -38,6 +41,9 @@ _log = logging.getLogger(__name__)
 _MAX_CONTROL_BYTES = 1 << 20
 """Of the body of a call that carries neither tensors nor a model's files."""
 
+_MEMORY_BYTES = 2**24
+"""Of requests whose answers may be kept."""
+
 _INFERENCE = frozenset((Action.INFER, Action.GENERATE))
 _WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD))
 _EMPTY_TEXT = make_answer(200, content_type=b"text/plain")
@@ -46,6 +52,22 @@ _DEFECT = make_answer(500, b'{"error":"internal error of the gateway; its log ha
 
 _HTTP_OF_UPSTREAM_CODE = {3: 400, 5: 404, 14: 503}
 """Triton's own status over HTTP for a load that failed with these codes over gRPC; 500 for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainInference:
+    """Who asks for which inference."""
+
+    route: V2Route
+    principal: Principal
+    generation: int
+    json_length: bytes | None
+    may_be_answered_again: bool
+
+    def holds(self, generation: int, today_s: Callable[[], float]) -> bool:
+        """Whether nothing has changed, and the caller's key has not expired."""
+        expires_s = self.principal.expires_s
+        return self.generation == generation and (expires_s is None or today_s() < expires_s)
 
 
 class V2Http:
@@ -62,7 +84,11 @@ class V2Http:
         max_body_bytes: int,
         read_timeout_s: float,
         allow_shared_memory: bool = False,
+        today_s: Callable[[], float] = time.time,
     ) -> None:
+        """`today_s` is seconds since 1970."""
+        self._today_s = today_s
+        self._memory: RequestMemory = BoundedCache(_MEMORY_BYTES, max_entry_bytes=_MEMORY_BYTES // 1024)
         self._inference = inference
         self._access = access
         self._servers = servers
@@ -83,14 +109,31 @@ class V2Http:
         if route.action in _INFERENCE:
             self._inference.refuse_early(Door.HTTP, principal, route.model_name)
 
+    def answer_at_once(self, request: HttpRequest) -> HttpAnswer | None:
+        """Answer a request that came before and whose answer is kept here; None: `answer` it."""
+        known = request.derived.admitted
+        if self._memory.is_empty or not isinstance(known, _PlainInference) or type(request.body) is not bytes:
+            return None
+        repeated = self._memory.get((request.target, known.json_length, request.body))
+        if repeated is None or not known.may_be_answered_again or not known.holds(self._access.generation, self._today_s):
+            return None
+        try:
+            return self._inference.answer_again(Door.HTTP, known.principal, repeated)
+        except ControlPlaneError as exc:
+            return render_error(exc)
+        except Exception:
+            _log.exception("a request failed in the gateway; this is a defect")
+            return _DEFECT
+
     async def answer(self, request: HttpRequest) -> HttpAnswer | HttpStream:
         """Answer one request; errors are answers too."""
         try:
+            plain = self._plain_inference(request)
+            if plain is not None:
+                return await self._inference.infer(HttpInferRequest(request, plain.route, plain.principal, self._memory))
             route, principal = self._admitted(request)
-            if route.action is Action.INFER and request.header(b"content-encoding") is None:
-                return await self._inference.infer(HttpInferRequest(request, route, principal))
             if route.action is Action.INFER or route.action is Action.GENERATE:
-                return await self._decode_and_infer(HttpInferRequest(request, route, principal), route)
+                return await self._decode_and_infer(HttpInferRequest(request, route, principal, self._memory), route)
             if request.method == b"HEAD":  # Triton's own answer to HEAD has a body, which no client expects
                 request = HttpRequest(b"GET", request.target, request.headers)
             return await self._other(request, route)
@@ -99,6 +142,20 @@ class V2Http:
         except Exception:
             _log.exception("a request failed in the gateway; this is a defect")
             return _DEFECT
+
+    def _plain_inference(self, request: HttpRequest) -> _PlainInference | None:
+        """What a head means that means an inference of a body as it came; heads repeat, and as long as nothing changes so does this."""
+        known = request.derived.admitted
+        if isinstance(known, _PlainInference) and known.holds(self._access.generation, self._today_s):
+            return known
+        route, principal = self._admitted(request)
+        if route.action is not Action.INFER or request.header(b"content-encoding") is not None:
+            return None
+        json_length = request.header(b"inference-header-content-length")
+        plain = _PlainInference(route, principal, self._access.generation, json_length, _may_be_answered_again(request))
+        if principal.is_known:
+            request.derived.admitted = plain
+        return plain
 
     def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
         route = read_route(request.method, request.target)
@@ -153,8 +210,18 @@ class V2Http:
                 target = self._access.route(route.model_name) if route.action is Action.READ and route.model_name else None
                 if target is not None:
                     version = route.model_version or target.version
-                    request = request.with_target(route.target_for(request.target, target.model, version))
+                    request = request.with_target(target_for(request.target, target.model, version))
                 return await self._servers.pick().http.send(request, timeout_s=self._read_timeout_s)
+
+
+def _may_be_answered_again(request: HttpRequest) -> bool:
+    """As far as its head says, which has to be in order, too."""
+    try:
+        request.single_header(b"inference-header-content-length")
+        timeout_s_of(request)
+    except InvalidRequest:
+        return False
+    return takes_kept_answers(request)
 
 
 def identify(access: Access, request: HttpRequest) -> Principal:
@@ -178,16 +245,6 @@ async def _administered(name: str, change: Awaitable[object]) -> HttpAnswer:
     except ModelLoadFailed as exc:
         return _error(_HTTP_OF_UPSTREAM_CODE.get(exc.upstream_code, 500), message_of(exc))
     return _EMPTY_JSON
-
-
-def render_error(error: ControlPlaneError) -> HttpAnswer:
-    """Triton's form of an error: `{"error": text}`."""
-    headers = advice_of(error)
-    if error.code is ErrorCode.NOT_SUPPORTED:  # over HTTP only a Content-Encoding can be that
-        headers.append((b"Accept-Encoding", b"gzip, deflate"))
-    if isinstance(error, MethodNotAllowed) and error.allowed:
-        headers.append((b"Allow", ", ".join(error.allowed).encode()))
-    return make_answer(STATUS[error.code].http, orjson.dumps({"error": message_of(error)}), headers=headers)
 
 
 def _error(status: int, text: str) -> HttpAnswer:

@@ -8,18 +8,41 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from control_plane.api.body_budget import BodyBudget
+from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.content_encoding import decoded_pieces, is_encoded
-from control_plane.codec.http_message import HttpAnswer, HttpRequest
+from control_plane.codec.http_message import Body, HttpAnswer, HttpRequest
 from control_plane.codec.infer_json import infer_request_steps, json_object_steps
+from control_plane.codec.kept_answer import (
+    RepeatedRequest,
+    forbids_kept_answer,
+    identity_of,
+    json_without_id,
+    keep_http,
+    mark_http,
+    restore_http,
+)
 from control_plane.codec.steps import Steps
-from control_plane.codec.v2_route import V2Route
+from control_plane.codec.v2_route import V2Route, target_for
 from control_plane.domain.action import Action
 from control_plane.domain.errors import ControlPlaneError, InvalidRequest
-from control_plane.domain.inference import Door, InferCall, Outcome
+from control_plane.domain.inference import CacheStatus, Door, InferCall, Outcome
 from control_plane.domain.principal import Principal
 from control_plane.ports import HttpStream, Upstream
+from control_plane.services.response_cache import CacheScope
 
 _MAX_TIMEOUT_MS = 24 * 3600 * 1000
+MAX_KEYED_BYTES = 2**20
+"""Of a request whose answer is kept: making a key of so much takes most of a millisecond."""
+_KIND = b"http"
+_REMEMBERED_BYTES = 4000
+"""What is remembered of a request beside its body: mostly its last answer."""
+
+MemoryKey = tuple[bytes, bytes | None, Body]
+"""Of a request's target, the length of its JSON as its head has it, and its body."""
+
+RequestMemory = BoundedCache[MemoryKey, RepeatedRequest[HttpAnswer]]
+"""Requests to models whose answers are kept: what repeats needs no second reading."""
+
 _BUDGET_WAIT_S = 10.0
 """For memory for the next piece of a body that is being decoded, while it holds what has been decoded."""
 
@@ -27,23 +50,21 @@ _BUDGET_WAIT_S = 10.0
 class HttpInferRequest:
     """`services.inference.InferRequest` and `GenerateRequest`."""
 
-    __slots__ = ("_failure", "_route", "http", "principal")
+    __slots__ = ("_failure", "_memory", "_request_id", "_route", "_target", "http", "principal")
     door = Door.HTTP
 
-    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal) -> None:
+    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, memory: RequestMemory) -> None:
+        self._memory = memory
+        self._target = http.target
         self.http = http
         self.principal = principal
         self._route = route
         self._failure: ControlPlaneError | None = None
+        self._request_id = ""
 
     @property
     def timeout_s(self) -> float | None:
-        value = self.http.single_header(b"tidegate-timeout-ms")
-        if value is None:
-            return None
-        if not value.isdigit() or len(value) > len(str(_MAX_TIMEOUT_MS)) or not 0 < int(value) <= _MAX_TIMEOUT_MS:
-            raise InvalidRequest(f"tidegate-timeout-ms must be a whole number of milliseconds up to a day, got {value.decode('latin-1')!r}")
-        return int(value) / 1000
+        return timeout_s_of(self.http)
 
     def read(self) -> Steps[InferCall]:
         if self._failure is not None:
@@ -51,11 +72,10 @@ class HttpInferRequest:
         name, version = self._route.model_name, self._route.model_version
         if self._route.action is Action.GENERATE:
             return _generate_steps(self.http, name, version)
-        header_length = self.http.single_header(b"inference-header-content-length")
-        return infer_request_steps(self.http.body, header_length, model_name=name, model_version=version)
+        return infer_request_steps(self.http.body, self._json_length(), model_name=name, model_version=version)
 
     def aim_at(self, model_name: str, model_version: str) -> None:
-        self.http = self.http.with_target(self._route.target_for(self.http.target, model_name, model_version))
+        self.http = self.http.with_target(target_for(self.http.target, model_name, model_version))
         self._route = replace(self._route, model_name=model_name, model_version=model_version)
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
@@ -69,9 +89,58 @@ class HttpInferRequest:
             return Outcome.ANSWERED
         return Outcome.MODEL_NOT_FOUND if answer.status == 404 else Outcome.UPSTREAM_ERROR
 
+    def key(self, scope: CacheScope, named: InferCall, version: str) -> bytes | None:
+        if len(self.http.body) > MAX_KEYED_BYTES or not takes_kept_answers(self.http):
+            return None
+        self._request_id = named.request_id
+        memory_key = memory_key_of(self.http, self._target)
+        repeated = None if memory_key is None else self._memory.get(memory_key)
+        if repeated is None:
+            repeated = RepeatedRequest(named, _KIND, self._identity(named), restore_http)
+            if memory_key is not None:
+                self._memory.keep(memory_key, repeated, size_bytes=len(self.http.body) + len(self._target) + _REMEMBERED_BYTES)
+        return scope.key(_KIND, version.encode(), repeated.identity)
+
+    def _identity(self, call: InferCall) -> bytes:
+        body, json_length = self.http.body, self._json_length()
+        size = len(body) if json_length is None else int(json_length)
+        return identity_of(json_without_id(bytes(body[:size]), call.request_id), body[size:])
+
+    def keep(self, answer: HttpAnswer) -> bytes | None:
+        return keep_http(answer, request_id=self._request_id)
+
+    def restore(self, kept: bytes, status: CacheStatus) -> HttpAnswer:
+        return restore_http(kept, status, request_id=self._request_id)
+
+    def mark(self, answer: HttpAnswer, status: CacheStatus) -> HttpAnswer:
+        return mark_http(answer, status)
+
+    def _json_length(self) -> bytes | None:
+        return self.http.single_header(b"inference-header-content-length")
+
     def fail(self, error: ControlPlaneError) -> None:
         """Let `read` find that the body could not be decoded, so that it is recorded as every refusal is."""
         self._failure = error
+
+
+def takes_kept_answers(http: HttpRequest) -> bool:
+    """As far as its head says."""
+    return not forbids_kept_answer(http.text_header(b"cache-control"))
+
+
+def memory_key_of(http: HttpRequest, target: bytes) -> MemoryKey | None:
+    """None of a body that is too large to be remembered. Raises InvalidRequest."""
+    return (target, http.single_header(b"inference-header-content-length"), http.body) if type(http.body) is bytes else None
+
+
+def timeout_s_of(http: HttpRequest) -> float | None:
+    """The seconds that a caller gives; None leaves it to the default. Raises InvalidRequest."""
+    value = http.single_header(b"tidegate-timeout-ms")
+    if value is None:
+        return None
+    if not value.isdigit() or len(value) > len(str(_MAX_TIMEOUT_MS)) or not 0 < int(value) <= _MAX_TIMEOUT_MS:
+        raise InvalidRequest(f"tidegate-timeout-ms must be a whole number of milliseconds up to a day, got {value.decode('latin-1')!r}")
+    return int(value) / 1000
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The command line: `tidegate serve | models | keys | tenants | routes | prices | usage | embed | tune | ...`."""
+"""The command line: `tidegate serve | models | keys | tenants | routes | prices | cache | usage | embed | tune | ...`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from control_plane.cli import backup, config, doctor, embed, keys, models, prices, routes, serve, tenants, tune, usage
+from control_plane.cli import backup, cache, config, doctor, embed, keys, models, prices, routes, serve, tenants, tune, usage
 from control_plane.domain.errors import ControlPlaneError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(routes.app, name="routes")
 app.add_typer(prices.app, name="prices")
+app.add_typer(cache.app, name="cache")
 app.command(name="usage")(usage.usage)
 app.command(name="embed")(embed.embed)
 app.command(name="tune")(tune.tune)

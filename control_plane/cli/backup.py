@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
+from uuid import uuid4
 
 import typer
 from rich.console import Console
@@ -15,7 +16,10 @@ from rich.console import Console
 from control_plane.adapters.state_store import open_state_store, open_usage_store
 from control_plane.cli.options import StateDirOption, StateUrlOption
 from control_plane.codec.backup import Backup, read_backup, write_backup
+from control_plane.codec.stored_objects import to_body
 from control_plane.domain.errors import Conflict, InvalidRequest
+from control_plane.domain.purge import EVERY_MODEL, Purge
+from control_plane.domain.stored import Kind, Stored
 from control_plane.domain.usage import EVERY_DAY
 from control_plane.ports import StateStore, UsageStore
 from control_plane.settings import Settings, load_settings
@@ -41,7 +45,7 @@ def restore(
     state_url: StateUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Put back what a backup holds, and nothing else; running tidegates take it up within a second.
+    """Put back what a backup holds, and nothing else; running tidegates take it up within a second. Kept answers are purged.
 
     The file is checked whole before anything is written.
     """
@@ -79,12 +83,16 @@ async def _replace(settings: Settings, saved: Backup, *, force: bool) -> None:
         present = await _content(state, usage)
         if not force and (present.objects or present.totals):
             raise Conflict(f"the store is not empty, it holds {_describe(present)}: they would be lost; with --force they are")
-        await state.restore(saved.objects)
+        # Else the last purge that this store knows may be one of long ago, and what was purged since would be found again.
+        purge = Purge(EVERY_MODEL, uuid4().hex)
+        await state.restore([*saved.objects, Stored(Kind.PURGE, purge.model, 0, to_body(purge))])
         await usage.restore(saved.totals)
 
 
 async def _content(state: StateStore, usage: UsageStore) -> Backup:
-    objects = [stored for stored in await state.changes(0, timeout_s=0) if stored.body is not None]  # unlike list_all, all of one moment
+    """Without purges: they say what is not to be found in a cache, which a restore does of all anyway."""
+    everything = await state.changes(0, timeout_s=0)  # unlike list_all, all of one moment
+    objects = [stored for stored in everything if stored.body is not None and stored.kind != Kind.PURGE]
     return Backup(objects, await usage.totals(since_day=EVERY_DAY[0], until_day=EVERY_DAY[1]))
 
 

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from math import isfinite
 from typing import Annotated, Any
 
 import typer
 
 from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.printing import print_table, remark
+from control_plane.domain.errors import InvalidRequest
 
 app = typer.Typer(help="Make, list and delete routes.", no_args_is_help=True)
+
+
+class Caching(StrEnum):
+    """`model`: as its own configuration says."""
+
+    ON = "on"
+    OFF = "off"
+    MODEL = "model"
+
+
+_IS_ON = {Caching.ON: True, Caching.OFF: False, Caching.MODEL: None}
 
 NameArgument = Annotated[str, typer.Argument(help="The name that callers use.")]
 
@@ -21,12 +35,22 @@ def set_route(
     version: Annotated[str, typer.Option(help="Its version. \\[as the model's version policy chooses]")] = "",
     deadline_ms: Annotated[float | None, typer.Option(help="Of requests that name none. \\[the gateway's]")] = None,
     tenant: Annotated[list[str] | None, typer.Option(help="Who may call it; repeatable. \\[everybody whose key allows it]")] = None,
+    cache: Annotated[Caching, typer.Option(help="Whether answers are kept; `model`: as its configuration says.")] = Caching.MODEL,
+    cache_ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="For how long. \\[the gateway's]")] = None,
+    cache_private: Annotated[
+        bool, typer.Option("--cache-private/--cache-shared", help="Whether tenants never see each other's answers.")
+    ] = False,
+    cache_min_cost: Annotated[float, typer.Option(metavar="UNITS", help="Compute units; what costs less is not kept.")] = 0.0,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
     """Make a route, or replace it whole: an option that is not given gets its default."""
+    for option, value in (("--deadline-ms", deadline_ms), ("--cache-ttl", cache_ttl), ("--cache-min-cost", cache_min_cost)):
+        if value is not None and not isfinite(value):
+            raise InvalidRequest(f"{option} must be a finite number, not {value}")
     deadline_s = None if deadline_ms is None else deadline_ms / 1000
-    spec = {"model": model, "version": version, "deadline_s": deadline_s, "tenants": tenant or None}
+    kept = {"is_on": _IS_ON[cache], "ttl_s": cache_ttl, "is_private": cache_private, "min_cost_units": cache_min_cost}
+    spec = {"model": model, "version": version, "deadline_s": deadline_s, "tenants": tenant or None, "cache": kept}
     _show([admin_client(state_dir, admin_url).ask("PUT", "routes", name, body=spec)])
 
 
@@ -45,8 +69,8 @@ def delete(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: Stat
 
 def _show(routes: list[dict[str, Any]]) -> None:
     print_table(
-        ("name", "model", "version", "deadline_ms", "tenants"),
-        ((route["name"], route["model"], route["version"], _deadline_ms(route), _tenants(route)) for route in routes),
+        ("name", "model", "version", "deadline_ms", "tenants", "cache"),
+        ((route["name"], route["model"], route["version"], _deadline_ms(route), _tenants(route), _cache(route)) for route in routes),
     )
 
 
@@ -56,3 +80,16 @@ def _deadline_ms(route: dict[str, Any]) -> float | None:
 
 def _tenants(route: dict[str, Any]) -> str:
     return "everybody" if route["tenants"] is None else ", ".join(route["tenants"])
+
+
+def _cache(route: dict[str, Any]) -> str:
+    """What was set, and of the rest nothing: `on, 60 s, private, from 5 units`."""
+    cache = route["cache"]
+    told = [next(name.value for name, is_on in _IS_ON.items() if is_on is cache["is_on"])]
+    if cache["ttl_s"] is not None:
+        told.append(f"{cache['ttl_s']:g} s")
+    if cache["is_private"]:
+        told.append("private")
+    if cache["min_cost_units"]:
+        told.append(f"from {cache['min_cost_units']:g} units")
+    return ", ".join(told)

@@ -41,6 +41,10 @@ def serve(
     tls_client_ca: Annotated[Path | None, typer.Option(help="PEM file of authorities; clients must then show a certificate.")] = None,
     authentication: Annotated[bool | None, typer.Option(help="Demand an API key or token of every caller. \\[no]")] = None,
     state_url: Annotated[str | None, typer.Option(help="Redis for what must be remembered, shared by several gateways. \\[SQLite]")] = None,
+    cache_bytes: Annotated[int | None, typer.Option(help="Bytes of answers kept in memory; 0 keeps none. \\[256 MiB]")] = None,
+    cache_url: Annotated[
+        str | None, typer.Option(help="Redis for kept answers; with a password rather TIDEGATE_CACHE_URL. \\[none]")
+    ] = None,
     request_log: Annotated[Path | None, typer.Option(help="File that gets a JSON line for each request.")] = None,
     allow_shared_memory: Annotated[bool | None, typer.Option(help="Let local clients use shared memory. \\[no]")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that answer the data ports. \\[1]")] = None,

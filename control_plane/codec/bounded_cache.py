@@ -9,7 +9,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 ValueT = TypeVar("ValueT")
 
 MAX_BYTES = 2**20
-"""Of one cache; the data plane has five."""
+"""Of most; the data plane has five such."""
 
 MAX_ENTRY_BYTES = 6 * 2**10
 """As counted with its objects: a head of about 2 KiB, such as one with a token. What is larger is rare, or differs from call to call."""
@@ -21,18 +21,24 @@ _ENTRY_BYTES = 200
 class BoundedCache(Generic[KeyT, ValueT]):
     """Keeps what is small; begins anew when it is full, since what recurs is soon there again."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX_BYTES, *, max_entry_bytes: int = MAX_ENTRY_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._max_entry_bytes = max_entry_bytes
         self._kept: dict[KeyT, ValueT] = {}
         self._bytes = 0
         self.get = self._kept.get
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._kept
+
     def keep(self, key: KeyT, value: ValueT, *, size_bytes: int) -> None:
         """`size_bytes`: about what key and value take."""
         size_bytes += _ENTRY_BYTES
-        if size_bytes > MAX_ENTRY_BYTES:
+        if size_bytes > self._max_entry_bytes or key in self._kept:
             return
         self._bytes += size_bytes
-        if self._bytes > MAX_BYTES:
+        if self._bytes > self._max_bytes:
             self._kept.clear()
             self._bytes = size_bytes
         self._kept[key] = value

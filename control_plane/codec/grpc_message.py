@@ -52,6 +52,7 @@ class GrpcHead:
     api_key: str | None = field(default=None, repr=False)
     forwarded_for: str | None = None
     """What it says of its caller; several fields of a name joined by commas."""
+    cache_control: str | None = None
 
 
 _HEADS = BoundedCache[Fields, GrpcHead]()
@@ -85,6 +86,7 @@ def _read_head(fields: Fields) -> GrpcHead:
         _text(fields, _AUTHORIZATION),
         _text(fields, _API_KEY),
         _text(fields, _FORWARDED_FOR),
+        _text(fields, b"cache-control"),
     )
 
 

@@ -51,6 +51,10 @@ class _Derived:
     """Values by lower-case name."""
     upstream_host: bytes = b""
     upstream_head: bytes = b""
+    aimed: HttpRequest | None = None
+    """The same head for another target."""
+    admitted: object = None
+    """The door's: who sends it, and what it asks for."""
 
 
 @dataclass(slots=True)
@@ -75,7 +79,11 @@ class HttpRequest:
 
     def with_target(self, target: bytes) -> HttpRequest:
         """The same request for something else."""
-        return HttpRequest(self.method, target, self.headers, self.body, self.peer_is_local, self.peer, self.takes_chunks)
+        aimed = self.derived.aimed
+        if aimed is None or aimed.target != target:
+            aimed = HttpRequest(self.method, target, self.headers, b"", self.peer_is_local, self.peer, self.takes_chunks)
+            self.derived.aimed = aimed
+        return aimed.with_body(self.body)
 
     def header(self, lowercase_name: bytes) -> bytes | None:
         """The first field of that name, or None."""

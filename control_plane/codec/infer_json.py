@@ -13,7 +13,7 @@ Source: KServe v2 inference protocol and Triton's binary tensor data extension, 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -56,15 +56,14 @@ def infer_request_steps(body: Body, header_length: bytes | None, *, model_name: 
     json_bytes = _json_length(body, header_length)
     if json_bytes == 0:
         return InferCall(model_name, model_version, "", (), text_bytes=len(body))  # Triton's raw binary request: the body is the one input
-    header = yield from _header_steps(body, json_bytes)
+    header = yield from _header_steps(body, json_bytes, model_name, model_version)
     offset = json_bytes
-    for tensor, size in zip(header.inputs, header.binary_bytes, strict=True):
+    for tensor, size in zip(header.call.inputs, header.binary_bytes, strict=True):
         if size is not None:
             offset = yield from _binary_steps(tensor, size, body, offset, model_name)
     if offset != len(body):
         raise InvalidRequest(f"unexpected additional input data for model '{model_name}'")
-    call = InferCall(model_name, model_version, header.request_id, header.inputs, text_bytes=header.text_bytes)
-    return replace(call, uses_shared_memory=True) if header.uses_shared_memory else call
+    return header.call
 
 
 def json_object_steps(text: Body | memoryview) -> Steps[dict[str, Any]]:
@@ -84,31 +83,28 @@ def json_steps(text: Body | memoryview) -> Steps[object]:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    request_id: str
-    inputs: tuple[Tensor, ...]
+    call: InferCall
     binary_bytes: tuple[int | None, ...]
     """Of each input, what it takes of the binary part; None: its data is in the JSON or in shared memory."""
-    uses_shared_memory: bool
-    text_bytes: int
 
 
-def _header_steps(body: Body, json_bytes: int) -> Steps[_Header]:
+def _header_steps(body: Body, json_bytes: int, model_name: str, model_version: str) -> Steps[_Header]:
     """A header that binary data follows is mostly one that came before: equal bytes need no second reading."""
     if json_bytes == len(body):
         fields = yield from json_object_steps(body)
     elif json_bytes <= _MAX_KEPT_BYTES:
-        return _read_known_header(bytes(body[:json_bytes]))
+        return _read_known_header(bytes(body[:json_bytes]), model_name, model_version)
     else:
         fields = yield from json_object_steps(memoryview(body)[:json_bytes])
-    return _read_header(fields, json_bytes)
+    return _read_header(fields, json_bytes, model_name, model_version)
 
 
 @lru_cache(maxsize=2048)
-def _read_known_header(text: bytes) -> _Header:
-    return _read_header(parse_json_object(text), len(text))
+def _read_known_header(text: bytes, model_name: str, model_version: str) -> _Header:
+    return _read_header(parse_json_object(text), len(text), model_name, model_version)
 
 
-def _read_header(fields: dict[str, Any], json_bytes: int) -> _Header:
+def _read_header(fields: dict[str, Any], json_bytes: int, model_name: str, model_version: str) -> _Header:
     request_id = _required(fields, "id", str, "string") if "id" in fields else ""
     entries = _required(fields, "inputs", list, "array")
     inputs = [_read_input(entry, json_bytes) for entry in entries]
@@ -118,7 +114,22 @@ def _read_header(fields: dict[str, Any], json_bytes: int) -> _Header:
         for entry, (tensor, size) in zip(entries, inputs, strict=True)
         if tensor.datatype == "BYTES"
     )
-    return _Header(request_id, tuple(tensor for tensor, _ in inputs), tuple(size for _, size in inputs), uses_shared_memory, text_bytes)
+    tensors = tuple(tensor for tensor, _ in inputs)
+    call = InferCall(
+        model_name,
+        model_version,
+        request_id,
+        tensors,
+        sequence_id=_sequence_id(fields.get("parameters")),
+        uses_shared_memory=uses_shared_memory,
+        text_bytes=text_bytes,
+        elements=sum(element_count(tensor.shape) for tensor in tensors),
+    )
+    return _Header(call, tuple(size for _, size in inputs))
+
+
+def _sequence_id(parameters: object) -> str:
+    return str(parameters.get("sequence_id") or "") if type(parameters) is dict else ""
 
 
 def _text_bytes(entry: dict[str, Any], tensor: Tensor, size: int | None, json_bytes: int) -> int:

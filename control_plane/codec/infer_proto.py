@@ -29,6 +29,9 @@ _CONTENTS = 5 << 3 | 2
 _MAX_OUTLINE_BYTES = 2**20
 """Of a large request without its data: names, shapes and parameters."""
 
+_LONGEST_NAME = 4096
+"""Of a model: what is refused by name is counted and queued by name, too."""
+
 _FIELDS_PER_STEP = 1024
 """About 2 ms of walking."""
 
@@ -112,13 +115,17 @@ def _parse(message: bytes, parse: Callable[[bytes], ModelInferRequest]) -> Model
 
 
 def _check_steps(request: ModelInferRequest, contents: Contents, message_bytes: int) -> Steps[InferCall]:
+    if len(request.model_name) > _LONGEST_NAME:
+        raise InvalidRequest(f"no model has a name of {len(request.model_name)} letters; {_LONGEST_NAME} are the most that one may have")
     tensors = tuple(make_tensor(entry.name, entry.datatype, list(entry.shape)) for entry in request.inputs)
     if contents:
         yield from _contents_steps(request, tensors, contents)
     uses_shared_memory = _any_in_shared_memory(request.inputs) or _any_in_shared_memory(request.outputs)
     sequence_id = _sequence_id(request.parameters) if request.parameters else ""
     text_bytes = _text_bytes(request, tensors, contents, message_bytes) if any(tensor.datatype == "BYTES" for tensor in tensors) else 0
-    return InferCall(request.model_name, request.model_version, request.id, tensors, sequence_id, uses_shared_memory, text_bytes)
+    elements = sum(element_count(tensor.shape) for tensor in tensors)
+    name, version = request.model_name, request.model_version
+    return InferCall(name, version, request.id, tensors, sequence_id, uses_shared_memory, text_bytes, elements)
 
 
 def _text_bytes(request: ModelInferRequest, tensors: tuple[Tensor, ...], contents: Contents, message_bytes: int) -> int:

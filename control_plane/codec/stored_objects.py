@@ -1,4 +1,4 @@
-"""Keys, tenants, routes and prices as a store keeps them, and what values they may have.
+"""Keys, tenants, routes, prices and purges as a store keeps them, and what values they may have.
 
 The same rules hold for what is written and for what is read: a store may have been written by another version, or by hand.
 """
@@ -15,20 +15,28 @@ from pydantic import TypeAdapter, ValidationError
 from control_plane.domain.api_key import ApiKey
 from control_plane.domain.errors import InvalidRequest
 from control_plane.domain.model import MODEL_NAME
+from control_plane.domain.purge import EVERY_MODEL, Purge
 from control_plane.domain.route import Route
 from control_plane.domain.scope import parse_scope
 from control_plane.domain.stored import Kind, Stored
 from control_plane.domain.tenant import Tenant
 from control_plane.domain.usage import Price
 
-StoredObject = ApiKey | Tenant | Route | Price
+StoredObject = ApiKey | Tenant | Route | Price | Purge
 
-KIND_OF: Mapping[type[Any], Kind] = {ApiKey: Kind.API_KEY, Tenant: Kind.TENANT, Route: Kind.ROUTE, Price: Kind.PRICE}
+KIND_OF: Mapping[type[Any], Kind] = {
+    ApiKey: Kind.API_KEY,
+    Tenant: Kind.TENANT,
+    Route: Kind.ROUTE,
+    Price: Kind.PRICE,
+    Purge: Kind.PURGE,
+}
 
 _ADAPTERS: Mapping[Kind, TypeAdapter[Any]] = {kind: TypeAdapter(type_) for type_, kind in KIND_OF.items()}
 
 KEY_ID = re.compile(r"[0-9a-f]{12}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_GENERATION = re.compile(r"[0-9a-f]{32}")
 VERSION = re.compile(r"[0-9]{0,18}")
 CURRENCY = re.compile(r"[A-Z]{3}")
 GLOB = re.compile(r"[A-Za-z0-9_.*?-]{1,128}")
@@ -38,7 +46,12 @@ MAX_PRIORITY = 100
 
 def name_of(value: StoredObject) -> str:
     """What it is stored under."""
-    return value.id if isinstance(value, ApiKey) else value.name
+    match value:
+        case ApiKey():
+            return value.id
+        case Purge():
+            return value.model
+    return value.name
 
 
 def to_body(value: StoredObject) -> dict[str, Any]:
@@ -121,6 +134,7 @@ def _of_route(route: Route) -> Iterator[str]:
     for tenant in route.tenants or ():
         yield from _of_name("tenants", tenant)
     yield from _of_number("cache.ttl_s", route.cache.ttl_s, above=0)
+    yield from _of_number("cache.min_cost_units", route.cache.min_cost_units)
 
 
 def _of_price(price: Price) -> Iterator[str]:
@@ -133,6 +147,13 @@ def _of_price(price: Price) -> Iterator[str]:
         yield "models must be a glob of names, such as text_*"
     if price.tenant:
         yield from _of_name("tenant", price.tenant)
+
+
+def _of_purge(purge: Purge) -> Iterator[str]:
+    if purge.model != EVERY_MODEL:
+        yield from _of_name("model", purge.model)
+    if not _GENERATION.fullmatch(purge.generation):
+        yield "generation must be 32 hexadecimal digits"
 
 
 def _of_name(field: str, name: str) -> Iterator[str]:
@@ -157,4 +178,5 @@ _PROBLEMS: Mapping[Kind, Callable[[Any], Iterator[str]]] = {
     Kind.TENANT: _of_tenant,
     Kind.ROUTE: _of_route,
     Kind.PRICE: _of_price,
+    Kind.PURGE: _of_purge,
 }

@@ -1,4 +1,4 @@
-"""Which call of the KServe v2 protocol (and Triton's extensions) a method and path mean; one table.
+"""Which call of the KServe v2 protocol (and Triton's extensions) a method and path mean, or of OpenAI's; one table.
 
 Triton does not percent-decode paths, so neither does this; what the table does not know is a 404. Paths and methods are
 those of Triton 2.51, found by asking it.
@@ -23,12 +23,6 @@ class V2Route:
     model_version: str = ""
     allowed: tuple[str, ...] = ()
     """Of OPTIONS: the methods that the path takes."""
-
-    def target_for(self, target: bytes, model_name: str, model_version: str) -> bytes:
-        """The same call of another model; `target` is what this was read from."""
-        rest = _AFTER_MODEL.sub(b"", target, count=1)
-        version = b"/versions/%b" % model_version.encode() if model_version else b""
-        return b"/v2/models/%b%b%b" % (model_name.encode(), version, rest)
 
 
 _ORIGIN = re.compile("https?://[^/]+(?=/)")
@@ -56,10 +50,25 @@ _TABLE: tuple[tuple[re.Pattern[str], dict[str, Action]], ...] = tuple(
         ("/v2/repository/[^/]+/models/[^/]+/(?:load|unload)", {"POST": Action.ADMIN}),  # Triton says that it cannot do that
         (f"(?:/v2|{_MODEL})/trace/setting", {"GET": Action.ADMIN, "POST": Action.ADMIN}),
         ("/v2/logging", {"GET": Action.ADMIN, "POST": Action.ADMIN}),
+        ("/v1/embeddings", {"POST": Action.EMBED}),
+        ("/v1/models(?:/(?P<model>[^/]+))?", {"GET": Action.LIST_MODELS}),
         (_MEMORY + "/status", {"GET": Action.SHARED_MEMORY}),
         (_MEMORY + "/(?:register|unregister)", {"POST": Action.SHARED_MEMORY}),
     )
 )
+
+
+@lru_cache(maxsize=4096)
+def target_for(target: bytes, model_name: str, model_version: str) -> bytes:
+    """The same call of another model; `target` is one that names a model."""
+    rest = _AFTER_MODEL.sub(b"", target, count=1)
+    version = b"/versions/%b" % model_version.encode() if model_version else b""
+    return b"/v2/models/%b%b%b" % (model_name.encode(), version, rest)
+
+
+def is_openai(target: bytes) -> bool:
+    """Whether what is answered to that, be it an error, is to have OpenAI's form."""
+    return target.startswith(b"/v1/") or (not target.startswith(b"/") and _path(target).startswith("/v1/"))
 
 
 @lru_cache(maxsize=4096)
@@ -69,9 +78,7 @@ def read_route(method: bytes, target: bytes) -> V2Route:
     Raises:
         RouteNotFound: no such path. MethodNotAllowed: the path takes other methods.
     """
-    whole = target.partition(b"?")[0].decode("latin-1")
-    origin = _ORIGIN.match(whole)
-    path = whole if origin is None else whole[origin.end() :]
+    path = _path(target)
     if "#" in path:  # no part of a request's target (RFC 9112, 3.2), and two parsers may take different names before it
         raise RouteNotFound("Not Found")
     verb = method.decode("latin-1")
@@ -82,6 +89,12 @@ def read_route(method: bytes, target: bytes) -> V2Route:
         if match is not None:
             return _choose(verb, actions, match.groupdict())
     raise RouteNotFound("Not Found")
+
+
+def _path(target: bytes) -> str:
+    whole = target.partition(b"?")[0].decode("latin-1")
+    origin = _ORIGIN.match(whole)
+    return whole if origin is None else whole[origin.end() :]
 
 
 def _choose(verb: str, actions: dict[str, Action], groups: dict[str, str | None]) -> V2Route:

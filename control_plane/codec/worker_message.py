@@ -57,6 +57,14 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class FingerprintsChanged:
+    """What is loaded, where it is certain, with the fields of its `Fingerprint`; None: nothing is certain."""
+
+    number: int
+    changes: dict[str, tuple[Base64Bytes, bool, bool] | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """What came of a load or unload; `error_code` is empty for success."""
 
@@ -76,6 +84,13 @@ class CannotBegin:
     """The worker ends since it cannot work as it is set."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FingerprintsTaken:
+    """The worker goes by the changes of that number, and by all before them."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +114,15 @@ class UnloadModel:
     unload_dependents: bool
 
 
-ToWorker = Begin | UpstreamUp | UpstreamDown | Listen | ReloadTls | Drain | Changed
-FromWorker = Listening | CannotBegin | Counted | LoadModel | UnloadModel
+ToWorker = Begin | UpstreamUp | UpstreamDown | Listen | ReloadTls | Drain | Changed | FingerprintsChanged
+FromWorker = Listening | CannotBegin | Counted | LoadModel | UnloadModel | FingerprintsTaken
 Message = ToWorker | FromWorker
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
     kind.__name__: TypeAdapter(kind)
     for kind in (
-        *(Begin, UpstreamUp, UpstreamDown, Listen, ReloadTls, Drain, Changed),
-        *(Listening, CannotBegin, Counted, LoadModel, UnloadModel),
+        *(Begin, UpstreamUp, UpstreamDown, Listen, ReloadTls, Drain, Changed, FingerprintsChanged),
+        *(Listening, CannotBegin, Counted, LoadModel, UnloadModel, FingerprintsTaken),
     )
 }
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+CONTROL_FIELD = "tidegate-control"
+"""The field of an HTTP request that shows Triton the `control_secret`."""
+
+GRPC_CONTROL_FIELD = f"triton-grpc-protocol-{CONTROL_FIELD}"
+"""The same, of a gRPC call; the prefix is Triton's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +19,8 @@ class TritonEndpoints:
     http_port: int
     grpc_port: int
     metrics_port: int | None
+    control_secret: str = field(default="", repr=False)
+    """Without it, Triton refuses to list, load and unload models; empty where it asks nobody for one."""
 
 
 def authority(host: str, port: int) -> str:

@@ -63,7 +63,13 @@ class ControlPlaneError(Exception):
 
 
 class InvalidRequest(ControlPlaneError):
+    """`field` is the one of the request that is wrong, where a protocol has a place to say so."""
+
     code = ErrorCode.INVALID_ARGUMENT
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class UnparsableRequest(ControlPlaneError):

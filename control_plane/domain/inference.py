@@ -16,6 +16,8 @@ class Door(StrEnum):
     GRPC_STREAM = "grpc_stream"
     """A ModelStreamInfer call, counted once, however many requests it carries."""
 
+    __hash__ = str.__hash__  # Enum's own is written in Python, and every request is counted by this
+
 
 class Outcome(StrEnum):
     """How a request ended, as metrics tell it."""
@@ -36,10 +38,30 @@ class Outcome(StrEnum):
     FAILED = "failed"
     """The gateway itself failed: a defect, and logged as one."""
 
+    __hash__ = str.__hash__  # as Door's
 
-@dataclass(frozen=True, slots=True)
+
+class CacheStatus(StrEnum):
+    """What the response cache did for a request, as its answer's `tidegate-cache` tells it."""
+
+    HIT = "hit"
+    """It was there."""
+    MISS = "miss"
+    """It was computed, and is there now if it is worth it."""
+    JOINED = "joined"
+    """It was being computed for another request."""
+    BYPASS = "bypass"
+    """The cache was not asked, though the model's answers are kept."""
+
+    __hash__ = str.__hash__  # as Door's
+
+
+@dataclass(slots=True)
 class InferCall:
-    """A validated inference request; its payload stays with the door, which sends it on unchanged."""
+    """A validated inference request; its payload stays with the door, which sends it on unchanged.
+
+    Never changed, but not frozen: that would cost each request a microsecond more.
+    """
 
     model_name: str
     model_version: str
@@ -47,8 +69,10 @@ class InferCall:
     request_id: str
     inputs: tuple[Tensor, ...]
     sequence_id: str = ""
-    """As text, for a gRPC request that belongs to a sequence."""
+    """As text, for a request that belongs to a sequence."""
     uses_shared_memory: bool = False
     """Whether an input or an output lies in a region of memory that a client registered."""
     text_bytes: int = 0
     """Of all strings in inputs, without framing; of a request too large or too odd to add them up, its own size."""
+    elements: int = 0
+    """Numbers and strings in all inputs."""

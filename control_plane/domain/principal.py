@@ -32,7 +32,9 @@ class Principal:
     scopes: Scopes
     expires_s: float | None = None
     """When what was shown is no longer valid, in seconds since 1970."""
+    is_known: bool = False
+    """Whether it stays valid until it expires or what is known changes: a key's does, of a token its issuer may think otherwise."""
 
 
-NOBODY = Principal(tenant="", key_id="", scopes=EVERYTHING)
+NOBODY = Principal(tenant="", key_id="", scopes=EVERYTHING, is_known=True)
 """Every caller where authentication is off, which it can be on loopback only."""

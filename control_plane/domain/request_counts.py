@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from operator import add
+from typing import TypeVar
 
-from control_plane.domain.inference import Door, Outcome
+from control_plane.domain.inference import CacheStatus, Door, Outcome
+from control_plane.domain.shared_cache_counts import SharedCacheCounts
 from control_plane.domain.shed_reason import ShedReason
 
 BUCKETS_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.125, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -43,6 +46,25 @@ class Shed:
 
 
 @dataclass(frozen=True, slots=True)
+class Cached:
+    """What the response cache did for how many answers of a model."""
+
+    model: str
+    status: CacheStatus
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheHolding:
+    """What is in the response cache's first level now, and how much has been."""
+
+    entries: int = 0
+    held_bytes: int = 0
+    evicted: int = 0
+    """To make room; what has expired is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestCounts:
     """Since the process began, but for `in_flight`, which is what is being answered now."""
 
@@ -51,11 +73,17 @@ class RequestCounts:
     in_flight: int = 0
     shed: tuple[Shed, ...] = ()
     unmetered: int = 0
-    """Events of usage that were dropped."""
+    """Requests whose usage was dropped."""
+    cached: tuple[Cached, ...] = ()
+    holding: CacheHolding = CacheHolding()
+    shared_cache: SharedCacheCounts | None = None
+    """None where there is none."""
+    shared_cache_away: int = 0
+    """Processes that do not ask it now: it is away, or too slow."""
 
     def retired(self) -> RequestCounts:
-        """What is left to count when the process has ended: nothing is in flight."""
-        return replace(self, in_flight=0)
+        """What is left to count when the process has ended: nothing is in flight, and nothing is held."""
+        return replace(self, in_flight=0, shared_cache_away=0, holding=CacheHolding(evicted=self.holding.evicted))
 
 
 def total(parts: Iterable[RequestCounts]) -> RequestCounts:
@@ -63,10 +91,18 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
     ended: dict[tuple[str, Door, Outcome], int] = {}
     took: dict[tuple[str, Door], Took] = {}
     shed: Counter[tuple[str, ShedReason]] = Counter()
-    in_flight = unmetered = 0
+    cached: Counter[tuple[str, CacheStatus]] = Counter()
+    holding, shared_cache = CacheHolding(), None
+    in_flight = unmetered = away = 0
     for part in parts:
         in_flight += part.in_flight
         unmetered += part.unmetered
+        away += part.shared_cache_away
+        holding = _sum(holding, part.holding)
+        if part.shared_cache is not None:
+            shared_cache = part.shared_cache if shared_cache is None else _sum(shared_cache, part.shared_cache)
+        for one_status in part.cached:
+            cached[one_status.model, one_status.status] += one_status.count
         for turned_away in part.shed:
             shed[turned_away.tenant, turned_away.reason] += turned_away.count
         for each in part.ended:
@@ -80,7 +116,19 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         in_flight,
         tuple(Shed(*key, count) for key, count in shed.items()),
         unmetered,
+        tuple(Cached(*key, count) for key, count in cached.items()),
+        holding,
+        shared_cache,
+        away,
     )
+
+
+SumT = TypeVar("SumT", CacheHolding, SharedCacheCounts)
+
+
+def _sum(one: SumT, other: SumT) -> SumT:
+    """Of two dataclasses of numbers, field by field."""
+    return type(one)(*map(add, astuple(one), astuple(other)))
 
 
 def _add(sum_so_far: Took | None, more: Took) -> Took:

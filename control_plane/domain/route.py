@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
-    """Whether and how answers are kept."""
+    """Whether and how answers are kept, so that equal requests are computed once."""
 
-    is_on: bool = False
+    is_on: bool | None = None
+    """None: as the model's own configuration says (`response_cache { enable: true }`)."""
     ttl_s: float | None = None
+    """None: as long as the server keeps answers (`cache_ttl_s`)."""
     is_private: bool = False
     """Whether tenants never see each other's entries."""
+    min_cost_units: float = 0.0
+    """In compute units: what costs less is not worth its room."""
 
 
 @dataclass(frozen=True, slots=True)

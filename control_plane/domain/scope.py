@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
@@ -22,6 +22,10 @@ class Right(StrEnum):
     METRICS = "metrics"
     """The metrics port."""
 
+
+_MOST_NAMES = 1000
+"""Remembered of one principal: callers can make up any number."""
+_LONGEST_NAME = 255
 
 _PATTERN = re.compile(r"[A-Za-z0-9_.*?-]{1,128}")
 
@@ -52,6 +56,8 @@ class Scopes:
     """All that one principal may do."""
 
     scopes: tuple[Scope, ...]
+    _allowed: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Names that were asked for and are allowed; matching a glob takes longer."""
 
     def allow(self, right: Right, name: str = "") -> bool:
         """Whether they include `right`; for INFER, of the model or route `name`. ADMIN includes everything."""
@@ -59,6 +65,15 @@ class Scopes:
             scope.right is Right.ADMIN or (scope.right is right and (right is not Right.INFER or fnmatchcase(name, scope.pattern)))
             for scope in self.scopes
         )
+
+    def allow_inference(self, name: str) -> bool:
+        """`allow` of INFER, for every request."""
+        if name in self._allowed:
+            return True
+        is_allowed = self.allow(Right.INFER, name)
+        if is_allowed and len(self._allowed) < _MOST_NAMES and len(name) <= _LONGEST_NAME:
+            self._allowed.add(name)
+        return is_allowed
 
     def allow_any_inference(self) -> bool:
         """Whether there is a name that they allow inference of."""

@@ -17,6 +17,7 @@ class Kind(StrEnum):
     TENANT = "tenant"
     ROUTE = "route"
     PRICE = "price"
+    PURGE = "purge"
 
 
 _KINDS = {kind.value: kind for kind in Kind}

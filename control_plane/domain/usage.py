@@ -1,9 +1,7 @@
-"""What was used: one event per request, and the sums of them that are kept."""
+"""What was used: the sums that are kept, and the event of one request that a request log has."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -42,15 +40,6 @@ class UsageEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class UsageBatch:
-    """Events that are stored together, once, however often they are sent."""
-
-    id: str
-    """Of no other batch, ever."""
-    events: tuple[UsageEvent, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class UsageKey:
     """What is summed together."""
 
@@ -62,7 +51,7 @@ class UsageKey:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The sum over all events of a key."""
+    """The sum over all requests of a key."""
 
     requests: int = 0
     """Answered with success."""
@@ -87,8 +76,22 @@ class Usage:
         )
 
 
-_DAY_S = 86400
-_MOST = 2**32
+@dataclass(frozen=True, slots=True)
+class UsageBatch:
+    """What is added to the kept sums in one step, once, however often it is sent."""
+
+    id: str
+    """Of no other batch, ever."""
+    sums: tuple[tuple[UsageKey, Usage], ...]
+
+    @property
+    def requests(self) -> int:
+        """All that it counts, however they ended."""
+        return sum(usage.requests + usage.failed + usage.refused for _, usage in self.sums)
+
+
+DAY_S = 86_400.0
+MOST = 2**32
 """More of one request no body has room for; and sums of what was made up would soon be more than stores can add up."""
 
 COUNTED_AS: dict[Outcome, Literal["requests", "failed", "refused"]] = {
@@ -104,40 +107,19 @@ COUNTED_AS: dict[Outcome, Literal["requests", "failed", "refused"]] = {
 """Which field of `Usage` a request is counted in."""
 
 
-def usage_of(events: Sequence[UsageEvent]) -> Usage:
-    """Events as one sum."""
-    counted = Counter([COUNTED_AS[event.outcome] for event in events])
-    return Usage(
-        requests=counted["requests"],
-        failed=counted["failed"],
-        refused=counted["refused"],
-        rows=sum([min(event.rows, _MOST) for event in events]),
-        elements=sum([min(event.elements, _MOST) for event in events]),
-        compute_units=sum([event.compute_units for event in events], 0.0),
-        cache_hits=sum([event.cache_hit for event in events]),
-    )
-
-
 def day_of(ended_s: float) -> str:
     """The day that a moment in seconds since 1970 lies in: ISO 8601, in UTC."""
     return datetime.fromtimestamp(ended_s, UTC).date().isoformat()
 
 
+def storable_key(day: str, tenant: str, model: str) -> UsageKey:
+    """As every store can hold it, since it would be sent what it cannot hold for ever: without halves of surrogate pairs."""
+    return UsageKey(day, _storable(tenant), _storable(model))
+
+
 def _storable(name: str) -> str:
-    """Without halves of surrogate pairs, which a token's claims may hold and UTF-8 cannot."""
+    """A token's claims may hold what UTF-8 cannot."""
     return name.encode("utf-8", "replace").decode()
-
-
-def sums_of(events: Iterable[UsageEvent]) -> dict[UsageKey, Usage]:
-    """Events summed by key; always something that a store can hold, since it would be sent the same batch for ever."""
-    groups: dict[tuple[int, str, str], list[UsageEvent]] = {}
-    for event in events:
-        groups.setdefault((int(event.ended_s // _DAY_S), event.tenant, event.model), []).append(event)
-    sums: dict[UsageKey, Usage] = {}
-    for (_, tenant, model), group in groups.items():
-        key = UsageKey(day_of(group[0].ended_s), _storable(tenant), _storable(model))
-        sums[key] = sums.get(key, Usage()) + usage_of(group)
-    return sums
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ _OF_ACTION: Mapping[Action, Right | None] = {
     Action.INFER: Right.INFER,
     Action.GENERATE: Right.INFER,
     Action.READ: Right.INFER,
+    Action.EMBED: Right.INFER,
+    Action.LIST_MODELS: Right.INFER,
     Action.LOAD: Right.REPOSITORY,
     Action.UNLOAD: Right.REPOSITORY,
     Action.ADMIN: Right.REPOSITORY,

@@ -139,9 +139,8 @@ class RequestCost:
         """Of the batch; 1 for a model without a batch dimension, and where the request does not say."""
         return min(call.inputs[0].shape[0], _MOST_ROWS) if self.is_batched and call.inputs and call.inputs[0].shape else 1
 
-    def units(self, call: InferCall) -> float | None:
-        """In compute units; None where nothing is known."""
-        rows = self.rows(call)
+    def units(self, call: InferCall, rows: int) -> float | None:
+        """In compute units; None where nothing is known. `rows` are the call's."""
         if not self.tables:
             return None if self.mean_ms is None else rows * self.mean_ms
         length = _length(call)
@@ -153,6 +152,11 @@ class RequestCost:
 
 UNKNOWN = RequestCost()
 """Of a model of which nothing is known."""
+
+
+def estimated_tokens(text_bytes: int) -> int:
+    """Of a text of so many bytes, of a model that does not say."""
+    return round(text_bytes / _BYTES_PER_TOKEN) + _TOKENS_AROUND_TEXT
 
 
 def _length(call: InferCall) -> int | None:

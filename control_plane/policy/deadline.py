@@ -12,9 +12,9 @@ from dataclasses import dataclass
 _NEWEST = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pace:
-    """Exponentially weighted means over the requests that have ended."""
+    """Exponentially weighted means over the requests that have ended. Never changed, but not frozen: each request makes one."""
 
     cost: float = 0.0
     held_s: float = 0.0

@@ -2,7 +2,7 @@
 
 Among tenants of one priority: start-time fair queuing (Goyal, Vin and Cheng 1996; with several slots Jin, Chase and Kaur
 2004). Over any time in which two tenants always wait, what they get by weight differs by one request of each at most; a
-tenant within its share waits for one request of each other at most.
+tenant within its share waits for one request of each other at most. Where the server allows it need not wait at all: `pass_by`.
 
 Among priorities: the highest is next. But work of higher ones passes over a request by nine times its own cost at most, and
 the request that is served meanwhile: a priority that waits gets a tenth of what is done for it and those above it. So with
@@ -92,10 +92,7 @@ class FairQueue(Generic[Item]):
         level = self._whose_turn()
         flow = level.first()
         item, cost = level.serve(flow)
-        for other in self._levels:
-            if other.priority < level.priority:
-                other.passed_over += cost
-        level.passed_over = max(0.0, level.passed_over - PASSED_OVER * cost)
+        self._count_served(level, cost)
         self._forget(item, level, flow)
         return item
 
@@ -106,6 +103,18 @@ class FairQueue(Generic[Item]):
         level, flow = self._where[item]
         level.withdraw(flow, item)
         self._forget(item, level, flow)
+        return True
+
+    def pass_by(self, claim: Claim, slots: int) -> bool:
+        """Whether a request may be served now though others wait, and somebody must: it counts as served then, as after `pop`.
+
+        It may if its tenant has none that waits and keeps to its share: it is ahead of its turn by its part of so many slots at most.
+        """
+        level = self._whose_turn()
+        if level.priority != claim.priority or not level.pass_by(claim, slots, self._flows_made + 1):
+            return False
+        self._flows_made += 1
+        self._count_served(level, claim.cost)
         return True
 
     def ahead(self, claim: Claim) -> float:
@@ -138,6 +147,12 @@ class FairQueue(Generic[Item]):
             if level.passed_over >= PASSED_OVER * level.first().next_cost:
                 return level
         return self._levels[0]
+
+    def _count_served(self, level: _Level[Item], cost: float) -> None:
+        for other in self._levels:
+            if other.priority < level.priority:
+                other.passed_over += cost
+        level.passed_over = max(0.0, level.passed_over - PASSED_OVER * cost)
 
     def _forget(self, item: Item, level: _Level[Item], flow: _Flow[Item]) -> None:
         del self._where[item]
@@ -193,25 +208,33 @@ class _Level(Generic[Item]):
         self._now = 0.0
         self._weights = 0.0
         """Of the tenants that wait."""
+        self._open_weights = 0.0
+        """Of all flows."""
 
     def open_flow(self, claim: Claim, number: int) -> _Flow[Item]:
         flow: _Flow[Item] = _Flow(claim, number, self._now)
         self.flows[claim.tenant] = flow
+        self._open_weights += flow.weight
         heappush(self._order, self._place(flow))
         return flow
 
     def admit(self, flow: _Flow[Item], item: Item, claim: Claim) -> None:
         self._weights += claim.weight - (flow.weight if flow.waiting else 0.0)
+        self._open_weights += claim.weight - flow.weight
         flow.weight = claim.weight
         flow.waiting[item] = claim.cost
         self._count(flow, 1, claim.cost)
 
     def first(self) -> _Flow[Item]:
         """The flow whose turn it is; somebody must wait."""
-        while not self._order[0][2].waiting:
-            self._now, _, idle = heappop(self._order)
-            del self.flows[idle.tenant]
-        return self._order[0][2]
+        while True:
+            start, _, flow = self._order[0]
+            if start != flow.start:  # it has passed by since
+                heapreplace(self._order, self._place(flow))
+            elif flow.waiting:
+                return flow
+            else:
+                self._close(start, flow)
 
     def serve(self, flow: _Flow[Item]) -> tuple[Item, float]:
         """Take the oldest of the flow that is `first`."""
@@ -222,6 +245,18 @@ class _Level(Generic[Item]):
         self._left(flow, cost)
         return item, cost
 
+    def pass_by(self, claim: Claim, slots: int, number: int) -> bool:
+        """As `FairQueue.pass_by`; `number` is for a new flow."""
+        flow, weight = self.flows.get(claim.tenant), claim.weight
+        start, own = (flow.start, flow.weight) if flow is not None else (self._now, 0.0)
+        ahead_at_most = claim.cost * slots / (self._open_weights - own + weight)
+        if start - self._now >= ahead_at_most or (flow is not None and flow.waiting):
+            return False
+        if flow is None:
+            flow = self.open_flow(claim, number)
+        flow.start += claim.cost / weight
+        return True
+
     def withdraw(self, flow: _Flow[Item], item: Item) -> None:
         self._left(flow, flow.waiting.pop(item))
 
@@ -231,6 +266,12 @@ class _Level(Generic[Item]):
         start, waits, own = (flow.start, flow.weight if flow.waiting else 0.0, flow.cost) if flow is not None else (self._now, 0.0, 0.0)
         end = start + (own + claim.cost) / claim.weight
         return min(self.cost, (end - self._now) * (self._weights - waits + claim.weight) - claim.cost)
+
+    def _close(self, start: float, flow: _Flow[Item]) -> None:
+        heappop(self._order)
+        self._now = start
+        self._open_weights -= flow.weight
+        del self.flows[flow.tenant]
 
     def _place(self, flow: _Flow[Item]) -> tuple[float, int, _Flow[Item]]:
         self._number += 1

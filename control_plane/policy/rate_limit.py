@@ -26,14 +26,14 @@ class RateLimit:
     burst: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RateState:
-    """What has to be remembered between two requests."""
+    """What has to be remembered between two requests. Never changed, but not frozen: each request makes one, and a decision."""
 
     full_at_s: float = -inf
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RateDecision:
     """Whether a request may go on, and what its answer says of the limit."""
 

@@ -5,12 +5,13 @@ Without authentication, which is for loopback only, everybody is `NOBODY` and ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from ipaddress import IPv4Network, IPv6Network
 
 from control_plane.domain.errors import PermissionDenied
 from control_plane.domain.principal import NOBODY, Credentials, Principal
 from control_plane.domain.route import Route
+from control_plane.domain.scope import Right
 from control_plane.policy.authorization import Need, refusal
 from control_plane.policy.request_source import source_of
 from control_plane.services.authentication import Authentication
@@ -34,6 +35,11 @@ class Access:
         return self._authentication is not None
 
     @property
+    def generation(self) -> int:
+        """Changes with whatever is known of callers and routes."""
+        return self._known.generation
+
+    @property
     def names_matter(self) -> bool:
         """Whether a call must be looked into for the model that it names; else it means what it says, and is anybody's."""
         return self.is_on or bool(self._known.routes)
@@ -52,6 +58,19 @@ class Access:
         reason = refusal(principal, need, route=self.route(need.name) if need is not None else None)
         if reason is not None:
             raise PermissionDenied(reason)
+
+    def require_inference(self, principal: Principal, name: str, route: Route | None) -> None:
+        """The same of an inference of `name`, which `route` is if it is one."""
+        if principal.scopes.allow_inference(name) and (route is None or route.tenants is None):
+            return
+        reason = refusal(principal, Need(Right.INFER, name), route=route)
+        if reason is not None:
+            raise PermissionDenied(reason)
+
+    @property
+    def routes(self) -> Collection[Route]:
+        """All that there are."""
+        return self._known.routes.values()
 
     def route(self, name: str) -> Route | None:
         """The route that callers mean by `name`; None: a model, if there is one."""

@@ -59,6 +59,12 @@ class Admission:
         account.in_flight += 1
         return Permit(self, account, decision)
 
+    def let_by(self, tenant: str) -> None:
+        """Count a request that is over as it comes. Raises LimitExceeded."""
+        account = self._limits.account(tenant)
+        if account.is_limited:
+            self._limits.check(account)
+
     def look(self, tenant: str) -> None:
         """Raises LimitExceeded where `enter` would now; for a request whose body is still to come."""
         account = self._limits.account(tenant)
@@ -101,7 +107,7 @@ class Admission:
 class Permit:
     """One request that was admitted; released once."""
 
-    __slots__ = ("_account", "_admission", "_cost", "_decision", "_is_released", "_model", "_slots", "_started_s")
+    __slots__ = ("_account", "_admission", "_cost", "_decision", "_is_released", "_model", "_slots", "_started_s", "is_waiting")
 
     def __init__(self, admission: Admission, account: Account, decision: RateDecision | None) -> None:
         self._admission = admission
@@ -109,6 +115,8 @@ class Permit:
         self._decision = decision
         self._slots: ModelSlots | None = None
         self._is_released = False
+        self.is_waiting = False
+        """Whether its turn at a busy model has not come yet."""
 
     @property
     def limits(self) -> Fields:
@@ -142,12 +150,16 @@ class Permit:
         if self._slots is not None:
             account.units_in_flight -= self._cost
             account.units_ended += self._cost
-            self._slots.give(cost=self._cost, held_s=self._admission.now_s() - self._started_s)
+            self._slots.give(account.tenant.name, cost=self._cost, held_s=self._admission.now_s() - self._started_s)
             self._admission.forget_if_idle(self._model)
 
     async def _wait(self, slots: ModelSlots, model: str, cost: float, deadline_s: float) -> None:
         tenant = self._account.tenant
         claim = Claim(tenant=tenant.name, weight=tenant.weight, priority=tenant.priority, cost=cost)
-        reason = await slots.take(claim, deadline_s)
+        self.is_waiting = True
+        try:
+            reason = await slots.take(claim, deadline_s)
+        finally:
+            self.is_waiting = False
         if reason is not None:
             raise self._admission.overloaded(tenant.name, reason, model)

@@ -146,4 +146,4 @@ def _read_bearer(header: str) -> str:
 
 def _principal_of(key: ApiKey) -> Principal:
     ends_s = [end_s for end_s in (key.expires_s, key.revoked_s) if end_s is not None]
-    return Principal(tenant=key.tenant, key_id=key.id, scopes=Scopes(key.scopes), expires_s=min(ends_s, default=None))
+    return Principal(tenant=key.tenant, key_id=key.id, scopes=Scopes(key.scopes), expires_s=min(ends_s, default=None), is_known=True)

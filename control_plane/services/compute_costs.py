@@ -22,9 +22,6 @@ POLL_S = 5.0
 READ_EVERY = 12
 """Polls between two looks at the repositories: a model that was built anew has its new costs within a minute."""
 
-_UNITS_OF_UNKNOWN = 1.0
-"""For a row of a model of which nothing is known yet; shares are counted within a model, so any constant would do."""
-
 
 class ComputeCosts:
     """Of all models, in one process."""
@@ -37,23 +34,15 @@ class ComputeCosts:
         self._measured: dict[str, MeasuredCost] = {}
         self._costs: dict[str, RequestCost] = {}
 
-    def rows(self, call: InferCall) -> int:
-        """Of the batch; 1 for a model without a batch dimension."""
-        return self._costs.get(call.model_name, UNKNOWN).rows(call)
+    def of(self, call: InferCall) -> tuple[int, float | None]:
+        """A request's rows (1 for a model without a batch dimension), and its compute units; None where nothing is known.
 
-    def estimate(self, call: InferCall) -> float:
-        """What a request will cost, as far as can be told before it runs."""
-        units = self._costs.get(call.model_name, UNKNOWN).units(call)
-        return _UNITS_OF_UNKNOWN * self.rows(call) if units is None else units
-
-    def charged(self, call: InferCall, upstream_s: float) -> float:
-        """What a request has cost that was at Triton for `upstream_s` seconds.
-
-        Of a model without a table that Triton has not measured either it is that time, which is an upper bound: it
-        includes waiting in Triton's queue and for the others of a batch.
+        What is not known is charged as the time it was at Triton, which is an upper bound: it includes waiting in Triton's
+        queue and for the others of a batch.
         """
-        units = self._costs.get(call.model_name, UNKNOWN).units(call)
-        return upstream_s * 1000.0 if units is None else units
+        cost = self._costs.get(call.model_name, UNKNOWN)
+        rows = cost.rows(call)
+        return rows, cost.units(call, rows)
 
     async def run(self) -> None:
         """Read and poll until cancelled."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from control_plane.domain.inference import InferCall
+from control_plane.domain.inference import InferCall, Outcome
 from control_plane.domain.usage import UsageEvent
 from control_plane.services.access import Access
 from control_plane.services.admission import Admission
@@ -14,20 +14,24 @@ from control_plane.services.admission import Admission
 class Costs(Protocol):
     """`services.compute_costs`."""
 
-    def rows(self, call: InferCall) -> int: ...
-
-    def estimate(self, call: InferCall) -> float: ...
-
-    def charged(self, call: InferCall, upstream_s: float) -> float: ...
+    def of(self, call: InferCall) -> tuple[int, float | None]: ...
 
 
 class Meter(Protocol):
     """`services.metering`."""
 
     dropped: int
-    """Events that were not metered."""
+    """Requests that were not metered."""
 
-    def record(self, event: UsageEvent) -> None: ...
+    @property
+    def has_log(self) -> bool:
+        """Whether `log` has any use for an event."""
+
+    def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
+        """Count a request that ends now."""
+
+    def log(self, event: UsageEvent) -> None:
+        """A line in the request log, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,26 +6,25 @@ came by, so that the answer stays byte for byte Triton's); this decides whether,
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import Protocol, TypeVar
 
 from control_plane.codec.http_message import HttpAnswer
+from control_plane.codec.kept_answer import RepeatedRequest
 from control_plane.codec.steps import Steps
-from control_plane.domain.errors import ControlPlaneError, ErrorCode, PermissionDenied
+from control_plane.domain.errors import ControlPlaneError, PermissionDenied
 from control_plane.domain.inference import Door, InferCall, Outcome
 from control_plane.domain.principal import NOBODY, Principal
 from control_plane.domain.route import Route
 from control_plane.domain.scope import Right
-from control_plane.domain.tensor import element_count
-from control_plane.domain.usage import UsageEvent
 from control_plane.policy.authorization import Need
 from control_plane.ports import HttpStream, RequestRecorder, Upstream
 from control_plane.services.admission import Permit
+from control_plane.services.cached_inference import CachedInference, KeepableRequest
 from control_plane.services.governance import Governance
+from control_plane.services.running_requests import RunningRequest, RunningRequests, outcome_of
 from control_plane.services.servers import Servers
 from control_plane.services.slices import in_slices
 
@@ -51,7 +50,7 @@ class _DoorRequest(Protocol):
         """Let it go to this model instead of the one that it names, which is a route's name."""
 
 
-class InferRequest(_DoorRequest, Protocol[AnswerT]):
+class InferRequest(_DoorRequest, KeepableRequest[AnswerT], Protocol[AnswerT]):
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT]:
         """Send it on and return Triton's answer, good or bad. Raises UpstreamUnavailable, DeadlineExceeded."""
 
@@ -69,13 +68,6 @@ class GenerateRequest(_DoorRequest, Protocol):
         """What Triton's answer amounts to, once it has come to its end."""
 
 
-_NEVER_RAN = frozenset((Outcome.UNAVAILABLE, Outcome.MODEL_NOT_FOUND))
-_OUTCOMES = {
-    ErrorCode.UPSTREAM_UNAVAILABLE: Outcome.UNAVAILABLE,
-    ErrorCode.DEADLINE_EXCEEDED: Outcome.DEADLINE_EXCEEDED,
-}
-
-
 class InferenceService:
     """Answers inference requests; one instance for all doors."""
 
@@ -86,44 +78,69 @@ class InferenceService:
         recorder: RequestRecorder,
         governance: Governance,
         default_timeout_s: float,
+        cached: CachedInference | None = None,
         allow_shared_memory: bool = False,
         now_s: Callable[[], float] = time.monotonic,
         today_s: Callable[[], float] = time.time,
     ) -> None:
-        """`now_s` is the loop's time, `today_s` seconds since 1970."""
+        """`now_s` is the loop's time, `today_s` seconds since 1970. Without `cached` everything is computed."""
+        self.running = RunningRequests(recorder, governance, now_s=now_s, today_s=today_s)
         self._servers = servers
-        self._recorder = recorder
         self._governance = governance
+        self._cached = cached
         self._default_timeout_s = default_timeout_s
         self._allow_shared_memory = allow_shared_memory
         self._now_s = now_s
-        self._today_s = today_s
-        self._in_flight = 0
-        self._answered: set[str] = set()
-        """Models that have answered, as many as there are; callers can make up any number of other names."""
 
     @property
     def in_flight(self) -> int:
         """Requests that have come and have not been answered."""
-        return self._in_flight
+        return self.running.in_flight
 
     async def infer(self, request: InferRequest[AnswerT]) -> AnswerT:
-        """Validate, choose a server, send, record. Cancelling it cancels what it awaits and counts as abandoned."""
-        with self.begin(request.door, request.principal) as count:
-            count.enter()
-            timeout_s = await self._turn(await in_slices(request.read()), request, count)
-            answer = await request.send(self._servers.pick(), timeout_s=timeout_s)
-            count.outcome = request.outcome(answer)
+        """Validate, look for an answer that is there, else choose a server and send; record.
+
+        Cancelling it cancels what it awaits, unless others wait for the same, and counts as abandoned.
+        """
+        with self.running.begin(request.door, request.principal) as running:
+            running.enter()
+            route = self._understand(await in_slices(request.read()), request, running)
+            timeout_s = self._timeout_s(request, route)
+            scope = None if self._cached is None else self._cached.scope(running.model_name, route, request.principal.tenant)
+            if self._cached is None or scope is None:
+                timeout_s = await self.turn(running, timeout_s=timeout_s)
+                answer = await request.send(self._servers.pick(), timeout_s=timeout_s)
+            else:
+                answer = await self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
+            running.outcome = request.outcome(answer)
             return answer
 
+    def answer_again(self, door: Door, principal: Principal, repeated: RepeatedRequest[AnswerT]) -> AnswerT | None:
+        """The answer to a request that came before, byte for byte, if this process has it; None: `infer` it.
+
+        Raises LimitExceeded, and has then recorded it.
+        """
+        if self._cached is None:
+            return None
+        try:
+            call, route = self.resolve(repeated.call, principal)
+        except PermissionDenied:
+            return None  # and let that be recorded there
+        kept = self._cached.look_again(repeated, call, route, principal.tenant)
+        if kept is None:
+            return None
+        self.running.hit(door, principal, call, named=repeated.call)
+        return repeated.answer(kept)
+
     async def generate(self, request: GenerateRequest) -> HttpAnswer | HttpStream:
-        """As `infer`; an answer that comes piece by piece is recorded when it has ended, and must be closed."""
-        with self.begin(request.door, request.principal) as count:
-            count.enter()
-            timeout_s = await self._turn(await in_slices(request.read()), request, count)
+        """As `infer`, never from a cache; an answer that comes piece by piece is recorded when it has ended, and must be closed."""
+        with self.running.begin(request.door, request.principal) as running:
+            running.enter()
+            route = self._understand(await in_slices(request.read()), request, running)
+            timeout_s = await self.turn(running, timeout_s=self._timeout_s(request, route))
             answer = await request.stream(self._servers.pick(), timeout_s=timeout_s)
-            count.outcome = request.outcome(answer)
-            return answer if isinstance(answer, HttpAnswer) else _CountedStream(answer, count)
+            running.outcome = request.outcome(answer)
+            return answer if isinstance(answer, HttpAnswer) else _RecordedStream(answer, running)
 
     def resolve(self, call: InferCall, principal: Principal) -> tuple[InferCall, Route | None]:
         """The call as it goes to Triton, and the route that it came by.
@@ -133,9 +150,9 @@ class InferenceService:
         if call.uses_shared_memory and not self._allow_shared_memory:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
         access = self._governance.access
-        if principal is not NOBODY:
-            access.require(principal, Need(Right.INFER, call.model_name))
         route = access.route(call.model_name)
+        if principal is not NOBODY:
+            access.require_inference(principal, call.model_name, route)
         if route is None:
             return call, None
         return replace(call, model_name=route.model, model_version=call.model_version or route.version), route
@@ -151,153 +168,50 @@ class InferenceService:
             self._governance.access.require(principal, Need(Right.INFER, name))
             self._governance.admission.look(principal.tenant)
         except ControlPlaneError:
-            with self.begin(door, principal):
+            with self.running.begin(door, principal):
                 raise
 
-    def begin(self, door: Door, principal: Principal) -> Count:
-        """Count a request as in flight from now on, and record and meter it when the `Count` ends."""
-        self._in_flight += 1
-        return Count(self, door, principal, self._now_s())
+    async def turn(self, running: RunningRequest, *, timeout_s: float) -> float:
+        """Return when it may go to Triton: the seconds that are left to it then. Raises Overloaded."""
+        assert running.permit is not None, "it has not been let in"
+        return await self._turn(running, running.permit, timeout_s)
 
-    def begin_stream(self, principal: Principal) -> Count:
-        """The same for a stream, whose requests are metered each by itself."""
-        self._in_flight += 1
-        return Count(self, Door.GRPC_STREAM, principal, self._now_s(), is_metered=False)
-
-    def begin_within_stream(self, principal: Principal) -> Count:
-        """The same for one of a stream's requests; metrics count the stream."""
-        return Count(self, Door.GRPC_STREAM, principal, self._now_s(), is_counted=False)
-
-    async def turn(self, call: InferCall, count: Count, *, named: str, timeout_s: float) -> float:
-        """Return when a call may go to Triton: the seconds that are left to it then. Raises Overloaded."""
-        count.route_name, count.call = named, call
+    async def _turn(self, running: RunningRequest, permit: Permit, timeout_s: float) -> float:
         deadline_s = self._now_s() + timeout_s
-        assert count.permit is not None, "it has not been let in"
-        await count.permit.turn(call.model_name, cost_units=self._governance.costs.estimate(call), deadline_s=deadline_s)
-        count.sent_s = self._now_s()
-        return deadline_s - count.sent_s
+        await permit.turn(running.model_name, cost_units=running.expected_units, deadline_s=deadline_s)
+        running.sent_s = self._now_s()
+        return deadline_s - running.sent_s
 
-    async def _turn(self, named: InferCall, request: _DoorRequest, count: Count) -> float:
-        """The seconds that the request has, from now on."""
-        count.model_name = named.model_name
+    async def _compute(self, request: InferRequest[AnswerT], running: RunningRequest, permit: Permit, timeout_s: float) -> AnswerT:
+        timeout_s = await self._turn(running, permit, timeout_s)
+        return await request.send(self._servers.pick(), timeout_s=timeout_s)
+
+    def _understand(self, named: InferCall, request: _DoorRequest, running: RunningRequest) -> Route | None:
+        """What it asks for, and by which route."""
+        running.model_name = named.model_name
         call, route = self.resolve(named, request.principal)
         if route is not None:
-            count.model_name = call.model_name
             request.aim_at(call.model_name, call.model_version)
+        running.understood(call, named=named)
+        return route
+
+    def _timeout_s(self, request: _DoorRequest, route: Route | None) -> float:
         timeout_s = request.timeout_s
-        if timeout_s is None:
-            timeout_s = self._default_timeout_s if route is None or route.deadline_s is None else route.deadline_s
-        return await self.turn(call, count, named=named.model_name, timeout_s=timeout_s)
-
-    def _end(self, count: Count) -> None:
-        ended_s = self._now_s()
-        if count.permit is not None:
-            count.permit.release()
-        if count.is_counted:
-            self._in_flight -= 1
-            duration_s = ended_s - count.started_s
-            self._recorder.record(model_name=count.model_name, door=count.door, outcome=count.outcome, duration_s=duration_s)
-        if count.is_metered:
-            self._governance.meter.record(self._event(count, ended_s))
-
-    def _event(self, count: Count, ended_s: float) -> UsageEvent:
-        """A name that no model has ever answered to is not kept, or callers could grow the table of usage at will."""
-        call, costs = count.call, self._governance.costs
-        if count.outcome is Outcome.ANSWERED:
-            self._answered.add(count.model_name)
-        reached = count.sent_s is not None and count.model_name in self._answered
-        has_run = reached and count.outcome not in _NEVER_RAN
-        return UsageEvent(
-            ended_s=self._today_s(),
-            tenant=count.principal.tenant,
-            key_id=count.principal.key_id,
-            route=count.route_name if reached else "",
-            model=count.model_name if reached else "",
-            door=count.door,
-            outcome=count.outcome,
-            duration_s=ended_s - count.started_s,
-            rows=costs.rows(call) if reached and call is not None else 0,
-            elements=sum(element_count(tensor.shape) for tensor in call.inputs) if call is not None else 0,
-            compute_units=costs.charged(call, ended_s - (count.sent_s or ended_s)) if has_run and call is not None else 0.0,
-        )
+        if timeout_s is not None:
+            return timeout_s
+        return self._default_timeout_s if route is None or route.deadline_s is None else route.deadline_s
 
 
-class Count:
-    """A request under way, ended once: by `end`, or by the end of its `with` block, which an exception tells how it went."""
-
-    __slots__ = (
-        "_goes_on",
-        "_service",
-        "call",
-        "door",
-        "is_counted",
-        "is_metered",
-        "model_name",
-        "outcome",
-        "permit",
-        "principal",
-        "route_name",
-        "sent_s",
-        "started_s",
-    )
-
-    def __init__(
-        self,
-        service: InferenceService,
-        door: Door,
-        principal: Principal,
-        started_s: float,
-        *,
-        is_counted: bool = True,
-        is_metered: bool = True,
-    ) -> None:
-        self._service = service
-        self._goes_on = False
-        self.door = door
-        self.principal = principal
-        self.is_counted = is_counted
-        self.is_metered = is_metered
-        self.permit: Permit | None = None
-        self.call: InferCall | None = None
-        """Once it has been read and may go to Triton."""
-        self.route_name = ""
-        self.model_name = ""
-        self.outcome = Outcome.FAILED
-        self.started_s = started_s
-        self.sent_s: float | None = None
-
-    def __enter__(self) -> Count:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if error is not None:
-            self.outcome = outcome_of(error)
-        if not self._goes_on or error is not None:
-            self._service._end(self)
-
-    def enter(self) -> None:
-        """Let it in, on what its tenant has left. Raises LimitExceeded."""
-        self.permit = self._service._governance.admission.enter(self.principal.tenant)
-
-    def go_on(self) -> None:
-        """Let it be recorded by `end`, beyond its `with` block."""
-        self._goes_on = True
-
-    def end(self, outcome: Outcome) -> None:
-        self.outcome = outcome
-        self._service._end(self)
-
-
-class _CountedStream:
+class _RecordedStream:
     """`ports.HttpStream` that records how it ended: closed before its end, its caller has left."""
 
-    def __init__(self, stream: HttpStream, count: Count) -> None:
+    def __init__(self, stream: HttpStream, running: RunningRequest) -> None:
         self.status = stream.status
         self.head = stream.head
         self._stream = stream
-        self._outcome_at_end, self._outcome = count.outcome, Outcome.ABANDONED
-        self._count: Count | None = count
-        count.go_on()
+        self._outcome_at_end, self._outcome = running.outcome, Outcome.ABANDONED
+        self._running: RunningRequest | None = running
+        running.go_on()
 
     async def receive(self) -> bytes | None:
         try:
@@ -311,15 +225,6 @@ class _CountedStream:
 
     def close(self) -> None:
         self._stream.close()
-        if self._count is not None:
-            self._count.end(self._outcome)
-            self._count = None
-
-
-def outcome_of(error: BaseException) -> Outcome:
-    """How a request ended that ended with `error`."""
-    if isinstance(error, asyncio.CancelledError):
-        return Outcome.ABANDONED
-    if isinstance(error, ControlPlaneError):
-        return _OUTCOMES.get(error.code, Outcome.REFUSED)
-    return Outcome.FAILED
+        if self._running is not None:
+            self._running.end(self._outcome)
+            self._running = None

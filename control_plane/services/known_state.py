@@ -14,6 +14,7 @@ from typing import Any
 from control_plane.codec.stored_objects import from_stored
 from control_plane.domain.api_key import ApiKey
 from control_plane.domain.errors import InvalidRequest, StoreUnavailable
+from control_plane.domain.purge import EVERY_MODEL, Purge
 from control_plane.domain.route import Route
 from control_plane.domain.stored import Kind, Stored
 from control_plane.domain.tenant import Tenant
@@ -24,6 +25,9 @@ _log = logging.getLogger(__name__)
 
 _WAIT_S = 1.0
 """For a first change. Its end without one says that nothing has changed up to then."""
+
+_LOOK_S = 0.005
+"""Whoever waits for a change of its own looks so often: few do, and seldom."""
 
 _MAX_SILENCE_S = 5.0
 """A store that neither answers nor fails for so long is away."""
@@ -48,6 +52,7 @@ class KnownState:
         self.tenants: Mapping[str, Tenant] = {}
         self.routes: Mapping[str, Route] = {}
         self.prices: Mapping[str, Price] = {}
+        self.purges: Mapping[str, Purge] = {}
         self.resource_version = 0
         self.generation = 0
         """Grows with each change taken in: unlike `resource_version` also where a store has lost its last changes and counts anew."""
@@ -64,6 +69,18 @@ class KnownState:
     def behind_s(self) -> float:
         """Seconds since the store has last confirmed it; 0 while it is current, infinite before the first time."""
         return 0.0 if self.is_current else self._now_s() - self._confirmed_s
+
+    def cache_generation_of(self, model: str) -> str:
+        """What changes with each purge of a model, and of all."""
+        of_all, own = self.purges.get(EVERY_MODEL), self.purges.get(model)
+        return f"{of_all.generation if of_all else ''}.{own.generation if own else ''}"
+
+    async def wait_for(self, resource_version: int, *, timeout_s: float) -> bool:
+        """Whether that change is known here within that time."""
+        ends_s = asyncio.get_running_loop().time() + timeout_s
+        while self.resource_version < resource_version and asyncio.get_running_loop().time() < ends_s:
+            await asyncio.sleep(_LOOK_S)
+        return self.resource_version >= resource_version
 
     async def start(self) -> None:
         """Read everything. Raises StoreUnavailable."""
@@ -114,6 +131,7 @@ class KnownState:
             Kind.TENANT: dict(self.tenants),
             Kind.ROUTE: dict(self.routes),
             Kind.PRICE: dict(self.prices),
+            Kind.PURGE: dict(self.purges),
         }
 
     async def _take(self, changes: Iterable[Stored], *, onto: _Tables) -> None:
@@ -125,7 +143,7 @@ class KnownState:
             if count % _PAUSE_EVERY == 0:
                 await asyncio.sleep(0)
         self.keys, self.tenants = onto[Kind.API_KEY], onto[Kind.TENANT]
-        self.routes, self.prices = onto[Kind.ROUTE], onto[Kind.PRICE]
+        self.routes, self.prices, self.purges = onto[Kind.ROUTE], onto[Kind.PRICE], onto[Kind.PURGE]
         self.resource_version = newest
         self.generation += 1
 
@@ -137,6 +155,8 @@ class KnownState:
         try:
             table[stored.name] = from_stored(stored)
         except InvalidRequest as exc:
+            if stored.kind == Kind.PURGE:
+                table[stored.name] = Purge(stored.name, str(stored.resource_version))  # a purge all the same, and another one than before
             change = (stored.kind, stored.name, stored.resource_version)
             if change not in self._unreadable:
                 self._unreadable.add(change)

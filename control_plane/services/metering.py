@@ -1,75 +1,116 @@
-"""Takes bookkeeping off the request path: requests leave an event behind, which is added to the usage store later.
+"""Takes bookkeeping off the request path: requests are summed up in memory, and the sums added to the usage store later.
 
-`record` is called where a request ends and never waits. Each event that it accepts is counted once by the store: a batch
-has an id, is sent again under it until the store confirms it, and at a stop the store cannot take part in goes to disk
-for the next process. What a kill -9 loses is what waits: half a second's requests while the store keeps up.
+`add` is called where a request ends and never waits. What it accepts the store counts once: sums leave as a batch with an
+id, which is sent again under it until the store confirms it, and at a stop the store cannot take part in goes to disk
+for the next process. A store that is away costs neither memory nor requests: sums go on growing. What a kill -9 loses
+is what waits: half a second's requests while the store keeps up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
 from uuid import uuid4
 
 from control_plane.domain.errors import StoreUnavailable
-from control_plane.domain.usage import UsageBatch, UsageEvent
+from control_plane.domain.inference import Outcome
+from control_plane.domain.usage import COUNTED_AS, DAY_S, MOST, Usage, UsageBatch, UsageEvent, day_of, storable_key
 from control_plane.policy.restart import RestartLimits, restart_delay_s
 from control_plane.ports import RequestLog, UsageSpill, UsageStore
 
 _log = logging.getLogger(__name__)
 
 PERIOD_S = 0.5
-BATCH_EVENTS = 1000
+BATCH_SUMS = 100
+"""Making, writing and reading so many takes a millisecond or two each, in which nothing else runs."""
 ADD_TIMEOUT_S = 30.0
 """A store that takes longer over a batch counts as away, and is sent the same batch again."""
 _BACK_OFF = RestartLimits(first_delay_s=PERIOD_S, max_delay_s=10.0)
 
 
+@dataclass(slots=True)
+class _Tally:
+    """A `Usage` that is still growing."""
+
+    requests: int = 0
+    failed: int = 0
+    refused: int = 0
+    rows: int = 0
+    elements: int = 0
+    compute_units: float = 0.0
+    cache_hits: int = 0
+
+    def usage(self) -> Usage:
+        return Usage(self.requests, self.failed, self.refused, self.rows, self.elements, self.compute_units, self.cache_hits)
+
+
 class Metering:
-    """The events of one process, on their way to a store."""
+    """What the requests of one process used, on its way to a store."""
 
     def __init__(
         self,
         *,
         store: UsageStore,
         spill: UsageSpill,
-        queue_size: int,
+        max_sums: int,
         log: RequestLog | None = None,
         new_id: Callable[[], str] = lambda: uuid4().hex,
+        today_s: Callable[[], float] = time.time,
     ) -> None:
-        """Takes up what earlier processes spilled as soon as `run` runs."""
+        """Takes up what earlier processes spilled as soon as `run` runs. `today_s` is in seconds since 1970."""
         self._store = store
         self._spill = spill
-        self._queue_size = queue_size
+        self._max_sums = max_sums
         self._log = log
         self._new_id = new_id
-        self._waiting: deque[UsageEvent] = deque()
+        self._today_s = today_s
+        self._day, self._day_began_s, self._day_ends_s = "", 0.0, 0.0
+        self._tallies: dict[tuple[str, str, str], _Tally] = {}
+        """By day, tenant and model."""
         self._unconfirmed: UsageBatch | None = None
         self._may_have_spilled = True
         self._failures = 0
         self.dropped = 0
-        """Events that were not metered, since too many waited or they could not be spilled."""
+        """Requests that were not metered, since too many sums waited or they could not be spilled."""
 
     @property
     def waiting(self) -> int:
-        """Events that the store has not confirmed."""
-        return len(self._waiting) + (len(self._unconfirmed.events) if self._unconfirmed else 0)
+        """Sums that the store has not confirmed."""
+        return len(self._tallies) + (len(self._unconfirmed.sums) if self._unconfirmed else 0)
 
     @property
-    def is_behind(self) -> bool:
-        """Whether the store did not take the last batch."""
-        return self._failures > 0
+    def has_log(self) -> bool:
+        """Whether `log` has any use for an event."""
+        return self._log is not None
 
-    def record(self, event: UsageEvent) -> None:
-        """Count it, soon; while the queue is full the newest event, this one, is dropped."""
+    def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
+        """Count a request that ends now; a first one of its day, tenant and model is dropped while too many sums wait."""
+        now_s = self._today_s()
+        if not self._day_began_s <= now_s < self._day_ends_s:
+            self._turn_day(now_s)
+        key = (self._day, tenant, model)
+        tally = self._tallies.get(key)
+        if tally is None:
+            if len(self._tallies) >= self._max_sums:
+                self.dropped += 1
+                return
+            tally = self._tallies[key] = _Tally()
+        counted_as = COUNTED_AS[outcome]
+        setattr(tally, counted_as, getattr(tally, counted_as) + 1)
+        tally.rows += rows if rows < MOST else MOST
+        tally.elements += elements if elements < MOST else MOST
+        tally.compute_units += compute_units
+        if cache_hit:
+            tally.cache_hits += 1
+
+    def log(self, event: UsageEvent) -> None:
+        """A line in the request log, if there is one."""
         if self._log is not None:
             self._log.write(event)
-        if len(self._waiting) < self._queue_size:
-            self._waiting.append(event)
-        else:
-            self.dropped += 1
 
     async def run(self) -> None:
         """Send until cancelled, twice a second, in order; while the store is away, less often and for ever."""
@@ -99,18 +140,25 @@ class Metering:
         finally:
             # Without a wait, so that not even a cancellation comes between.
             self._spill_rest()
-            self._queue_size = 0
+            self._max_sums = 0
+
+    def _turn_day(self, now_s: float) -> None:
+        """Also when the clock was set back."""
+        self._day, self._day_began_s = day_of(now_s), now_s // DAY_S * DAY_S
+        self._day_ends_s = self._day_began_s + DAY_S
 
     async def _send(self) -> None:
-        """First what earlier processes left, so that order is kept over them too."""
+        """First what earlier processes left, so that order is kept over them too; then what waits now, but not what comes meanwhile."""
         if self._may_have_spilled:
             for spilled in self._spill.batches():
                 await self._add(spilled)
                 self._spill.remove(spilled)
             self._may_have_spilled = False
-        while (batch := self._next_batch()) is not None:
+        left = self.waiting
+        while left > 0 and (batch := self._next_batch()) is not None:
             await self._add(batch)
             self._unconfirmed = None
+            left -= len(batch.sums)
 
     async def _add(self, batch: UsageBatch) -> None:
         async with asyncio.timeout(ADD_TIMEOUT_S):
@@ -120,10 +168,11 @@ class Metering:
         self._failures = 0
 
     def _next_batch(self) -> UsageBatch | None:
-        """The one that has not been confirmed, unchanged, else one of what waits."""
-        if self._unconfirmed is None and self._waiting:
-            events = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_EVENTS))]
-            self._unconfirmed = UsageBatch(self._new_id(), tuple(events))
+        """The one that has not been confirmed, unchanged, else the oldest of what waits."""
+        if self._unconfirmed is None and self._tallies:
+            oldest = list(islice(self._tallies, BATCH_SUMS))
+            sums = tuple((storable_key(*key), self._tallies.pop(key).usage()) for key in oldest)
+            self._unconfirmed = UsageBatch(self._new_id(), sums)
         return self._unconfirmed
 
     def _spill_rest(self) -> None:
@@ -132,8 +181,8 @@ class Metering:
             try:
                 self._spill.write(batch)
             except StoreUnavailable as exc:
-                self.dropped += len(batch.events)
-                _log.error("usage of %d requests is lost: %s", len(batch.events), exc)
+                self.dropped += batch.requests
+                _log.error("usage of %d requests is lost: %s", batch.requests, exc)
 
     def _fail(self, message: str) -> None:
         if not self._failures:

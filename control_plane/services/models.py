@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from control_plane.domain.errors import ControlPlaneError, InvalidRequest, ModelNotFound
 from control_plane.domain.model import MODEL_NAME, Model, ModelOverride, ModelState, ModelVersion, summarise
 from control_plane.ports import ModelRepository, Upstream
+from control_plane.services.loaded_contents import LoadedContents
 from control_plane.services.model_changes import ModelChanges
 from control_plane.services.servers import Servers
 
@@ -29,11 +31,20 @@ class LoadFailure:
 
 
 class ModelService:
-    """The wanted models of one Triton. `repository` is None when Triton is attached and keeps its own."""
+    """The wanted models of one Triton. Of an attached one, `repository` and `contents` are None: it keeps its own, and others load."""
 
-    def __init__(self, *, servers: Servers, repository: ModelRepository | None, load: list[str], load_timeout_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        servers: Servers,
+        repository: ModelRepository | None,
+        load: list[str],
+        load_timeout_s: float,
+        contents: LoadedContents | None = None,
+    ) -> None:
         self._servers = servers
         self._repository = repository
+        self._contents = contents
         self._initial = load
         self._load_timeout_s = load_timeout_s
         self._changes = ModelChanges()
@@ -83,6 +94,8 @@ class ModelService:
 
     async def restore(self, upstream: Upstream) -> list[LoadFailure]:
         """Load all wanted models into a Triton that has just started; what fails is reported and the rest is served."""
+        if self._contents is not None:
+            await self._contents.begin(upstream)
         if self._repository is not None:
             self._repository.place_all()
         if self._desired is None:
@@ -99,21 +112,40 @@ class ModelService:
         self._desired[name] = override
 
     async def _unload(self, name: str, unload_dependents: bool) -> None:
-        control = self._servers.pick().control
+        upstream = self._servers.pick()
+
+        async def unload() -> Collection[str]:
+            return await self._unload_and_forget(upstream, name, unload_dependents)
+
+        if self._contents is None:
+            await unload()
+        else:
+            await self._contents.unload(upstream, name, with_steps=unload_dependents, work=unload)
+
+    async def _unload_and_forget(self, upstream: Upstream, name: str, unload_dependents: bool) -> Collection[str]:
+        """All that is unloaded now is wanted no longer."""
+        control = upstream.control
         await control.unload(name, unload_dependents=unload_dependents, timeout_s=self._load_timeout_s)
-        if self._desired is None:
-            return
-        self._desired.pop(name, None)
+        gone = [name]
         if unload_dependents:
-            for line in await control.index():
-                if _was_unloaded(line):
-                    self._desired.pop(line.name, None)
+            gone += [line.name for line in await control.index() if _was_unloaded(line)]
+        if self._desired is not None:
+            for each in gone:
+                self._desired.pop(each, None)
+        return gone
 
     async def _load(self, upstream: Upstream, name: str, override: ModelOverride | None) -> None:
         # With files, the model is what the caller sent: it need not be in any repository, and Triton reads none.
         if self._repository is not None and not (override and override.files):
             self._repository.place(name)
-        await upstream.control.load(name, override=override, timeout_s=self._load_timeout_s)
+
+        async def load() -> None:
+            await upstream.control.load(name, override=override, timeout_s=self._load_timeout_s)
+
+        if self._contents is None:
+            await load()
+        else:
+            await self._contents.load(upstream, name, override, load)
 
     async def _expand(self, upstream: Upstream) -> list[str]:
         if ALL_MODELS not in self._initial:

@@ -1,4 +1,4 @@
-"""Tenants, routes and prices: written with the rules that hold between them; the admin API's and the command line's way to them."""
+"""Tenants, routes, prices and purges: written with the rules that hold between them; the admin API's and the command line's way to them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from control_plane.codec.stored_objects import KIND_OF, StoredObject, from_stored, name_of, to_body
 from control_plane.domain.api_key import ApiKey
 from control_plane.domain.errors import Conflict, InvalidRequest, ObjectNotFound
+from control_plane.domain.purge import Purge
 from control_plane.domain.route import Route
 from control_plane.domain.stored import Stored
 from control_plane.domain.tenant import Tenant
@@ -20,7 +21,7 @@ from control_plane.ports import StateStore
 _log = logging.getLogger(__name__)
 
 ObjectT = TypeVar("ObjectT", bound=StoredObject)
-PutT = TypeVar("PutT", Tenant, Route, Price)
+PutT = TypeVar("PutT", Tenant, Route, Price, Purge)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -17,6 +17,8 @@ from control_plane.codec.worker_message import (
     Changed,
     Counted,
     Drain,
+    FingerprintsChanged,
+    FingerprintsTaken,
     FromWorker,
     Listen,
     Listening,
@@ -28,10 +30,12 @@ from control_plane.codec.worker_message import (
     UpstreamUp,
 )
 from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, StartupError, UpstreamFailed
+from control_plane.domain.fingerprint import Fingerprint
 from control_plane.domain.model import ModelOverride
 from control_plane.domain.request_counts import RequestCounts, total
 from control_plane.policy.restart import RestartLimits, count_failures, restart_delay_s
 from control_plane.ports import ModelAdministration, Upstream, WorkerLauncher, WorkerProcess
+from control_plane.services.fingerprints import Fingerprints
 
 T = TypeVar("T")
 
@@ -40,18 +44,25 @@ _log = logging.getLogger(__name__)
 _START_ATTEMPTS = 3
 _MAX_SILENCE_S = 30.0
 _END_GRACE_S = 3.0
-"""For a worker to end after its drain, before it is killed: two seconds of it are for the last events to be metered."""
+"""For a worker to end after its drain, before it is killed: two seconds of it are for what it has metered to be stored."""
 
 
-@dataclass(slots=True)
+_TAKE_TIMEOUT_S = 5.0
+"""For a worker to say that it goes by what is loaded now; after it, it might answer with what another model answered, and is killed."""
+
+
+@dataclass(slots=True, eq=False)
 class _Worker:
     process: WorkerProcess
     counts: RequestCounts = field(default_factory=RequestCounts)
+    taken: int = -1
+    """The newest fingerprints that it goes by; until it has the first, it is not told to listen."""
+    was_told_to_listen: bool = False
     is_listening: bool = False
 
 
 class Workers:
-    """All workers over all their lives; `services.servers.Follower`."""
+    """All workers over all their lives; `services.servers.Follower`, and `ports.FingerprintBoard` for what they answer from."""
 
     def __init__(self, *, count: int, launcher: WorkerLauncher, limits: RestartLimits | None = None) -> None:
         self._count = count
@@ -60,6 +71,8 @@ class Workers:
         self._live: dict[int, _Worker] = {}
         self._retired = RequestCounts()
         self._upstream_state: UpstreamUp | UpstreamDown = UpstreamDown("Triton is starting")
+        self._fingerprints = Fingerprints()
+        self._fingerprints_number = 0
         self._is_open = False
         self._has_opened = False
         self._is_stopping = False
@@ -90,7 +103,8 @@ class Workers:
     async def open(self) -> None:
         """Let them listen; return when all do."""
         self._is_open = True
-        self._tell(Listen())
+        for worker in self._live.values():
+            self._let_listen(worker)
         while self.listening < self._count:
             self._changed.clear()
             await self._changed.wait()
@@ -117,7 +131,36 @@ class Workers:
         self._tell_upstream(UpstreamUp(upstream.endpoints))
 
     def down(self, reason: str) -> None:
+        self._fingerprints.forget_all()
         self._tell_upstream(UpstreamDown(reason))
+
+    async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
+        """Return when all that may be asked go by it; those that do not say so in time are killed."""
+        self._fingerprints.change(changes)
+        self._fingerprints_number += 1
+        number = self._fingerprints_number
+        asked = [worker for worker in self._live.values() if worker.was_told_to_listen]
+        self._tell(_message_of(number, changes))
+        try:
+            async with asyncio.timeout(_TAKE_TIMEOUT_S):
+                while self._late(asked, number):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            late = self._late(asked, number)
+            _log.error("%d workers do not take note of what is loaded and are killed", len(late))
+            for worker in late:
+                worker.process.kill()
+
+    def _late(self, asked: list[_Worker], number: int) -> list[_Worker]:
+        live = self._live.values()
+        return [worker for worker in asked if worker.taken < number and worker in live]
+
+    def _let_listen(self, worker: _Worker) -> None:
+        """Once it knows what is loaded: what is told in between comes before."""
+        if self._is_open and worker.taken >= 0 and not worker.was_told_to_listen:
+            worker.was_told_to_listen = True
+            worker.process.send(Listen())
 
     def _tell_upstream(self, state: UpstreamUp | UpstreamDown) -> None:
         self._upstream_state = state
@@ -152,8 +195,7 @@ class Workers:
         worker = self._live[number] = _Worker(process)
         try:
             process.send(self._upstream_state)
-            if self._is_open:
-                process.send(Listen())
+            process.send(_message_of(self._fingerprints_number, self._fingerprints.all()))
             if self._is_stopping:
                 process.send(Drain(0))
             asked = _Asked(models)
@@ -180,6 +222,10 @@ class Workers:
         match message:
             case Counted(counts):
                 worker.counts = counts
+            case FingerprintsTaken(taken):
+                worker.taken = taken
+                self._let_listen(worker)
+                self._changed.set()
             case Listening():
                 worker.is_listening = True
                 self._changed.set()
@@ -224,6 +270,12 @@ async def _change(worker: WorkerProcess, message: LoadModel | UnloadModel, model
         worker.send(Changed(message.number, UpstreamFailed.code.value, "internal error of the gateway; its log has the details"))
     else:
         worker.send(Changed(message.number))
+
+
+def _message_of(number: int, changes: Mapping[str, Fingerprint | None]) -> FingerprintsChanged:
+    return FingerprintsChanged(
+        number, {name: (each.digest, each.keeps_answers, each.is_repeatable) if each else None for name, each in changes.items()}
+    )
 
 
 def _override_of(message: LoadModel) -> ModelOverride | None:

@@ -1,4 +1,4 @@
-"""nginx as a proxy for either door: one worker, upstream keep-alive, bodies and answers kept in memory."""
+"""nginx for either door, with one worker: as a proxy with upstream keep-alive and all bodies in memory, or answering by itself."""
 
 from __future__ import annotations
 
@@ -56,15 +56,25 @@ _FORWARD = {
       grpc_buffer_size 128k;""",
 }
 _OPTIONS = {"http": "", "grpc": " http2"}
+_NOBODY = "127.0.0.1:9"
+
+
+def nginx(door: str, upstream: str) -> contextlib.AbstractContextManager[tuple[str, int]]:
+    """A proxy: its address and the pid of its master process."""
+    return _nginx(door, _FORWARD[door], upstream)
+
+
+def answering_nginx(door: str, answer_bytes: int) -> contextlib.AbstractContextManager[tuple[str, int]]:
+    """One that answers every request with so many bytes and reads nothing of it."""
+    return _nginx(door, f'default_type application/octet-stream; return 200 "{"x" * answer_bytes}";', _NOBODY)
 
 
 @contextlib.contextmanager
-def nginx(door: str, upstream: str) -> Iterator[tuple[str, int]]:
-    """Its address and the pid of its master process."""
+def _nginx(door: str, location: str, upstream: str) -> Iterator[tuple[str, int]]:
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as name:
         config = Path(name, "nginx.conf")
         config.parent.chmod(0o755)  # the worker is another user where the master is root
-        config.write_text(_CONFIG.format(folder=name, port=port, upstream=upstream, options=_OPTIONS[door], forward=_FORWARD[door]))
+        config.write_text(_CONFIG.format(folder=name, port=port, upstream=upstream, options=_OPTIONS[door], forward=location))
         with running([program("nginx") or "nginx", "-e", "stderr", "-c", str(config)], port) as pid:
             yield f"127.0.0.1:{port}", pid

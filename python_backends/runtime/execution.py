@@ -72,7 +72,9 @@ class GroupRunner:
     def _run_together(self, group: Sequence[InferenceRequest]) -> list[Tensors]:
         names = [name for name in self.output_names if any(name in request.requested_output_names for request in group)]
         inputs = {name: self.assemble([request.inputs[name] for request in group]) for name in group[0].inputs}
-        return split(dict(zip(names, self.run(names, inputs), strict=True)), group)
+        # A session that is asked for nothing computes everything.
+        outputs = dict(zip(names, self.run(names, inputs), strict=True)) if names else {}
+        return split(outputs, group)
 
 
 def group_by_shape(requests: Sequence[Tensors]) -> list[list[int]]:

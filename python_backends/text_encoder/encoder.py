@@ -10,6 +10,7 @@ from python_backends.batching.waiting import Batch, Waiter
 from python_backends.runtime.errors import RequestCancelled
 from python_backends.runtime.execution import Answer, GroupRunner, InferenceRequest, Run, Tensors
 from python_backends.text_encoder.padding import pad_and_concatenate
+from python_backends.text_tokenizer.token_count import TOKENS, with_count
 
 # Asking whether a client is still there is a round trip to the server (110 us measured). The gateway cancels nothing in its first
 # 50 ms, and few others give up that soon.
@@ -37,8 +38,9 @@ class Encoder:
 
     def __init__(self, run: Run, output_names: Sequence[str], tally: Tally) -> None:
         self._tally = tally
+        computed = [name for name in output_names if name != TOKENS]
         self._runner = GroupRunner(
-            run=run, plan=_together, assemble=pad_and_concatenate, output_names=output_names, scheduler_drops_cancelled=True
+            run=run, plan=_together, assemble=pad_and_concatenate, output_names=computed, scheduler_drops_cancelled=True
         )
 
     def compute(self, batch: Batch[EncoderRequest]) -> list[Answer]:
@@ -46,7 +48,8 @@ class Encoder:
         began_s = time.monotonic()
         gone = {waiter for waiter in batch.waiters if self._has_left(waiter, began_s)}
         here = Batch([waiter for waiter in batch.waiters if waiter not in gone], batch.cost_ms)
-        answers = iter(self._runner.execute([waiter.request.plain for waiter in here.waiters]))
+        asked = [waiter.request.plain for waiter in here.waiters]
+        answers = iter([with_count(answer, plain, plain.inputs) for plain, answer in zip(asked, self._runner.execute(asked), strict=True)])
         if here.waiters:
             self._tally.add(of_batch(here, began_s=began_s, ended_s=time.monotonic()))
         left = RequestCancelled("the request was cancelled by its client")

@@ -43,7 +43,7 @@ class TokenInputs:
         names = [tensor.name for tensor in self.config.inputs]
         if inputs.keys() != set(names):
             raise RequestError(f"give {TEXT}, or {' and '.join(names)}; this request has {', '.join(inputs) or 'nothing'}")
-        return check_lengths(inputs)
+        return self._tokenizer.check_tokens(check_lengths(inputs))
 
     def tokenized(self, requests: Sequence[Request]) -> list[Request]:
         """The same in their order, texts as tokens, or RequestError where a text is not UTF-8."""

@@ -6,9 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from python_backends.runtime.errors import BackendError
 from python_backends.runtime.execution import Answer, InferenceRequest
 from python_backends.runtime.model_config import parse_model_config
 from python_backends.runtime.triton import serve, version_directory
+from python_backends.text_tokenizer.token_count import with_count
 from python_backends.text_tokenizer.tokenizer import load_tokenizer
 
 
@@ -24,4 +26,8 @@ class TritonPythonModel:
         return serve(requests, self._tokenize)
 
     def _tokenize(self, requests: Sequence[InferenceRequest]) -> list[Answer]:
-        return self._tokenizer.tokenize([request.inputs["TEXT"] for request in requests])
+        answers = self._tokenizer.tokenize([request.inputs["TEXT"] for request in requests])
+        return [
+            answer if isinstance(answer, BackendError) else with_count(answer, request, answer)
+            for request, answer in zip(requests, answers, strict=True)
+        ]

@@ -30,12 +30,25 @@ class TextTokenizer:
     tokenizer: Tokenizer
     pad_id: int
     pad_to_multiple_of: int
+    max_tokens: int
+    """After which texts are cut."""
 
     def tokenize(self, requests: Sequence[Array]) -> list[Answer]:
         """One answer per TEXT [batch, 1]: INPUT_IDS and ATTENTION_MASK INT64 [batch, length], or RequestError where a text is not UTF-8."""
         texts = [_decode(request) for request in requests]
         encodings = iter(self.tokenizer.encode_batch_fast([text for request in texts if isinstance(request, list) for text in request]))
         return [self._pad([next(encodings) for _ in request]) if isinstance(request, list) else request for request in texts]
+
+    def check_tokens(self, inputs: Tensors) -> Tensors:
+        """INPUT_IDS [batch, length] that could have come from here, and what is with them. Raises RequestError."""
+        ids, vocabulary = inputs["INPUT_IDS"], self.tokenizer.get_vocab_size()
+        if ids.shape[1] > self.max_tokens:
+            raise RequestError(f"INPUT_IDS has {ids.shape[1]} tokens a row; the model takes at most {self.max_tokens}")
+        lowest, highest = ids.min(initial=0), ids.max(initial=0)
+        if lowest < 0 or highest >= vocabulary:
+            wrong = lowest if lowest < 0 else highest
+            raise RequestError(f"INPUT_IDS must be token ids from 0 to {vocabulary - 1}; this request has {wrong}")
+        return inputs
 
     def _pad(self, encodings: Sequence[Encoding]) -> Tensors:
         longest = max(len(encoding) for encoding in encodings)
@@ -67,7 +80,7 @@ def load_tokenizer(version_directory: Path, config: ModelConfig) -> TextTokenize
     pad_id = tokenizer.padding["pad_id"] if tokenizer.padding else 0
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_tokens)
-    return TextTokenizer(tokenizer, pad_id, pad_to_multiple_of)
+    return TextTokenizer(tokenizer, pad_id, pad_to_multiple_of, max_tokens)
 
 
 def _at_least(config: ModelConfig, key: str, *, default: int, minimum: int) -> int:

@@ -18,7 +18,7 @@ from control_plane.domain.stored import Kind
 from control_plane.domain.usage import EVERY_DAY, Usage
 from tests.aio import run
 from tests.contract.stores import empty_redis, handles, link
-from tests.contract.test_usage_store import batch, counted, event, running
+from tests.contract.test_usage_store import batch, counted, running, used
 from tests.redis_server import DURABLE, ESCAPED_PASSWORD, PASSWORD, RedisServer, free_port, redis_server
 from tests.tls_files import Authority, needs_openssl
 
@@ -136,11 +136,11 @@ def test_one_that_hangs_is_unavailable_within_a_second_and_comes_back(tmp_path: 
 def test_what_was_used_is_counted_after_an_outage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def main(server: RedisServer) -> None:
         async with handles(lambda: open_usage_store(SecretStr(server.url), tmp_path), 1) as (store,):
-            await store.add(batch(event()))
+            await store.add(batch(used()))
             async with running(store):
                 await counted(server)
                 server.kill()
-                lost = batch(event())
+                lost = batch(used())
                 with pytest.raises(StoreUnavailable):
                     await store.add(lost)
                 server.start()
@@ -162,7 +162,7 @@ def test_a_backup_goes_from_redis_to_sqlite_and_back(request: pytest.FixtureRequ
         async with handles(lambda: open_state_store(SecretStr(server.url), tmp_path), 1) as (state,):
             await state.put(Kind.TENANT, "a", {"n": 1})
         async with handles(lambda: open_usage_store(SecretStr(server.url), tmp_path), 1) as (usage,):
-            await usage.add(batch(event()))  # nobody sums it
+            await usage.add(batch(used()))  # nobody sums it
 
     run(fill())
     backup(tmp_path / "redis.jsonl", state_url=server.url)

@@ -49,7 +49,7 @@ SAME_BYTES = [
 
 @pytest.mark.parametrize(("method", "path", "body"), SAME_BYTES)
 def test_answers_are_tritons_own(tidegate: Tidegate, method: str, path: str, body: bytes) -> None:
-    straight = raw_http.exchange(tidegate.triton_port("HTTPService"), method, path, body)
+    straight = raw_http.exchange(tidegate.triton_port("HTTPService"), method, path, body, tidegate.control_fields())
     assert raw_http.exchange(tidegate.port("http"), method, path, body) == straight
 
 

@@ -45,6 +45,12 @@ def doors(gateway: Tidegate) -> tuple[int, int]:
     return gateway.triton_port("HTTPService"), gateway.port("http")
 
 
+def both(gateway: Tidegate, method: str, path: str, body: bytes = b"") -> tuple[bytes, bytes]:
+    """The answers to one request, straight and through the gateway, which shows Triton that it may."""
+    straight, through = doors(gateway)
+    return raw_http.exchange(straight, method, path, body, gateway.control_fields()), raw_http.exchange(through, method, path, body)
+
+
 def to_the_end(port: int, path: str, body: bytes, *, version: str = "1.1", fields: str = "") -> bytes:
     """Everything that a connection says which is closed after its answer."""
     head = f"POST {path} HTTP/{version}\r\nHost: x\r\nConnection: close\r\n{fields}Content-Length: {len(body)}\r\n\r\n".encode()
@@ -126,7 +132,7 @@ class TestModels:
     @pytest.mark.parametrize("name", ["nowhere", "broken"])
     def test_a_failed_load_says_why(self, gateway: Tidegate, client: tritonclient.http.InferenceServerClient, name: str) -> None:
         path = f"/v2/repository/models/{name}/load"
-        straight, through = (raw_http.exchange(port, "POST", path) for port in doors(gateway))
+        straight, through = both(gateway, "POST", path)
         assert raw_http.status(through) == raw_http.status(straight)
         with pytest.raises(InferenceServerException, match="failed"):
             client.load_model(name)
@@ -164,7 +170,7 @@ SAME = [
 
 @pytest.mark.parametrize(("method", "path", "body"), SAME)
 def test_administration_is_tritons_own(gateway: Tidegate, method: str, path: str, body: bytes) -> None:
-    straight, through = (raw_http.exchange(port, method, path, body) for port in doors(gateway))
+    straight, through = both(gateway, method, path, body)
     assert through == straight
 
 

@@ -18,10 +18,10 @@ import pytest
 import uvloop
 
 from perf.processes import free_port, running
+from tests.chaos_proxy import ChaosProxy, chaos_proxy
 from tests.e2e.accounts import Administrator, make_first_key
 from tests.e2e.conftest import Start
 from tests.e2e.load import ELEMENTS, Ask, Counts, Target, call_grpc, call_http, grpc_ask, http_ask, spread
-from tests.e2e.slow_link import SlowLink, slow_link
 from tests.e2e.tidegate import PROJECT, Tidegate, wait_for
 from tests.redis_server import redis_server
 
@@ -30,7 +30,7 @@ CALLERS = 8
 KNOWN_WITHIN_S = 1.0
 """A new key, by all."""
 WAITS_S = 1.5
-"""An event at most, before the store has it: half a second, and what a busy machine takes."""
+"""A request at most, before the store has it: half a second, and what a busy machine takes."""
 _ANSWER = b'{"model_name":"echo","model_version":"1","outputs":[]}'
 _VALID = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, ELEMENTS], "datatype": "FP32", "data": [0] * ELEMENTS}]}).encode()
 _INVALID = _VALID.replace(b"FP32", b"FP33")
@@ -52,7 +52,7 @@ class Bench:
     """A store behind a slow link, and how a gateway over it is started."""
 
     start: Callable[[str], Tidegate]
-    link: SlowLink
+    link: ChaosProxy
     admin_key: str
 
     def administrator(self, gateway: Tidegate) -> Administrator:
@@ -63,7 +63,7 @@ class Bench:
 def bench(start: Start, tmp_path: Path, triton_url: str) -> Iterator[Bench]:
     folder = tmp_path / "redis"
     folder.mkdir()
-    with redis_server(folder) as redis, slow_link(redis.port) as link:
+    with redis_server(folder) as redis, chaos_proxy(redis.port) as link:
         url = redis.url.replace(f":{redis.port}/", f":{link.port}/")
         admin_key = make_first_key(tmp_path, redis.url)
 
@@ -145,7 +145,7 @@ def test_a_hundred_thousand_requests(bench: Bench) -> None:
 
     assert counts.ended.total() == HTTP_REQUESTS + GRPC_REQUESTS
     assert {"requests", "failed", "refused"} == {ended for _, ended in counts.ended}
-    wait_for(lambda: sum(metered(administrator).values()) >= counts.ended.total(), timeout_s=30, what="the last event")
+    wait_for(lambda: sum(metered(administrator).values()) >= counts.ended.total(), timeout_s=30, what="the last request")
     time.sleep(2.0)
     assert metered(administrator) == dict(counts.ended)
     rows = administrator.usage()

@@ -69,9 +69,8 @@ def test_commands(as_in_the_readme: Tidegate, command: str, output: str) -> None
     assert_same(run(["bash", "-c", actual], as_in_the_readme), output)
 
 
-def test_python_example(as_in_the_readme: Tidegate) -> None:
-    (program,) = blocks("python")
-    (output,) = blocks("text")[1:]
+@pytest.mark.parametrize(("program", "output"), [*zip(blocks("python"), blocks("text")[1:], strict=True)])
+def test_python_examples(as_in_the_readme: Tidegate, program: str, output: str) -> None:
     actual = program.replace("localhost:8000", as_in_the_readme.address("http"))
     assert_same(run([sys.executable, "-c", actual], as_in_the_readme), output)
 

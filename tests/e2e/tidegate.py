@@ -10,7 +10,10 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+
+from control_plane.domain.endpoints import CONTROL_FIELD
 
 PROJECT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 45.0
@@ -42,6 +45,12 @@ class Tidegate:
         """Triton's own private port of HTTPService, GRPCInferenceService or Metrics Service, by its log."""
         return int(re.findall(rf"Started {service} at 127\.0\.0\.1:(\d+)", self.triton_log())[-1])
 
+    def control_fields(self) -> list[tuple[str, str]]:
+        """What Triton wants to see of whoever straight lists, loads or unloads models over HTTP: by its flags."""
+        flag = f"--http-restricted-api=model-repository:{CONTROL_FIELD}="
+        flags = (Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in descendants(self.process.pid))
+        return [(CONTROL_FIELD, next(each.removeprefix(flag) for each in chain.from_iterable(flags) if each.startswith(flag)))]
+
     def stop(self, *, timeout_s: float = 10.0) -> int:
         """End it as Ctrl-C does; its exit status."""
         self.process.send_signal(signal.SIGINT)
@@ -62,7 +71,7 @@ def run_cli(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Co
     )
 
 
-def start(state_dir: Path, *arguments: str) -> Tidegate:
+def start(state_dir: Path, *arguments: str, env: dict[str, str] | None = None) -> Tidegate:
     """Start `tidegate serve` on free ports and wait until it says where it listens."""
     ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
     state_dir.mkdir(parents=True, exist_ok=True)
@@ -75,7 +84,7 @@ def start(state_dir: Path, *arguments: str) -> Tidegate:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=PROJECT,
-            env={**os.environ, "COLUMNS": "160"},
+            env={**os.environ, "COLUMNS": "160", **(env or {})},
         )
     deadline = time.monotonic() + START_TIMEOUT_S
     while not (state_dir / "endpoints.json").exists():

@@ -1,5 +1,6 @@
 """In-memory stand-ins for the ports (control_plane/ports.py), with the switches that tests need."""
 
+from tests.fakes.reading import FakeBoard, FakeReading
 from tests.fakes.recorder import FakeRecorder, Recorded
 from tests.fakes.repository import FakeRepository
 from tests.fakes.tuning import FakeLoad, FakeTuningServers
@@ -7,6 +8,7 @@ from tests.fakes.upstream import FakeControl, FakeGrpc, FakeGrpcStream, FakeHttp
 from tests.fakes.worker import FakeModels, FakeWorker, FakeWorkers
 
 __all__ = [
+    "FakeBoard",
     "FakeControl",
     "FakeGrpc",
     "FakeGrpcStream",
@@ -14,6 +16,7 @@ __all__ = [
     "FakeHttpStream",
     "FakeLoad",
     "FakeModels",
+    "FakeReading",
     "FakeRecorder",
     "FakeRepository",
     "FakeTuningServers",

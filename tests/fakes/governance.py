@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from control_plane.domain.api_key import ApiKey
-from control_plane.domain.inference import InferCall
+from control_plane.domain.inference import InferCall, Outcome
 from control_plane.domain.route import Route
 from control_plane.domain.scope import parse_scope
 from control_plane.domain.tenant import Tenant
@@ -27,24 +27,26 @@ from tests.fakes.state_store import FakeStateStore
 class FakeCosts:
     """Each row is one unit."""
 
-    def rows(self, call: InferCall) -> int:
-        return call.inputs[0].shape[0] if call.inputs and call.inputs[0].shape else 1
-
-    def estimate(self, call: InferCall) -> float:
-        return float(self.rows(call))
-
-    def charged(self, call: InferCall, upstream_s: float) -> float:
-        return float(self.rows(call))
+    def of(self, call: InferCall) -> tuple[int, float | None]:
+        rows = call.inputs[0].shape[0] if call.inputs and call.inputs[0].shape else 1
+        return rows, float(rows)
 
 
 @dataclass
 class FakeMeter:
-    """Keeps what is recorded."""
+    """Keeps what it is told; a line of the log must tell what was counted just before."""
 
+    added: list[tuple[str, str, Outcome, int, int, float, bool]] = field(default_factory=list)
     events: list[UsageEvent] = field(default_factory=list)
     dropped: int = 0
+    has_log: bool = True
 
-    def record(self, event: UsageEvent) -> None:
+    def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
+        self.added.append((tenant, model, outcome, rows, elements, compute_units, cache_hit))
+
+    def log(self, event: UsageEvent) -> None:
+        told = (event.tenant, event.model, event.outcome, event.rows, event.elements, event.compute_units, event.cache_hit)
+        assert self.added[-1] == told
         self.events.append(event)
 
 

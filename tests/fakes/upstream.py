@@ -10,6 +10,7 @@ from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answe
 from control_plane.domain.compute_time import ComputeTime
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import ControlPlaneError, UpstreamFailed, UpstreamUnavailable
+from control_plane.domain.fingerprint import LoadedConfig
 from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
 from control_plane.ports import GrpcAnswer, GrpcCall
 
@@ -188,6 +189,10 @@ class FakeControl:
     unloaded_with: dict[str, list[str]] = field(default_factory=dict)
     """Models that go with one when its unload takes the dependents along."""
     unloads: list[str] = field(default_factory=list)
+    configs: dict[str, LoadedConfig] = field(default_factory=dict)
+    """Of models that are READY; one that is not here has an empty one."""
+    on_load: Callable[[str], None] = lambda name: None
+    """Called while that model is being loaded."""
     decoupled: dict[str, bool] = field(default_factory=dict)
     kinds_asked: list[str] = field(default_factory=list)
     calls: Calls = field(default_factory=Calls)
@@ -211,6 +216,7 @@ class FakeControl:
         self.loads.append(name)
         self.overrides[name] = override
         await self.calls.take(name, timeout_s)
+        self.on_load(name)
         if name in self.failures:
             raise self.failures[name]
         self.states[name] = ModelState.READY
@@ -223,6 +229,15 @@ class FakeControl:
         for each in (name, *(self.unloaded_with.get(name, []) if unload_dependents else [])):
             if each in self.states:  # of any other Triton says 200, too
                 self.states[each] = ModelState.UNAVAILABLE
+
+    async def loaded_config(self, name: str) -> LoadedConfig:
+        await asyncio.sleep(0)  # others go on meanwhile
+        if self.states.get(name) is not ModelState.READY:
+            raise UpstreamFailed(f"ModelConfig: {name} is not ready")
+        return self.configs.get(name, LoadedConfig(b""))
+
+    async def server_version(self) -> str:
+        return "2.51.0"
 
     async def is_decoupled(self, name: str) -> bool:
         self.kinds_asked.append(name)

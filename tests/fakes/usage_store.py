@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field
 
 from control_plane.domain.errors import StoreUnavailable
-from control_plane.domain.usage import Usage, UsageBatch, UsageKey, sums_of
+from control_plane.domain.usage import Usage, UsageBatch, UsageKey
 
 
 @dataclass
@@ -27,7 +27,7 @@ class FakeUsageStore:
         self._reach()
         if batch.id not in self.usage.batches:
             self.usage.batches[batch.id] = batch
-            for key, usage in sums_of(batch.events).items():
+            for key, usage in batch.sums:
                 self.usage.sums[key] = self.usage.sums.get(key, Usage()) + usage
         if self.loses_answers:
             raise StoreUnavailable("the store does not answer")

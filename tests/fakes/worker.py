@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from control_plane.codec.worker_message import FromWorker, ToWorker
+from control_plane.codec.worker_message import FingerprintsChanged, FingerprintsTaken, FromWorker, ToWorker
 from control_plane.domain.errors import ControlPlaneError
 from control_plane.domain.model import ModelOverride
 
@@ -13,15 +13,18 @@ MessageT = TypeVar("MessageT")
 
 @dataclass
 class FakeWorker:
-    """`ports.WorkerProcess`: the test says what it sends and when it ends."""
+    """`ports.WorkerProcess`: the test says what it sends and when it ends. It takes note of fingerprints while it `takes_note`."""
 
     number: int
     told: list[ToWorker] = field(default_factory=list)
+    takes_note: bool = True
     is_killed: bool = False
     _says: asyncio.Queue[FromWorker | None] = field(default_factory=asyncio.Queue)
 
     def send(self, message: ToWorker) -> None:
         self.told.append(message)
+        if self.takes_note and isinstance(message, FingerprintsChanged):
+            self.say(FingerprintsTaken(message.number))
 
     async def receive(self) -> FromWorker | None:
         return await self._says.get()
@@ -48,12 +51,13 @@ class FakeWorkers:
     """`ports.WorkerLauncher`; none can be started while there is a `failure`."""
 
     started: list[FakeWorker] = field(default_factory=list)
+    take_note: bool = True
     failure: ControlPlaneError | None = None
 
     async def start(self, number: int) -> FakeWorker:
         if self.failure is not None:
             raise self.failure
-        self.started.append(FakeWorker(number))
+        self.started.append(FakeWorker(number, takes_note=self.take_note))
         return self.started[-1]
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from control_plane.codec.v2_route import read_route
+    from control_plane.codec.v2_route import is_openai, read_route
+    from control_plane.domain.action import Action
     from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
 
 METHODS = (b"GET", b"POST", b"HEAD", b"OPTIONS", b"PUT", b"DELETE")
+
+OPENAIS = (Action.EMBED, Action.LIST_MODELS)
 
 
 def check(data: bytes) -> None:
@@ -25,6 +28,7 @@ def check(data: bytes) -> None:
     assert not route.model_name or f"/{route.model_name}" in path
     assert not route.model_version or f"/versions/{route.model_version}" in path
     assert read_route(method, target) == route
+    assert route.action is Action.OPTIONS or is_openai(target) == (route.action in OPENAIS)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,21 @@ from typing import NamedTuple
 
 from control_plane.adapters.listening import bind_tcp
 from control_plane.api.body_budget import BodyBudget
+from control_plane.api.data_http import DataHttp
+from control_plane.api.http_errors import render_error
 from control_plane.api.http_reading import HttpLimits
 from control_plane.api.http_server import HttpServer
-from control_plane.api.v2_http import V2Http, render_error
+from control_plane.api.openai_http import OpenaiHttp
+from control_plane.api.v2_http import V2Http
+from control_plane.policy.kept_answers import KeptAnswers
+from control_plane.services.cached_inference import CachedInference
+from control_plane.services.embeddings import Embeddings
+from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.governance import Governance
 from control_plane.services.inference import InferenceService
+from control_plane.services.response_cache import ResponseCache
 from control_plane.services.servers import Servers
+from control_plane.services.text_models import TextModels
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
 from tests.fakes.governance import governance
 
@@ -104,16 +113,23 @@ async def gateway(
     max_buffered_bytes: int = 64 << 20,
     allow_shared_memory: bool = False,
     governed: Governance | None = None,
+    cached: CachedInference | None = None,
+    fingerprints: Fingerprints | None = None,
 ) -> AsyncIterator[Gateway]:
-    """Listening on a port of its own; at the end everything must be gone at once."""
+    """Listening on a port of its own; at the end everything must be gone at once. `fingerprints` are for embeddings alone."""
     upstream = upstream or FakeUpstream()
     servers, recorder, models, budget = Servers(), FakeRecorder(), FakeModels(), BodyBudget(max_buffered_bytes)
     servers.up(upstream)
     governed = governed or governance()
     inference = InferenceService(
-        servers=servers, recorder=recorder, governance=governed, default_timeout_s=30.0, allow_shared_memory=allow_shared_memory
+        servers=servers,
+        recorder=recorder,
+        governance=governed,
+        cached=cached,
+        default_timeout_s=30.0,
+        allow_shared_memory=allow_shared_memory,
     )
-    application = V2Http(
+    v2 = V2Http(
         inference=inference,
         access=governed.access,
         servers=servers,
@@ -123,9 +139,25 @@ async def gateway(
         read_timeout_s=30.0,
         allow_shared_memory=allow_shared_memory,
     )
-    server = HttpServer(application.answer, render_error, limits, admit=application.admit, budget=budget)
+    fingerprints = fingerprints or Fingerprints()
+    text_models = TextModels(servers, fingerprints, governed.access)
+    cache = ResponseCache(fingerprints, KeptAnswers(1 << 24))
+    embeddings = Embeddings(inference=inference, servers=servers, models=text_models, cache=cache, default_timeout_s=30.0)
+    openai = OpenaiHttp(inference=inference, embeddings=embeddings, models=text_models, access=governed.access, read_timeout_s=30.0)
+    application = DataHttp(v2, openai)
+    server = HttpServer(
+        application.answer,
+        render_error,
+        limits,
+        admit=application.admit,
+        answer_at_once=application.answer_at_once,
+        budget=budget,
+    )
     bound = bind_tcp("127.0.0.1", 0, setting="--http-port")
     async with asyncio.TaskGroup() as tasks:
+        if cached is not None:
+            cached.begin(tasks)
+        embeddings.begin(tasks)
         await server.listen(tasks, bound)
         running = Gateway(server, bound.getsockname()[1], upstream, recorder, inference, servers, models, budget)
         try:

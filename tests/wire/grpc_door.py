@@ -22,6 +22,7 @@ from control_plane.api.v2_grpc import SERVICE, V2Grpc
 from control_plane.codec.grpc_message import PREFIX_BYTES, GrpcHead
 from control_plane.domain.principal import Principal
 from control_plane.ports import GrpcCall
+from control_plane.services.cached_inference import CachedInference
 from control_plane.services.governance import Governance
 from control_plane.services.inference import InferenceService
 from control_plane.services.servers import Servers
@@ -109,6 +110,7 @@ async def door(
     peers_are_local: bool = True,
     options: tuple[tuple[str, int], ...] = (),
     governed: Governance | None = None,
+    cached: CachedInference | None = None,
 ) -> AsyncIterator[Bench]:
     """Listening on a port of its own, with `m` as a decoupled model.
 
@@ -119,7 +121,12 @@ async def door(
     servers.up(upstream)
     governed = governed or governance()
     inference = InferenceService(
-        servers=servers, recorder=recorder, governance=governed, default_timeout_s=30.0, allow_shared_memory=allow_shared_memory
+        servers=servers,
+        recorder=recorder,
+        governance=governed,
+        cached=cached,
+        default_timeout_s=30.0,
+        allow_shared_memory=allow_shared_memory,
     )
     models = models or FakeModels()
     application = V2Grpc(
@@ -137,6 +144,8 @@ async def door(
     port = bound.getsockname()[1]
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=(("grpc.max_receive_message_length", -1), *options))
     async with asyncio.TaskGroup() as tasks:
+        if cached is not None:
+            cached.begin(tasks)
         await server.listen(tasks, bound)
         bench = Bench(upstream, servers, recorder, inference, models, budget, server, port, channel)
         try:

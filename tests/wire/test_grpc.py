@@ -25,7 +25,7 @@ from control_plane.codec.grpc_message import GrpcAnswer, frame_message, message_
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
 from control_plane.domain.inference import Door, Outcome
 from control_plane.ports import GrpcCall
-from tests.aio import run
+from tests.aio import run, settle
 from tests.fakes import FakeGrpc
 from tests.fakes.governance import governance
 from tests.tls_files import Authority
@@ -432,6 +432,7 @@ def test_what_a_client_that_leaves_had_sent_is_free_at_once() -> None:
                     await calls.arrivals.get()
                     call.cancel()
                     await until(lambda: calls.in_progress == 0)
+                await settle()
                 it.upstream.grpc.requests.clear()
 
     run(main())

@@ -14,8 +14,8 @@ import pytest
 
 from control_plane.adapters.listening import bind_tcp, port_of
 from control_plane.adapters.tls import HTTP, Tls
+from control_plane.api.http_errors import render_error
 from control_plane.api.http_server import HttpServer
-from control_plane.api.v2_http import render_error
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
 from control_plane.settings import TlsSettings
 from tests.aio import run

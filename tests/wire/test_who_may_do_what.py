@@ -12,11 +12,13 @@ from tritonclient.grpc import service_pb2
 from control_plane.api.v2_grpc import SERVICE, V2Grpc
 from control_plane.codec import v2_route
 from control_plane.domain.inference import Outcome
+from control_plane.domain.model import ModelState
 from control_plane.domain.route import Route
 from control_plane.domain.tenant import Tenant
 from control_plane.services.governance import Governance
 from tests.aio import run
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
+from tests.fakes.text_model import FakeTextModel
 from tests.wire.gateway import INFER, gateway
 from tests.wire.grpc_door import STREAM, door, infer_message
 
@@ -44,6 +46,9 @@ HTTP_CALLS = {
     ("POST", "/v2/models/m/trace/setting"): REPOSITORY,
     ("GET", "/v2/logging"): REPOSITORY,
     ("POST", "/v2/logging"): REPOSITORY,
+    ("POST", "/v1/embeddings"): OF_M,  # which its body names
+    ("GET", "/v1/models"): INFERENCE,
+    ("GET", "/v1/models/m"): OF_M,
     ("GET", "/v2/systemsharedmemory/status"): REPOSITORY,
     ("POST", "/v2/cudasharedmemory/region/r/register"): REPOSITORY,
 }
@@ -66,6 +71,9 @@ GRPC_CALLS = {
     "LogSettings": REPOSITORY,
     **{f"{kind}SharedMemory{verb}": REPOSITORY for kind in ("System", "Cuda") for verb in ("Status", "Register", "Unregister")},
 }
+
+BODIES = {"infer": INFER.decode(), "embeddings": '{"model":"m","input":"a"}'}
+"""Of POSTs, by the path's last part."""
 
 VALID = {1: "infer:m", 2: "infer:*", 3: "infer:other", 4: "repository", 5: "metrics", 6: "admin"}
 EXPIRED, REVOKED, OF_NOBODY, WRONG_SECRET = 7, 8, 9, 10
@@ -126,9 +134,11 @@ def test_http(method: str, path: str, shown: str) -> None:
 
     async def main() -> None:
         async with gateway(allow_shared_memory=True, governed=governed()) as it:
+            if path.startswith("/v1/"):
+                it.upstream.http.answer, it.upstream.control.states = FakeTextModel(), {"m": ModelState.READY}
             for number, header in enumerate(("authorization: Bearer ", "x-api-key: ")):
                 fields = f"{header}{SHOWN[shown]}\r\n" if SHOWN[shown] else ""
-                body = INFER.decode() if path.endswith("infer") else "{}" if method == "POST" else ""
+                body = BODIES.get(path.rpartition("/")[2], "{}") if method == "POST" else ""
                 request = f"{method} {path} HTTP/1.1\r\nHost: h\r\n{fields}Content-Length: {len(body)}\r\n\r\n{body}"
                 answer = await (await it.connect()).ask(request.encode())
                 assert answer.status == status, (header, answer)

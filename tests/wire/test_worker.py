@@ -21,6 +21,8 @@ from control_plane.codec.worker_message import (
     Changed,
     Counted,
     Drain,
+    FingerprintsChanged,
+    FingerprintsTaken,
     FromWorker,
     Listen,
     Listening,
@@ -91,6 +93,20 @@ def test_it_listens_when_told_answers_counts_and_drains(tmp_path: Path) -> None:
             assert isinstance(last, Counted)
             assert [(each.outcome.value, each.count) for each in last.counts.ended] == [("unavailable", 1)]
             assert await bench.worker.wait() == "it ended with exit status 0"
+
+    run(main())
+
+
+def test_it_says_that_it_has_taken_what_is_loaded_whether_it_listens_or_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(tmp_path) as bench:
+            bench.worker.send(FingerprintsChanged(1, {"a": (b"k" * 32, True, True), "b": None}))
+            assert await bench.heard(FingerprintsTaken) == FingerprintsTaken(1)
+            bench.worker.send(Listen())
+            await bench.heard(Listening)
+            bench.worker.send(UpstreamDown("Triton is having its tea"))
+            bench.worker.send(FingerprintsChanged(2, {"a": None}))
+            assert await bench.heard(FingerprintsTaken) == FingerprintsTaken(2)
 
     run(main())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 import shutil
 import socket
 import sys
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from control_plane.adapters.embedded_triton.installation import TritonInstallation
-from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.endpoints import CONTROL_FIELD, TritonEndpoints
 from control_plane.domain.errors import StartupError
 from control_plane.settings import ENV_PREFIX
 
@@ -81,13 +82,13 @@ def shm_prefix(root: Path) -> str:
 
 
 def choose_endpoints() -> TritonEndpoints:
-    """Three ports free now; where one is taken before Triton binds it, that start fails and the next chooses anew."""
+    """Three ports free now, and a new secret; where one is taken before Triton binds it, that start fails and the next chooses anew."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
         for each in sockets:
             each.bind((_HOST, 0))
         http, grpc, metrics = (int(each.getsockname()[1]) for each in sockets)
-    return TritonEndpoints(host=_HOST, http_port=http, grpc_port=grpc, metrics_port=metrics)
+    return TritonEndpoints(host=_HOST, http_port=http, grpc_port=grpc, metrics_port=metrics, control_secret=secrets.token_hex(16))
 
 
 def triton_command(
@@ -121,7 +122,13 @@ def triton_command(
         f"--backend-config=python,stub-timeout-seconds={max(1, round(load_timeout_s))}",
         *([f"--model-config-name={config_name}"] if config_name else []),
         *(_host_policy(model_cpus) if model_cpus else []),
+        *(_lock(endpoints.control_secret) if endpoints.control_secret else []),
     ]
+
+
+def _lock(secret: str) -> list[str]:
+    """Nobody else loads: what is loaded is known then. Against mistakes, not attackers: other users of the machine see these flags."""
+    return [f"--{api}=model-repository:{CONTROL_FIELD}={secret}" for api in ("http-restricted-api", "grpc-restricted-protocol")]
 
 
 def _host_policy(cpus: Sequence[int]) -> list[str]:

@@ -14,7 +14,7 @@ import threading
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from control_plane.adapters.embedded_triton import guardian
@@ -113,7 +113,7 @@ class EmbeddedTritonLauncher:
         require_bash(environment)
         for binary in (installation.binary, installation.stub):
             require_loadable(binary, environment)
-        endpoints = self._choose()
+        endpoints = self._choose() if settings.lock_model_control else replace(self._choose(), control_secret="")
         command = triton_command(
             installation,
             folders=folders,

@@ -1,22 +1,29 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from control_plane.adapters.prometheus import OwnMetrics, RequestCounter
-from control_plane.domain.inference import Door, Outcome
+from control_plane.domain.inference import CacheStatus, Door, Outcome
+from control_plane.domain.request_counts import Cached, CacheHolding
+from control_plane.domain.shared_cache_counts import SharedCacheCounts
 
 
 class Bench:
     def __init__(self) -> None:
         self.in_flight, self.up, self.workers, self.behind_s = 0, False, 1, 0.0
         self.recorder = RequestCounter()
+        self.cache: dict[str, Any] = {}
         self.metrics = OwnMetrics(
             version="1.2.3",
-            counts=lambda: self.recorder.counts(in_flight=self.in_flight),
+            counts=lambda: replace(self.recorder.counts(in_flight=self.in_flight), **self.cache),
             workers=lambda: self.workers,
             triton_is_up=lambda: self.up,
             state_behind_s=lambda: self.behind_s,
+            cache_bytes=1000,
         )
 
     def record(self, model: str, outcome: Outcome, *, door: Door = Door.HTTP, duration_s: float = 0.01) -> None:
@@ -84,6 +91,24 @@ def test_gauges_show_what_is_so_now() -> None:
     assert bench.samples("tidegate_triton_up") == {(): 1.0}
     assert bench.samples("tidegate_workers") == {(): 2.0}
     assert bench.samples("tidegate_build_info") == {("1.2.3",): 1.0}
+
+
+def test_the_response_cache_is_shown_and_a_shared_one_where_there_is_one() -> None:
+    bench = Bench()
+    assert "tidegate_shared_cache" not in bench.metrics.render().decode()
+    bench.cache = {
+        "cached": (Cached("a", CacheStatus.HIT, 5), Cached("a", CacheStatus.MISS, 2)),
+        "holding": CacheHolding(3, 30, 300),
+        "shared_cache": SharedCacheCounts(hits=1, misses=2, late=3, damaged=4, failed=5, skipped=6, written=7, dropped=8),
+        "shared_cache_away": 1,
+    }
+    assert bench.samples("tidegate_cache_answers_total") == {("a", "hit"): 5.0, ("a", "miss"): 2.0}
+    held = [bench.samples(f"tidegate_cache_{name}")[()] for name in ("entries", "bytes", "max_bytes", "evictions_total")]
+    assert held == [3.0, 30.0, 1000.0, 300.0]
+    lookups = {"hit": 1.0, "miss": 2.0, "late": 3.0, "damaged": 4.0, "failed": 5.0, "skipped": 6.0}
+    assert bench.samples("tidegate_shared_cache_lookups_total") == {(result,): count for result, count in lookups.items()}
+    assert bench.samples("tidegate_shared_cache_writes_total") == {("written",): 7.0, ("dropped",): 8.0}
+    assert bench.samples("tidegate_shared_cache_away") == {(): 1.0}
 
 
 def test_two_recorders_share_nothing() -> None:

@@ -6,18 +6,17 @@ import sqlite3
 from pathlib import Path
 
 from control_plane.adapters.sqlite_usage import open_sqlite_usage
-from control_plane.domain.inference import Door, Outcome
-from control_plane.domain.usage import BATCH_IDS_KEPT_S, EVERY_DAY, UsageBatch, UsageEvent
+from control_plane.domain.usage import BATCH_IDS_KEPT_S, EVERY_DAY, Usage, UsageBatch, UsageKey
 from tests.aio import run
 
-EVENT = UsageEvent(1_700_049_600.0, "a", "k", "r", "m", Door.HTTP, Outcome.ANSWERED, 0.1, 1, 1, 1.0)
+ONE = (UsageKey("2023-11-15", "a", "m"), Usage(requests=1))
 
 
 async def sent(path: Path, *ids: str) -> int:
     """How many requests are counted after these."""
     store = await open_sqlite_usage(path)
     for name in ids:
-        await store.add(UsageBatch(name, (EVENT,)))
+        await store.add(UsageBatch(name, (ONE,)))
     ((_, usage),) = await store.totals(since_day=EVERY_DAY[0], until_day=EVERY_DAY[1])
     await store.close()
     return usage.requests

@@ -10,11 +10,13 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from tritonclient.grpc import service_pb2
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2, service_pb2
 
 from control_plane.adapters.triton_grpc import TritonGrpc
 from control_plane.domain.compute_time import ComputeTime
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
+from control_plane.domain.fingerprint import LoadedConfig
 from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
 from tests.aio import run
 from tests.unit.adapters.fake_grpc_server import FakeServer, Handler, aborting, never, serving
@@ -38,6 +40,20 @@ def answering(message: Any) -> Handler:
         return encoded
 
     return handle
+
+
+def loaded_config(text: str) -> LoadedConfig:
+    """As it is read from Triton's answer."""
+
+    async def main() -> LoadedConfig:
+        config = text_format.Parse(text, model_config_pb2.ModelConfig())
+        async with triton(answering(service_pb2.ModelConfigResponse(config=config))) as (client, fake):
+            found = await client.loaded_config("a")
+            path, message, _ = await fake.arrivals.get()
+            assert (path, service_pb2.ModelConfigRequest.FromString(message).name) == (SERVICE + "ModelConfig", "a")
+            return found
+
+    return run(main())
 
 
 class TestControl:
@@ -93,6 +109,54 @@ class TestControl:
                 await client.unload("a", timeout_s=10)
                 for message in (service_pb2.RepositoryModelLoadRequest, service_pb2.RepositoryModelUnloadRequest):
                     assert not message.FromString((await fake.arrivals.get())[1]).parameters
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        ("text", "response_cache", "is_repeatable"),
+        [
+            ("", False, True),
+            ("response_cache { enable: true }", True, True),
+            ("response_cache { enable: false }", False, True),
+            ("response_cache { enable: true } sequence_batching { }", True, False),
+            ("response_cache { enable: true } model_transaction_policy { decoupled: true }", True, False),
+            ("model_transaction_policy { decoupled: false }", False, True),
+        ],
+    )
+    def test_a_loaded_configuration_says_whether_answers_are_kept(self, text: str, response_cache: bool, is_repeatable: bool) -> None:
+        found = loaded_config(text)
+        assert (found.response_cache, found.is_repeatable) == (response_cache, is_repeatable)
+
+    def test_a_loaded_configuration_says_where_to_look(self) -> None:
+        found = loaded_config(
+            'ensemble_scheduling { step { model_name: "a" } step { model_name: "b" } step { model_name: "a" } }'
+            'parameters { key: "x" value { string_value: "../x" } } parameters { key: "y" value { string_value: "" } }'
+        )
+        assert (found.steps, found.parameters) == ({"a", "b"}, {"../x"})
+
+    def test_equal_configurations_have_equal_contents_and_others_do_not(self) -> None:
+        def parameters(*names: str) -> str:
+            return " ".join(f'parameters {{ key: "{name}" value {{ string_value: "{name}" }} }}' for name in names)
+
+        assert loaded_config(parameters("x", "y", "z")).content == loaded_config(parameters("z", "y", "x")).content
+        assert len({loaded_config(text).content for text in ("", "max_batch_size: 1", "max_batch_size: 2", 'name: "x"')}) == 4
+
+    def test_shows_triton_the_secret_where_there_is_one(self) -> None:
+        async def main() -> None:
+            async with serving(answering(service_pb2.RepositoryModelLoadResponse())) as fake:
+                for secret in ("s3cret", ""):
+                    client = TritonGrpc("127.0.0.1", fake.port, control_secret=secret)
+                    await client.load("a", timeout_s=10)
+                    metadata = dict((await fake.arrivals.get())[2].invocation_metadata())
+                    await client.close()
+                    assert metadata.get("triton-grpc-protocol-tidegate-control", "") == secret
+
+        run(main())
+
+    def test_the_servers_version(self) -> None:
+        async def main() -> None:
+            async with triton(answering(service_pb2.ServerMetadataResponse(name="triton", version="2.51.0"))) as (client, _):
+                assert await client.server_version() == "2.51.0"
 
         run(main())
 

@@ -83,6 +83,29 @@ class TestExchange:
 
         run(main())
 
+    @pytest.mark.parametrize(
+        ("target", "shows"),
+        [
+            (b"/v2/repository/index", True),
+            (b"/v2/repository/any/index", True),
+            (b"/v2/repository/index?x=/models", True),
+            (b"/v2/repository/any/models/m/load", True),
+            (b"/v2/models/index", False),
+            (b"/v2/models/m/infer", False),
+        ],
+    )
+    def test_shows_triton_the_secret_for_its_repository_only(self, target: bytes, shows: bool) -> None:
+        async def main() -> None:
+            async with scripted_triton(answer_ok) as triton:
+                http = TritonHttp("127.0.0.1", triton.port, max_connections=1, control_secret="s3cret")
+                await http.send(HttpRequest(b"POST", target, [(b"X-Trace", b"7")], b"body"), timeout_s=20)
+                await http.close()
+                await triton.wait_until_open(0)
+                assert (b"\r\ntidegate-control: s3cret\r\nX-Trace: 7\r\n" in triton.exchanges[0].request) is shows
+                assert (b"s3cret" in triton.exchanges[0].request) is shows
+
+        run(main())
+
     def test_an_answer_in_pieces(self) -> None:
         async def piecewise(exchange: Exchange) -> bytes:
             for byte in OK[:-1]:

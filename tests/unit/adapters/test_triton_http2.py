@@ -54,6 +54,21 @@ class TestUnary:
 
         run(main())
 
+    @pytest.mark.parametrize(
+        ("method", "shows"), [("RepositoryIndex", True), ("RepositoryModelLoad", False), ("ModelInfer", False), ("ServerLive", False)]
+    )
+    def test_shows_triton_the_secret_for_its_index_only(self, method: str, shows: bool) -> None:
+        async def main() -> None:
+            async with serving(echo) as fake:
+                client = TritonHttp2("127.0.0.1", fake.port, control_secret="s3cret")
+                head = GrpcHead(f"/inference.GRPCInferenceService/{method}", (CONTENT_TYPE,))
+                await client.unary(call(head=head), timeout_s=10)
+                await client.close()
+                metadata = {tuple(pair) for pair in (await fake.arrivals.get())[2].invocation_metadata()}
+                assert (("triton-grpc-protocol-tidegate-control", "s3cret") in metadata) is shows
+
+        run(main())
+
     @pytest.mark.parametrize("size", [0, 1, 1 << 14, 1 << 18, (1 << 18) + 1, 12 << 20])
     def test_a_message_of_any_size_there_and_back(self, size: int) -> None:
         message = (bytes(range(251)) * (size // 251 + 1))[:size]

@@ -7,13 +7,11 @@ import pytest
 
 from control_plane.adapters.usage_spill import UsageSpillFolder
 from control_plane.domain.errors import StoreUnavailable
-from control_plane.domain.inference import Door, Outcome
-from control_plane.domain.usage import UsageBatch, UsageEvent
+from control_plane.domain.usage import Usage, UsageBatch, UsageKey
 
 
 def batch(batch_id: str, size: int = 2) -> UsageBatch:
-    one = UsageEvent(1.5, "t", "k", "m", "m", Door.HTTP, Outcome.ANSWERED, 0.01, 1, 1, 1.0)
-    return UsageBatch(batch_id, (one,) * size)
+    return UsageBatch(batch_id, tuple((UsageKey("2023-11-15", "t", f"m{number}"), Usage(requests=1)) for number in range(size)))
 
 
 def names(folder: Path) -> list[str]:
@@ -63,14 +61,15 @@ def test_without_a_folder_there_is_nothing(tmp_path: Path) -> None:
 def test_what_cannot_be_read_stays_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spill = UsageSpillFolder(tmp_path)
     spill.write(batch("a"))
-    broken = tmp_path / "00000000000000000001-broken.json"
+    broken, old = tmp_path / "00000000000000000001-broken.json", tmp_path / "00000000000000000003-old.json"
     broken.write_bytes(b'{"id":')
+    old.write_bytes(b'{"id":"old","events":[]}')
     (tmp_path / "00000000000000000002-cut.partial").write_bytes(b"")
     with caplog.at_level(logging.ERROR):
         assert [each.id for each in spill.batches()] == ["a"]
-    assert len(caplog.messages) == 1
-    assert str(broken) in caplog.messages[0]
-    assert broken.exists()
+    for file, told in zip((broken, old), caplog.messages, strict=True):
+        assert f"{file} cannot be read, and is not counted" in told
+        assert file.exists()
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:

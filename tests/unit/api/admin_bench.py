@@ -20,6 +20,7 @@ from control_plane.services.keys import Keys
 from control_plane.services.known_state import KnownState
 from control_plane.services.models import ModelService
 from control_plane.services.objects import Objects
+from control_plane.services.purges import Purges
 from control_plane.services.servers import Servers
 from control_plane.services.usage import UsageService
 from tests.aio import changing, run
@@ -57,12 +58,14 @@ class Bench:
         self.known = KnownState(self.store, now_s=self.clock)
         self.keys = Keys(self.store, now_s=self.clock)
         authentication = Authentication(self.known, None, attempts=FailedAttempts(), now_s=self.clock)
+        objects = Objects(self.store, now_s=self.clock)
         self.app = make_admin_api(
             models=self.models,
             servers=self.servers,
             access=Access(self.known, authentication if self.authentication else None),
             keys=self.keys,
-            objects=Objects(self.store, now_s=self.clock),
+            objects=objects,
+            purges=Purges(objects, self.known, wait_s=0.0),
             usage=UsageService(self.usage, lambda: self.known.prices.values()),
             known=self.known,
             version="1.2.3",

@@ -203,6 +203,8 @@ STATUSES = {
     "POST /keys": STORED - {"200"} | {"201", "400", "413"},
     "POST /keys/{id}/rotate": STORED - {"200"} | {"201", "400", "404", "409", "413"},
     "DELETE /keys/{id}": STORED | {"400", "404", "409"},
+    "DELETE /cache": STORED - {"200"} | {"204"},
+    "DELETE /cache/{name}": STORED - {"200"} | {"204", "400"},
     "GET /usage": STORED | {"400"},
 } | {
     f"{method} /{kind}{path}": statuses

@@ -35,6 +35,8 @@ NEEDS: dict[str, Right | None] = {
     "GET /prices/{name}": Right.ADMIN,
     "PUT /prices/{name}": Right.ADMIN,
     "DELETE /prices/{name}": Right.ADMIN,
+    "DELETE /cache": Right.ADMIN,
+    "DELETE /cache/{name}": Right.ADMIN,
     "GET /usage": Right.ADMIN,
     "GET /openapi.json": Right.ADMIN,
     "HEAD /openapi.json": Right.ADMIN,

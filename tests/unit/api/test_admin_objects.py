@@ -29,7 +29,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "version": "",
         "deadline_s": None,
         "tenants": None,
-        "cache": {"is_on": False, "ttl_s": None, "is_private": False},
+        "cache": {"is_on": None, "ttl_s": None, "is_private": False, "min_cost_units": 0.0},
     },
     "prices": {"models": "*", "tenant": ""},
 }
@@ -40,7 +40,7 @@ ALL: dict[str, dict[str, object]] = {
         "version": "3",
         "deadline_s": 1.5,
         "tenants": ["acme", "b"],
-        "cache": {"is_on": True, "ttl_s": 60, "is_private": True},
+        "cache": {"is_on": True, "ttl_s": 60, "is_private": True, "min_cost_units": 2.5},
     },
     "prices": {"from_s": 1e9, "per_unit": 1e-6, "currency": "USD", "models": "text_*", "tenant": "acme"},
 }
@@ -186,7 +186,7 @@ WRONG: dict[str, dict[str, list[object]]] = {
         "version": ["v1", "-1", "1" * 19, 1, None],
         "deadline_s": [0, -1, 1e10],
         "tenants": ["acme", [""], ["a b"], [1], ["a"] * 1001],
-        "cache": [None, True, {"ttl_s": 0}, {"on": True}],
+        "cache": [None, True, {"ttl_s": 0}, {"on": True}, {"is_on": "model"}, {"min_cost_units": -1}, {"min_cost_units": None}],
         "weight": [1],
     },
     "prices": {

@@ -205,16 +205,72 @@ class TestTenants:
 class TestRoutes:
     def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
         more = ("--version", 3, "--deadline-ms", 1500, "--tenant", "acme", "--tenant", "b")
-        shown = ["r", "m", "3", "1500", "acme,", "b"]
+        shown = ["r", "m", "3", "1500", "acme,", "b", "model"]
         assert tidegate("routes", "set", "r", "--model", "m", *more, *where).table[1:] == [shown]
         assert tidegate("routes", "list", *where).table[1:] == [shown]
-        assert tidegate("routes", "set", "r", "--model", "n", *where).table[1:] == [["r", "n", "everybody"]]
+        assert tidegate("routes", "set", "r", "--model", "n", *where).table[1:] == [["r", "n", "everybody", "model"]]
         assert tidegate("routes", "delete", "r", *where) == (0, "", "route r is deleted\n")
         assert tidegate("routes", "list", *where).table[1:] == []
+
+    @pytest.mark.parametrize(
+        ("options", "cell"),
+        [
+            ((), "model"),
+            (("--cache", "on"), "on"),
+            (("--cache", "off", "--cache-shared"), "off"),
+            (("--cache", "on", "--cache-ttl", 0.5, "--cache-private", "--cache-min-cost", 12.5), "on, 0.5 s, private, from 12.5 units"),
+            (("--cache-ttl", 86400, "--cache", "model"), "model, 86400 s"),
+        ],
+    )
+    def test_how_answers_are_kept(self, tidegate: Tidegate, where: tuple[str, str], options: tuple[object, ...], cell: str) -> None:
+        made = tidegate("routes", "set", "c", "--model", "m", *options, *where)
+        assert made.table[1][3:] == cell.split()
+        assert tidegate("routes", "list", *where).out == made.out
+        tidegate("routes", "delete", "c", *where)
+
+    @pytest.mark.parametrize("options", [("--cache", "yes"), ("--cache-ttl", 0), ("--cache-min-cost", -1), ("--cache-min-cost", "nan")])
+    def test_how_they_cannot_be(self, tidegate: Tidegate, where: tuple[str, str], options: tuple[object, ...]) -> None:
+        assert tidegate("routes", "set", "c", "--model", "m", *options, *where).status != 0
+
+    @pytest.mark.parametrize("option", ["--cache-ttl", "--cache-min-cost", "--deadline-ms"])
+    @pytest.mark.parametrize("value", ["nan", "inf"])
+    def test_what_is_no_finite_number_is_told(self, tidegate: Tidegate, where: tuple[str, str], option: str, value: str) -> None:
+        ended = tidegate("routes", "set", "c", "--model", "m", option, value, *where)
+        assert (ended.status, ended.err.count("\n"), f"{option} must be a finite number, not {value}" in ended.err) == (1, 1, True)
 
     def test_a_refusal(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
         ended = tidegate("routes", "set", "m", "--model", "m", *where)
         assert (ended.status, "model must be another name" in ended.err) == (1, True)
+
+
+class TestCache:
+    def test_purges(self, tidegate: Tidegate, where: tuple[str, str], bench: Bench) -> None:
+        said = "kept answers of a and of ensembles that use it are found no more\n"
+        assert tidegate("cache", "purge", "a", *where) == (0, "", said)
+        assert tidegate("cache", "purge", "--all", *where) == (0, "", "kept answers of every model are found no more\n")
+        assert {name for kind, name in bench.store.state.objects if kind is Kind.PURGE} == {"a", "*"}
+
+    def test_a_routes_name_is_its_models_and_one_that_is_not_loaded_is_told(
+        self, tidegate: Tidegate, where: tuple[str, str], bench: Bench
+    ) -> None:
+        tidegate("routes", "set", "by-route", "--model", "b", *where)
+        run(bench.known.start())
+        ended = tidegate("cache", "purge", "by-route", *where)
+        tidegate("routes", "delete", "by-route", *where)
+        assert (ended.status, ended.err.splitlines()) == (
+            0,
+            ["kept answers of b, which is behind route by-route, and of ensembles that use it are found no more", "model b is not loaded"],
+        )
+        assert (Kind.PURGE, "b") in bench.store.state.objects
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"), [((), "give a model, or --all"), (("a", "--all"), "give a model, or --all"), (("a/b",), "no model's name")]
+    )
+    def test_a_refusal_is_one_line(self, tidegate: Tidegate, where: tuple[str, str], arguments: tuple[str, ...], said: str) -> None:
+        ended = tidegate("cache", "purge", *arguments, *where)
+        assert (ended.status, ended.out) == (1, "")
+        assert said in ended.err
+        assert ended.err.count("\n") == 1
 
 
 class TestPrices:

@@ -10,15 +10,14 @@ import pytest
 from control_plane.adapters.state_store import open_state_store, open_usage_store
 from control_plane.cli.backup import backup, restore
 from control_plane.domain.errors import Conflict, InvalidRequest
-from control_plane.domain.inference import Door, Outcome
 from control_plane.domain.stored import Kind
-from control_plane.domain.usage import EVERY_DAY, Usage, UsageBatch, UsageEvent, UsageKey
+from control_plane.domain.usage import EVERY_DAY, Usage, UsageBatch, UsageKey
 from tests.aio import run
 
-EVENT = UsageEvent(1_700_049_600.0, "a", "k", "r", "m", Door.HTTP, Outcome.ANSWERED, 0.1, 1, 2, 0.5)
+USED = (UsageKey("2023-11-15", "a", "m"), Usage(1, 0, 0, 1, 2, 0.5))
 HELD = (
     [(Kind.ROUTE, "r", {"model": "m"}), (Kind.TENANT, "a", {"weight": 2.0})],
-    [(UsageKey("2023-11-15", "a", "m"), Usage(1, 0, 0, 1, 2, 0.5))],
+    [USED],
 )
 
 
@@ -28,14 +27,23 @@ async def fill(state_dir: Path) -> None:
     await state.put(Kind.PRICE, "gone", {})
     await state.delete(Kind.PRICE, "gone")
     await state.put(Kind.TENANT, "a", {"weight": 2.0})
-    await usage.add(UsageBatch("b", (EVENT,)))
+    await usage.add(UsageBatch("b", (USED,)))
     await state.close()
     await usage.close()
 
 
+async def purges(state_dir: Path) -> list[str]:
+    state = await open_state_store(None, state_dir)
+    found = [(stored.body or {})["generation"] for stored in await state.list_all(Kind.PURGE)]
+    await state.close()
+    return found
+
+
 async def held(state_dir: Path) -> object:
+    """But for purges."""
     state, usage = await open_state_store(None, state_dir), await open_usage_store(None, state_dir)
-    objects = [(stored.kind, stored.name, stored.body) for stored in await state.changes(0, timeout_s=0) if stored.body is not None]
+    present = [stored for stored in await state.changes(0, timeout_s=0) if stored.body is not None and stored.kind != Kind.PURGE]
+    objects = [(stored.kind, stored.name, stored.body) for stored in present]
     totals = await usage.totals(since_day=EVERY_DAY[0], until_day=EVERY_DAY[1])
     await state.close()
     await usage.close()
@@ -92,10 +100,32 @@ def test_a_store_that_is_not_empty_is_replaced_by_force_only(tmp_path: Path, sav
     assert run(held(tmp_path / "other")) == HELD
 
 
+def test_a_restore_purges_and_what_it_purged_is_not_saved(tmp_path: Path, saved: Path) -> None:
+    """A purge of long ago that came back would bring back what was kept since."""
+    restore(saved, state_dir=tmp_path / "new")
+    (first,) = run(purges(tmp_path / "new"))
+    backup(tmp_path / "again.jsonl", state_dir=tmp_path / "new")
+    assert first not in (tmp_path / "again.jsonl").read_text()
+    restore(tmp_path / "again.jsonl", force=True, state_dir=tmp_path / "new")
+    (second,) = run(purges(tmp_path / "new"))
+    assert first != second
+
+
+def test_purges_alone_make_a_store_empty(tmp_path: Path, saved: Path) -> None:
+    async def purge() -> None:
+        state = await open_state_store(None, tmp_path / "purged")
+        await state.put(Kind.PURGE, "a", {"model": "a", "generation": "0" * 32})
+        await state.close()
+
+    run(purge())
+    restore(saved, state_dir=tmp_path / "purged")
+    assert "0" * 32 not in run(purges(tmp_path / "purged"))
+
+
 def test_usage_alone_makes_a_store_not_empty(tmp_path: Path, saved: Path) -> None:
     async def use() -> None:
         usage = await open_usage_store(None, tmp_path / "used")
-        await usage.add(UsageBatch("b", (EVENT,)))
+        await usage.add(UsageBatch("b", (USED,)))
         await usage.close()
 
     run(use())

@@ -12,7 +12,7 @@ import pytest
 from control_plane.codec.infer_json import infer_request_steps, read_infer_request
 from control_plane.domain.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
 from control_plane.domain.inference import InferCall
-from control_plane.domain.tensor import MAX_ELEMENTS, Tensor
+from control_plane.domain.tensor import MAX_ELEMENTS, Tensor, element_count
 
 FP32 = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1.0]}
 
@@ -63,7 +63,9 @@ def binary(datatype: str, shape: list[int], size: object, content: bytes) -> tup
     ],
 )
 def test_accepts(body: bytes, tensors: tuple[Tensor, ...]) -> None:
-    assert replace(read(body), text_bytes=0) == InferCall("m", "3", "", tensors)
+    assert replace(read(body), text_bytes=0) == InferCall(
+        "m", "3", "", tensors, elements=sum(element_count(tensor.shape) for tensor in tensors)
+    )
 
 
 @pytest.mark.parametrize(
@@ -303,7 +305,11 @@ class TestBinaryData:
         for content in (b"\x02\0\0\0a", b"\x01\0\0\0", b"\x01\0\0\0ab"):
             with pytest.raises(InvalidRequest):
                 read(text + content, header_length)
-        assert read(text + b"\x01\0\0\0b", header_length) == good == InferCall("m", "3", "7", (Tensor("X", "BYTES", (1,)),), text_bytes=1)
+        assert (
+            read(text + b"\x01\0\0\0b", header_length)
+            == good
+            == InferCall("m", "3", "7", (Tensor("X", "BYTES", (1,)),), text_bytes=1, elements=1)
+        )
 
     def test_a_header_that_was_refused_is_refused_again(self) -> None:
         body, header_length = binary("FP8", [1], 1, b"a")

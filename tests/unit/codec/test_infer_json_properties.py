@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from control_plane.codec.infer_json import parse_json_object, read_infer_request
 from control_plane.domain.errors import InvalidRequest, UnparsableRequest
 from control_plane.domain.inference import InferCall
+from control_plane.domain.tensor import element_count
 from tests.unit.codec.infer_requests import Sent, requests
 
 _KEYS = st.sampled_from(["a", "b", "inputs", "a:", ""])
@@ -44,7 +45,9 @@ def _repeats_a_key(text: str) -> bool:
 @given(sent=requests())
 def test_a_valid_request_is_accepted_and_declares_its_tensors(sent: Sent) -> None:
     call = read_infer_request(sent.body, sent.header_length, model_name="m", model_version="")
-    assert call == InferCall("m", "", sent.request_id, sent.tensors, text_bytes=sent.text_bytes)
+    assert call == InferCall(
+        "m", "", sent.request_id, sent.tensors, text_bytes=sent.text_bytes, elements=sum(element_count(each.shape) for each in sent.tensors)
+    )
 
 
 @given(sent=requests(), data=st.data())

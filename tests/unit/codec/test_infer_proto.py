@@ -56,7 +56,7 @@ def message(datatype: str = "FP32", shape: tuple[int, ...] = (1,), raw: list[byt
 
 
 def test_tells_model_version_id_and_tensors() -> None:
-    assert read(message(raw=[b"\0\0\0\0"]).SerializeToString()) == InferCall("m", "3", "17", (Tensor("X", "FP32", (1,)),))
+    assert read(message(raw=[b"\0\0\0\0"]).SerializeToString()) == InferCall("m", "3", "17", (Tensor("X", "FP32", (1,)),), elements=1)
 
 
 def test_typed_contents_are_left_to_triton() -> None:
@@ -189,7 +189,7 @@ class TestLarge:
 
     def test_is_read_as_a_small_one(self) -> None:
         request = message(shape=(LARGE,), raw=[bytes(4 * LARGE)])
-        assert read(request.SerializeToString()) == InferCall("m", "3", "17", (Tensor("X", "FP32", (LARGE,)),))
+        assert read(request.SerializeToString()) == InferCall("m", "3", "17", (Tensor("X", "FP32", (LARGE,)),), elements=LARGE)
 
     @pytest.mark.parametrize(
         ("request_", "text"),

@@ -13,6 +13,7 @@ from control_plane.codec.stored_objects import KIND_OF, StoredObject, from_store
 from control_plane.domain.api_key import ApiKey
 from control_plane.domain.errors import InvalidRequest
 from control_plane.domain.model import MODEL_NAME
+from control_plane.domain.purge import EVERY_MODEL, Purge
 from control_plane.domain.route import CachePolicy, Route
 from control_plane.domain.scope import Right, Scope
 from control_plane.domain.stored import Kind, Stored
@@ -21,9 +22,14 @@ from control_plane.domain.usage import Price
 
 KEY = ApiKey("0123456789ab", "acme", (Scope(Right.INFER, "text_*"), Scope(Right.METRICS)), "ab" * 32, 1.5, 2.5, 3.5, "for the tests")
 TENANT = Tenant("acme", 10.0, 20, 30, 40.0, 2.0, -1)
-ROUTE = Route("fast", "text_encoder", "3", 0.5, ("acme",), CachePolicy(is_on=True, ttl_s=60.0, is_private=True))
+ROUTE = Route("fast", "text_encoder", "3", 0.5, ("acme",), CachePolicy(is_on=True, ttl_s=60.0, is_private=True, min_cost_units=2.5))
 PRICE = Price("spring", 1e9, 0.001, "EUR", "text_*", "acme")
-ALL = [KEY, TENANT, ROUTE, PRICE, Tenant("plain"), Route("r", "m", tenants=()), replace(KEY, expires_s=None, revoked_s=None)]
+PURGE = Purge("text_encoder", "0123456789abcdef" * 2)
+ALL = [
+    *(KEY, TENANT, ROUTE, PRICE, PURGE),
+    *(Tenant("plain"), Route("r", "m", tenants=()), replace(KEY, expires_s=None, revoked_s=None)),
+    *(replace(PURGE, model=EVERY_MODEL), replace(ROUTE, cache=CachePolicy()), replace(ROUTE, cache=CachePolicy(is_on=False))),
+]
 
 NAMES = st.from_regex(MODEL_NAME, fullmatch=True)
 POSITIVE = st.floats(min_value=1e-6, max_value=1e12)
@@ -57,6 +63,12 @@ def test_any_value_that_may_be_comes_back(value: StoredObject) -> None:
 
 def test_every_kind_can_be_written_and_read() -> None:
     assert {KIND_OF[type(value)] for value in ALL} == set(Kind)
+
+
+def test_a_route_of_before_there_were_costs_is_read() -> None:
+    body = to_body(ROUTE)
+    del body["cache"]["min_cost_units"]
+    assert from_stored(stored(ROUTE, body)) == replace(ROUTE, cache=replace(ROUTE.cache, min_cost_units=0.0))
 
 
 def test_scopes_are_stored_as_people_write_them() -> None:
@@ -93,6 +105,12 @@ BAD = [
     (replace(ROUTE, deadline_s=0.0), "deadline_s must be above 0"),
     (replace(ROUTE, tenants=("a b",)), "tenants must be"),
     (replace(ROUTE, cache=CachePolicy(ttl_s=0.0)), "cache.ttl_s must be above 0"),
+    (replace(ROUTE, cache=CachePolicy(min_cost_units=-1.0)), "cache.min_cost_units must be at least 0"),
+    (replace(ROUTE, cache=CachePolicy(min_cost_units=float("nan"))), "cache.min_cost_units must be a finite"),
+    (replace(PURGE, model="**"), r"purge '\*\*': model must be"),
+    (replace(PURGE, model=""), "model must be"),
+    (replace(PURGE, generation=""), "generation must be 32 hexadecimal digits"),
+    (replace(PURGE, generation="0123456789ABCDEF" * 2), "generation must be"),
     (replace(PRICE, per_unit=-0.1), "per_unit must be at least 0"),
     (replace(PRICE, per_unit=float("nan")), "per_unit must be a finite"),
     (replace(PRICE, currency="euro"), "currency must be three letters"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.codec.v2_route import ADMINISTRATORS_ONLY, V2Route, read_route
+from control_plane.codec.v2_route import ADMINISTRATORS_ONLY, V2Route, is_openai, read_route, target_for
 from control_plane.domain.action import Action
 from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
 
@@ -48,6 +48,9 @@ from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
         pytest.param("GET", "/v2/cudasharedmemory/region/r/status", V2Route(Action.SHARED_MEMORY), id="a region of CUDA memory"),
         pytest.param("POST", "/v2/systemsharedmemory/region/r/register", V2Route(Action.SHARED_MEMORY), id="register"),
         pytest.param("POST", "/v2/cudasharedmemory/unregister", V2Route(Action.SHARED_MEMORY), id="unregister all"),
+        pytest.param("POST", "/v1/embeddings", V2Route(Action.EMBED), id="OpenAI's embeddings"),
+        pytest.param("GET", "/v1/models", V2Route(Action.LIST_MODELS), id="OpenAI's models"),
+        pytest.param("GET", "http://host/v1/models/m?x", V2Route(Action.LIST_MODELS, "m"), id="one of OpenAI's models"),
         pytest.param("HEAD", "/v2/models/m", V2Route(Action.READ, "m"), id="HEAD goes where GET goes"),
         pytest.param("OPTIONS", "/v2/logging", V2Route(Action.OPTIONS, allowed=("GET", "HEAD", "OPTIONS", "POST")), id="OPTIONS"),
         pytest.param("OPTIONS", "*", V2Route(Action.OPTIONS, allowed=("GET", "HEAD", "OPTIONS", "POST")), id="OPTIONS of the server"),
@@ -62,7 +65,9 @@ def test_known(method: str, target: str, route: V2Route) -> None:
     [
         pytest.param("", id="nothing"),
         pytest.param("/", id="the root"),
-        pytest.param("/v1/models", id="another protocol version"),
+        pytest.param("/v3/models", id="another protocol version"),
+        pytest.param("/v1/models/", id="no name of OpenAI's"),
+        pytest.param("/v1/chat/completions", id="another call of OpenAI's"),
         pytest.param("/V2/health/live", id="upper case"),
         pytest.param("//v2/health/live", id="a doubled slash"),
         pytest.param("/v2/health/live/", id="a slash at the end"),
@@ -153,6 +158,22 @@ def test_what_only_reads_or_infers_is_everyones(action: Action) -> None:
     ],
 )
 def test_a_call_is_aimed_at_another_model(target: bytes, version: str, aimed: bytes) -> None:
-    method = b"POST" if b"infer" in target or b"generate" in target else b"GET"
+    assert target_for(target, "real", version) == aimed
 
-    assert read_route(method, target).target_for(target, "real", version) == aimed
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("/v1/embeddings", True),
+        ("/v1/anything?x", True),
+        ("http://host/v1/models", True),
+        ("/v1", False),
+        ("/v10/models", False),
+        ("/v2/models/v1/infer", False),
+        ("http://host/v2/health/live?/v1/", False),
+        ("", False),
+        ("*", False),
+    ],
+)
+def test_which_paths_are_openais(target: str, expected: bool) -> None:
+    assert is_openai(target.encode()) is expected

@@ -1,13 +1,26 @@
 from __future__ import annotations
 
-from control_plane.domain.inference import Door, Outcome
-from control_plane.domain.request_counts import Ended, RequestCounts, Took, total
+from control_plane.domain.inference import CacheStatus, Door, Outcome
+from control_plane.domain.request_counts import Cached, CacheHolding, Ended, RequestCounts, Took, total
+from control_plane.domain.shared_cache_counts import SharedCacheCounts
 
-A = RequestCounts((Ended("m", Door.HTTP, Outcome.ANSWERED, 3),), (Took("m", Door.HTTP, (1, 2), 0.5),), in_flight=4)
+A = RequestCounts(
+    (Ended("m", Door.HTTP, Outcome.ANSWERED, 3),),
+    (Took("m", Door.HTTP, (1, 2), 0.5),),
+    in_flight=4,
+    cached=(Cached("m", CacheStatus.HIT, 3),),
+    holding=CacheHolding(2, 20, 200),
+    shared_cache=SharedCacheCounts(hits=3, late=1),
+    shared_cache_away=1,
+)
 B = RequestCounts(
     (Ended("m", Door.HTTP, Outcome.ANSWERED, 10), Ended("m", Door.GRPC, Outcome.ANSWERED, 1)),
     (Took("m", Door.HTTP, (10, 20), 1.0), Took("n", Door.HTTP, (7, 0), 2.0)),
     in_flight=1,
+    cached=(Cached("m", CacheStatus.HIT, 2), Cached("m", CacheStatus.MISS, 1)),
+    holding=CacheHolding(1, 10, 100),
+    shared_cache=SharedCacheCounts(hits=1, dropped=2),
+    shared_cache_away=1,
 )
 
 
@@ -16,6 +29,10 @@ def test_the_total_adds_what_is_of_one_kind_and_keeps_the_rest_apart() -> None:
         (Ended("m", Door.HTTP, Outcome.ANSWERED, 13), Ended("m", Door.GRPC, Outcome.ANSWERED, 1)),
         (Took("m", Door.HTTP, (11, 22), 1.5), Took("n", Door.HTTP, (7, 0), 2.0)),
         in_flight=5,
+        cached=(Cached("m", CacheStatus.HIT, 5), Cached("m", CacheStatus.MISS, 1)),
+        holding=CacheHolding(3, 30, 300),
+        shared_cache=SharedCacheCounts(hits=4, late=1, dropped=2),
+        shared_cache_away=2,
     )
 
 
@@ -24,5 +41,13 @@ def test_the_total_of_one_is_itself_and_of_none_is_nothing() -> None:
     assert total([]) == RequestCounts()
 
 
+def test_a_worker_without_a_shared_cache_takes_nothing_from_the_others() -> None:
+    without = RequestCounts()
+    assert total([without, A, without]).shared_cache == A.shared_cache
+    assert total([without, without]).shared_cache is None
+
+
 def test_what_has_ended_has_nothing_in_flight_and_keeps_its_counts() -> None:
-    assert A.retired() == RequestCounts(A.ended, A.took, in_flight=0)
+    assert A.retired() == RequestCounts(
+        A.ended, A.took, in_flight=0, cached=A.cached, holding=CacheHolding(evicted=200), shared_cache=A.shared_cache
+    )

@@ -1,40 +1,31 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, fields
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from control_plane.domain.inference import Door, Outcome
-from control_plane.domain.usage import COUNTED_AS, EVERY_DAY, Usage, UsageEvent, UsageKey, day_of, sums_of, usage_of
-
-EVENT = UsageEvent(1_700_049_600.0, "a", "k", "r", "m", Door.HTTP, Outcome.ANSWERED, 0.1, 2, 3, 0.5)
+from control_plane.domain.inference import Outcome
+from control_plane.domain.usage import COUNTED_AS, EVERY_DAY, Usage, UsageBatch, UsageKey, day_of, storable_key
 
 
 def test_every_outcome_is_counted_as_something() -> None:
     assert set(COUNTED_AS) == set(Outcome)
-    for outcome in Outcome:
-        usage = usage_of([replace(EVENT, outcome=outcome)])
-        assert usage.requests + usage.failed + usage.refused == 1
+    assert set(COUNTED_AS.values()) == {"requests", "failed", "refused"}
+    assert [outcome for outcome in Outcome if COUNTED_AS[outcome] == "requests"] == [Outcome.ANSWERED]
+    assert [outcome for outcome in Outcome if COUNTED_AS[outcome] == "refused"] == [Outcome.REFUSED]
 
 
-@pytest.mark.parametrize(
-    ("outcome", "expected"),
-    [
-        (Outcome.ANSWERED, Usage(requests=1, rows=2, elements=3, compute_units=0.5)),
-        (Outcome.REFUSED, Usage(refused=1, rows=2, elements=3, compute_units=0.5)),
-        (Outcome.UPSTREAM_ERROR, Usage(failed=1, rows=2, elements=3, compute_units=0.5)),
-        (Outcome.ABANDONED, Usage(failed=1, rows=2, elements=3, compute_units=0.5)),
-    ],
-)
-def test_an_event_counts_as(outcome: Outcome, expected: Usage) -> None:
-    assert usage_of([replace(EVENT, outcome=outcome)]) == expected
+def test_every_field_is_added_to_its_own() -> None:
+    one, other = Usage(1, 2, 3, 4, 5, 6.5, 7), Usage(10, 20, 30, 40, 50, 60.0, 70)
+    assert astuple(one + other) == (11, 22, 33, 44, 55, 66.5, 77)
+    assert one + Usage() == one
+    assert len(fields(Usage)) == len(astuple(one))
 
 
-def test_a_cache_hit_is_a_request_too() -> None:
-    usage = usage_of([replace(EVENT, cache_hit=True)])
-    assert (usage.requests, usage.cache_hits) == (1, 1)
+def test_a_batch_knows_how_many_requests_it_counts_however_they_ended() -> None:
+    sums = tuple((UsageKey("2023-11-15", "a", model), Usage(1, 20, 300, rows=5000, cache_hits=1)) for model in "mn")
+    assert UsageBatch("a", sums).requests == 642
+    assert UsageBatch("b", ()).requests == 0
 
 
 @pytest.mark.parametrize(
@@ -52,38 +43,15 @@ def test_days_are_utcs(ended_s: float, day: str, monkeypatch: pytest.MonkeyPatch
     assert EVERY_DAY[0] < day < EVERY_DAY[1]
 
 
-def test_sums_are_by_day_tenant_and_model() -> None:
-    events = [EVENT, replace(EVENT, tenant="b"), replace(EVENT, model="n"), replace(EVENT, ended_s=0.0), EVENT]
-    assert {key: usage.requests for key, usage in sums_of(events).items()} == {
-        UsageKey("2023-11-15", "a", "m"): 2,
-        UsageKey("2023-11-15", "b", "m"): 1,
-        UsageKey("2023-11-15", "a", "n"): 1,
-        UsageKey("1970-01-01", "a", "m"): 1,
-    }
-
-
-def test_what_no_store_can_hold_is_made_to_fit() -> None:
-    ((key, usage),) = sums_of([replace(EVENT, tenant="a\ud800", rows=2**70, elements=2**64)]).items()
-    assert key.tenant == "a?"
-    assert (usage.rows, usage.elements) == (2**32, 2**32)
-
-
-_EVENTS = st.builds(
-    replace,
-    st.just(EVENT),
-    outcome=st.sampled_from(Outcome),
-    tenant=st.sampled_from("ab"),
-    rows=st.integers(0, 9),
-    cache_hit=st.booleans(),
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        pytest.param("größe \0[", "größe \0[", id="odd"),
+        pytest.param("", "", id="empty"),
+        pytest.param("a\ud800b", "a?b", id="half-of-a-pair"),
+        pytest.param("\ud83d\ude00", "??", id="two-halves-that-are-no-pair"),
+    ],
 )
-
-
-@given(st.lists(_EVENTS), st.integers(0, 20))
-def test_sums_do_not_depend_on_how_events_are_batched(events: list[UsageEvent], split: int) -> None:
-    whole = sums_of(events)
-    parts: dict[UsageKey, Usage] = {}
-    for part in (events[:split], events[split:]):
-        for key, usage in sums_of(part).items():
-            parts[key] = parts.get(key, Usage()) + usage
-    assert parts == whole
-    assert sum(usage.requests + usage.failed + usage.refused for usage in whole.values()) == len(events)
+def test_a_key_is_something_that_every_store_can_hold(name: str, stored: str) -> None:
+    assert storable_key("2023-11-15", name, "m" + name) == UsageKey("2023-11-15", stored, "m" + stored)
+    stored.encode()

@@ -35,6 +35,8 @@ CALLS = [
     (Action.READ, "text_encoder", {"infer:text_*", "infer:*", "admin"}),
     (Action.READ, "vision", {"infer:*", "admin"}),
     (Action.READ, "", {"infer:text_*", "infer:*", "admin"}),
+    (Action.EMBED, "", {"infer:text_*", "infer:*", "admin"}),
+    (Action.LIST_MODELS, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.LOAD, "text_encoder", {"repository", "admin"}),
     (Action.UNLOAD, "text_encoder", {"repository", "admin"}),
     (Action.ADMIN, "", {"repository", "admin"}),

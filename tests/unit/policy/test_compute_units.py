@@ -21,6 +21,7 @@ from control_plane.policy.compute_units import (
     VariantCost,
     after_poll,
     choose_table,
+    estimated_tokens,
     read_unit_table,
     request_costs,
 )
@@ -33,7 +34,8 @@ MACHINE = "x86_64"
 
 
 def units_of(call: InferCall, costs: Mapping[str, ModelCost], mean_ms: Mapping[str, float]) -> float | None:
-    return request_costs(costs, mean_ms).get(call.model_name, UNKNOWN).units(call)
+    cost = request_costs(costs, mean_ms).get(call.model_name, UNKNOWN)
+    return cost.units(call, cost.rows(call))
 
 
 def ids(rows: int, length: int, *, model: str = "m") -> InferCall:
@@ -291,3 +293,8 @@ class TestPolls:
             assert not seen
         else:
             assert min(seen) - 1e-6 <= known.mean_ms <= max(seen) + 1e-6
+
+
+@pytest.mark.parametrize(("text_bytes", "tokens"), [(0, 2), (1, 2), (45, 12), (4500, 1002)])
+def test_a_texts_tokens_are_estimated_by_its_bytes(text_bytes: int, tokens: int) -> None:
+    assert estimated_tokens(text_bytes) == tokens

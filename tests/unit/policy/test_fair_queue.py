@@ -201,6 +201,81 @@ class TestPriorities:
             assert got["l"] <= got["h"] / PASSED_OVER + 1e-6
 
 
+class TestPassingBy:
+    """Beside a flood of `a`, served by four slots."""
+
+    def passed(self, queue: FairQueue[int], each: Claim) -> int:
+        count = 0
+        while queue.pass_by(each, 4):
+            count += 1
+        return count
+
+    @pytest.mark.parametrize(
+        ("flood", "own", "passed"),
+        [
+            pytest.param(claim("a"), claim("b"), 2, id="half the slots"),
+            pytest.param(claim("a", cost=0.1), claim("b", cost=10), 2, id="whatever they cost"),
+            pytest.param(claim("a"), claim("b", weight=3), 3, id="three quarters"),
+            pytest.param(claim("a", weight=99), claim("b"), 1, id="one at least"),
+            pytest.param(claim("a"), claim("a"), 0, id="nobody passes its own"),
+            pytest.param(claim("a"), claim("b", priority=-1), 0, id="nor a higher priority"),
+            pytest.param(claim("a"), claim("b", priority=1), 0, id="nor a lower: it is next there anyway"),
+        ],
+    )
+    def test_a_tenants_part_goes_on_at_once(self, flood: Claim, own: Claim, passed: int) -> None:
+        queue, _ = queue_of([flood] * 20)
+        assert self.passed(queue, own) == passed
+        assert len(queue) == 20
+
+    def test_what_has_passed_is_paid_for(self) -> None:
+        queue, by_item = queue_of([claim("a")] * 20)
+        assert self.passed(queue, claim("b", cost=3)) == 2
+        by_item[20] = claim("b", cost=3)
+        queue.push(20, by_item[20])
+        assert [by_item[queue.pop()].tenant for _ in range(10)].index("b") == 6
+
+    def test_who_has_passed_may_again_when_as_much_was_done_for_the_others(self) -> None:
+        queue, _ = queue_of([claim("a")] * 20)
+        assert self.passed(queue, claim("b")) == 2
+        for passed in (0, 1, 1, 1):  # the first is the request whose start the others are reckoned from
+            queue.pop()
+            assert self.passed(queue, claim("b")) == passed
+
+    def test_several_that_pass_share_the_slots(self) -> None:
+        queue, _ = queue_of([claim("a")] * 20)
+        assert sum(self.passed(queue, claim(f"visitor {number}")) for number in range(3)) == 2 + 2 + 1
+        assert self.passed(queue, claim("visitor 0")) == 0
+
+    def test_those_below_are_passed_over_by_it(self) -> None:
+        queue, _ = queue_of([claim("l")] * 2 + [claim("h", priority=1)] * 20)
+        passed = sum(queue.pass_by(claim(f"v {number}", priority=1), 4) for number in range(12))
+        assert passed == PASSED_OVER  # then the lower priority is due
+        assert queue.pop() == 0
+
+    @given(st.lists(st.tuples(st.booleans(), costs), max_size=150), weights, st.integers(1, 16))
+    def test_nobody_gets_more_than_its_share_and_its_part_of_the_slots(
+        self, each: list[tuple[bool, float]], weight: float, slots: int
+    ) -> None:
+        queue, by_item = queue_of(claim("a", cost=1.0 + number % 3) for number in range(len(each) + 1))
+        got = {"a": 0.0, "b": 0.0}
+        for passes, cost in each:
+            if not passes:
+                got["a"] += by_item[queue.pop()].cost
+            elif queue.pass_by(claim("b", weight=weight, cost=cost), slots):
+                got["b"] += cost / weight
+                assert got["b"] <= got["a"] + cost * slots / (1.0 + weight) + cost / weight + 1e-6
+
+    def test_nothing_is_left_of_those_who_only_passed(self) -> None:
+        queue, _ = queue_of([claim("a")] * 3000)
+        for number in range(1000):
+            queue.pass_by(claim(f"visitor {number}", weight=2.0), 4)
+            queue.pop()
+            queue.pop()
+        (level,) = queue._levels
+        assert len(level.flows) <= 4
+        assert level._open_weights == pytest.approx(sum(flow.weight for flow in level.flows.values()))
+
+
 class TestRoom:
     LIMITS = QueueLimits(max_waiting=6, max_waiting_per_tenant=4)
 

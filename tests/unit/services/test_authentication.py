@@ -123,7 +123,7 @@ def test_whom_a_key_stands_for() -> None:
     async def main() -> None:
         bench = Bench()
         key, text = await bench.start()
-        principal = Principal("acme", key.id, Scopes(SCOPES), expires_s=5000.0)
+        principal = Principal("acme", key.id, Scopes(SCOPES), expires_s=5000.0, is_known=True)
         assert bench.bearer(text) == principal
         assert bench.bearer(text) is bench.bearer(text), "found in the cache"
 
@@ -235,7 +235,7 @@ def test_both_keys_are_accepted_in_the_overlap_of_a_rotation() -> None:
         old, old_text = await bench.start()
         new, text = await bench.keys.rotate(old.id, overlap_s=60.0)
         await bench.known.start()
-        assert bench.bearer(old_text) == Principal("acme", old.id, Scopes(SCOPES), expires_s=1060.0)
+        assert bench.bearer(old_text) == Principal("acme", old.id, Scopes(SCOPES), expires_s=1060.0, is_known=True)
         assert bench.bearer(text).key_id == new.id
         bench.now_s = 1060.0
         assert str(bench.refusal(old_text)) == "the API key is not valid"

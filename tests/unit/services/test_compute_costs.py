@@ -57,20 +57,19 @@ def call(model: str, rows: int = 2) -> InferCall:
     return InferCall(model, "", "", (Tensor("X", "INT64", (rows, 8)),))
 
 
-def test_with_a_table_estimate_and_charge_are_its_units() -> None:
+def test_a_request_costs_what_the_table_says() -> None:
     async def main() -> None:
         bench = Bench(m=ModelCost(TABLE), fixed=ModelCost(TABLE, is_batched=False))
         await bench.costs.read_models()
-        assert (bench.costs.estimate(call("m")), bench.costs.charged(call("m"), 9.0), bench.costs.rows(call("m"))) == (4.0, 4.0, 2)
-        assert (bench.costs.estimate(call("fixed")), bench.costs.rows(call("fixed"))) == (2.0, 1)
+        assert bench.costs.of(call("m")) == (2, 4.0)
+        assert bench.costs.of(call("fixed")) == (1, 2.0)
 
     run(main())
 
 
-def test_of_what_nothing_is_known_the_time_at_triton_is_charged() -> None:
+def test_of_what_nothing_is_known_only_the_rows_are() -> None:
     costs = Bench().costs
-    assert costs.charged(call("m"), 0.25) == 250.0
-    assert costs.estimate(call("m", rows=3)) == 3 * costs.estimate(call("m", rows=1)) > 0
+    assert costs.of(call("m", rows=3)) == (3, None)
 
 
 def test_what_triton_has_measured_is_charged_where_there_is_no_table() -> None:
@@ -78,10 +77,10 @@ def test_what_triton_has_measured_is_charged_where_there_is_no_table() -> None:
         bench = Bench(tabled=ModelCost(TABLE), e=ModelCost(steps=("m", "tabled")))
         bench.upstream.control.compute = {"m": ComputeTime(10, 5_000_000), "tabled": ComputeTime(10, 1), "idle": ComputeTime()}
         async with bench.running():
-            assert bench.costs.charged(call("m"), 9.0) == bench.costs.estimate(call("m")) == 1.0
-            assert bench.costs.charged(call("tabled"), 9.0) == 4.0
-            assert bench.costs.charged(call("e"), 9.0) == 5.0
-            assert bench.costs.charged(call("idle"), 0.25) == 250.0
+            assert bench.costs.of(call("m"))[1] == 1.0
+            assert bench.costs.of(call("tabled"))[1] == 4.0
+            assert bench.costs.of(call("e"))[1] == 5.0
+            assert bench.costs.of(call("idle"))[1] is None
 
     run(main())
 
@@ -91,16 +90,16 @@ def test_polls_see_what_is_new_and_survive_a_triton_that_is_away() -> None:
         bench = Bench()
         bench.upstream.control.compute = {"m": ComputeTime(10, 10_000_000)}
         async with bench.running():
-            assert bench.costs.charged(call("m"), 9.0) == 2.0
+            assert bench.costs.of(call("m"))[1] == 2.0
             bench.upstream.control.compute = UpstreamFailed("no statistics")
             await bench.polled()
             bench.servers.down("restarting")
             await asyncio.sleep(5 * POLL_S)
-            assert bench.costs.charged(call("m"), 9.0) == 2.0
+            assert bench.costs.of(call("m"))[1] == 2.0
             bench.upstream.control.compute = {"m": ComputeTime(20, 30_000_000)}
             bench.servers.up(bench.upstream)
             await bench.polled()
-            assert bench.costs.charged(call("m"), 9.0) == pytest.approx(2 * 1.3)
+            assert bench.costs.of(call("m"))[1] == pytest.approx(2 * 1.3)
 
     run(main())
 
@@ -109,9 +108,9 @@ def test_a_model_that_is_built_anew_has_its_new_costs_soon() -> None:
     async def main() -> None:
         bench = Bench(m=ModelCost(TABLE))
         async with bench.running():
-            assert bench.costs.estimate(call("m")) == 4.0
+            assert bench.costs.of(call("m"))[1] == 4.0
             bench.models.costs = {"m": ModelCost(UnitTable((8,), (1.0,)))}
-            while bench.costs.estimate(call("m")) != 2.0:
+            while bench.costs.of(call("m"))[1] != 2.0:
                 await asyncio.sleep(POLL_S)
             assert bench.models.reads > 1
 

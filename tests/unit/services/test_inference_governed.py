@@ -50,7 +50,7 @@ class Request:
         if isinstance(self.error, InvalidRequest):
             raise self.error
         yield from ()
-        return InferCall("m", "", "", (Tensor("X", "FP32", (3, 2)),))
+        return InferCall("m", "", "", (Tensor("X", "FP32", (3, 2)),), elements=6)
 
     def aim_at(self, model_name: str, model_version: str) -> None:
         self.aimed_at = (model_name, model_version)
@@ -296,9 +296,9 @@ def test_streams_are_counted_once_and_their_requests_metered_each() -> None:
 
 
 async def _stream(bench: Bench) -> None:
-    with bench.service.begin_stream(TEAM) as stream:
+    with bench.service.running.begin_stream(TEAM) as stream:
         for _ in range(3):
-            with bench.service.begin_within_stream(TEAM) as count:
+            with bench.service.running.begin_within_stream(TEAM) as count:
                 count.enter()
                 count.outcome = Outcome.ANSWERED
         stream.outcome = Outcome.ANSWERED

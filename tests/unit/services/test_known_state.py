@@ -4,12 +4,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 
 from control_plane.codec.stored_objects import KIND_OF, StoredObject, name_of, to_body
 from control_plane.domain.api_key import ApiKey
 from control_plane.domain.errors import StoreUnavailable
+from control_plane.domain.purge import EVERY_MODEL, Purge
 from control_plane.domain.route import Route
 from control_plane.domain.scope import Right, Scope
 from control_plane.domain.stored import Kind, Stored
@@ -275,5 +277,57 @@ def test_a_kind_that_only_a_newer_version_knows_is_passed_over() -> None:
         await bench.known.start()
         assert bench.known.keys == {KEY.id: KEY}
         assert bench.known.resource_version == bench.store.state.last
+
+    run_in_virtual_time(main())
+
+
+class TestCacheGenerations:
+    """What is part of the keys of kept answers."""
+
+    def test_each_purge_makes_another_one_of_its_model_and_one_of_all_of_each(self) -> None:
+        async def main() -> None:
+            bench = Bench()
+            async with bench.running():
+                seen = [(bench.known.cache_generation_of("a"), bench.known.cache_generation_of("b"))]
+                for number, model in enumerate(["a", "b", EVERY_MODEL, "a", EVERY_MODEL]):
+                    await bench.put(Purge(model, f"{number:032x}"))
+                    await asyncio.sleep(0.01)
+                    seen.append((bench.known.cache_generation_of("a"), bench.known.cache_generation_of("b")))
+            assert seen[0] == (".", ".")
+            of_a, of_b = [a for a, _ in seen], [b for _, b in seen]
+            assert [before != after for before, after in pairwise(of_a)] == [True, False, True, True, True]
+            assert [before != after for before, after in pairwise(of_b)] == [False, True, True, False, True]
+            assert len(set(of_a)) == 5
+
+        run_in_virtual_time(main())
+
+    def test_a_purge_that_cannot_be_read_is_one_all_the_same(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def main() -> None:
+            bench = Bench()
+            async with bench.running():
+                seen = {bench.known.cache_generation_of("a")}
+                for since_s in range(3):
+                    await bench.store.put(Kind.PURGE, "a", {"since_s": since_s})
+                    await asyncio.sleep(0.01)
+                    seen.add(bench.known.cache_generation_of("a"))
+                assert len(seen) == 4
+                assert bench.known.cache_generation_of("b") == "."
+
+        run_in_virtual_time(main())
+        assert "purge 'a': cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize(("resource_version", "is_known", "took_s"), [(1, True, 0.0), (3, True, 2.0), (4, False, 5.0)])
+def test_waiting_for_a_change(resource_version: int, is_known: bool, took_s: float) -> None:
+    async def main() -> None:
+        bench = Bench()
+        await bench.put(Tenant("t"))
+        async with bench.running(), asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(bench.known.wait_for(resource_version, timeout_s=5.0))
+            for name in "uv":
+                await asyncio.sleep(1.0)
+                await bench.put(Tenant(name))
+            assert await waiting is is_known
+            assert asyncio.get_running_loop().time() == pytest.approx(max(2.0, took_s), abs=0.1)
 
     run_in_virtual_time(main())

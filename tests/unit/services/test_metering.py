@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from enum import Enum, auto
 from itertools import count
@@ -13,22 +15,27 @@ from hypothesis import strategies as st
 
 from control_plane.domain.errors import StoreUnavailable
 from control_plane.domain.inference import Door, Outcome
-from control_plane.domain.usage import UsageBatch, UsageEvent
-from control_plane.services.metering import ADD_TIMEOUT_S, BATCH_EVENTS, PERIOD_S, Metering
+from control_plane.domain.usage import COUNTED_AS, Usage, UsageBatch, UsageEvent, UsageKey, day_of
+from control_plane.services.metering import ADD_TIMEOUT_S, BATCH_SUMS, PERIOD_S, Metering
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes.usage_store import FakeUsageStore
 
 SOURCE = "control_plane.services.metering"
 RECOVERY_S = 60.0
 """More than the longest pause between two attempts."""
+MIDNIGHT_S = 1_700_006_400.0
+DAY, NEXT_DAY = "2023-11-14", "2023-11-15"
 
 
-def event(number: int) -> UsageEvent:
-    return UsageEvent(0.0, "t", "k", "m", "m", Door.HTTP, Outcome.ANSWERED, 0.01, rows=number, elements=1, compute_units=1.0)
+def add(metering: Metering, numbers: Iterable[int]) -> None:
+    """A request to each of these models."""
+    for number in numbers:
+        metering.add("t", str(number), Outcome.ANSWERED, 1, 1, 1.0, False)
 
 
-def events(start: int, stop: int) -> list[UsageEvent]:
-    return [event(number) for number in range(start, stop)]
+def old_batch(number: int) -> UsageBatch:
+    """What an earlier process has left."""
+    return UsageBatch(f"old{number}", ((UsageKey(DAY, "t", str(number)), Usage(requests=1)),))
 
 
 class Does(Enum):
@@ -52,19 +59,21 @@ class ScriptedStore(FakeUsageStore):
         super().__init__()
         self.script = list(script)
         self.asked = 0
+        self.takes_s = 0.0
         self._seen: dict[str, UsageBatch] = {}
 
     @property
-    def counted(self) -> list[UsageEvent]:
-        """Every event as often as it was counted, in order."""
-        return [event for batch in self.usage.batches.values() for event in batch.events]
+    def counted(self) -> list[int]:
+        """Every number as often as it was counted, in order."""
+        sums = [each for batch in self.usage.batches.values() for each in batch.sums]
+        return [int(key.model) for key, usage in sums for _ in range(usage.requests)]
 
     async def add(self, batch: UsageBatch) -> None:
         self.asked += 1
         does = self.script.pop(0) if self.script else Does.TAKE
-        assert 0 < len(batch.events) <= BATCH_EVENTS
+        assert 0 < len(batch.sums) <= BATCH_SUMS
         assert self._seen.setdefault(batch.id, batch) == batch, "one id, two batches"
-        await asyncio.sleep(3.0 if does is Does.TAKE_LATE else 0)
+        await asyncio.sleep(3.0 if does is Does.TAKE_LATE else self.takes_s)
         if does is Does.BREAK:
             raise RuntimeError("a defect")
         if does is Does.REFUSE:
@@ -111,13 +120,21 @@ class FakeLog:
 class Bench:
     """What outlives one process, and the ids of all."""
 
-    def __init__(self, *script: Does, queue_size: int = 100_000) -> None:
+    def __init__(self, *script: Does, max_sums: int = 100_000, today_s: Callable[[], float] = time.time) -> None:
         self.store, self.spill = ScriptedStore(script), FakeSpill()
-        self._queue_size = queue_size
+        self._max_sums, self._today_s = max_sums, today_s
         self._ids = map(str, count())
 
     def metering(self, log: FakeLog | None = None) -> Metering:
-        return Metering(store=self.store, spill=self.spill, queue_size=self._queue_size, log=log, new_id=lambda: next(self._ids))
+        return Metering(
+            store=self.store, spill=self.spill, max_sums=self._max_sums, log=log, new_id=lambda: next(self._ids), today_s=self._today_s
+        )
+
+    def stored(self, metering: Metering) -> dict[UsageKey, Usage]:
+        """What the store holds once it has what waits."""
+        run_in_virtual_time(metering.close(1.0))
+        assert metering.waiting == 0
+        return self.store.usage.sums
 
 
 @asynccontextmanager
@@ -128,21 +145,87 @@ async def running(metering: Metering) -> AsyncIterator[Metering]:
         task.cancel()
 
 
-def record(metering: Metering, recorded: Iterable[UsageEvent]) -> None:
-    for each in recorded:
-        metering.record(each)
+class TestAdding:
+    @pytest.mark.parametrize("outcome", Outcome)
+    def test_a_request_counts_by_how_it_ended(self, outcome: Outcome) -> None:
+        bench = Bench(today_s=lambda: MIDNIGHT_S)
+        metering = bench.metering()
+        metering.add("a", "m", outcome, 2, 3, 0.5, False)
+        expected = Usage(rows=2, elements=3, compute_units=0.5) + Usage(**{COUNTED_AS[outcome]: 1})
+        assert bench.stored(metering) == {UsageKey(NEXT_DAY, "a", "m"): expected}
+
+    def test_a_cache_hit_is_a_request_too(self) -> None:
+        bench = Bench()
+        metering = bench.metering()
+        metering.add("a", "m", Outcome.ANSWERED, 2, 3, 0.0, True)
+        metering.add("a", "m", Outcome.ANSWERED, 2, 3, 0.5, False)
+        assert list(bench.stored(metering).values()) == [Usage(requests=2, rows=4, elements=6, compute_units=0.5, cache_hits=1)]
+
+    def test_sums_are_by_tenant_and_model_and_leave_together(self) -> None:
+        bench = Bench()
+        metering = bench.metering()
+        for tenant, model in ("am", "bm", "an", "am"):
+            metering.add(tenant, model, Outcome.ANSWERED, 1, 1, 1.0, False)
+        assert metering.waiting == 3
+        found = {(key.tenant, key.model): usage.requests for key, usage in bench.stored(metering).items()}
+        assert found == {("a", "m"): 2, ("b", "m"): 1, ("a", "n"): 1}
+        assert bench.store.asked == 1
+
+    def test_requests_land_on_their_days_also_when_they_leave_together(self) -> None:
+        now_s = MIDNIGHT_S - 0.001
+        bench = Bench(today_s=lambda: now_s)
+        metering = bench.metering()
+        add(metering, [1, 1])
+        now_s = MIDNIGHT_S
+        add(metering, [1])
+        now_s = MIDNIGHT_S - 0.5  # the clock was set back
+        add(metering, [1])
+        now_s = MIDNIGHT_S + 86_399.999
+        add(metering, [1])
+        assert {key.day: usage.requests for key, usage in bench.stored(metering).items()} == {DAY: 3, NEXT_DAY: 2}
+        assert bench.store.asked == 1
+
+    def test_what_no_store_can_hold_is_made_to_fit(self) -> None:
+        bench = Bench()
+        metering = bench.metering()
+        for tenant in ("a\ud800", "a\udfff", "a?"):
+            metering.add(tenant, "m", Outcome.ANSWERED, 2**70, 2**64, 1.0, False)
+        ((key, usage),) = bench.stored(metering).items()
+        assert (key.tenant, usage.requests, usage.rows, usage.elements) == ("a?", 3, 3 * 2**32, 3 * 2**32)
+
+    def test_a_log_is_told_what_it_is_given_and_asked_for_before(self) -> None:
+        log, bench = FakeLog(), Bench()
+        event = UsageEvent(0.0, "t", "k", "m", "m", Door.HTTP, Outcome.ANSWERED, 0.01, rows=1, elements=1, compute_units=1.0)
+        metering = bench.metering(log)
+        metering.log(event)
+        assert (metering.has_log, log.events, metering.waiting) == (True, [event], 0)
+        without = bench.metering()
+        without.log(event)
+        assert (without.has_log, log.events) == (False, [event])
 
 
 class TestSending:
-    def test_events_are_sent_within_a_second_in_order_and_in_batches(self) -> None:
+    def test_sums_are_sent_within_a_second_in_order_and_in_batches(self) -> None:
         async def main() -> None:
             bench = Bench()
             async with running(bench.metering()) as metering:
-                record(metering, events(0, 2 * BATCH_EVENTS + 1))
-                assert (metering.waiting, bench.store.asked) == (2 * BATCH_EVENTS + 1, 0)
+                add(metering, range(2 * BATCH_SUMS + 1))
+                assert (metering.waiting, bench.store.asked) == (2 * BATCH_SUMS + 1, 0)
                 await asyncio.sleep(1.0)
-                assert (bench.store.counted, bench.store.asked) == (events(0, 2 * BATCH_EVENTS + 1), 3)
-                assert (metering.waiting, metering.dropped, metering.is_behind) == (0, 0, False)
+                assert (bench.store.counted, bench.store.asked) == (list(range(2 * BATCH_SUMS + 1)), 3)
+                assert (metering.waiting, metering.dropped) == (0, 0)
+
+        run_in_virtual_time(main())
+
+    def test_the_store_is_asked_twice_a_second_however_many_requests_come(self) -> None:
+        async def main() -> None:
+            bench = Bench()
+            bench.store.takes_s = 0.05  # while more requests come
+            async with running(bench.metering()) as metering:
+                for _ in range(1000):
+                    add(metering, [1, 2])
+                    await asyncio.sleep(0.01)
+            assert 5 < bench.store.asked <= 10.0 / PERIOD_S
 
         run_in_virtual_time(main())
 
@@ -155,30 +238,48 @@ class TestSending:
 
         run_in_virtual_time(main())
 
-    def test_while_the_store_is_slow_recording_goes_on(self) -> None:
+    def test_while_the_store_is_slow_adding_goes_on(self) -> None:
         async def main() -> None:
             bench = Bench(Does.TAKE_LATE)
             async with running(bench.metering()) as metering:
-                record(metering, events(0, 5))
+                add(metering, range(5))
                 await asyncio.sleep(1.0)
-                record(metering, events(5, 9))
+                add(metering, range(5, 9))
                 assert (metering.waiting, bench.store.counted) == (9, [])
                 await asyncio.sleep(5.0)
-                assert (metering.waiting, bench.store.counted) == (0, events(0, 9))
+                assert (metering.waiting, bench.store.counted) == (0, list(range(9)))
 
         run_in_virtual_time(main())
 
-    def test_overflow_drops_the_newest_and_counts_them(self) -> None:
+    def test_while_too_many_sums_wait_requests_of_further_ones_are_dropped_and_counted(self) -> None:
         async def main() -> None:
-            bench = Bench(Does.HANG, queue_size=10)
+            bench = Bench(Does.HANG, max_sums=10)
             async with running(bench.metering()) as metering:
-                record(metering, events(0, 13))
-                assert (metering.waiting, metering.dropped) == (10, 3)
-                await asyncio.sleep(1.0)  # what was taken off the queue makes room
-                record(metering, events(13, 24))
-                assert (metering.waiting, metering.dropped) == (20, 4)
+                add(metering, [*range(13), 12, 0, 9])
+                assert (metering.waiting, metering.dropped) == (10, 4)
+                await asyncio.sleep(1.0)  # what is being sent makes room
+                add(metering, [*range(5, 16), 5])
+                assert (metering.waiting, metering.dropped) == (20, 5)
                 await asyncio.sleep(ADD_TIMEOUT_S + RECOVERY_S)
-                assert bench.store.counted == events(0, 10) + events(13, 23)
+                assert Counter(bench.store.counted) == Counter([*range(10), 0, 9, *range(5, 15), 5])
+
+        run_in_virtual_time(main())
+
+    def test_a_store_that_is_away_for_hours_costs_neither_memory_nor_requests(self) -> None:
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            bench = Bench(today_s=lambda: MIDNIGHT_S - 3600.0 + loop.time(), max_sums=6)
+            bench.store.is_away = True
+            async with running(bench.metering()) as metering:
+                for _ in range(7200):
+                    add(metering, range(3))
+                    await asyncio.sleep(1.0)
+                assert metering.waiting == 9  # those of the first batch, and of two days
+                bench.store.is_away = False
+                await asyncio.sleep(RECOVERY_S)
+            days = {(key.day, key.model): usage.requests for key, usage in bench.store.usage.sums.items()}
+            assert days == {(day, model): 3600 for day in (DAY, NEXT_DAY) for model in "012"}
+            assert metering.dropped == 0
 
         run_in_virtual_time(main())
 
@@ -187,13 +288,13 @@ class TestSending:
         async def main() -> None:
             bench = Bench(does, does)
             async with running(bench.metering()) as metering:
-                record(metering, events(0, 3))
+                add(metering, range(3))
                 hangs_s = ADD_TIMEOUT_S if does in (Does.HANG, Does.TAKE_AND_HANG) else 0.0
                 await asyncio.sleep(PERIOD_S + hangs_s + 0.1)
-                assert metering.is_behind
-                record(metering, events(3, 5))
+                assert metering.waiting == 3
+                add(metering, range(3, 5))
                 await asyncio.sleep(hangs_s + RECOVERY_S)
-                assert (bench.store.counted, metering.is_behind, metering.waiting) == (events(0, 5), False, 0)
+                assert (bench.store.counted, metering.waiting) == (list(range(5)), 0)
 
         run_in_virtual_time(main())
 
@@ -202,20 +303,15 @@ class TestSending:
             bench = Bench(*[Does.REFUSE] * 100)
             with caplog.at_level(logging.INFO, SOURCE):
                 async with running(bench.metering()) as metering:
-                    record(metering, events(0, 3))
+                    add(metering, range(3))
                     await asyncio.sleep(600.0)
                     assert 50 < bench.store.asked < 70
                     await asyncio.sleep(600.0)
-                    assert bench.store.counted == events(0, 3)
+                    assert bench.store.counted == list(range(3))
             told = [entry.getMessage() for entry in caplog.records]
             assert told == ["the usage store is away, usage waits: refused", "the usage store takes usage again"]
 
         run_in_virtual_time(main())
-
-    def test_a_request_log_gets_every_event_at_once_dropped_or_not(self) -> None:
-        log = FakeLog()
-        record(Bench(queue_size=1).metering(log), events(0, 3))
-        assert log.events == events(0, 3)
 
 
 class TestClose:
@@ -223,9 +319,9 @@ class TestClose:
         async def main() -> None:
             bench = Bench()
             metering = bench.metering()
-            record(metering, events(0, BATCH_EVENTS + 5))
+            add(metering, range(BATCH_SUMS + 5))
             await metering.close(1.0)
-            assert (bench.store.counted, bench.spill.kept) == (events(0, BATCH_EVENTS + 5), [])
+            assert (bench.store.counted, bench.spill.kept) == (list(range(BATCH_SUMS + 5)), [])
 
         run_in_virtual_time(main())
 
@@ -234,16 +330,16 @@ class TestClose:
         async def main() -> None:
             bench = Bench(does)
             metering = bench.metering()
-            record(metering, events(0, BATCH_EVENTS + 5))
+            add(metering, range(BATCH_SUMS + 5))
             began_s = asyncio.get_running_loop().time()
             await metering.close(2.0)
             assert asyncio.get_running_loop().time() - began_s <= 2.0
-            assert [len(batch.events) for batch in bench.spill.kept] == [BATCH_EVENTS, 5]
+            assert [len(batch.sums) for batch in bench.spill.kept] == [BATCH_SUMS, 5]
             assert metering.waiting == 0
             async with running(bench.metering()) as later:
-                record(later, events(BATCH_EVENTS + 5, BATCH_EVENTS + 9))
+                add(later, range(BATCH_SUMS + 5, BATCH_SUMS + 9))
                 await asyncio.sleep(1.0)
-            assert (bench.store.counted, bench.spill.kept) == (events(0, BATCH_EVENTS + 9), [])
+            assert (bench.store.counted, bench.spill.kept) == (list(range(BATCH_SUMS + 9)), [])
 
         run_in_virtual_time(main())
 
@@ -251,14 +347,14 @@ class TestClose:
         async def main() -> None:
             bench = Bench(Does.HANG)
             metering = bench.metering()
-            record(metering, events(0, 3))
+            add(metering, range(3))
             async with asyncio.TaskGroup() as tasks:
                 closing = tasks.create_task(metering.close(1000.0))
                 await settle()
                 assert bench.store.asked == 1
                 closing.cancel()
             assert closing.cancelled()
-            assert [batch.events for batch in bench.spill.kept] == [tuple(events(0, 3))]
+            assert [[key.model for key, _ in batch.sums] for batch in bench.spill.kept] == [["0", "1", "2"]]
 
         run_in_virtual_time(main())
 
@@ -267,18 +363,18 @@ class TestClose:
             bench = Bench(Does.REFUSE)
             bench.spill.is_full = True
             metering = bench.metering()
-            record(metering, events(0, BATCH_EVENTS + 5))
+            add(metering, [*range(BATCH_SUMS + 5), BATCH_SUMS])
             await metering.close(1.0)
-            assert metering.dropped == BATCH_EVENTS + 5
+            assert metering.dropped == BATCH_SUMS + 6
 
         run_in_virtual_time(main())
-        assert "usage of 5 requests is lost: no space left" in caplog.messages
+        assert "usage of 6 requests is lost: no space left" in caplog.messages
 
     def test_what_comes_after_it_counts_as_dropped(self) -> None:
         async def main() -> None:
             metering = Bench().metering()
             await metering.close(1.0)
-            record(metering, events(0, 2))
+            add(metering, range(2))
             assert (metering.dropped, metering.waiting) == (2, 0)
 
         run_in_virtual_time(main())
@@ -288,74 +384,86 @@ class TestSpilled:
     def test_it_is_taken_up_before_what_is_new_and_waits_for_the_store_as_well(self) -> None:
         async def main() -> None:
             bench = Bench(Does.TAKE, Does.REFUSE, Does.TAKE_AND_FAIL)
-            bench.spill.kept = [UsageBatch(f"old{number}", (event(number),)) for number in range(3)]
+            bench.spill.kept = [old_batch(number) for number in range(3)]
             async with running(bench.metering()) as metering:
-                record(metering, events(3, 5))
+                add(metering, range(3, 5))
                 await asyncio.sleep(PERIOD_S + 0.1)
                 assert [batch.id for batch in bench.spill.kept] == ["old1", "old2"]
                 await asyncio.sleep(RECOVERY_S)
-            assert (bench.store.counted, bench.spill.kept) == (events(0, 5), [])
+            assert (bench.store.counted, bench.spill.kept) == (list(range(5)), [])
 
         run_in_virtual_time(main())
 
     def test_one_that_an_earlier_process_had_got_through_does_not_count_again(self) -> None:
         async def main() -> None:
             bench = Bench()
-            batch = UsageBatch("old", (event(0),))
+            batch = old_batch(0)
             await bench.store.add(batch)
             bench.spill.kept = [batch]
             async with running(bench.metering()):
                 await asyncio.sleep(1.0)
-            assert (bench.store.counted, bench.spill.kept) == ([event(0)], [])
+            assert (bench.store.counted, bench.spill.kept) == ([0], [])
 
         run_in_virtual_time(main())
 
 
-async def _live(metering: Metering, bursts: list[tuple[float, int]], numbers: Iterator[int], stop_after_s: float) -> list[UsageEvent]:
-    """Record bursts, each after a pause, while it runs, which ends at any moment; returns what was recorded."""
-    recorded: list[UsageEvent] = []
+class Ledger:
+    """What was added, told apart by what the store tells apart; its clock is the loop's, near midnight."""
+
+    def __init__(self) -> None:
+        self.added: Counter[UsageKey] = Counter()
+
+    def today_s(self) -> float:
+        return MIDNIGHT_S - 60.0 + asyncio.get_running_loop().time()
+
+    def add(self, metering: Metering, requests: int, models: int) -> None:
+        add(metering, (number % models for number in range(requests)))
+        self.added.update(UsageKey(day_of(self.today_s()), "t", str(number % models)) for number in range(requests))
+
+
+async def _live(metering: Metering, bursts: list[tuple[float, int, int]], ledger: Ledger, stop_after_s: float) -> None:
+    """Add bursts, each after a pause, while it runs, which ends at any moment."""
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(metering.run())
         asyncio.get_running_loop().call_later(stop_after_s, task.cancel)
-        for pause_s, size in bursts:
+        for pause_s, requests, models in bursts:
             await asyncio.sleep(pause_s)
-            burst = [event(next(numbers)) for _ in range(size)]
-            record(metering, burst)
-            recorded += burst
-    return recorded
+            ledger.add(metering, requests, models)
 
 
-_BURSTS = st.lists(st.tuples(st.floats(0, 40), st.sampled_from([1, 3, 700, 1500])), max_size=4)
+_BURSTS = st.lists(st.tuples(st.floats(0, 40), st.sampled_from([1, 3, 300, 700]), st.sampled_from([1, 2, 500])), max_size=4)
 
 
 @given(
     script=st.lists(st.sampled_from(Does), max_size=10),
-    queue_size=st.sampled_from([1, 500, 2000, 100_000]),
+    max_sums=st.sampled_from([1, 250, 600, 100_000]),
     lives=st.lists(
         st.tuples(_BURSTS, st.floats(0, 120), st.sampled_from([0.0, 1.0, 5.0, 100.0]), st.none() | st.floats(0, 10)), min_size=1, max_size=3
     ),
 )
-def test_whatever_the_store_does_each_event_counts_once_in_order_or_as_dropped(
-    script: list[Does], queue_size: int, lives: list[tuple[list[tuple[float, int]], float, float, float | None]]
+def test_whatever_the_store_does_each_request_counts_once_on_its_day_or_as_dropped(
+    script: list[Does], max_sums: int, lives: list[tuple[list[tuple[float, int, int]], float, float, float | None]]
 ) -> None:
     async def main() -> None:
-        bench, numbers = Bench(*script, queue_size=queue_size), count()
-        recorded: list[UsageEvent] = []
+        ledger = Ledger()
+        bench = Bench(*script, max_sums=max_sums, today_s=ledger.today_s)
         dropped = 0
         for bursts, stop_after_s, close_timeout_s, cancel_after_s in lives:
             metering = bench.metering()
-            recorded += await _live(metering, bursts, numbers, stop_after_s)
+            await _live(metering, bursts, ledger, stop_after_s)
             await _close(metering, close_timeout_s, cancel_after_s)
             dropped += metering.dropped
         bench.store.script.clear()
-        await _live(bench.metering(), [], numbers, RECOVERY_S)
-        counted = [each.rows for each in bench.store.counted]
-        assert counted == sorted(set(counted))
-        assert set(counted) <= {each.rows for each in recorded}
-        assert len(counted) + dropped == len(recorded)
-        assert sum(usage.requests for usage in bench.store.usage.sums.values()) == len(counted)
+        await _live(bench.metering(), [], ledger, RECOVERY_S)
+        counted = Counter({key: usage.requests for key, usage in bench.store.usage.sums.items()})
+        assert counted <= ledger.added
+        assert counted.total() + dropped == ledger.added.total()
+        assert all(
+            usage == Usage(usage.requests, rows=usage.requests, elements=usage.requests, compute_units=usage.requests)
+            for usage in bench.store.usage.sums.values()
+        )
         assert not bench.spill.kept
-        if queue_size > 6000:  # more than all bursts of a life
+        if max_sums >= 1000:  # more than there are, of two days
             assert dropped == 0
 
     run_in_virtual_time(main())

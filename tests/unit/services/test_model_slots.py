@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +18,11 @@ Task = asyncio.Task[ShedReason | None]
 
 def claim(tenant: str = "a", *, cost: float = 1.0) -> Claim:
     return Claim(tenant=tenant, weight=1.0, priority=0, cost=cost)
+
+
+def give(slots: ModelSlots, held_s: float = 1.0) -> None:
+    """One of those that are held."""
+    slots.give(next(iter(slots._held)), cost=1.0, held_s=held_s)
 
 
 class Bench:
@@ -46,7 +52,7 @@ class Bench:
         return reason
 
     def give(self, held_s: float = 0.0) -> None:
-        self.slots.give(cost=1.0, held_s=held_s)
+        give(self.slots, held_s)
 
     def free(self) -> int:
         """How many slots there are to take; they are taken then."""
@@ -60,7 +66,7 @@ class TestTurns:
     def test_there_are_as_many_slots_as_were_asked_for(self) -> None:
         slots = ModelSlots(SlotLimits(3, 3), QueueLimits(), lambda: 0.0)
         assert [slots.take_at_once("a") for _ in range(4)] == [True, True, True, False]
-        slots.give(cost=1.0, held_s=1.0)
+        give(slots)
         assert slots.take_at_once("a")
 
     def test_a_slot_given_back_goes_to_the_next_tenant_by_turns(self) -> None:
@@ -288,7 +294,7 @@ def test_however_they_come_and_go_no_slot_is_idle_lost_or_held_twice(count: int,
                     came.append(tasks.create_task(come(tenant)))
                 elif event == "give" and held:
                     held -= 1
-                    slots.give(cost=1.0, held_s=0.1)
+                    give(slots)
                 elif event == "leave" and came:
                     came.pop(len(tenant) % len(came)).cancel()
                 elif event == "time":
@@ -302,9 +308,40 @@ def test_however_they_come_and_go_no_slot_is_idle_lost_or_held_twice(count: int,
                 task.cancel()
         assert slots.waiting == 0
         for _ in range(held):
-            slots.give(cost=1.0, held_s=0.1)
+            give(slots)
         assert slots.are_idle
         assert sum(slots.take_at_once("a") for _ in range(count + 1)) == count
+
+    run_in_virtual_time(main())
+
+
+@given(count=st.integers(1, 4), events=events)
+@settings(max_examples=100)
+def test_the_same_where_some_go_by_and_what_there_is_changes(count: int, events: list[tuple[str, str, bool]]) -> None:
+    async def main() -> None:
+        loop, holders = asyncio.get_running_loop(), list[str]()
+        slots = ModelSlots(SlotLimits(alone=9, shared=count), QueueLimits(), loop.time)
+
+        async def come(tenant: str) -> None:
+            if slots.take_at_once(tenant) or await slots.take(claim(tenant), loop.time() + 2.5) is None:
+                holders.append(tenant)
+
+        async with asyncio.TaskGroup() as tasks:
+            for event, tenant, settles in events:
+                if event == "come":
+                    tasks.create_task(come(tenant))
+                elif event == "give" and holders:
+                    slots.give(holders.pop(0), cost=1.0, held_s=0.1)
+                elif event == "time":
+                    await asyncio.sleep(1.0)
+                if settles:
+                    await settle()
+                    assert len(holders) == slots._taken <= 9
+                    assert Counter(holders) == slots._held
+        while holders:
+            slots.give(holders.pop(), cost=1.0, held_s=0.1)
+        assert slots.are_idle
+        assert not slots._held
 
     run_in_virtual_time(main())
 
@@ -320,7 +357,7 @@ class TestSharing:
         assert not slots.take_at_once("b")  # three are taken, and two are what there is now
         assert not slots.take_at_once("a")
         for _ in range(2):
-            slots.give(cost=1.0, held_s=1.0)
+            give(slots)
         assert slots.take_at_once("b")
         assert not slots.take_at_once("b")
         now_s = 10.1
@@ -336,10 +373,10 @@ class TestSharing:
                 waiting = tasks.create_task(slots.take(claim("b"), loop.time() + 5.0))
                 await settle()
                 for _ in range(2):
-                    slots.give(cost=1.0, held_s=1.0)
+                    give(slots)
                     await settle()
                     assert not waiting.done()
-                slots.give(cost=1.0, held_s=1.0)
+                give(slots)
                 assert await waiting is None
 
         run_in_virtual_time(main())
@@ -351,13 +388,121 @@ class TestSharing:
             assert slots.take_at_once("a")
             assert not slots.take_at_once("b")
             async with asyncio.TaskGroup() as tasks:
-                waiting = [tasks.create_task(slots.take(claim("b"), loop.time() + 50.0)) for _ in range(6)]
+                waiting = [tasks.create_task(slots.take(claim("a"), loop.time() + 50.0)) for _ in range(6)]
                 await asyncio.sleep(11.0)
                 assert not slots.take_at_once("b")  # not before those who wait
-                slots.give(cost=1.0, held_s=1.0)
+                give(slots)
                 await settle()
                 assert [each.done() for each in waiting] == [True] * 4 + [False] * 2
                 for _ in range(2):
-                    slots.give(cost=1.0, held_s=1.0)
+                    give(slots)
+
+        run_in_virtual_time(main())
+
+
+class TestPassing:
+    """Four slots, all taken by `loud`, of whom one more waits; eight may be taken at a time."""
+
+    async def flooded(self, tasks: asyncio.TaskGroup, limits: SlotLimits) -> tuple[ModelSlots, Task]:
+        slots = ModelSlots(limits, QueueLimits(), asyncio.get_running_loop().time)
+        assert slots.take_at_once("quiet")
+        give(slots)
+        assert [slots.take_at_once("l") for _ in range(5)] == [True] * 4 + [False]
+        waiting = tasks.create_task(slots.take(claim("l"), 1000.0))
+        await settle()
+        return slots, waiting
+
+    async def pass_by(self, slots: ModelSlots, tenant: str = "quiet") -> bool:
+        """Whether it has its slot without waiting."""
+        assert not slots.take_at_once(tenant)
+        task = asyncio.get_running_loop().create_task(slots.take(claim(tenant), 1000.0))
+        await settle()
+        if not task.done():
+            task.cancel()
+            await settle()
+            return False
+        return task.result() is None
+
+    def test_a_tenant_that_keeps_to_its_share_need_not_wait(self) -> None:
+        async def main() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                slots, waiting = await self.flooded(tasks, SlotLimits(alone=64, shared=4))
+                assert [await self.pass_by(slots) for _ in range(4)] == [True, True, False, False]
+                assert not waiting.done()
+                for _ in range(2):
+                    give(slots)
+                    await settle()
+                    assert not waiting.done()  # six were taken, and four are what there is
+                give(slots)
+                assert await waiting is None
+                for _ in range(4):
+                    give(slots)
+                assert slots.are_idle
+
+        run_in_virtual_time(main())
+
+    @pytest.mark.parametrize(("alone", "passed"), [(64, 4), (6, 2), (4, 0)])
+    def test_no_more_go_by_than_there_are_slots_and_one_tenant_alone_would_have(self, alone: int, passed: int) -> None:
+        async def main() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                slots, waiting = await self.flooded(tasks, SlotLimits(alone=alone, shared=4))
+                assert sum([await self.pass_by(slots, f"quiet {number}") for number in range(10)]) == passed
+                waiting.cancel()
+
+        run_in_virtual_time(main())
+
+    def test_when_nobody_shares_any_more_nobody_goes_by(self) -> None:
+        async def main() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                slots, waiting = await self.flooded(tasks, SlotLimits(alone=64, shared=4))
+                await asyncio.sleep(11.0)
+                late = tasks.create_task(slots.take(claim("quiet"), 1000.0))
+                await settle()
+                assert not late.done()
+                give(slots)
+                assert await waiting is await late is None
+
+        run_in_virtual_time(main())
+
+
+class TestLearning:
+    """Sixteen slots while shared, of a model that does the same with fewer; the flood and its like ask again at once."""
+
+    async def saturate(self, slots: ModelSlots, seconds: float, *, tenants: str = "ab") -> None:
+        loop = asyncio.get_running_loop()
+        model, until_s = asyncio.Semaphore(1), loop.time() + seconds
+
+        async def caller(tenant: str) -> None:
+            while loop.time() < until_s:
+                if not slots.take_at_once(tenant):
+                    await slots.take(claim(tenant), loop.time() + 1000.0)
+                async with model:
+                    await asyncio.sleep(0.005)
+                slots.give(tenant, cost=1.0, held_s=0.1)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(150):
+                tasks.create_task(caller(tenants[number % len(tenants)]))
+
+    def test_a_shared_model_comes_down_to_what_it_needs_and_one_that_is_not_does_not(self) -> None:
+        async def main() -> None:
+            for tenants, expected in ("ab", 2), ("a", 16):
+                slots = ModelSlots(SlotLimits(alone=64, shared=16), QueueLimits(), asyncio.get_running_loop().time)
+                await self.saturate(slots, 8.0, tenants=tenants)
+                assert slots._shared.slots == expected
+
+        run_in_virtual_time(main())
+
+    def test_what_was_being_tried_ends_when_nobody_waits(self) -> None:
+        async def main() -> None:
+            slots = ModelSlots(SlotLimits(alone=64, shared=16), QueueLimits(), asyncio.get_running_loop().time)
+            async with asyncio.TaskGroup() as tasks:
+                load = tasks.create_task(self.saturate(slots, 1.0))
+                while slots._shared.slots == 16:
+                    assert not load.done()
+                    await asyncio.sleep(0.1)
+            assert slots.are_idle
+            assert not slots._shared.is_busy
+            assert slots._shared.slots == 16
 
         run_in_virtual_time(main())

@@ -12,6 +12,8 @@ from control_plane.codec.worker_message import (
     Changed,
     Counted,
     Drain,
+    FingerprintsChanged,
+    FingerprintsTaken,
     Listen,
     Listening,
     LoadModel,
@@ -21,6 +23,7 @@ from control_plane.codec.worker_message import (
     UpstreamUp,
 )
 from control_plane.domain.errors import ModelLoadFailed, ModelNotFound, StartupError
+from control_plane.domain.fingerprint import Fingerprint
 from control_plane.domain.inference import Door, Outcome
 from control_plane.domain.model import ModelOverride
 from control_plane.domain.request_counts import Ended, RequestCounts
@@ -139,7 +142,7 @@ class TestRestart:
                 await asyncio.sleep(1.5)
                 again = bench.started[2]
                 assert again.number == 0
-                assert again.told == [UpstreamUp(upstream.endpoints), Listen()]
+                assert again.told == [UpstreamUp(upstream.endpoints), FingerprintsChanged(0, {}), Listen()]
                 again.say(Listening())
                 await settle()
                 assert bench.workers.listening == 2
@@ -286,6 +289,87 @@ class TestChanges:
                 assert bench.workers.listening == 1
 
         run_in_virtual_time(main())
+
+
+KNOWN = Fingerprint(b"k" * 32, True)
+
+
+class TestFingerprints:
+    def test_are_published_when_all_that_answer_go_by_them(self) -> None:
+        async def main() -> None:
+            async with opened() as bench, asyncio.TaskGroup() as tasks:
+                for worker in bench.started:
+                    worker.takes_note = False
+                publishing = tasks.create_task(bench.workers.publish({"a": KNOWN, "b": None}))
+                await settle()
+                told = FingerprintsChanged(1, {"a": (KNOWN.digest, True, True), "b": None})
+                assert [worker.told[-1] for worker in bench.started] == [told, told]
+                bench.started[0].say(FingerprintsTaken(1))
+                bench.started[1].say(FingerprintsTaken(0))
+                await settle()
+                assert not publishing.done()
+                bench.started[1].say(FingerprintsTaken(1))
+                await publishing
+                assert not any(worker.is_killed for worker in bench.started)
+
+        run_in_virtual_time(main())
+
+    def test_one_that_does_not_take_note_is_killed_and_its_next_life_knows(self) -> None:
+        async def main() -> None:
+            async with opened() as bench:
+                deaf, well = bench.started
+                deaf.takes_note = False
+                began_s = asyncio.get_running_loop().time()
+                await bench.workers.publish({"a": KNOWN})
+                assert asyncio.get_running_loop().time() - began_s == pytest.approx(5.0, abs=0.1)
+                assert (deaf.is_killed, well.is_killed) == (True, False)
+                await asyncio.sleep(1.5)
+                assert bench.started[2].told_of(FingerprintsChanged) == [FingerprintsChanged(1, {"a": (KNOWN.digest, True, True)})]
+
+        run_in_virtual_time(main())
+
+    def test_one_that_dies_is_not_waited_for(self) -> None:
+        async def main() -> None:
+            async with opened(1) as bench, asyncio.TaskGroup() as tasks:
+                bench.started[0].takes_note = False
+                publishing = tasks.create_task(bench.workers.publish({"a": None}))
+                await settle()
+                bench.started[0].end()
+                began_s = asyncio.get_running_loop().time()
+                await publishing
+                assert asyncio.get_running_loop().time() - began_s < 1
+
+        run_in_virtual_time(main())
+
+    def test_one_that_does_not_listen_yet_is_not_waited_for_and_listens_once_it_knows(self) -> None:
+        async def main() -> None:
+            async with opened(1) as bench:
+                bench.started[0].end()
+                await asyncio.sleep(0.5)
+                bench.launcher.take_note = False
+                await asyncio.sleep(1)
+                again = bench.started[1]
+                await bench.workers.publish({"a": KNOWN})
+                assert (again.told_of(Listen), again.is_killed) == ([], False)
+                again.say(FingerprintsTaken(0))
+                await settle()
+                assert [type(message) for message in again.told[-2:]] == [FingerprintsChanged, Listen]
+
+        run_in_virtual_time(main())
+
+    def test_are_forgotten_with_triton(self) -> None:
+        async def main() -> None:
+            async with opened(1) as bench:
+                await bench.workers.publish({"a": KNOWN})
+                bench.workers.down("Triton has ended")
+                bench.started[0].end()
+                await asyncio.sleep(1.5)
+                assert bench.started[1].told_of(FingerprintsChanged) == [FingerprintsChanged(1, {})]
+
+        run_in_virtual_time(main())
+
+    def test_without_workers_are_published_at_once(self) -> None:
+        run_in_virtual_time(Workers(count=1, launcher=FakeWorkers()).publish({"a": KNOWN}))
 
 
 class TestDrain:

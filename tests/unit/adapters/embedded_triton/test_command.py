@@ -4,6 +4,7 @@ import re
 import shutil
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def test_flags(folders: TritonFolders) -> None:
         "shm-region-prefix-name": shm_prefix(folders.root),
         "stub-timeout-seconds": "300",
     }
+
+
+def test_what_is_locked_opens_by_the_secret_at_both_doors(folders: TritonFolders) -> None:
+    endpoints = replace(ENDPOINTS, control_secret="s3cret")
+    command = triton_command(INSTALLATION, folders=folders, endpoints=endpoints, load_timeout_s=1, config_name="")
+    assert [flag for flag in command if "s3cret" in flag] == [
+        "--http-restricted-api=model-repository:tidegate-control=s3cret",
+        "--grpc-restricted-protocol=model-repository:tidegate-control=s3cret",
+    ]
+    assert "s3cret" not in repr(endpoints)
 
 
 def test_model_cpus_are_a_host_policy_with_a_numa_node_and_a_range(folders: TritonFolders) -> None:
@@ -112,6 +123,7 @@ def test_ports_are_free_distinct_and_on_loopback() -> None:
 
 def test_each_start_chooses_anew() -> None:
     assert len({choose_endpoints().http_port for _ in range(20)}) > 1
+    assert len({choose_endpoints().control_secret for _ in range(20)}) == 20
 
 
 def test_the_prefix_is_the_same_for_one_folder_and_starts_no_others(tmp_path: Path) -> None:

@@ -85,6 +85,27 @@ def test_tokens_are_checked_as_without_texts(inputs: TokenInputs) -> None:
         inputs.check({**tokens([CLS, SEP]), "ATTENTION_MASK": np.ones((1, 3), dtype=np.int64)})
 
 
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        pytest.param([CLS, -1], r"from 0 to \d+; this request has -1", id="negative"),
+        pytest.param([CLS, 10**9], r"from 0 to \d+; this request has 1000000000", id="beyond-the-vocabulary"),
+        pytest.param([CLS] * 257, "257 tokens a row; the model takes at most 256", id="longer-than-texts-are"),
+    ],
+)
+def test_tokens_are_of_the_vocabulary_and_no_more_than_of_a_text(inputs: TokenInputs, row: list[int], words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        inputs.check(tokens(row))
+
+
+def test_all_of_the_vocabulary_and_as_many_as_a_text_has_pass(inputs: TokenInputs) -> None:
+    assert inputs.check(tokens([CLS] * 256))["INPUT_IDS"].shape == (1, 256)
+    with pytest.raises(RequestError) as caught:
+        inputs.check(tokens([10**9]))
+    last = int(str(caught.value).split(" to ")[1].split(";")[0])
+    assert inputs.check(tokens([0, last]))["INPUT_IDS"].tolist() == [[0, last]]
+
+
 def test_the_models_file_is_asked_for_tokens_that_may_not_be_missing(inputs: TokenInputs) -> None:
     assert [(one.name, one.optional) for one in inputs.config.inputs] == [("INPUT_IDS", False), ("ATTENTION_MASK", False)]
 

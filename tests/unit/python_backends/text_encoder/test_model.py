@@ -160,6 +160,31 @@ def test_a_text_is_answered_as_its_tokens_are(load: Callable[..., Any], version_
     )
 
 
+COUNTED = [tensor("EMBEDDING", dims=[3]), tensor("TOKENS", "TYPE_INT32", [1])]
+
+
+@pytest.mark.parametrize("length", [pytest.param(3, id="at-once"), pytest.param(100, id="later")])
+def test_tokens_are_counted_for_who_asks(load: Callable[..., Any], length: int) -> None:
+    mask = [[1] * (length - 1) + [0]]
+    asked = [request([[1] * length], mask) for _ in range(3)]
+    asked[0].outputs, asked[1].outputs = ("EMBEDDING", "TOKENS"), ("TOKENS",)
+
+    both, only, neither = (response.arrays() for response in answers(load(output=COUNTED), asked))
+
+    assert both["TOKENS"].tolist() == only["TOKENS"].tolist() == [[length - 1]]
+    assert both["EMBEDDING"].tolist() == neither["EMBEDDING"].tolist()
+    assert [*both, *only, *neither] == ["EMBEDDING", "TOKENS", "TOKENS", "EMBEDDING"]
+
+
+def test_who_asks_for_nothing_but_the_count_alone_is_answered(load: Callable[..., Any]) -> None:
+    asked = request([[1, 2]])
+    asked.outputs = ("TOKENS",)
+
+    (response,) = answers(load(output=COUNTED), [asked])
+
+    assert {name: array.tolist() for name, array in response.arrays().items()} == {"TOKENS": [[2]]}
+
+
 def test_names_and_dimensions_are_the_configurations_and_checked_against_the_file(load: Callable[..., Any]) -> None:
     with pytest.raises(
         ConfigError, match=r"output 'EMBEDDING': the configuration says the shape \[-1, 384\] .* the model's file has \[-1, 3\]"

@@ -14,7 +14,7 @@ from tests.unit.python_backends.text_tokenizer.tiny_tokenizer import CAT, CLS, S
 
 def test_it_answers_what_it_can_and_explains_what_it_cannot(tmp_path: Path) -> None:
     version_directory = save_tokenizer(tmp_path / "m" / "2" / "tokenizer.json").parent
-    outputs = ("INPUT_IDS", "ATTENTION_MASK")
+    outputs = ("INPUT_IDS", "ATTENTION_MASK", "TOKENS")
     with stub("text_tokenizer", version_directory) as backend:
         instance = backend()
         instance.initialize(initialize_args(version_directory, json.dumps(config_json(default_model_filename=""))))
@@ -24,5 +24,6 @@ def test_it_answers_what_it_can_and_explains_what_it_cannot(tmp_path: Path) -> N
     assert {name: array.tolist() for name, array in good.arrays().items()} == {
         "INPUT_IDS": [[CLS, CAT, SEP]],
         "ATTENTION_MASK": [[1, 1, 1]],
+        "TOKENS": [[3]],
     }
     assert bad.error == TritonError("TEXT[0] is not valid UTF-8: invalid start byte at byte 0 of 1", TritonError.INVALID_ARG)

@@ -1,4 +1,4 @@
-"""Usage events as text: batches as they are spilled to disk, and the lines of the request log."""
+"""Usage as text: batches as stores pass them on and as they are spilled to disk, and the lines of the request log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def decode_batch(text: bytes) -> UsageBatch:
     try:
         return _BATCH.validate_python(json.loads(text))
     except (ValidationError, ValueError, RecursionError) as exc:
-        raise InvalidRequest(f"no batch of usage events: {exc}") from exc
+        raise InvalidRequest(f"no batch of usage: {exc}") from exc
 
 
 def encode_log_line(event: UsageEvent) -> bytes:

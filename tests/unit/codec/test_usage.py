@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.codec.usage_events import decode_batch, encode_batch, encode_log_line
+from control_plane.codec.usage import decode_batch, encode_batch, encode_log_line
 from control_plane.domain.errors import InvalidRequest
 from control_plane.domain.inference import Door, Outcome
-from control_plane.domain.usage import UsageBatch, UsageEvent
+from control_plane.domain.usage import Usage, UsageBatch, UsageEvent, UsageKey
 
 _NAMES = st.text(max_size=20)  # half of a surrogate pair included
 _COUNTS = st.integers(0, 2**70)
@@ -28,10 +28,15 @@ _EVENTS = st.builds(
     compute_units=st.floats(0, 1e12),
     cache_hit=st.booleans(),
 )
+_SUMS = st.tuples(
+    st.builds(UsageKey, day=st.dates().map(str), tenant=_NAMES, model=_NAMES),
+    st.builds(Usage, _COUNTS, _COUNTS, _COUNTS, _COUNTS, _COUNTS, st.floats(0, 1e12), _COUNTS),
+)
+SUM = (UsageKey("2026-06-10", "acme", "text_embedding"), Usage(1, 2, 3, 4, 5, 6.5, 7))
 EVENT = UsageEvent(1781108130.5, "acme", "k1", "embed", "text_embedding", Door.GRPC, Outcome.ANSWERED, 0.0123456, 2, 3, 4.56789)
 
 
-@given(st.builds(UsageBatch, st.text("0123456789abcdef", min_size=1), st.lists(_EVENTS, max_size=5).map(tuple)))
+@given(st.builds(UsageBatch, st.text("0123456789abcdef", min_size=1), st.lists(_SUMS, max_size=5).map(tuple)))
 def test_a_batch_is_read_as_it_was_written(batch: UsageBatch) -> None:
     assert decode_batch(encode_batch(batch)) == batch
 
@@ -39,12 +44,12 @@ def test_a_batch_is_read_as_it_was_written(batch: UsageBatch) -> None:
 @pytest.mark.parametrize("cut", [0, 1, 20, -1])
 def test_what_was_cut_short_is_refused(cut: int) -> None:
     with pytest.raises(InvalidRequest):
-        decode_batch(encode_batch(UsageBatch("a", (EVENT,)))[:cut])
+        decode_batch(encode_batch(UsageBatch("a", (SUM,)))[:cut])
 
 
-@pytest.mark.parametrize("text", [b"[]", b'{"id":"a"}', b'{"id":"a","events":[{}]}', b"[" * 100_000, b"\xff"])
+@pytest.mark.parametrize("text", [b"[]", b'{"id":"a"}', b'{"id":"a","events":[]}', b'{"id":"a","sums":[{}]}', b"[" * 100_000, b"\xff"])
 def test_what_is_no_batch_is_refused(text: bytes) -> None:
-    with pytest.raises(InvalidRequest, match="no batch of usage events"):
+    with pytest.raises(InvalidRequest, match="no batch of usage"):
         decode_batch(text)
 
 

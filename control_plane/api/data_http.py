@@ -1,0 +1,31 @@
+"""What is behind the HTTP data port: two protocols, told apart by the path."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from control_plane.api.openai_http import OpenaiHttp
+from control_plane.api.v2_http import V2Http
+from control_plane.codec.http_message import HttpAnswer, HttpRequest
+from control_plane.codec.v2_route import is_openai
+from control_plane.ports import HttpStream
+
+
+class DataHttp:
+    """KServe v2 and OpenAI's, as one application."""
+
+    def __init__(self, v2: V2Http, openai: OpenaiHttp) -> None:
+        self._v2 = v2
+        self._openai = openai
+
+    def admit(self, request: HttpRequest) -> None:
+        """As `V2Http.admit`."""
+        (self._openai if is_openai(request.target) else self._v2).admit(request)
+
+    def answer_at_once(self, request: HttpRequest) -> HttpAnswer | None:
+        """As `V2Http.answer_at_once`, which knows only requests that it has answered before."""
+        return self._v2.answer_at_once(request)
+
+    def answer(self, request: HttpRequest) -> Awaitable[HttpAnswer | HttpStream]:
+        """As `V2Http.answer`."""
+        return self._openai.answer(request) if is_openai(request.target) else self._v2.answer(request)

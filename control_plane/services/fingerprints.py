@@ -1,0 +1,49 @@
+"""What this process knows of the models that are loaded; asked for by every request whose answer may be kept.
+
+Whoever loads models changes it (`services/loaded_contents`): before a load or unload begins the model's is unknown, and it
+is known again when it is certain what was loaded. In between, and for whatever others have loaded, answers are neither
+kept nor taken from a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from control_plane.domain.fingerprint import Fingerprint
+from control_plane.ports import Upstream
+
+
+class Fingerprints:
+    """By model. In the only process, `ports.FingerprintBoard` and `services.servers.Follower` as well."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Fingerprint] = {}
+
+    def of(self, model: str) -> Fingerprint | None:
+        """Of what answers to that name now; None where that is not certain."""
+        return self._known.get(model)
+
+    def change(self, changes: Mapping[str, Fingerprint | None]) -> None:
+        """From now on; None is unknown."""
+        for model, fingerprint in changes.items():
+            if fingerprint is None:
+                self._known.pop(model, None)
+            else:
+                self._known[model] = fingerprint
+
+    def all(self) -> dict[str, Fingerprint]:
+        """Every one that is known now."""
+        return dict(self._known)
+
+    def forget_all(self) -> None:
+        """Triton has ended, or may have."""
+        self._known.clear()
+
+    async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
+        self.change(changes)
+
+    def up(self, upstream: Upstream) -> None:
+        """What it has loaded is made known by whoever loaded it."""
+
+    def down(self, reason: str) -> None:
+        self.forget_all()

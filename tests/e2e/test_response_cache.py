@@ -1,0 +1,416 @@
+"""The response cache with the real Triton: an answer from it is the one that the model would give now."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import random
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tests.e2e import tidegate as servers
+from tests.e2e.conftest import Start
+from tests.e2e.tidegate import Tidegate, run_cli
+from tests.redis_server import RedisServer, redis_server
+
+MODEL = """
+import json, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+FACTOR = {factor}
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            asked = json.loads(request.parameters() or "{{}}")
+            time.sleep(float(asked.get("takes_s", 0)))
+            if asked.get("fails"):
+                answers.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("as told")))
+                continue
+            y = FACTOR * x + float(asked.get("plus", 0))
+            outputs = [pb_utils.Tensor("Y", y.astype(np.float32)), pb_utils.Tensor("ROWS", np.array([x.shape[0]], dtype=np.int32))]
+            answers.append(pb_utils.InferenceResponse([each for each in outputs if each.name() in request.requested_output_names()]))
+        return answers
+"""
+CALLER = """
+import triton_python_backend_utils as pb_utils
+
+NAMES = ["Y", "ROWS"]
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.ask(pb_utils.get_input_tensor_by_name(request, "X")) for request in requests]
+
+    def ask(self, tensor):
+        answer = pb_utils.InferenceRequest(model_name="probe", requested_output_names=NAMES, inputs=[tensor]).exec()
+        return pb_utils.InferenceResponse([pb_utils.get_output_tensor_by_name(answer, name) for name in NAMES])
+"""
+TENSORS = """
+input [ { name: "X" data_type: TYPE_FP32 dims: [ -1, -1 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1, -1 ] }, { name: "ROWS" data_type: TYPE_INT32 dims: [ 1 ] } ]
+response_cache { enable: true }
+"""
+CONFIG = 'backend: "python"\n' + TENSORS + "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
+MAPS = 'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } output_map { key: "ROWS" value: "ROWS" }'
+ENSEMBLE = 'platform: "ensemble"\n' + TENSORS + f'ensemble_scheduling {{ step [ {{ model_name: "probe" model_version: -1 {MAPS} }} ] }}\n'
+SIX = [float(number) for number in range(6)]
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    cache: str
+    outputs: dict[str, tuple[list[int], list[float]]]
+    id: str = ""
+
+
+def write_models(folder: Path, *, factor: float = 2) -> None:
+    """Only what differs: Triton loads anew what has been written."""
+    for name in ("probe", "whole", "caller"):
+        (folder / name / "1").mkdir(parents=True, exist_ok=True)
+    texts = {"probe/config.pbtxt": CONFIG, "whole/config.pbtxt": ENSEMBLE, "probe/1/model.py": MODEL.format(factor=factor)}
+    texts |= {"caller/config.pbtxt": CONFIG, "caller/1/model.py": CALLER}
+    for name, text in texts.items():
+        if not (folder / name).exists() or (folder / name).read_text() != text:
+            (folder / name).write_text(text)
+
+
+class Client:
+    """Asks over HTTP with JSON or binary data, or over gRPC, as it is told."""
+
+    def __init__(self, gateway: Tidegate, model: str = "probe") -> None:
+        self.gateway = gateway
+        self.model = model
+
+    def ask(self, shape: tuple[int, int] = (1, 6), *, over: str = "json", data: list[float] = SIX, **more: Any) -> Answer:
+        return (self._over_grpc if over == "grpc" else self._over_http)(shape, data, more, binary=over == "binary")
+
+    def _over_http(self, shape: tuple[int, int], data: list[float], more: dict[str, Any], *, binary: bool) -> Answer:
+        tensor: dict[str, Any] = {"name": "X", "datatype": "FP32", "shape": list(shape)}
+        raw = np.array(data, dtype=np.float32).tobytes() if binary else b""
+        tensor |= {"parameters": {"binary_data_size": len(raw)}} if binary else {"data": data}
+        body: dict[str, Any] = {"inputs": [tensor]}
+        if "outputs" in more:
+            body["outputs"] = [{"name": name} for name in more["outputs"]]
+        for field in ("id", "parameters"):
+            if field in more:
+                body[field] = more[field]
+        text = json.dumps(body).encode()
+        headers = {"Inference-Header-Content-Length": str(len(text))} if binary else {}
+        status, head, answer = self.call("POST", f"/v2/models/{self.model}/infer", text + raw, {**headers, **more.get("headers", {})})
+        parsed = json.loads(answer)
+        outputs = {each["name"]: (each["shape"], each["data"]) for each in parsed.get("outputs", ())}
+        return Answer(status, head.get("tidegate-cache", ""), outputs, parsed.get("id", ""))
+
+    def call(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port("http"), timeout=30)
+        try:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+    def _over_grpc(self, shape: tuple[int, int], data: list[float], more: dict[str, Any], *, binary: bool) -> Answer:
+        request = service_pb2.ModelInferRequest(model_name=self.model, id=more.get("id", ""))
+        request.raw_input_contents.append(np.array(data, dtype=np.float32).tobytes())
+        request.inputs.add(name="X", datatype="FP32", shape=shape)
+        for name in more.get("outputs", ()):
+            request.outputs.add(name=name)
+        for name, value in more.get("parameters", {}).items():
+            request.parameters[name].string_param = str(value)
+        metadata = [(name.lower(), value) for name, value in more.get("headers", {}).items()]
+        with tritonclient.grpc.grpc.insecure_channel(self.gateway.address("grpc")) as channel:
+            answer, call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.with_call(request, metadata=metadata, timeout=30)
+        outputs = {}
+        for described, raw in zip(answer.outputs, answer.raw_output_contents, strict=True):
+            datatype = np.float32 if described.datatype == "FP32" else np.int32
+            outputs[described.name] = (list(described.shape), np.frombuffer(raw, dtype=datatype).tolist())
+        return Answer(200, dict(call.trailing_metadata()).get("tidegate-cache", ""), outputs, answer.id)
+
+    def load(self, model: str = "probe") -> None:
+        status, _, answer = self.call("POST", f"/v2/repository/models/{model}/load")
+        assert status == 200, answer
+
+    def unload(self, model: str = "probe") -> None:
+        assert self.call("POST", f"/v2/repository/models/{model}/unload")[0] == 200
+
+    def computed(self) -> int:
+        """Inferences that Triton has done since the model was loaded."""
+        statistics = json.loads(self.call("GET", "/v2/models/probe/stats")[2])
+        return int(statistics["model_stats"][0]["inference_count"])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_models(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Tidegate]:
+    running = servers.start(tmp_path_factory.mktemp("state"), "--model-repository", str(models), "--load", "probe", "--load", "whole")
+    yield running
+    assert running.stop() == 0, running.said()
+
+
+@pytest.fixture
+def client(gateway: Tidegate, models: Path, request: pytest.FixtureRequest) -> Client:
+    """With models that are as written at first, and nothing kept of them that an earlier test asked for."""
+    write_models(models)
+    client = Client(gateway, getattr(request, "param", "probe"))
+    client.load()
+    connection = http.client.HTTPConnection(gateway.address("admin"), timeout=10)
+    connection.request("DELETE", "/cache")
+    assert connection.getresponse().status in (200, 204)
+    connection.close()
+    return client
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_server(tmp_path, "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lfu") as running:
+        yield running
+
+
+DOORS = pytest.mark.parametrize("over", ["json", "binary", "grpc"])
+BOTH = pytest.mark.parametrize("client", ["probe", "whole"], indirect=True)
+
+
+@DOORS
+@BOTH
+def test_another_shape_is_another_request(client: Client, over: str) -> None:
+    doubled = [2 * value for value in SIX]
+    for expected in ("miss", "hit"):
+        answers = {shape: client.ask(shape, over=over) for shape in ((1, 6), (2, 3), (3, 2))}
+        assert {shape: answer.outputs["Y"] for shape, answer in answers.items()} == {shape: (list(shape), doubled) for shape in answers}
+        assert [answer.outputs["ROWS"][1] for answer in answers.values()] == [[1], [2], [3]]
+        assert [answer.cache for answer in answers.values()] == [expected] * 3
+
+
+@DOORS
+def test_other_outputs_are_another_request(client: Client, over: str) -> None:
+    for expected in ("miss", "hit"):
+        answers = [client.ask(over=over, **wanted) for wanted in ({"outputs": ["ROWS"]}, {}, {"outputs": ["Y"]})]
+        assert [sorted(answer.outputs) for answer in answers] == [["ROWS"], ["ROWS", "Y"], ["Y"]]
+        assert [answer.cache for answer in answers] == [expected] * 3
+
+
+@DOORS
+def test_other_parameters_are_another_request(client: Client, over: str) -> None:
+    for expected in ("miss", "hit"):
+        answers = [client.ask(over=over, parameters={"plus": plus}) for plus in ("0", "1", "2")]
+        assert [answer.outputs["Y"][1][0] for answer in answers] == [0.0, 1.0, 2.0]
+        assert [answer.cache for answer in answers] == [expected] * 3
+
+
+@DOORS
+@BOTH
+def test_a_reload_under_the_same_version_is_seen(client: Client, over: str, models: Path) -> None:
+    assert [client.ask(over=over).cache for _ in range(2)] == ["miss", "hit"]
+    write_models(models, factor=3)
+    client.load()
+    answers = [client.ask(over=over) for _ in range(2)]
+    assert [(answer.outputs["Y"][1], answer.cache) for answer in answers] == [
+        ([3 * value for value in SIX], each) for each in ("miss", "hit")
+    ]
+    write_models(models)
+    client.load()
+    back = client.ask(over=over)
+    assert (back.outputs["Y"][1], back.cache) == ([2 * value for value in SIX], "hit"), "what it was, with the answers that it gave"
+
+
+@DOORS
+def test_a_reload_of_what_a_model_calls_while_it_answers_is_seen(client: Client, over: str, models: Path) -> None:
+    client.load("caller")
+    caller = Client(client.gateway, "caller")
+    for factor in (2, 3):
+        write_models(models, factor=factor)
+        client.load()
+        answers = [caller.ask(over=over) for _ in range(2)]
+        assert [answer.outputs["Y"][1] for answer in answers] == [[factor * value for value in SIX]] * 2
+        assert [answer.cache for answer in answers] == ["miss", "hit"]
+    client.unload("caller")
+
+
+@DOORS
+def test_unloaded_it_answers_no_more(client: Client, over: str) -> None:
+    client.ask(over=over)
+    client.unload()
+    if over == "grpc":
+        with pytest.raises(tritonclient.grpc.grpc.RpcError, match="no available versions"):
+            client.ask(over=over)
+    else:
+        assert client.ask(over=over).status == 404
+    client.load()
+    assert client.ask(over=over).cache == "hit"
+
+
+@DOORS
+def test_every_caller_has_its_own_id(client: Client, over: str) -> None:
+    answers = [client.ask(over=over, id=each) for each in ("a", "b", "")]
+    assert [(answer.id, answer.cache) for answer in answers[:2]] == [("a", "miss"), ("b", "hit")]
+    assert answers[2].id == ""
+
+
+@DOORS
+def test_errors_are_not_kept(client: Client, over: str) -> None:
+    for _ in range(2):
+        if over == "grpc":
+            with pytest.raises(tritonclient.grpc.grpc.RpcError, match="as told"):
+                client.ask(over=over, parameters={"fails": "1"})
+        else:
+            answer = client.ask(over=over, parameters={"fails": "1"})
+            assert (answer.status, answer.cache) == (500, "miss")
+
+
+def test_a_purge_holds_when_it_has_returned(client: Client) -> None:
+    assert [client.ask().cache for _ in range(2)] == ["miss", "hit"]
+    assert run_cli("cache", "purge", "probe", "--admin-url", client.gateway.endpoints["admin"]).returncode == 0
+    assert [client.ask().cache for _ in range(2)] == ["miss", "hit"]
+
+
+@DOORS
+def test_a_thousand_at_once_are_one_inference(client: Client, over: str) -> None:
+    before = client.computed()
+    barrier = threading.Barrier(50)
+
+    def ask(number: int) -> set[str]:
+        barrier.wait(timeout=20)
+        answers = [client.ask(over=over, parameters={"takes_s": "0.5"}) for _ in range(20)]
+        assert all(answer.outputs["Y"][1] == [2 * value for value in SIX] for answer in answers)
+        return {answer.cache for answer in answers}
+
+    with ThreadPoolExecutor(50) as pool:
+        statuses = set().union(*pool.map(ask, range(50)))
+    assert statuses == {"miss", "joined", "hit"}
+    assert client.computed() == before + 1
+
+
+def test_with_the_cache_as_without_whatever_is_loaded_meanwhile(client: Client, models: Path) -> None:
+    """Random requests and changes; a request that asks for it to be computed says what is right."""
+    chance = random.Random(20261121)
+    hits = 0
+    for _ in range(150):
+        match chance.choices(("ask", "reload", "unload", "rewrite"), weights=(12, 1, 1, 2))[0]:
+            case "rewrite":
+                write_models(models, factor=chance.choice((2, 3)))
+            case "reload":
+                client.load(chance.choice(("probe", "whole")))
+            case "unload":
+                client.unload()
+                client.load()
+            case "ask":
+                client.model = chance.choice(("probe", "whole"))
+                more = {"shape": chance.choice(((1, 6), (2, 3))), "over": chance.choice(("json", "binary", "grpc"))}
+                more |= {"parameters": {"plus": chance.choice(("0", "1"))}} if chance.random() < 0.5 else {}
+                answer = client.ask(**more)
+                right = client.ask(**more, headers={"Cache-Control": "no-cache"})
+                assert answer.outputs == right.outputs, more
+                hits += answer.cache == "hit"
+    assert hits > 20, "it was tried"
+
+
+@dataclass(frozen=True)
+class Spell:
+    """From when until when it took, by one clock, and of which factor the model was."""
+
+    begin: float
+    end: float
+    factor: float
+
+
+def ask_timed(client: Client, over: str, plus: int) -> tuple[Spell, str]:
+    begin = time.monotonic()
+    answer = client.ask(over=over, parameters={"plus": str(plus)})
+    end = time.monotonic()
+    assert answer.status == 200
+    y = answer.outputs["Y"][1]
+    return Spell(begin, end, y[2] - y[1]), answer.cache
+
+
+def possible(answer: Spell, loads: list[Spell]) -> set[float]:
+    """Factors that were in force at some time of the answer's: from when their load began until the next one had returned."""
+    ends = [load.end for load in loads[1:]] + [math.inf]
+    return {load.factor for load, end in zip(loads, ends, strict=True) if load.begin <= answer.end and answer.begin <= end}
+
+
+def test_every_answer_is_of_what_was_loaded_while_it_was_asked_for(client: Client, models: Path) -> None:
+    asking = [(Client(client.gateway, model), over) for model in ("probe", "whole") for over in ("json", "binary", "grpc")]
+    ended = threading.Event()
+
+    def ask_on(client: Client, over: str) -> list[tuple[Spell, str]]:
+        answers = []
+        while not ended.wait(0.02):
+            answers.append(ask_timed(client, over, len(answers) % 3))
+        return answers
+
+    loads, answers = [Spell(-math.inf, -math.inf, 2)], []
+    with ThreadPoolExecutor(len(asking)) as pool:
+        threads = [pool.submit(ask_on, *each) for each in asking]
+        try:
+            for factor in (3, 4, 5, 3, 4, 5, 3, 4):  # what was kept of one wrongly is found when it is back
+                write_models(models, factor=factor)
+                begin = time.monotonic()
+                client.load()
+                loads.append(Spell(begin, time.monotonic(), factor))
+                answers += [ask_timed(*each, plus=3) for _ in range(2) for each in asking]
+        finally:
+            ended.set()
+        overlapping = [answer for thread in threads for answer in thread.result()]
+    assert {cache for _, cache in answers} >= {"hit", "miss"}
+    assert any(len(possible(answer, loads)) > 1 for answer, _ in overlapping)
+    assert all(len(possible(answer, loads)) == 1 for answer, _ in answers)
+    wrong = [answer for answer, _ in answers + overlapping if answer.factor not in possible(answer, loads)]
+    assert wrong == []
+
+
+def test_two_workers_see_a_reload_at_once(start: Start, tmp_path: Path) -> None:
+    write_models(tmp_path / "models")
+    flags = ["--model-repository", str(tmp_path / "models"), "--load", "probe", "--load", "whole", "--workers", "2"]
+    client = Client(start(tmp_path / "state", *flags), "whole")
+    for factor in (2, 3, 4):
+        write_models(tmp_path / "models", factor=factor)
+        client.load()
+        answers = [client.ask() for _ in range(20)]  # each on a connection of its own, and so now here and now there
+        assert [answer.outputs["Y"][1] for answer in answers] == [[factor * value for value in SIX]] * 20
+        assert [answer.cache for answer in answers].count("miss") <= 2
+    assert client.gateway.stop() == 0
+
+
+def test_two_gateways_over_one_redis_compute_once(start: Start, tmp_path: Path, redis: RedisServer) -> None:
+    write_models(tmp_path / "models")
+    flags = ["--model-repository", str(tmp_path / "models"), "--load", "probe", "--cache-url", redis.url]
+    clients = [Client(start(tmp_path / name, *flags)) for name in ("one", "other")]
+    rights = {str(plus): [2 * value + plus for value in SIX] for plus in range(10)}
+    stored, shared = ({plus: client.ask(parameters={"plus": plus}) for plus in rights} for client in clients)
+    assert {plus: answer.outputs["Y"][1] for plus, answer in stored.items()} == rights
+    assert {plus: answer.outputs["Y"][1] for plus, answer in shared.items()} == rights
+    hits = [answer.cache for answer in shared.values()].count("hit")  # on a busy machine Redis may answer too late, not ten times
+    assert hits >= 1
+    assert [client.computed() for client in clients] == [10, 10 - hits]
+    with ThreadPoolExecutor(20) as pool:
+        asked = [pool.submit(client.ask, parameters={"takes_s": "0.3"}) for client in clients for _ in range(10)]
+        assert all(each.result().outputs["Y"][1] == [2 * value for value in SIX] for each in asked)
+    computed = [client.computed() - before for client, before in zip(clients, (10, 10 - hits), strict=True)]
+    assert max(computed) == 1
+    write_models(tmp_path / "models", factor=3)
+    clients[1].load()
+    assert clients[1].ask().outputs["Y"][1] == [3 * value for value in SIX]
+    assert clients[0].ask().outputs["Y"][1] == [2 * value for value in SIX], "it has not loaded it yet"
+    assert [client.gateway.stop() for client in clients] == [0, 0]

@@ -1,0 +1,16 @@
+"""A response cache of one process, for tests of what asks it."""
+
+from __future__ import annotations
+
+from control_plane.domain.fingerprint import Fingerprint
+from control_plane.policy.kept_answers import KeptAnswers
+from control_plane.services.cached_inference import CachedInference
+from control_plane.services.fingerprints import Fingerprints
+from control_plane.services.response_cache import ResponseCache
+
+
+def keeping(*models: str) -> CachedInference:
+    """Keeps the answers of these models, as long as nobody loads them anew."""
+    fingerprints = Fingerprints()
+    fingerprints.change({model: Fingerprint(model.encode().ljust(32), keeps_answers=True) for model in models})
+    return CachedInference(ResponseCache(fingerprints, KeptAnswers(1 << 24)))

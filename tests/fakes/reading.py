@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from control_plane.domain.errors import ModelLoadFailed
+from control_plane.domain.fingerprint import Fingerprint, ModelContents, digest_of
+from control_plane.domain.model import ModelOverride
+
+
+@dataclass
+class FakeReading:
+    """`ports.ModelReading`: what a model's files say, by model; a model that is not in `files` cannot be read."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    steps: dict[str, list[str]] = field(default_factory=dict)
+    parameters: dict[str, frozenset[str]] = field(default_factory=dict)
+    callers: set[str] = field(default_factory=set)
+    made_to_look_changed: list[str] = field(default_factory=list)
+
+    def with_steps(self, name: str, override: ModelOverride | None) -> list[str]:
+        return list(dict.fromkeys([name, *(each for step in self.steps.get(name, []) for each in self.with_steps(step, None))]))
+
+    def read(self, name: str, override: ModelOverride | None) -> ModelContents:
+        parameters, steps = self.parameters.get(name, frozenset()), frozenset(self.steps.get(name, []))
+        if override is not None and override.files:
+            return ModelContents(digest_of([repr(override.files).encode()]), parameters, steps, is_brought=True)
+        if name not in self.files:
+            raise ModelLoadFailed(f"{name} cannot be read")
+        return ModelContents(digest_of([self.files[name].encode()]), parameters, steps, calls_others=name in self.callers)
+
+    def make_look_changed(self, name: str) -> None:
+        self.made_to_look_changed.append(name)
+
+
+@dataclass
+class FakeBoard:
+    """`ports.FingerprintBoard`; `published` has every change, in order, by which of its models are known then."""
+
+    known: dict[str, Fingerprint] = field(default_factory=dict)
+    published: list[dict[str, bool]] = field(default_factory=list)
+
+    async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
+        self.published.append({name: fingerprint is not None for name, fingerprint in changes.items()})
+        for name, fingerprint in changes.items():
+            if fingerprint is None:
+                self.known.pop(name, None)
+            else:
+                self.known[name] = fingerprint

@@ -1,0 +1,242 @@
+"""Both doors over real sockets, with a model whose answers are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from control_plane.api.v2_http_infer import MAX_KEYED_BYTES
+from control_plane.codec.grpc_message import GrpcAnswer, message_answer
+from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
+from control_plane.domain.inference import Outcome
+from control_plane.domain.route import CachePolicy, Route
+from control_plane.domain.tenant import Tenant
+from control_plane.ports import GrpcCall
+from control_plane.services.governance import Governance
+from tests.aio import run
+from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
+from tests.fakes.cache import keeping
+from tests.fakes.governance import api_key, governance, key_text, known_state
+from tests.wire.gateway import LIMITS, Answer, Gateway, gateway, infer_request
+from tests.wire.grpc_door import door
+
+
+def as_triton(request: HttpRequest) -> HttpAnswer:
+    """The answer's JSON begins with the request's id, if it has one."""
+    asked = json.loads(request.body)
+    given = {"id": asked["id"]} if asked.get("id") else {}
+    return make_answer(200, json.dumps({**given, "model_name": "m", "outputs": asked["inputs"]}, separators=(",", ":")).encode())
+
+
+def status_of(answer: Answer) -> str:
+    lines = [line for line in answer.head.split(b"\r\n") if line.lower().startswith(b"tidegate-cache:")]
+    return lines[0].partition(b": ")[2].decode() if lines else ""
+
+
+def body(value: float = 1.0, **more: Any) -> bytes:
+    return json.dumps({**more, "inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [value]}]}).encode()
+
+
+def with_gateway(test: Any, *, keeps: str = "m", governed: Governance | None = None) -> None:
+    async def main() -> None:
+        upstream = FakeUpstream(http=FakeHttp(answer=as_triton))
+        limits = replace(LIMITS, max_body_bytes=4 * MAX_KEYED_BYTES)
+        async with gateway(upstream, limits, cached=keeping(keeps), governed=governed) as running:
+            await test(running)
+
+    run(main())
+
+
+def test_http_answers_say_where_they_are_from_and_have_their_callers_id() -> None:
+    async def test(running: Gateway) -> None:
+        client = await running.connect()
+        answers = [await client.ask(infer_request(each)) for each in (body(id="1"), body(id="2"), body(2.0, id="2"), body())]
+        assert [status_of(answer) for answer in answers] == ["miss", "hit", "miss", "miss"]
+        assert [json.loads(answer.body).get("id") for answer in answers] == ["1", "2", "2", None]
+        assert answers[1].body == answers[0].body.replace(b'"id":"1"', b'"id":"2"')
+        assert len(running.upstream.http.requests) == 3
+
+    with_gateway(test)
+
+
+def test_of_a_model_that_keeps_none_nothing_is_said() -> None:
+    async def test(running: Gateway) -> None:
+        client = await running.connect()
+        answers = [await client.ask(infer_request(body())) for _ in range(2)]
+        assert [status_of(answer) for answer in answers] == ["", ""]
+        assert len(running.upstream.http.requests) == 2
+
+    with_gateway(test, keeps="another")
+
+
+@pytest.mark.parametrize(
+    ("headers", "text"),
+    [
+        pytest.param(b"Cache-Control: no-cache\r\n", "x", id="a caller who wants it computed"),
+        pytest.param(b"", "x" * MAX_KEYED_BYTES, id="a request too large to look for"),
+    ],
+)
+def test_bypass(headers: bytes, text: str) -> None:
+    request = json.dumps({"inputs": [{"name": "X", "datatype": "BYTES", "shape": [1], "data": [text]}]}).encode()
+
+    async def test(running: Gateway) -> None:
+        client = await running.connect()
+        answers = [await client.ask(infer_request(request, headers=headers)) for _ in range(2)]
+        assert [status_of(answer) for answer in answers] == ["bypass", "bypass"]
+
+    with_gateway(test)
+
+
+def test_a_thousand_clients_at_once_are_one_request_to_triton() -> None:
+    async def test(running: Gateway) -> None:
+        running.upstream.http.calls.hold()
+        clients = [await running.connect() for _ in range(50)]
+        for client in clients:
+            await client.send(infer_request(body()) * 20)
+        while running.inference.in_flight < 50:
+            await asyncio.sleep(0.001)
+        await clients[0].close()  # the one whose request is under way
+        running.upstream.http.calls.may_answer.set()
+        answers = [await client.answer() for client in clients[1:] for _ in range(20)]
+        assert {answer.body for answer in answers} == {answers[0].body}
+        assert {status_of(answer) for answer in answers} == {"joined", "hit"}
+        assert len(running.upstream.http.requests) == 1
+
+    with_gateway(test)
+
+
+def test_a_hit_waits_for_the_answers_before_it() -> None:
+    async def test(running: Gateway) -> None:
+        client = await running.connect()
+        await client.ask(infer_request(body(1.0)))
+        running.upstream.http.calls.hold()
+        await client.send(infer_request(body(2.0)))
+        while running.inference.in_flight == 0:
+            await asyncio.sleep(0.001)
+        await client.send(infer_request(body(1.0)))
+        running.upstream.http.calls.may_answer.set()
+        answers = [await client.answer() for _ in range(2)]
+        assert [(status_of(answer), json.loads(answer.body)["outputs"][0]["data"]) for answer in answers] == [
+            ("miss", [2.0]),
+            ("hit", [1.0]),
+        ]
+
+    with_gateway(test)
+
+
+def test_a_hit_counts_for_its_tenants_rate_and_is_recorded() -> None:
+    async def test(running: Gateway) -> None:
+        client = await running.connect()
+        request = infer_request(body(), headers=b"x-api-key: %b\r\n" % key_text(1).encode())
+        answers = [await client.ask(request) for _ in range(4)]
+        assert [(answer.status, status_of(answer)) for answer in answers] == [(200, "miss"), (200, "hit"), (200, "hit"), (429, "")]
+        assert b"Retry-After" in answers[3].head
+        assert running.recorder.outcomes == [Outcome.ANSWERED] * 3 + [Outcome.REFUSED]
+
+    known = known_state(keys=(api_key(1, "infer:m"),), tenants=(Tenant("team", requests_per_s=0.001, burst=3),))
+    with_gateway(test, governed=governance(known, authentication=True))
+
+
+def test_no_hit_for_a_key_that_is_revoked_expires_or_may_not_infer_that() -> None:
+    known = known_state(keys=(api_key(1, "infer:m"), api_key(2, "infer:other"), api_key(3, "infer:m")), tenants=(Tenant("team"),))
+
+    async def test(running: Gateway) -> None:
+        client = await running.connect()
+
+        async def ask(number: int) -> tuple[int, str]:
+            answer = await client.ask(infer_request(body(), headers=b"x-api-key: %b\r\n" % key_text(number).encode()))
+            return answer.status, status_of(answer)
+
+        assert [await ask(1) for _ in range(3)] == [(200, "miss"), (200, "hit"), (200, "hit")]
+        assert [await ask(2) for _ in range(2)] == [(403, "")] * 2
+        assert [await ask(3) for _ in range(2)] == [(200, "hit")] * 2
+        known.keys = {key.id: key for key in (api_key(3, "infer:m", expires_s=time.time() - 1),)}
+        known.generation += 1
+        assert [await ask(3), await ask(1)] == [(401, "")] * 2
+
+    with_gateway(test, governed=governance(known, authentication=True))
+
+
+def test_a_hit_while_its_key_expires() -> None:
+    known = known_state(keys=(api_key(1, "infer:m", expires_s=time.time() + 1.5),), tenants=(Tenant("team"),))
+
+    async def test(running: Gateway) -> None:
+        client = await running.connect()
+        request = infer_request(body(), headers=b"x-api-key: %b\r\n" % key_text(1).encode())
+        statuses = [(await client.ask(request)).status for _ in range(3)]
+        while statuses[-1] == 200:
+            statuses.append((await client.ask(request)).status)
+        assert statuses[:3] == [200, 200, 200]
+        assert statuses[-1] == 401
+
+    with_gateway(test, governed=governance(known, authentication=True))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"Inference-Header-Content-Length: 9\r\nInference-Header-Content-Length: 9\r\n", b"tidegate-timeout-ms: soon\r\n"],
+    ids=["a length given twice", "no time"],
+)
+def test_a_head_that_is_not_in_order_is_refused_recorded_and_limited_as_ever(line: bytes) -> None:
+    async def test(running: Gateway) -> None:
+        client = await running.connect()
+        key = b"x-api-key: %b\r\n" % key_text(1).encode()
+        assert (await client.ask(infer_request(body(), headers=key))).status == 200
+        answers = [await client.ask(infer_request(body(), headers=key + line)) for _ in range(4)]
+        assert [answer.status for answer in answers] == [400, 400, 429, 429]
+        assert running.recorder.outcomes == [Outcome.ANSWERED] + [Outcome.REFUSED] * 4
+
+    known = known_state(keys=(api_key(1, "infer:m"),), tenants=(Tenant("team", requests_per_s=0.001, burst=3),))
+    with_gateway(test, governed=governance(known, authentication=True))
+
+
+def test_a_second_cache_control_counts_too() -> None:
+    async def test(running: Gateway) -> None:
+        client = await running.connect()
+        headers = b"Cache-Control: max-age=100\r\nCache-Control: no-cache\r\n"
+        assert [status_of(await client.ask(infer_request(body(), headers=headers))) for _ in range(3)] == ["bypass"] * 3
+
+    with_gateway(test)
+
+
+def test_a_route_and_its_model_are_one() -> None:
+    async def test(running: Gateway) -> None:
+        client = await running.connect()
+        answers = [await client.ask(infer_request(body(), model=name)) for name in (b"m", b"alias", b"alias", b"off", b"off")]
+        assert [status_of(answer) for answer in answers] == ["miss", "hit", "hit", "", ""]
+
+    routes = (Route("alias", "m"), Route("off", "m", cache=CachePolicy(is_on=False)))
+    with_gateway(test, governed=governance(known_state(routes=routes)))
+
+
+def as_triton_over_grpc(call: GrpcCall) -> GrpcAnswer:
+    asked = service_pb2.ModelInferRequest.FromString(bytes(call.frame[5:]))
+    answer = service_pb2.ModelInferResponse(model_name="m", model_version="1", id=asked.id, raw_output_contents=asked.raw_input_contents)
+    return message_answer(answer.SerializeToString())
+
+
+def test_grpc_answers_say_where_they_are_from_in_a_trailer() -> None:
+    def message(request_id: str, data: bytes = b"abcd") -> bytes:
+        request = service_pb2.ModelInferRequest(model_name="m", id=request_id, raw_input_contents=[data])
+        request.inputs.add(name="X", datatype="FP32", shape=[1])
+        return bytes(request.SerializeToString())
+
+    async def main() -> None:
+        async with door(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m")) as bench:
+            seen = []
+            for sent in (message("1"), message("1"), message("2"), message("2", b"efgh")):
+                call = bench.call(message=sent)
+                answer = service_pb2.ModelInferResponse.FromString(await call)
+                seen.append((dict(await call.trailing_metadata())["tidegate-cache"], answer.id, answer.raw_output_contents[0]))
+            assert seen == [("miss", "1", b"abcd"), ("hit", "1", b"abcd"), ("hit", "2", b"abcd"), ("miss", "2", b"efgh")]
+            call = bench.call(message=message("3"), metadata=(("cache-control", "no-store"),))
+            await call
+            assert dict(await call.trailing_metadata())["tidegate-cache"] == "bypass"
+
+    run(main())
