@@ -266,7 +266,11 @@ class TestCallingOthers:
 
     @pytest.mark.parametrize("name", sorted(entry.name for entry in (PROJECT_ROOT / "model_repository").iterdir()))
     def test_is_not_what_our_own_models_do(self, tmp_path: Path, name: str) -> None:
-        repository = ManagedRepository([PROJECT_ROOT / "model_repository"], tmp_path, config_name="")
+        source = tmp_path / "models" / name
+        shutil.copytree(PROJECT_ROOT / "model_repository" / name, source, ignore=shutil.ignore_patterns("1", ".*", "texts"))
+        (source / "1").mkdir()  # what is built has no code in it
+        (source / "1/weights").touch()
+        repository = ManagedRepository([source.parent], tmp_path / "state", config_name="")
         repository.place_all()
         files = ModelFiles(repository.root, config_name="", python_backends=PROJECT_ROOT / "python_backends", surroundings=list)
         assert not files.read(name, None).calls_others
