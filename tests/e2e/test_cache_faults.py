@@ -19,6 +19,8 @@ from tests.e2e.test_response_cache import SIX, Client, write_models
 from tests.e2e.tidegate import Tidegate, wait_for
 from tests.redis_server import ESCAPED_PASSWORD, PASSWORD, RedisServer, redis_server
 
+pytestmark = pytest.mark.timeout(180)
+
 REQUESTS = 300
 FAULT_S = 1.0
 

@@ -31,6 +31,8 @@ from control_plane.settings import TritonSettings
 from tests.aio import changing
 from tests.e2e.tidegate import PROJECT
 
+pytestmark = pytest.mark.timeout(180)
+
 MODEL = """
 import json, pathlib
 import triton_python_backend_utils as pb_utils

@@ -24,6 +24,8 @@ from tests.e2e.conftest import Start
 from tests.e2e.tidegate import Tidegate, run_cli
 from tests.redis_server import RedisServer, redis_server
 
+pytestmark = pytest.mark.timeout(180)
+
 MODEL = """
 import json, time
 import numpy as np
