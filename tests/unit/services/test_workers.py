@@ -369,7 +369,13 @@ class TestFingerprints:
         run_in_virtual_time(main())
 
     def test_without_workers_are_published_at_once(self) -> None:
-        run_in_virtual_time(Workers(count=1, launcher=FakeWorkers()).publish({"a": KNOWN}))
+        async def main() -> None:
+            now_s = asyncio.get_running_loop().time
+            began_s = now_s()
+            await Workers(count=1, launcher=FakeWorkers()).publish({"a": KNOWN})
+            assert now_s() == began_s, "nobody was waited for"
+
+        run_in_virtual_time(main())
 
 
 class TestDrain:
