@@ -108,8 +108,10 @@ class DataPlane:
     async def drain(self, timeout_s: float) -> None:
         """Accept no more, and let requests in flight finish for `timeout_s` at most."""
         await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s))
+        self._inference.settle()
 
     def counts(self) -> RequestCounts:
+        self._inference.settle()
         admission, shared = self._governance.admission, self._cache.shared
         return replace(
             self._counter.counts(in_flight=self._inference.in_flight),
@@ -146,6 +148,7 @@ class DataPlane:
             http_limits(gateway),
             admit=application.admit,
             answer_at_once=application.answer_at_once,
+            answer_known=application.answer_known,
             budget=budget,
         )
 

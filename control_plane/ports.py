@@ -395,4 +395,5 @@ class RequestLog(Protocol):
 class RequestRecorder(Protocol):
     """Counts what the gateway answered."""
 
-    def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float) -> None: ...
+    def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float, count: int = 1) -> None:
+        """`count` of them that took `duration_s` each."""

@@ -30,18 +30,18 @@ class RequestCounter:
         self._seconds: dict[tuple[str, Door], float] = {}
         self._known_models: set[str] = set()
 
-    def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float) -> None:
-        """Count one request; names that Triton has not vouched for share one label, or callers could grow the page at will."""
+    def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float, count: int = 1) -> None:
+        """Count requests; names that Triton has not vouched for share one label, or callers could grow the page at will."""
         if outcome is Outcome.ANSWERED:  # an error proves nothing: Triton refuses some requests before it looks at the name
             self._known_models.add(model_name)
         model = model_name if model_name in self._known_models else ""
         ended = (model, door, outcome)
-        self._ended[ended] = self._ended.get(ended, 0) + 1
+        self._ended[ended] = self._ended.get(ended, 0) + count
         took = (model, door)
         if took not in self._took:
             self._took[took], self._seconds[took] = [0] * (len(BUCKETS_S) + 1), 0.0
-        self._took[took][bisect_left(BUCKETS_S, duration_s)] += 1
-        self._seconds[took] += duration_s
+        self._took[took][bisect_left(BUCKETS_S, duration_s)] += count
+        self._seconds[took] += duration_s * count
 
     def counts(self, *, in_flight: int) -> RequestCounts:
         """All of it up to now."""

@@ -15,9 +15,10 @@ from typing import cast
 
 from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame, MessageReader, answer_of, status_answer, timeout_value
-from control_plane.codec.http2_connection import Http2Connection, Http2Limits
+from control_plane.codec.http2_connection import Http2Connection
 from control_plane.codec.http2_frames import Code, Http2Error
 from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_varying, size_of
+from control_plane.codec.http2_limits import Http2Limits
 from control_plane.codec.http2_output import write_output
 from control_plane.codec.http2_stream import Stream
 from control_plane.domain.endpoints import GRPC_CONTROL_FIELD, authority

@@ -22,9 +22,13 @@ class DataHttp:
         """As `V2Http.admit`."""
         (self._openai if is_openai(request.target) else self._v2).admit(request)
 
-    def answer_at_once(self, request: HttpRequest) -> HttpAnswer | None:
+    def answer_at_once(self, request: HttpRequest, message: bytes) -> HttpAnswer | None:
         """As `V2Http.answer_at_once`, which knows only requests that it has answered before."""
-        return self._v2.answer_at_once(request)
+        return self._v2.answer_at_once(request, message)
+
+    def answer_known(self, message: bytes) -> bytes | None:
+        """As `V2Http.answer_known`."""
+        return self._v2.answer_known(message)
 
     def answer(self, request: HttpRequest) -> Awaitable[HttpAnswer | HttpStream]:
         """As `V2Http.answer`."""

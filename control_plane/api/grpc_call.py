@@ -16,7 +16,7 @@ from control_plane.api.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.api.status import STATUS, advice_of, message_of
 from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame, MessageReader, read_head, status_answer
 from control_plane.codec.http2_headers import Fields
-from control_plane.codec.http2_stream import Stream
+from control_plane.codec.http2_stream import Stream, WholeCall
 from control_plane.domain.errors import ControlPlaneError, InvalidRequest, Overloaded, RequestTimeout
 from control_plane.domain.principal import NOBODY, Principal
 from control_plane.ports import GrpcCall
@@ -34,8 +34,8 @@ class GrpcHandler:
     """What answers a method: `unary` or `stream`."""
 
     unary: Callable[[GrpcCall], Awaitable[GrpcAnswer]] | None = None
-    at_once: Callable[[GrpcCall], GrpcAnswer | None] | None = None
-    """Asked before `unary`: the answer, if it is there without waiting."""
+    at_once: Callable[[GrpcCall, WholeCall | None], GrpcAnswer | None] | None = None
+    """Asked before `unary`: the answer, if it is there without waiting. The second is the call's bytes, if they came at once."""
     stream: Callable[[GrpcHead, MessageStream, Principal], Awaitable[GrpcAnswer]] | None = None
     """Returns the status that ends the call."""
 
@@ -215,11 +215,11 @@ class Call:
         if handler is None or handler.at_once is None or head is None or frame is None or self._granted_bytes:
             return False
         try:
-            answer = handler.at_once(GrpcCall(head, frame, self._principal))
+            answer = handler.at_once(GrpcCall(head, frame, self._principal), self._stream.whole)
         except ControlPlaneError as exc:
             answer = failure(exc)
         except Exception:
-            answer = _defect()
+            answer = defect()
         if answer is not None:
             self._connection.answer(self._stream, answer)
         return answer is not None
@@ -234,7 +234,7 @@ class Call:
         except ControlPlaneError as exc:
             answer = failure(exc)
         except Exception:
-            answer = _defect()
+            answer = defect()
         finally:
             self._release()
         self._connection.answer(self._stream, answer)
@@ -259,7 +259,7 @@ class Call:
         except ControlPlaneError as exc:
             answer = failure(exc)
         except Exception:
-            answer = _defect()
+            answer = defect()
         finally:
             self._release()
         messages.finish(answer)
@@ -349,6 +349,6 @@ def failure(error: ControlPlaneError) -> GrpcAnswer:
     )
 
 
-def _defect() -> GrpcAnswer:
+def defect() -> GrpcAnswer:
     _log.exception("a call failed in the gateway; this is a defect")
     return status_answer(_INTERNAL, "internal error of the gateway; its log has the details")

@@ -15,11 +15,12 @@ from control_plane.api.body_budget import BodyBudget
 from control_plane.api.connection_server import address_of, is_local
 from control_plane.api.grpc_call import Call, GrpcHandler
 from control_plane.codec.grpc_message import HEAD, GrpcAnswer, GrpcHead, MessageFrame
-from control_plane.codec.http2_connection import Http2Connection, Http2Limits
+from control_plane.codec.http2_connection import Http2Connection
 from control_plane.codec.http2_frames import Code, Http2Error
 from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_fields, encode_varying
+from control_plane.codec.http2_limits import Http2Limits
 from control_plane.codec.http2_output import write_output
-from control_plane.codec.http2_stream import Stream
+from control_plane.codec.http2_stream import Stream, WholeAnswer, WholeCall
 from control_plane.domain.principal import Principal
 
 _log = logging.getLogger(__name__)
@@ -47,6 +48,9 @@ class GrpcApplication(Protocol):
     def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
         """Raises a ControlPlaneError for a method that does not exist or is not for this caller."""
 
+    def answer_known(self, call: WholeCall) -> WholeAnswer | None:
+        """The answer to a call that was answered so before; None: read it."""
+
 
 class ConnectionOwner(Protocol):
     """The server, as its connections see it."""
@@ -71,7 +75,12 @@ class GrpcConnection(asyncio.Protocol):
         self.max_message_bytes = limits.max_message_bytes
         self.body_timeout_s = limits.body_timeout_s
         self._server = server
-        self._state = Http2Connection(server.known_blocks, Http2Limits(max_header_bytes=limits.max_header_bytes), accept=self._accept)
+        self._state = Http2Connection(
+            server.known_blocks,
+            Http2Limits(max_header_bytes=limits.max_header_bytes),
+            accept=self._accept,
+            answer_known=server.application.answer_known,
+        )
         self._transport: asyncio.Transport | None = None
         self._peer, self._peer_is_local = "", False
         self._is_receiving = False

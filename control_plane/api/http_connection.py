@@ -24,7 +24,8 @@ __all__ = ["Application", "ConnectionOwner", "HttpConnection", "HttpLimits", "Re
 _log = logging.getLogger(__name__)
 
 Application = Callable[[HttpRequest], Awaitable[HttpAnswer | HttpStream]]
-AnswerAtOnce = Callable[[HttpRequest], HttpAnswer | None]
+AnswerAtOnce = Callable[[HttpRequest, bytes], HttpAnswer | None]
+AnswerKnown = Callable[[bytes], bytes | None]
 RenderError = Callable[[ControlPlaneError, bytes], HttpAnswer]
 """The answer to a request for that target, as far as it has come."""
 
@@ -47,6 +48,7 @@ class ConnectionOwner(Protocol):
 
     application: Application
     answer_at_once: AnswerAtOnce
+    answer_known: AnswerKnown
     render_error: RenderError
     admit: Admit
     limits: HttpLimits
@@ -123,11 +125,21 @@ class HttpConnection(asyncio.Protocol):
 
     # The reader's sink
 
-    def take(self, request: HttpRequest, *, keep_alive: bool) -> None:
+    def knows(self, message: bytes) -> bool:
+        if not self._is_idle:
+            return False
+        answer = self._server.answer_known(message)
+        if answer is None:
+            return False
+        self._taken += 1
+        self._write(answer)
+        return True
+
+    def take(self, request: HttpRequest, *, keep_alive: bool, message: bytes = b"") -> None:
         if self._waiting is not None:
             self._stop_waiting()  # all of it came with its head: the memory is taken already
         held, self._held_bytes = self._held_bytes, 0
-        if keep_alive and not held and self._is_idle and (answer := self._server.answer_at_once(request)) is not None:
+        if keep_alive and not held and self._is_idle and (answer := self._server.answer_at_once(request, message)) is not None:
             self._taken += 1
             self._write(answer.head + answer.body)
         else:

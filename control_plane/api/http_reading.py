@@ -43,8 +43,11 @@ Admit = Callable[[HttpRequest], None]
 class RequestSink(Protocol):
     """The connection, as its reader sees it."""
 
-    def take(self, request: HttpRequest, *, keep_alive: bool) -> None:
-        """A whole request."""
+    def knows(self, message: bytes) -> bool:
+        """Whether a whole request came so before, and is answered."""
+
+    def take(self, request: HttpRequest, *, keep_alive: bool, message: bytes = b"") -> None:
+        """A whole request; `message` is all of it as it came where its head came before."""
 
     def refuse(self, error: ControlPlaneError) -> None:
         """Nothing that follows can be told apart any more."""
@@ -111,7 +114,8 @@ class RequestReader:
             return
         known = self._known
         if known and self.is_between_requests and len(data) == known.request_bytes and data.startswith(known.head):
-            self._sink.take(known.request.with_body(data[len(known.head) :]), keep_alive=True)
+            if not self._sink.knows(data):
+                self._sink.take(known.request.with_body(data[len(known.head) :]), keep_alive=True, message=data)
         else:
             self._parse(data)
 

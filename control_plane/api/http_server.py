@@ -12,7 +12,7 @@ import ssl
 
 from control_plane.api.body_budget import BodyBudget
 from control_plane.api.connection_server import ConnectionServer
-from control_plane.api.http_connection import AnswerAtOnce, Application, HttpConnection, RenderError
+from control_plane.api.http_connection import AnswerAtOnce, AnswerKnown, Application, HttpConnection, RenderError
 from control_plane.api.http_reading import Admit, HttpLimits
 from control_plane.codec.http_message import HttpAnswer, HttpRequest
 
@@ -21,13 +21,21 @@ def admit_all(request: HttpRequest) -> None:
     """For an application that takes no bodies worth refusing early."""
 
 
-def answer_later(request: HttpRequest) -> HttpAnswer | None:
+def answer_later(request: HttpRequest, message: bytes) -> HttpAnswer | None:
     """For an application that has nothing to say without waiting."""
     return None
 
 
+def know_nothing(message: bytes) -> bytes | None:
+    """For an application that looks at each request."""
+    return None
+
+
 class HttpServer(ConnectionServer[HttpConnection]):
-    """Hands every request to `application`; `admit` sees its head first, and what `answer_at_once` answers needs no turn of the loop."""
+    """Hands every request to `application`; `admit` sees its head first.
+
+    What `answer_at_once` answers needs no turn of the loop, and what `answer_known` answers need not even be read.
+    """
 
     def __init__(
         self,
@@ -37,6 +45,7 @@ class HttpServer(ConnectionServer[HttpConnection]):
         *,
         admit: Admit = admit_all,
         answer_at_once: AnswerAtOnce = answer_later,
+        answer_known: AnswerKnown = know_nothing,
         budget: BodyBudget | None = None,
     ) -> None:
         super().__init__(limits)
@@ -44,6 +53,7 @@ class HttpServer(ConnectionServer[HttpConnection]):
         self.render_error = render_error
         self.admit = admit
         self.answer_at_once = answer_at_once
+        self.answer_known = answer_known
         self.limits = limits
         self.budget = budget or BodyBudget(limits.max_body_bytes)
 

@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 from tritonclient.grpc import service_pb2
 
-from control_plane.api.grpc_call import GrpcHandler
+from control_plane.api.grpc_call import GrpcHandler, defect, failure
 from control_plane.api.status import message_of
 from control_plane.api.v2_grpc_stream import InferMessage, StreamRelay, outcome_of_code
 from control_plane.api.v2_http_infer import MAX_KEYED_BYTES
 from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame, frame_message, message_answer, message_in, status_answer
+from control_plane.codec.http2_headers import encode_fields, encode_varying
+from control_plane.codec.http2_stream import MAX_WHOLE_BYTES, WholeAnswer, WholeCall
 from control_plane.codec.kept_answer import (
     RepeatedRequest,
     forbids_kept_answer,
@@ -29,13 +31,22 @@ from control_plane.codec.kept_answer import (
 from control_plane.codec.model_control import not_in_any_repository, override_of, unloads_dependents
 from control_plane.codec.model_reference import aimed_at, model_in
 from control_plane.domain.action import Action
-from control_plane.domain.errors import InvalidRequest, ModelLoadFailed, ModelNotFound, NotSupported, PermissionDenied, RouteNotFound
+from control_plane.domain.errors import (
+    ControlPlaneError,
+    InvalidRequest,
+    ModelLoadFailed,
+    ModelNotFound,
+    NotSupported,
+    PermissionDenied,
+    RouteNotFound,
+)
 from control_plane.domain.inference import CacheStatus, Door, InferCall, Outcome
 from control_plane.domain.principal import NOBODY, Principal
 from control_plane.policy.authorization import need_of_call
 from control_plane.ports import GrpcCall, ModelAdministration, Upstream
 from control_plane.services.access import Access
 from control_plane.services.inference import SHARED_MEMORY_IS_OFF, InferenceService
+from control_plane.services.known_hits import KnownHits
 from control_plane.services.model_kinds import ModelKinds
 from control_plane.services.response_cache import CacheScope
 from control_plane.services.servers import Servers
@@ -144,6 +155,7 @@ class V2Grpc:
         allow_shared_memory: bool = False,
     ) -> None:
         self._inference = inference
+        self._hits: KnownHits[WholeCall, WholeAnswer] = inference.known_hits(Door.GRPC)
         self._access = access
         self._servers = servers
         self._models = models
@@ -205,12 +217,32 @@ class V2Grpc:
             return NOBODY
         return self._access.identify(authorization=head.authorization, api_key=head.api_key, peer=peer, forwarded_for=head.forwarded_for)
 
-    def _infer_at_once(self, call: GrpcCall) -> GrpcAnswer | None:
+    def answer_known(self, call: WholeCall) -> WholeAnswer | None:
+        """The answer to a call that was answered so before; None: read it."""
+        try:
+            return self._hits.answer(call)
+        except ControlPlaneError as exc:
+            refusal = failure(exc)
+        except Exception:
+            refusal = defect()
+        return b"", b"", encode_varying(refusal.trailers)
+
+    def _infer_at_once(self, call: GrpcCall, whole: WholeCall | None) -> GrpcAnswer | None:
         head = call.head
         if self._memory.is_empty or type(call.frame) is not bytes or forbids_kept_answer(head.cache_control):
             return None
         repeated = self._memory.get((head.encoding, call.frame))
-        return None if repeated is None else self._inference.answer_again(Door.GRPC, call.principal, repeated)
+        if repeated is None:
+            return None
+        answer = self._inference.answer_again(Door.GRPC, call.principal, repeated)
+        if answer is not None and whole is not None:
+            self._keep_known(whole, call.principal, repeated, answer)
+        return answer
+
+    def _keep_known(self, call: WholeCall, principal: Principal, repeated: RepeatedRequest[GrpcAnswer], answer: GrpcAnswer) -> None:
+        known = (encode_fields(answer.headers), b"".join(answer.body), encode_fields(answer.trailers))
+        if len(known[1]) <= MAX_WHOLE_BYTES:
+            self._hits.keep(call, principal, repeated, known, size_bytes=sum(map(len, (*call, *known))))
 
     async def _infer(self, call: GrpcCall) -> GrpcAnswer:
         return await self._inference.infer(GrpcInferRequest(call, self._memory, max_message_bytes=self._max_message_bytes))

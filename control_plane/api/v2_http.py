@@ -33,6 +33,7 @@ from control_plane.policy.authorization import need_of_call
 from control_plane.ports import HttpStream, ModelAdministration
 from control_plane.services.access import Access
 from control_plane.services.inference import SHARED_MEMORY_IS_OFF, InferenceService
+from control_plane.services.known_hits import KnownHits
 from control_plane.services.servers import Servers
 from control_plane.services.slices import in_slices
 
@@ -90,6 +91,7 @@ class V2Http:
         self._today_s = today_s
         self._memory: RequestMemory = BoundedCache(_MEMORY_BYTES, max_entry_bytes=_MEMORY_BYTES // 1024)
         self._inference = inference
+        self._hits: KnownHits[bytes, bytes] = inference.known_hits(Door.HTTP)
         self._access = access
         self._servers = servers
         self._models = models
@@ -109,8 +111,22 @@ class V2Http:
         if route.action in _INFERENCE:
             self._inference.refuse_early(Door.HTTP, principal, route.model_name)
 
-    def answer_at_once(self, request: HttpRequest) -> HttpAnswer | None:
-        """Answer a request that came before and whose answer is kept here; None: `answer` it."""
+    def answer_known(self, message: bytes) -> bytes | None:
+        """Answer a whole request, as bytes, that was answered so before; None: read it."""
+        try:
+            return self._hits.answer(message)
+        except ControlPlaneError as exc:
+            refusal = render_error(exc)
+        except Exception:
+            _log.exception("a request failed in the gateway; this is a defect")
+            refusal = _DEFECT
+        return refusal.head + refusal.body
+
+    def answer_at_once(self, request: HttpRequest, message: bytes) -> HttpAnswer | None:
+        """Answer a request that came before and whose answer is kept here; None: `answer` it.
+
+        `message` is all of it as it came, or empty.
+        """
         known = request.derived.admitted
         if self._memory.is_empty or not isinstance(known, _PlainInference) or type(request.body) is not bytes:
             return None
@@ -118,7 +134,11 @@ class V2Http:
         if repeated is None or not known.may_be_answered_again or not known.holds(self._access.generation, self._today_s):
             return None
         try:
-            return self._inference.answer_again(Door.HTTP, known.principal, repeated)
+            answer = self._inference.answer_again(Door.HTTP, known.principal, repeated)
+            if answer is not None and message:
+                whole = answer.head + answer.body
+                self._hits.keep(message, known.principal, repeated, whole, size_bytes=len(message) + len(whole))
+            return answer
         except ControlPlaneError as exc:
             return render_error(exc)
         except Exception:

@@ -32,6 +32,11 @@ class BoundedCache(Generic[KeyT, ValueT]):
     def is_empty(self) -> bool:
         return not self._kept
 
+    def forget(self, key: KeyT, *, size_bytes: int) -> None:
+        """One that is out of date; `size_bytes` as it was kept with."""
+        if self._kept.pop(key, None) is not None:
+            self._bytes -= size_bytes + _ENTRY_BYTES
+
     def keep(self, key: KeyT, value: ValueT, *, size_bytes: int) -> None:
         """`size_bytes`: about what key and value take."""
         size_bytes += _ENTRY_BYTES

@@ -7,13 +7,13 @@ few of HTTP/2's freedoms; there is no push and no priority. The doors' and the a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from control_plane.codec import http2_frames as h2
 from control_plane.codec.http2_frames import Code, Http2Error, Setting
 from control_plane.codec.http2_headers import NO_TABLE, HeaderDecoder, KnownBlocks
-from control_plane.codec.http2_stream import NOBODY, Stream, StreamListener
+from control_plane.codec.http2_limits import Http2Limits, opening
+from control_plane.codec.http2_stream import MAX_WHOLE_BYTES, NOBODY, Stream, StreamListener, WholeAnswer, WholeCall, whole_call
 
 _MAX_NUISANCE = 5000
 """Frames that cost us work and ask for nothing (pings, resets, settings), less ten for every stream that ended well."""
@@ -22,23 +22,20 @@ _GOODBYE = b"goodbye?"
 """Our only ping: its acknowledgement tells that the client has read that we leave."""
 
 
-@dataclass(frozen=True, slots=True)
-class Http2Limits:
-    """What this end allows the other."""
-
-    max_streams: int = 1000
-    stream_window_bytes: int = 2 * 2**20
-    """A message up to this arrives without waiting for a round trip."""
-    connection_window_bytes: int = 16 * 2**20
-    """What one connection may have us hold beyond bodies that were granted room."""
-    max_frame_bytes: int = 256 * 2**10
-    max_header_bytes: int = 16 * 2**10
-
-
 class Http2Connection:
-    """One end of a connection. `accept` is told of streams that the other end opens; None at a client's end."""
+    """One end of a connection. `accept` is told of streams that the other end opens; None at a client's end.
 
-    def __init__(self, known: KnownBlocks, limits: Http2Limits, *, accept: Callable[[Stream], StreamListener] | None = None) -> None:
+    `answer_known` is asked for the answer to a call that came whole, before anything is made of it.
+    """
+
+    def __init__(
+        self,
+        known: KnownBlocks,
+        limits: Http2Limits,
+        *,
+        accept: Callable[[Stream], StreamListener] | None = None,
+        answer_known: Callable[[WholeCall], WholeAnswer | None] | None = None,
+    ) -> None:
         self.output: list[bytes | memoryview] = []
         self.streams: dict[int, Stream] = {}
         self.peer_is_leaving = False
@@ -48,6 +45,7 @@ class Http2Connection:
         """Streams that are not under way are refused."""
         self.answered = 0
         self._accept = accept
+        self._answer_known = answer_known
         self._limits = limits
         self._frames = h2.FrameReader(limits.max_frame_bytes)
         self._decoder = HeaderDecoder(known, max_bytes=limits.max_header_bytes)
@@ -78,30 +76,29 @@ class Http2Connection:
 
     def start(self) -> None:
         """Send what opens a connection."""
-        limits = self._limits
-        settings = {
-            Setting.HEADER_TABLE_SIZE: 0,
-            Setting.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
-            Setting.MAX_FRAME_SIZE: limits.max_frame_bytes,
-            Setting.MAX_HEADER_LIST_SIZE: limits.max_header_bytes,
-        }
-        if self._accept:
-            settings[Setting.MAX_CONCURRENT_STREAMS] = limits.max_streams
-        else:
-            settings[Setting.ENABLE_PUSH] = 0
-            self.output.append(h2.PREFACE)
-        self.output.append(h2.settings_frame(settings))
-        self.output.append(h2.window_update(0, limits.connection_window_bytes - h2.DEFAULT_WINDOW_BYTES))
+        self.output += opening(self._limits, is_server=self._accept is not None)
 
     # Receiving
 
     def receive(self, data: bytes) -> None:
         """Take what arrived. Raises Http2Error: then `leave` and close."""
         if self._preface is not None:
-            data = self._read_preface(data)
-        for kind, flags, stream_id, payload in self._frames.feed(data):
+            data = h2.after_preface(self._preface, data)
+            if self._preface.startswith(h2.PREFACE):
+                self._preface = None
+        frames = self._frames.feed(data)
+        at, count = 0, len(frames)
+        while at < count:
+            kind, flags, stream_id, payload = frames[at]
+            at += 1
             if self._block is not None and kind != h2.CONTINUATION:
                 raise Http2Error("a header block was interrupted by another frame")
+            if kind == h2.HEADERS and at < count and self._answer_known is not None:
+                call = whole_call(frames[at - 1], frames[at])
+                if call is not None:
+                    self._receive_whole(stream_id, call)
+                    at += 1
+                    continue
             handler = self._handlers.get(kind)
             if handler is not None:
                 handler(flags, stream_id, payload)
@@ -183,17 +180,6 @@ class Http2Connection:
             self.output.append(h2.goaway(self._last_peer_stream, code, reason))
 
     # Frames
-
-    def _read_preface(self, data: bytes) -> bytes:
-        assert self._preface is not None
-        self._preface += data
-        if not h2.PREFACE.startswith(self._preface[: len(h2.PREFACE)]):
-            raise Http2Error("not HTTP/2: the connection preface is missing")
-        if len(self._preface) < len(h2.PREFACE):
-            return b""
-        rest = bytes(self._preface[len(h2.PREFACE) :])
-        self._preface = None
-        return rest
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes | memoryview) -> None:
         size = len(payload)
@@ -370,6 +356,27 @@ class Http2Connection:
     def _on_nothing(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._count_nuisance()
 
+    def _receive_whole(self, stream_id: int, call: WholeCall) -> None:
+        """A call in two frames; one that came before is answered without a stream where nothing is in its way."""
+        block, data = call
+        is_new = stream_id > self._last_peer_stream
+        is_in_order = is_new and stream_id % 2 and len(self.streams) < self._limits.max_streams
+        room = min(self._send_window, self._initial_send_window, self._max_send_frame)
+        has_room = room >= MAX_WHOLE_BYTES and len(data) <= self._receive_window
+        may_be_known = self._decoder.depends_on_nothing and not self.is_leaving and not self._block_prefix
+        asks = self._answer_known if is_in_order and has_room and may_be_known else None
+        if asks is not None and (answer := asks(call)) is not None:
+            self._last_peer_stream = stream_id
+            self._receive_window -= len(data)
+            self._return_to_connection(len(data))
+            self._write_whole(stream_id, answer)
+            return
+        self._on_block(h2.END_HEADERS, stream_id, block)
+        stream = self.streams.get(stream_id)
+        if stream is not None and is_new and may_be_known:  # else they are a call's trailers, and the last of its data
+            stream.whole = call
+        self._on_data(h2.END_STREAM, stream_id, data)
+
     # Streams and windows
 
     def _new_stream(self, stream_id: int) -> Stream:
@@ -403,9 +410,13 @@ class Http2Connection:
                 self.reset(stream, Code.NO_ERROR)  # the client need not send the rest (RFC 9113, 8.1)
 
     def _finish(self, stream: Stream) -> None:
-        self.answered += 1
-        self._nuisance = max(0, self._nuisance - 10)
+        self._count_answer()
         self._forget(stream)
+
+    def _count_answer(self) -> None:
+        self.answered += 1
+        if self._nuisance:
+            self._nuisance = max(0, self._nuisance - 10)
 
     def _forget(self, stream: Stream) -> StreamListener:
         """Drop a stream and return its listener, which it no longer holds: in a cycle they would keep the message until a collection."""
@@ -446,6 +457,15 @@ class Http2Connection:
             self._nuisance -= 1
         self.output += (h2.frame_head(h2.DATA, h2.END_STREAM if ends else 0, stream.id, size), data)
         self._send_on(stream, ends)
+
+    def _write_whole(self, stream_id: int, answer: WholeAnswer) -> None:
+        head, data, trailers = answer
+        self._send_window -= len(data)
+        self._count_answer()
+        if head:
+            self.output += (h2.frame_head(h2.HEADERS, h2.END_HEADERS, stream_id, len(head)), head)
+            self.output += (h2.frame_head(h2.DATA, 0, stream_id, len(data)), data)
+        self.output += (h2.frame_head(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream_id, len(trailers)), trailers)
 
     def _send_pending(self, stream: Stream) -> None:
         while stream.pending:

@@ -106,6 +106,14 @@ class FrameReader:
         return frames
 
 
+def after_preface(preface: bytearray, data: bytes) -> bytes:
+    """What follows a client's preface, of which `preface` has come so far and grows. Raises Http2Error: it is none."""
+    preface += data
+    if not PREFACE.startswith(preface[: len(PREFACE)]):
+        raise Http2Error("not HTTP/2: the connection preface is missing")
+    return bytes(preface[len(PREFACE) :])
+
+
 def frame_head(kind: int, flags: int, stream_id: int, length: int) -> bytes:
     return _HEAD.pack(length << 8 | kind, flags, stream_id)
 

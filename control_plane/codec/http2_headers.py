@@ -53,16 +53,20 @@ class HeaderDecoder:
         """To be called when the peer has acknowledged a header table of size 0."""
         self._decoder.max_allowed_table_size = 0
 
+    @property
+    def depends_on_nothing(self) -> bool:
+        """Whether a block means the same whatever came before it, and changes nothing for those behind it."""
+        return self._decoder.max_allowed_table_size == self._decoder.header_table_size == 0
+
     def decode(self, block: bytes) -> Fields:
         """The fields of a whole block. Raises Http2Error: the connection's state is lost with it."""
-        decoder = self._decoder
-        depends_on_nothing = decoder.max_allowed_table_size == decoder.header_table_size == 0  # nor can it change anything
+        depends_on_nothing = self.depends_on_nothing
         if depends_on_nothing:
             known = self._known.get(block)
             if known is not None:
                 return known
         try:
-            fields = tuple((bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True))
+            fields = tuple((bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True))
         except hpack.OversizedHeaderListError as exc:
             raise Http2Error(f"the header list is too large: {exc}", Code.ENHANCE_YOUR_CALM) from exc
         except (hpack.HPACKError, IndexError, ValueError) as exc:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
+from control_plane.codec import http2_frames as h2
 from control_plane.codec.http2_headers import Fields
 
 
@@ -39,6 +40,23 @@ class _Nobody:
 NOBODY = _Nobody()
 
 
+MAX_WHOLE_BYTES = 16_000
+"""Of a call's message, or an answer's, that may travel as a whole: in a frame of the default size."""
+
+WholeCall = tuple[bytes, bytes]
+"""The header block of a call, and its data, in one frame each."""
+WholeAnswer = tuple[bytes, bytes, bytes]
+"""An answer's header block, its data, and the block of its trailers; a refusal is nothing but trailers. None depends on any table."""
+
+
+def whole_call(head: h2.Frame, data: h2.Frame) -> WholeCall | None:
+    """What a HEADERS frame and the one behind it are, if they are all of a small call."""
+    kind, flags, stream_id, payload = data
+    if head[1] != h2.END_HEADERS or kind != h2.DATA or flags != h2.END_STREAM or stream_id != head[2] or len(payload) > MAX_WHOLE_BYTES:
+        return None
+    return bytes(head[3]), bytes(payload)
+
+
 class Stream:
     """Kept by `Http2Connection`; its users hold it as a handle."""
 
@@ -52,6 +70,7 @@ class Stream:
         "remote_is_closed",
         "send_window",
         "unreturned",
+        "whole",
     )
 
     def __init__(self, stream_id: int, *, send_window: int, receive_window: int) -> None:
@@ -65,5 +84,7 @@ class Stream:
         """Consumed, and not yet worth a WINDOW_UPDATE."""
         self.pending: deque[tuple[memoryview | bytes, bool]] = deque()
         """What the peer's window has not let through: data and whether it ends the stream; `bytes` are a header block."""
+        self.whole: WholeCall | None = None
+        """All that came, where it came at once and would mean the same on any connection."""
         self.local_is_closed = False
         self.remote_is_closed = False

@@ -65,6 +65,10 @@ class Admission:
         if account.is_limited:
             self._limits.check(account)
 
+    def account(self, tenant: str) -> Account:
+        """With the limits that hold now, and any other as long as nothing that is known changes."""
+        return self._limits.account(tenant)
+
     def look(self, tenant: str) -> None:
         """Raises LimitExceeded where `enter` would now; for a request whose body is still to come."""
         account = self._limits.account(tenant)

@@ -67,7 +67,7 @@ class CachedInference:
 
     def __init__(self, cache: ResponseCache, *, now_s: Callable[[], float] = time.monotonic) -> None:
         """`now_s` is the loop's time."""
-        self._cache = cache
+        self.cache = cache
         self._flights: Flights[_Result[Any]] = Flights()
         self._now_s = now_s
 
@@ -77,7 +77,7 @@ class CachedInference:
 
     def scope(self, model_name: str, route: Route | None, tenant: str) -> CacheScope | None:
         """As `ResponseCache.scope`."""
-        return self._cache.scope(model_name, route, tenant)
+        return self.cache.scope(model_name, route, tenant)
 
     def look_again(self, repeated: RepeatedRequest[Any], call: InferCall, route: Route | None, tenant: str) -> bytes | None:
         """What this process has for a request that came before, now to be understood as `call`; without waiting."""
@@ -87,9 +87,9 @@ class CachedInference:
         if repeated.scope is not scope or repeated.version != call.model_version:
             repeated.scope, repeated.version = scope, call.model_version
             repeated.key = scope.key(repeated.kind, call.model_version.encode(), repeated.identity)
-        kept = self._cache.look(repeated.key)
+        kept = self.cache.look(repeated.key)
         if kept is not None:
-            self._cache.counts[call.model_name, CacheStatus.HIT] += 1
+            self.cache.counts[call.model_name, CacheStatus.HIT] += 1
         return kept
 
     async def infer(
@@ -102,7 +102,7 @@ class CachedInference:
         key = request.key(scope, running.named, running.call.model_version) if is_in_it else None
         if key is None:
             return self._marked(request, running, await self._alone(request, running, compute, timeout_s), CacheStatus.BYPASS)
-        kept = self._cache.look(key)
+        kept = self.cache.look(key)
         if kept is not None:
             return self.restored(request, running, kept, CacheStatus.HIT)
         deadline_s = self._now_s() + timeout_s
@@ -139,13 +139,13 @@ class CachedInference:
         timeout_s: float,
     ) -> _Result[AnswerT]:
         request_id = _id_of(running)
-        found = await self._cache.find_shared(scope, key, cost_units=running.units)
+        found = await self.cache.find_shared(scope, key, cost_units=running.units)
         if found is not None:
             return _Result(None, found, request_id)
         answer: AnswerT = await compute(request, running, permit, timeout_s)
         kept = request.keep(answer)
         if kept is not None:
-            self._cache.keep(scope, key, kept, cost_units=self._cost_units(running))
+            self.cache.keep(scope, key, kept, cost_units=self._cost_units(running))
         return _Result(answer, kept, request_id)
 
     def _ended_for_its_caller(self, request: KeepableRequest[AnswerT], result: _Result[Any]) -> bool:
@@ -173,11 +173,11 @@ class CachedInference:
         """The answer out of what was kept, which then costs nothing."""
         assert kept is not None, "a flight brings an answer, or one that was kept"
         running.is_cache_hit = True
-        self._cache.counts[running.model_name, status] += 1
+        self.cache.counts[running.model_name, status] += 1
         return request.restore(kept, status)
 
     def _marked(self, request: KeepableRequest[AnswerT], running: RunningRequest, answer: AnswerT, status: CacheStatus) -> AnswerT:
-        self._cache.counts[running.model_name, status] += 1
+        self.cache.counts[running.model_name, status] += 1
         return request.mark(answer, status)
 
     def _cost_units(self, running: RunningRequest) -> float:

@@ -7,7 +7,7 @@ kept nor taken from a cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from control_plane.domain.fingerprint import Fingerprint
 from control_plane.ports import Upstream
@@ -18,6 +18,8 @@ class Fingerprints:
 
     def __init__(self) -> None:
         self._known: dict[str, Fingerprint] = {}
+        self.generation = 0
+        """Grows whenever anything that is known may have changed."""
 
     def of(self, model: str) -> Fingerprint | None:
         """Of what answers to that name now; None where that is not certain."""
@@ -25,6 +27,7 @@ class Fingerprints:
 
     def change(self, changes: Mapping[str, Fingerprint | None]) -> None:
         """From now on; None is unknown."""
+        self.generation += 1
         for model, fingerprint in changes.items():
             if fingerprint is None:
                 self._known.pop(model, None)
@@ -37,13 +40,17 @@ class Fingerprints:
 
     def forget_all(self) -> None:
         """Triton has ended, or may have."""
+        self.generation += 1
         self._known.clear()
 
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
         self.change(changes)
 
-    def up(self, upstream: Upstream) -> None:
+    async def forget(self, models: Iterable[str]) -> None:
+        """They are unknown already; nobody else has them."""
+
+    def up(self, upstream: Upstream, server: str = "") -> None:
         """What it has loaded is made known by whoever loaded it."""
 
-    def down(self, reason: str) -> None:
+    def down(self, reason: str, server: str = "") -> None:
         self.forget_all()

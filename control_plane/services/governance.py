@@ -30,6 +30,9 @@ class Meter(Protocol):
     def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
         """Count a request that ends now."""
 
+    def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
+        """Count requests that were answered from the cache, with the rows and elements of all of them."""
+
     def log(self, event: UsageEvent) -> None:
         """A line in the request log, if there is one."""
 

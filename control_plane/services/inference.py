@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from control_plane.codec.http_message import HttpAnswer
 from control_plane.codec.kept_answer import RepeatedRequest
@@ -24,6 +24,7 @@ from control_plane.ports import HttpStream, RequestRecorder, Upstream
 from control_plane.services.admission import Permit
 from control_plane.services.cached_inference import CachedInference, KeepableRequest
 from control_plane.services.governance import Governance
+from control_plane.services.known_hits import KnownHits
 from control_plane.services.running_requests import RunningRequest, RunningRequests, outcome_of
 from control_plane.services.servers import Servers
 from control_plane.services.slices import in_slices
@@ -68,6 +69,16 @@ class GenerateRequest(_DoorRequest, Protocol):
         """What Triton's answer amounts to, once it has come to its end."""
 
 
+class Dispatch(Protocol):
+    """`services.dispatch`."""
+
+    async def send(self, request: InferRequest[AnswerT], call: InferCall, *, timeout_s: float) -> AnswerT:
+        """Send it to the server that it should go to, when its model is loaded there. Raises Overloaded, and what `send` does."""
+
+    async def stream(self, request: GenerateRequest, call: InferCall, *, timeout_s: float) -> HttpAnswer | HttpStream:
+        """The same for an answer in pieces, which keeps its place until it is closed."""
+
+
 class InferenceService:
     """Answers inference requests; one instance for all doors."""
 
@@ -79,18 +90,25 @@ class InferenceService:
         governance: Governance,
         default_timeout_s: float,
         cached: CachedInference | None = None,
+        dispatch: Dispatch | None = None,
         allow_shared_memory: bool = False,
         now_s: Callable[[], float] = time.monotonic,
         today_s: Callable[[], float] = time.time,
     ) -> None:
-        """`now_s` is the loop's time, `today_s` seconds since 1970. Without `cached` everything is computed."""
+        """`now_s` is the loop's time, `today_s` seconds since 1970. Without `cached` everything is computed.
+
+        `dispatch` chooses among servers where there are several, or more models than memory; without it there is one.
+        """
         self.running = RunningRequests(recorder, governance, now_s=now_s, today_s=today_s)
+        self._known_hits: dict[Door, KnownHits[Any, Any]] = {}
         self._servers = servers
         self._governance = governance
         self._cached = cached
+        self._dispatch = dispatch
         self._default_timeout_s = default_timeout_s
         self._allow_shared_memory = allow_shared_memory
         self._now_s = now_s
+        self._today_s = today_s
 
     @property
     def in_flight(self) -> int:
@@ -109,7 +127,7 @@ class InferenceService:
             scope = None if self._cached is None else self._cached.scope(running.model_name, route, request.principal.tenant)
             if self._cached is None or scope is None:
                 timeout_s = await self.turn(running, timeout_s=timeout_s)
-                answer = await request.send(self._servers.pick(), timeout_s=timeout_s)
+                answer = await self._send(request, running, timeout_s)
             else:
                 answer = await self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
             running.outcome = request.outcome(answer)
@@ -132,13 +150,25 @@ class InferenceService:
         self.running.hit(door, principal, call, named=repeated.call)
         return repeated.answer(kept)
 
+    def known_hits(self, door: Door) -> KnownHits[Any, Any]:
+        """Of that door; to be made once."""
+        hits = self._known_hits[door] = KnownHits(
+            door, self.running, None if self._cached is None else self._cached.cache, today_s=self._today_s
+        )
+        return hits
+
+    def settle(self) -> None:
+        """Count what has not been counted yet."""
+        for hits in self._known_hits.values():
+            hits.settle()
+
     async def generate(self, request: GenerateRequest) -> HttpAnswer | HttpStream:
         """As `infer`, never from a cache; an answer that comes piece by piece is recorded when it has ended, and must be closed."""
         with self.running.begin(request.door, request.principal) as running:
             running.enter()
             route = self._understand(await in_slices(request.read()), request, running)
             timeout_s = await self.turn(running, timeout_s=self._timeout_s(request, route))
-            answer = await request.stream(self._servers.pick(), timeout_s=timeout_s)
+            answer = await self._start_stream(request, running, timeout_s)
             running.outcome = request.outcome(answer)
             return answer if isinstance(answer, HttpAnswer) else _RecordedStream(answer, running)
 
@@ -184,7 +214,19 @@ class InferenceService:
 
     async def _compute(self, request: InferRequest[AnswerT], running: RunningRequest, permit: Permit, timeout_s: float) -> AnswerT:
         timeout_s = await self._turn(running, permit, timeout_s)
-        return await request.send(self._servers.pick(), timeout_s=timeout_s)
+        return await self._send(request, running, timeout_s)
+
+    async def _send(self, request: InferRequest[AnswerT], running: RunningRequest, timeout_s: float) -> AnswerT:
+        if self._dispatch is None:
+            return await request.send(self._servers.pick(), timeout_s=timeout_s)
+        assert running.call is not None, "it has not been read"
+        return await self._dispatch.send(request, running.call, timeout_s=timeout_s)
+
+    async def _start_stream(self, request: GenerateRequest, running: RunningRequest, timeout_s: float) -> HttpAnswer | HttpStream:
+        if self._dispatch is None:
+            return await request.stream(self._servers.pick(), timeout_s=timeout_s)
+        assert running.call is not None, "it has not been read"
+        return await self._dispatch.stream(request, running.call, timeout_s=timeout_s)
 
     def _understand(self, named: InferCall, request: _DoorRequest, running: RunningRequest) -> Route | None:
         """What it asks for, and by which route."""

@@ -89,16 +89,10 @@ class Metering:
 
     def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
         """Count a request that ends now; a first one of its day, tenant and model is dropped while too many sums wait."""
-        now_s = self._today_s()
-        if not self._day_began_s <= now_s < self._day_ends_s:
-            self._turn_day(now_s)
-        key = (self._day, tenant, model)
-        tally = self._tallies.get(key)
+        tally = self._tally(tenant, model)
         if tally is None:
-            if len(self._tallies) >= self._max_sums:
-                self.dropped += 1
-                return
-            tally = self._tallies[key] = _Tally()
+            self.dropped += 1
+            return
         counted_as = COUNTED_AS[outcome]
         setattr(tally, counted_as, getattr(tally, counted_as) + 1)
         tally.rows += rows if rows < MOST else MOST
@@ -106,6 +100,17 @@ class Metering:
         tally.compute_units += compute_units
         if cache_hit:
             tally.cache_hits += 1
+
+    def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
+        """Count requests that were answered from the cache, with the rows and elements of all of them."""
+        tally = self._tally(tenant, model)
+        if tally is None:
+            self.dropped += requests
+            return
+        tally.requests += requests
+        tally.cache_hits += requests
+        tally.rows += rows
+        tally.elements += elements
 
     def log(self, event: UsageEvent) -> None:
         """A line in the request log, if there is one."""
@@ -141,6 +146,17 @@ class Metering:
             # Without a wait, so that not even a cancellation comes between.
             self._spill_rest()
             self._max_sums = 0
+
+    def _tally(self, tenant: str, model: str) -> _Tally | None:
+        """Today's; None where there is no room for it."""
+        now_s = self._today_s()
+        if not self._day_began_s <= now_s < self._day_ends_s:
+            self._turn_day(now_s)
+        key = (self._day, tenant, model)
+        tally = self._tallies.get(key)
+        if tally is None and len(self._tallies) < self._max_sums:
+            tally = self._tallies[key] = _Tally()
+        return tally
 
     def _turn_day(self, now_s: float) -> None:
         """Also when the clock was set back."""

@@ -19,7 +19,7 @@ from control_plane.domain.fingerprint import Fingerprint
 from control_plane.domain.inference import CacheStatus
 from control_plane.domain.request_counts import CacheHolding
 from control_plane.domain.route import CachePolicy, Route
-from control_plane.policy.kept_answers import KeptAnswers
+from control_plane.policy.kept_answers import Kept, KeptAnswers
 from control_plane.ports import SharedCache
 from control_plane.services.fingerprints import Fingerprints
 
@@ -105,6 +105,19 @@ class ResponseCache:
     def is_current(self, scope: CacheScope) -> bool:
         """Whether what was computed since `scope` was asked for is an answer of the model that it was asked for."""
         return self._fingerprints.of(scope.model) is scope.fingerprint and self._generation_of(scope.model) == scope.generation
+
+    @property
+    def generation(self) -> int:
+        """Grows whenever what is loaded may have changed."""
+        return self._fingerprints.generation
+
+    def entry(self, key: bytes) -> Kept | None:
+        """Of this process, for `look_again`."""
+        return self._kept.entry(key)
+
+    def look_again(self, kept: Kept) -> bool:
+        """Whether what was found before is still to be found, as of the `generation` in which it was."""
+        return self._kept.use_again(kept, self._now_s())
 
     def look(self, key: bytes) -> bytes | None:
         """What this process has."""

@@ -13,7 +13,7 @@ from types import TracebackType
 from control_plane.domain.errors import ControlPlaneError, ErrorCode
 from control_plane.domain.inference import Door, InferCall, Outcome
 from control_plane.domain.principal import Principal
-from control_plane.domain.usage import UsageEvent
+from control_plane.domain.usage import MOST, UsageEvent
 from control_plane.ports import RequestRecorder
 from control_plane.services.admission import Permit
 from control_plane.services.governance import Governance
@@ -166,11 +166,7 @@ class RunningRequests:
     def hit(self, door: Door, principal: Principal, call: InferCall, *, named: InferCall) -> None:
         """One that is answered at once from what was kept, and so is never under way. Raises LimitExceeded, and has then recorded it."""
         started_s = self._now_s()
-        try:
-            self.governance.admission.let_by(principal.tenant)
-        except ControlPlaneError:
-            with self.begin(door, principal):
-                raise
+        self.let_by(door, principal)
         model = call.model_name
         self._answered.add(model)
         self._recorder.record(model_name=model, door=door, outcome=Outcome.ANSWERED, duration_s=self._now_s() - started_s)
@@ -181,6 +177,22 @@ class RunningRequests:
             hit.understood(call, named=named)
             hit.is_cache_hit, hit.outcome = True, Outcome.ANSWERED
             self._log(hit, model, rows, 0.0)
+
+    def hits(self, door: Door, principal: Principal, call: InferCall, count: int) -> None:
+        """Count so many more, of which each was `let_by`; they took no time worth measuring."""
+        model = call.model_name
+        self._recorder.record(model_name=model, door=door, outcome=Outcome.ANSWERED, duration_s=0.0, count=count)
+        rows, _ = self.governance.costs.of(call)
+        rows, elements = min(rows, MOST), min(call.elements, MOST)
+        self.governance.meter.add_hits(principal.tenant, model, requests=count, rows=rows * count, elements=elements * count)
+
+    def let_by(self, door: Door, principal: Principal) -> None:
+        """One that is over as it comes. Raises LimitExceeded, and has then recorded it."""
+        try:
+            self.governance.admission.let_by(principal.tenant)
+        except ControlPlaneError:
+            with self.begin(door, principal):
+                raise
 
     def end(self, request: RunningRequest) -> None:
         """It is over, with the outcome that it has."""

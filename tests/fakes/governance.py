@@ -44,6 +44,10 @@ class FakeMeter:
     def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
         self.added.append((tenant, model, outcome, rows, elements, compute_units, cache_hit))
 
+    def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
+        each = (tenant, model, Outcome.ANSWERED, rows // requests, elements // requests, 0.0, True)
+        self.added += [each] * requests
+
     def log(self, event: UsageEvent) -> None:
         told = (event.tenant, event.model, event.outcome, event.rows, event.elements, event.compute_units, event.cache_hit)
         assert self.added[-1] == told

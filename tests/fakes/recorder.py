@@ -19,8 +19,8 @@ class FakeRecorder:
 
     records: list[Recorded] = field(default_factory=list)
 
-    def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float) -> None:
-        self.records.append(Recorded(model_name, door, outcome, duration_s))
+    def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float, count: int = 1) -> None:
+        self.records += [Recorded(model_name, door, outcome, duration_s)] * count
 
     @property
     def outcomes(self) -> list[Outcome]:

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from tests.fuzz.harness import fuzz, instrumented, slices
 
 with instrumented():
-    from control_plane.codec.http2_connection import Http2Connection, Http2Limits
+    from control_plane.codec.http2_connection import Http2Connection
     from control_plane.codec.http2_frames import MAX_WINDOW_BYTES, PREFACE, Http2Error
     from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_fields
+    from control_plane.codec.http2_limits import Http2Limits
     from control_plane.codec.http2_stream import Stream
 
 LIMITS = Http2Limits(

@@ -151,6 +151,7 @@ async def gateway(
         limits,
         admit=application.admit,
         answer_at_once=application.answer_at_once,
+        answer_known=application.answer_known,
         budget=budget,
     )
     bound = bind_tcp("127.0.0.1", 0, setting="--http-port")

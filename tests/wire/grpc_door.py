@@ -20,6 +20,7 @@ from control_plane.api.grpc_connection import GrpcApplication, GrpcLimits
 from control_plane.api.grpc_server import GrpcServer
 from control_plane.api.v2_grpc import SERVICE, V2Grpc
 from control_plane.codec.grpc_message import PREFIX_BYTES, GrpcHead
+from control_plane.codec.http2_stream import WholeAnswer, WholeCall
 from control_plane.domain.principal import Principal
 from control_plane.ports import GrpcCall
 from control_plane.services.cached_inference import CachedInference
@@ -97,6 +98,9 @@ class _FromElsewhere:
 
     def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
         return self.application.handler_for(head, peer="203.0.113.9", peer_is_local=False)
+
+    def answer_known(self, call: WholeCall) -> WholeAnswer | None:
+        return self.application.answer_known(call)
 
 
 @asynccontextmanager

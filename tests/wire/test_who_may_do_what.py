@@ -16,7 +16,10 @@ from control_plane.domain.model import ModelState
 from control_plane.domain.route import Route
 from control_plane.domain.tenant import Tenant
 from control_plane.services.governance import Governance
+from control_plane.services.inference import InferenceService
+from control_plane.services.servers import Servers
 from tests.aio import run
+from tests.fakes import FakeModels, FakeRecorder
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
 from tests.fakes.text_model import FakeTextModel
 from tests.wire.gateway import INFER, gateway
@@ -118,7 +121,11 @@ def test_every_call_of_the_http_door_has_a_row() -> None:
 
 def test_every_call_of_the_grpc_door_has_a_row() -> None:
     rights = governed()
-    application = V2Grpc(inference=None, access=rights.access, servers=None, models=None, max_message_bytes=1, read_timeout_s=1)  # type: ignore[arg-type]
+    servers = Servers()
+    inference = InferenceService(servers=servers, recorder=FakeRecorder(), governance=rights, default_timeout_s=1.0)
+    application = V2Grpc(
+        inference=inference, access=rights.access, servers=servers, models=FakeModels(), max_message_bytes=1, read_timeout_s=1.0
+    )
 
     assert {full_name(name) for name in GRPC_CALLS} == {*application._open, *application._administration}
 

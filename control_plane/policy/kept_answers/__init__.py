@@ -38,7 +38,9 @@ _LEARN_EVERY = 256
 
 
 @dataclass(slots=True, eq=False)
-class _Kept:
+class Kept:
+    """An entry; a handle to whoever asks for it."""
+
     key: bytes
     value: bytes
     expires_s: float
@@ -68,10 +70,10 @@ class KeptAnswers:
         self._forgotten = Forgotten(min(max_bytes // _FORGOTTEN_PART // 8, _MOST_FORGOTTEN))
         self._rates = ReuseRates()
         self._seen, self._start, self._slope = self._rates.seen, self._rates.start, self._rates.slope
-        self._kept: dict[bytes, _Kept] = {}
-        self._order: list[_Kept] = []
+        self._kept: dict[bytes, Kept] = {}
+        self._order: list[Kept] = []
         """In no order: to draw from."""
-        self._least_worth: list[_Kept] = []
+        self._least_worth: list[Kept] = []
         self._draw = Random(seed).random  # noqa: S311 - it guards nothing, and is to be the same each time
         self._uses = 0
         self._watched_at = 0
@@ -89,6 +91,21 @@ class KeptAnswers:
             if kept is not None:
                 self._remove(kept)
             return None
+        self._use(kept)
+        return kept.value
+
+    def entry(self, key: bytes) -> Kept | None:
+        """For `use_again`."""
+        return self._kept.get(key)
+
+    def use_again(self, kept: Kept, now_s: float) -> bool:
+        """`get` for who has the entry: whether it is still there."""
+        if kept.place < 0 or kept.expires_s <= now_s:
+            return False
+        self._use(kept)
+        return True
+
+    def _use(self, kept: Kept) -> None:
         self._uses = now = self._uses + 1
         age = now - kept.last_use
         self._seen[kept.row + age.bit_length()] += 1.0
@@ -100,7 +117,6 @@ class KeptAnswers:
         if kept.uses < MOST_USES:
             kept.uses += 1
         kept.row = ROWS[kept.uses] + interval.bit_length() * AGES
-        return kept.value
 
     def put(self, key: bytes, value: bytes, *, cost_units: float, expires_s: float) -> None:
         """Offer it: `cost_units` is what it saves each time it is found. One of that key is replaced."""
@@ -110,19 +126,19 @@ class KeptAnswers:
         self._uses += 1
         held = len(value) + ENTRY_BYTES
         if held <= self.max_bytes:
-            self._add(_Kept(key, value, expires_s, held, cost_units / held, self._uses, *self._history(key), len(self._order)))
+            self._add(Kept(key, value, expires_s, held, cost_units / held, self._uses, *self._history(key), len(self._order)))
             self._make_room()
         if self._uses >= self._learn_at:
             self._rates.learn(self._uses)
             self._learn_at = self._uses + max(_LEARN_EVERY, len(self._kept) // 8)
 
-    def _add(self, kept: _Kept) -> None:
+    def _add(self, kept: Kept) -> None:
         self._kept[kept.key] = kept
         self._order.append(kept)
         self._least_worth.append(kept)
         self.held_bytes += kept.held_bytes
 
-    def _remove(self, kept: _Kept) -> None:
+    def _remove(self, kept: Kept) -> None:
         del self._kept[kept.key]
         last = self._order.pop()
         if last is not kept:
@@ -154,7 +170,7 @@ class KeptAnswers:
                     self.evicted += 1
             drawn = []
 
-    def _watch(self) -> list[_Kept]:
+    def _watch(self) -> list[Kept]:
         """Some entries: how long such as they are not used is the other half of their rate. So for some that are forgotten."""
         drawn, waited, now = self._some(), self._rates.waited, self._uses
         elapsed = now - self._watched_at
@@ -167,12 +183,12 @@ class KeptAnswers:
             waited[row + age.bit_length()] += each
         return drawn
 
-    def _some(self) -> list[_Kept]:
+    def _some(self) -> list[Kept]:
         order, draw = self._order, self._draw
         entries = len(order)
         return [order[int(draw() * entries)] for _ in range(_SAMPLE)]
 
-    def _worth(self, kept: _Kept) -> float:
+    def _worth(self, kept: Kept) -> float:
         if kept.expires_s <= self._now_s:
             return -1.0
         age = self._uses - kept.last_use

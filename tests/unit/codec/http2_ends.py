@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from control_plane.codec import http2_frames as h2
-from control_plane.codec.http2_connection import Http2Connection, Http2Limits
+from control_plane.codec.http2_connection import Http2Connection
 from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_fields
-from control_plane.codec.http2_stream import Stream
+from control_plane.codec.http2_limits import Http2Limits
+from control_plane.codec.http2_stream import Stream, WholeAnswer, WholeCall
 
 HEAD: Fields = ((b":method", b"POST"), (b":path", b"/s/m"))
 ANSWER: Fields = ((b":status", b"200"),)
@@ -58,7 +60,7 @@ class End:
     calls: list[Listener] = field(default_factory=list)
 
     @staticmethod
-    def server(limits: Http2Limits = LIMITS) -> End:
+    def server(limits: Http2Limits = LIMITS, *, answer_known: Callable[[WholeCall], WholeAnswer | None] | None = None) -> End:
         """One that has been greeted, and whose own greeting has been taken."""
         end = End(None)  # type: ignore[arg-type]
 
@@ -66,7 +68,7 @@ class End:
             end.calls.append(Listener(stream))
             return end.calls[-1]
 
-        end.connection = Http2Connection(KnownBlocks(), limits, accept=accept)
+        end.connection = Http2Connection(KnownBlocks(), limits, accept=accept, answer_known=answer_known)
         end.connection.start()
         end.take()
         end.connection.receive(h2.PREFACE)

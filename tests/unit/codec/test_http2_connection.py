@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_plane.codec import http2_frames as h2
-from control_plane.codec.http2_connection import Http2Connection, Http2Limits
+from control_plane.codec.http2_connection import Http2Connection
 from control_plane.codec.http2_frames import Code, Http2Error, Setting
 from control_plane.codec.http2_headers import KnownBlocks, encode_fields
+from control_plane.codec.http2_limits import Http2Limits
 from tests.unit.codec.http2_ends import ANSWER, HEAD, LIMITS, End, Listener, data, exchange, frame, headers
 
 WINDOW = LIMITS.stream_window_bytes

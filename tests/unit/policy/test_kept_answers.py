@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.policy.kept_answers import ENTRY_BYTES, KeptAnswers
+from control_plane.policy.kept_answers import ENTRY_BYTES, Kept, KeptAnswers
 from control_plane.policy.kept_answers.forgotten import Forgotten
 from control_plane.policy.kept_answers.reuse_rates import AGES, MOST_USES, ReuseRates, row_of
 
@@ -129,6 +129,54 @@ class TestWhatIsThere:
         first, second = room_for(50), room_for(50)
         assert ask(first, requests) == ask(second, requests)
         assert list(first._kept) == list(second._kept)
+
+
+class TestEntries:
+    """`entry` and `use_again`, for who comes for the same one over and over."""
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_use_by_its_entry_counts_as_one_by_its_key(self, seed: int) -> None:
+        by_key, by_entry = room_for(50), room_for(50)
+        entries: dict[int, Kept] = {}
+        for number in popular(seed, 6000, 300):
+            found = ask(by_key, [number])
+            if number not in entries or not by_entry.use_again(entries[number], 0.0):
+                assert ask(by_entry, [number]) == found == [False]
+                entry = by_entry.entry(key(number))
+                if entry is not None:
+                    entries[number] = entry
+            else:
+                assert found == [True]
+        assert list(by_entry._kept) == list(by_key._kept)
+        assert by_entry.evicted == by_key.evicted > 1000
+
+    def test_none_of_what_is_not_there(self) -> None:
+        assert room_for(2).entry(key(1)) is None
+
+    @pytest.mark.parametrize("ends", ["replaced", "removed", "evicted"])
+    def test_not_what_is_gone(self, ends: str) -> None:
+        kept = room_for(2)
+        kept.put(key(1), VALUE, cost_units=1.0, expires_s=10.0)
+        entry = kept.entry(key(1))
+        assert entry is not None
+        assert kept.use_again(entry, 0.0)
+        if ends == "replaced":
+            kept.put(key(1), VALUE, cost_units=1.0, expires_s=10.0)
+            assert kept.entry(key(1)) is not entry
+        elif ends == "removed":
+            assert kept.get(key(1), 10.0) is None
+        else:
+            for number in range(2, 20):
+                kept.put(key(number), VALUE, cost_units=1e6, expires_s=LATER_S)
+            assert kept.entry(key(1)) is None
+        assert not kept.use_again(entry, 0.0)
+
+    def test_expired_at_its_time(self) -> None:
+        kept = room_for(2)
+        kept.put(key(1), b"value", cost_units=1.0, expires_s=10.0)
+        entry = kept.entry(key(1))
+        assert entry is not None
+        assert [kept.use_again(entry, now_s) for now_s in (9.9, 10.0)] == [True, False]
 
 
 class TestWhatIsKept:
