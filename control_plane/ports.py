@@ -5,9 +5,10 @@ Adapters translate their client's exceptions into `domain.errors`; an answer of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame
@@ -18,8 +19,11 @@ from control_plane.domain.compute_time import ComputeTime
 from control_plane.domain.demand import Exchange
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.fingerprint import Fingerprint, LoadedConfig, ModelContents
+from control_plane.domain.fleet import DescribedModel, Tier
 from control_plane.domain.inference import Door, Outcome
+from control_plane.domain.lease import Lease
 from control_plane.domain.model import ModelOverride, ModelVersion
+from control_plane.domain.model_source import ModelSource, SourceFile, WarmCopy
 from control_plane.domain.principal import NOBODY, Principal
 from control_plane.domain.shared_cache_counts import SharedCacheCounts
 from control_plane.domain.stored import Kind, Stored
@@ -174,6 +178,9 @@ class TritonProcess(Protocol):
     async def wait(self) -> str:
         """Return when it has ended: how, with the tail of its log."""
 
+    def resident_bytes(self) -> int | None:
+        """What it and all it started hold in main memory now, shared pages in parts; None where nobody can say. Reads files."""
+
     async def stop(self, *, grace_s: float) -> None:
         """End it and everything it started, in `grace_s` at most; return when all is gone. Idempotent."""
 
@@ -198,6 +205,97 @@ class ModelRepository(Protocol):
         """Bring the placed copy (of an ensemble's composing models too) up to the source. Raises ModelNotFound."""
 
 
+class ModelDescriptions(Protocol):
+    """What the model repositories say of their models."""
+
+    def read(self) -> Mapping[str, DescribedModel]:
+        """By name; reads files, so a thread calls it. What cannot be read is left out."""
+
+
+class Stop(Protocol):
+    """Tells a thread to end what it does."""
+
+    def is_set(self) -> bool: ...
+
+
+class ModelStore(Protocol):
+    """Where models come from that are on no disk here. It reads itself, so threads call it; each call has a deadline of its own, and ends
+    soon after `stop` is set. Each raises StoreUnavailable."""
+
+    @property
+    def url(self) -> str:
+        """As it may be shown."""
+
+    def names(self, stop: Stop) -> list[str]:
+        """Every model in it now."""
+
+    def describe(self, name: str, stop: Stop) -> ModelSource:
+        """Its files now. Raises ModelNotFound; ModelLoadFailed: they cannot be a model's."""
+
+    def read(self, name: str, path: str, span: range, stop: Stop) -> Sequence[bytes]:
+        """So many bytes of a file from there, in pieces. Raises ModelLoadFailed, as passing: there are fewer, or it is gone."""
+
+    def close(self) -> None: ...
+
+
+class PartialCopy(Protocol):
+    """A warm copy that is being fetched; what an earlier attempt has brought is there already."""
+
+    @property
+    def new_bytes(self) -> int:
+        """How many this attempt has brought."""
+
+    @property
+    def done_bytes(self) -> int:
+        """How many are there."""
+
+    def fetch(self, file: SourceFile, read: Callable[[range], Sequence[bytes]], stop: Stop) -> None:
+        """Bring what is missing of it, and verify all of it. Raises ModelLoadFailed, as passing: it is damaged; Overloaded: the disk
+        is full; as `read`."""
+
+    def finish(self) -> WarmCopy:
+        """Put it in the place of what is held of the model, in one step, once every file is there. Raises Overloaded."""
+
+
+class WarmTier(Protocol):
+    """Copies of models on this machine. It reads and writes files, so threads call it."""
+
+    @property
+    def max_bytes(self) -> int: ...
+
+    def open(self) -> list[WarmCopy]:
+        """What is held, least recently used first. Raises StartupError: it cannot be written, or another process has it."""
+
+    def path(self, name: str) -> Path: ...
+
+    def use(self, copy: WarmCopy) -> bool:
+        """Note that it is used; False when a file is not as it was written."""
+
+    def is_sound(self, copy: WarmCopy, stop: Stop) -> bool:
+        """Whether every file's digest is what it was; reads all of it."""
+
+    def begin(self, source: ModelSource) -> PartialCopy:
+        """Fetch a copy, or go on with it. Raises Overloaded: the disk is full."""
+
+    def remove(self, name: str) -> None:
+        """From sight in one step."""
+
+    def partial_bytes(self, but: Collection[str]) -> int:
+        """Taken by copies that nobody fetches now; `but` are models that somebody does."""
+
+    def drop_partials(self, but: Collection[str]) -> None: ...
+
+    def drop_partial(self, name: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MoveObserver(Protocol):
+    """Is told of every move of a model from one tier to another."""
+
+    def moved(self, model: str, *, source: Tier, target: Tier, size_bytes: int, took_s: float) -> None: ...
+
+
 class ModelReading(Protocol):
     """What loads read of the disk. Reads files itself, so threads call it; each method raises ModelLoadFailed."""
 
@@ -216,6 +314,9 @@ class FingerprintBoard(Protocol):
 
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
         """Return when all of them go by it; None is unknown."""
+
+    async def forget(self, models: Iterable[str]) -> None:
+        """What is unknown of them is unknown since they are not loaded here any more."""
 
 
 class ModelAdministration(Protocol):
@@ -338,6 +439,27 @@ class DemandBoard(Protocol):
 
     async def leave(self, process: str) -> None:
         """It counts no longer; idempotent. Raises StoreUnavailable."""
+
+    async def close(self) -> None: ...
+
+
+class LeaseStore(Protocol):
+    """Where processes agree which of them owns their fleet: one record, changed only by who knows it as it is.
+
+    Keeps no time: `policy/ownership` does. Each method raises StoreUnavailable; then it may have been done, or not.
+    """
+
+    async def look(self) -> Lease | None:
+        """As it is now; None: there is none, or it has been lost."""
+
+    async def take(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
+        """Put one with a higher token in place of `seen`; None: it is not as it was seen any more."""
+
+    async def renew(self, lease: Lease) -> Lease | None:
+        """The holder lives; None: somebody else has taken it, or it is gone."""
+
+    async def release(self, lease: Lease) -> None:
+        """The holder begins nothing more. Of one that somebody else has taken, nothing."""
 
     async def close(self) -> None: ...
 

@@ -11,9 +11,9 @@
         LimitExceeded             a tenant's rate, concurrency or quota is used up, or too many attempts failed
         ObjectNotFound            no key, tenant or route of that name
         Conflict                  somebody else has changed the object meanwhile, or it exists already
-        StoreUnavailable          what the control plane remembers cannot be reached
+        StoreUnavailable          what the control plane remembers, or a store of models, cannot be reached
         ModelNotFound             no model of that name in any repository
-        ModelLoadFailed           Triton tried and could not load or unload the model
+        ModelLoadFailed           Triton tried and could not load or unload the model, or its files cannot be had
         NotSupported              a call of the protocol that this server does not offer
         UpstreamUnavailable       Triton is starting, restarting or gone
         UpstreamFailed            Triton answered a control call with an error
@@ -134,13 +134,17 @@ class ModelNotFound(ControlPlaneError):
 
 
 class ModelLoadFailed(ControlPlaneError):
-    """`upstream_code` is the gRPC status that Triton answered with; INTERNAL (13) where it was not Triton that failed."""
+    """`upstream_code` is the gRPC status that Triton answered with; INTERNAL (13) where it was not Triton that failed.
+
+    `is_passing` is what another try may not meet: its source changed while it was fetched, or what came was damaged.
+    """
 
     code = ErrorCode.LOAD_FAILED
 
-    def __init__(self, message: str, *, upstream_code: int = 13) -> None:
+    def __init__(self, message: str, *, upstream_code: int = 13, is_passing: bool = False) -> None:
         super().__init__(message)
         self.upstream_code = upstream_code
+        self.is_passing = is_passing
 
 
 class NotSupported(ControlPlaneError):

@@ -1,0 +1,70 @@
+"""One of two processes that share a Triton and a Redis: wants one model after the other, and loads them while it owns the fleet.
+
+`python -m tests.e2e.two_owners HOLDER REDIS_URL GRPC_PORT SECRET`; prints what it does, a line each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from itertools import cycle
+
+from pydantic import SecretStr
+
+from control_plane.adapters.redis_lease import make_redis_lease
+from control_plane.adapters.triton_grpc import TritonGrpc
+from control_plane.domain.errors import ControlPlaneError
+from control_plane.domain.fleet import ModelFacts, ModelSpec, Server
+from control_plane.domain.model import ModelState
+from control_plane.policy.load_plan import states_of
+from control_plane.policy.ownership import LeaseLimits
+from control_plane.services.load_plans import Begin, LoadPlans, PlanLimits
+from control_plane.services.ownership import Ownership
+
+MIB = 2**20
+BYTES = {"model_a": 40 * MIB, "model_b": 40 * MIB, "model_c": 50 * MIB, "model_d": 30 * MIB}
+BUDGET = 100 * MIB
+LIMITS = LeaseLimits(ttl_s=2.0, margin_s=0.4)
+
+
+async def main(holder: str, url: str, port: int, secret: str) -> None:
+    control = TritonGrpc("127.0.0.1", port, control_secret=secret)
+    ownership = Ownership(make_redis_lease(SecretStr(url)), holder=holder, limits=LIMITS)
+    plans = LoadPlans(
+        Server("triton", BUDGET),
+        control,
+        require=ownership.require,
+        bytes_of=BYTES.__getitem__,
+        limits=PlanLimits(load_timeout_s=20.0, release_timeout_s=20.0, max_poll_s=0.1, settle_s=2 * LIMITS.margin_s),
+    )
+
+    async def load(name: str, begin: Begin) -> None:
+        await asyncio.sleep(0.3)  # as placing its files takes
+        await begin()
+        await control.load(name, timeout_s=20.0)
+
+    async def work() -> None:
+        choose = random.Random(holder)
+        for name in cycle(choose.sample(list(BYTES), len(BYTES))):
+            await ownership.wait_until_owner()
+            try:
+                ready = [each for each, state in states_of(await control.index()).items() if state is ModelState.READY and each != name]
+                taken = sum(map(BYTES.__getitem__, ready)) + BYTES[name]
+                victims = []
+                while ready and taken > BUDGET:
+                    victims.append(ready.pop(choose.randrange(len(ready))))
+                    taken -= BYTES[victims[-1]]
+                await plans.load(ModelFacts(ModelSpec(name), BYTES[name], load_s=0.3, service_s=0.0), victims, load=load)
+                sys.stdout.write(f"loaded {name}\n")
+            except ControlPlaneError as exc:
+                sys.stdout.write(f"{type(exc).__name__}: {exc}\n")
+                await asyncio.sleep(0.02)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(ownership.run())
+        tasks.create_task(work())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

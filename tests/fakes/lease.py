@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from control_plane.domain.errors import StoreUnavailable
+from control_plane.domain.lease import Lease
+
+
+@dataclass
+class FakeRecord:
+    """What the store has; several handles may share it."""
+
+    lease: Lease | None = None
+
+
+@dataclass
+class FakeLeaseStore:
+    """`ports.LeaseStore` in memory; while it `is_away` it cannot be reached."""
+
+    record: FakeRecord = field(default_factory=FakeRecord)
+    is_away: bool = False
+    token: int = 0
+
+    async def look(self) -> Lease | None:
+        self._reach()
+        self.token = max(self.token, self.record.lease.token if self.record.lease else 0)
+        return self.record.lease
+
+    async def take(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
+        self._reach()
+        if not _is_same(self.record.lease, seen):
+            return None
+        self.record.lease = Lease(max(self.token, seen.token if seen else 0) + 1, holder, ttl_s)
+        return self.record.lease
+
+    async def renew(self, lease: Lease) -> Lease | None:
+        self._reach()
+        if not self._is_of(lease):
+            return None
+        assert self.record.lease is not None
+        self.record.lease = replace(self.record.lease, beat=self.record.lease.beat + 1)
+        return self.record.lease
+
+    async def release(self, lease: Lease) -> None:
+        self._reach()
+        if self._is_of(lease):
+            assert self.record.lease is not None
+            self.record.lease = replace(self.record.lease, beat=self.record.lease.beat + 1, is_released=True)
+
+    async def close(self) -> None:
+        pass
+
+    def _is_of(self, lease: Lease) -> bool:
+        now = self.record.lease
+        return now is not None and (now.token, now.holder, now.is_released) == (lease.token, lease.holder, False)
+
+    def _reach(self) -> None:
+        if self.is_away:
+            raise StoreUnavailable("the store is away")
+
+
+def _is_same(now: Lease | None, seen: Lease | None) -> bool:
+    if now is None or seen is None:
+        return now is seen
+    return (now.token, now.holder, now.beat) == (seen.token, seen.holder, seen.beat)
