@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_serializer
+from pydantic import BeforeValidator, ByteSize, Field, SecretStr, ValidationError, field_serializer
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from control_plane.domain.cpus import parse_cpus
@@ -196,6 +196,18 @@ class TritonSettings(_Group):
     model_repository: PathList = [PROJECT_ROOT / "model_repository", PROJECT_ROOT / "ensembles"]
     """Folders whose subfolders are models. A name in two of them is an error."""
 
+    model_store: NameList = []
+    """Where more models come from when they are wanted: folders, or such as `s3://BUCKET/PREFIX`, whose subfolders are models. Credentials
+    are the provider's own (`AWS_...` variables, its files, roles), never in the URL. A model of `model_repository` hides one here."""
+
+    warm_dir: Path | None = None
+    """Folder on this machine, on disk or in a memory file system, that holds what was fetched of `model_store`; one `tidegate` each.
+    Not given: `warm` in the state folder."""
+
+    warm_bytes: ByteSize = ByteSize(64 * 2**30)
+    """Bytes that it may hold, such as `200GiB`; what is worth least is removed for what is wanted. It must hold all models that are loaded
+    or being loaded at a time, and less than that makes loads fail."""
+
     load: NameList | None = None
     """Models loaded at start; `*` is all. One that fails is reported and the rest is served.
     Not given: `text_embedding` from the project's own repositories, nothing from others' or into an attached Triton."""
@@ -205,7 +217,8 @@ class TritonSettings(_Group):
     For the embedded Triton; a value with a comma needs the option, which is repeatable."""
 
     triton_url: str = ""
-    """Attach to a running Triton instead: `http://HOST:HTTP_PORT[?grpc_port=N&metrics_port=N]`; the others default to the next two."""
+    """Attach to a running Triton instead: `http://HOST:HTTP_PORT[?grpc_port=N&metrics_port=N]`; the others default to the next two.
+    Several, with commas between, are a fleet; each must be able to load every model, and nobody else may load there."""
 
     model_config_name: str = "auto"
     """Which `configs/<name>.pbtxt` of a model Triton uses; `auto` is `gpu` where an NVIDIA device is present, else the plain config."""
@@ -231,6 +244,26 @@ class TritonSettings(_Group):
 
     python_backends: Path = PROJECT_ROOT / "python_backends"
     """Our Python-based backends."""
+
+
+class FleetSettings(_Group):
+    """Several Tritons, and more models than they have memory for."""
+
+    servers: int = Field(1, ge=1, le=64)
+    """Embedded Tritons, each a process of its own with a repository of its own. More than one is a fleet: a model is loaded where and
+    when it is asked for. Each takes some 100 MB without any model."""
+
+    memory_budget: ByteSize | None = None
+    """Bytes of models that each server holds at a time, such as `2GiB`; turns on loading on demand, and evicting for it. Triton itself is
+    not in it. Not given: no bound, and with one server nothing is loaded but what is asked for by `load`."""
+
+    load_wait_s: Seconds = 30.0
+    """Seconds that a request may wait for its model's load, within its own deadline. One that would wait longer is refused with 503 and
+    the expected time in `Retry-After`."""
+
+    @property
+    def is_on(self) -> bool:
+        return self.servers > 1 or self.memory_budget is not None
 
 
 class ProcessSettings(_Group):
@@ -309,6 +342,7 @@ class Settings:
     authentication: AuthenticationSettings
     admin: AdminSettings
     triton: TritonSettings
+    fleet: FleetSettings
     usage: UsageSettings
     cache: CacheSettings
 
@@ -321,6 +355,7 @@ _GROUPS: dict[str, type[_Group]] = {
     "authentication": AuthenticationSettings,
     "admin": AdminSettings,
     "triton": TritonSettings,
+    "fleet": FleetSettings,
     "usage": UsageSettings,
     "cache": CacheSettings,
 }
@@ -357,6 +392,14 @@ def from_plain(plain: Mapping[str, Any]) -> Settings:
     """What `to_plain` was given; the environment has no say."""
     groups: dict[str, Any] = {key: group(**plain[key]) for key, group in _GROUPS.items()}
     return Settings(**groups)
+
+
+def parse_triton_urls(urls: str) -> list[TritonEndpoints]:
+    """Each of `urls`, which have commas between them. Raises StartupError, also for one that is there twice."""
+    found = [parse_triton_url(url.strip()) for url in urls.split(",") if url.strip()]
+    if len({(each.host, each.grpc_port) for each in found}) < len(found):
+        raise StartupError(f"--triton-url {urls!r} names a Triton twice")
+    return found
 
 
 def parse_triton_url(url: str) -> TritonEndpoints:

@@ -28,12 +28,21 @@ def serve(
     admin_host: Annotated[str | None, typer.Option(help="Address of the admin API. \\[127.0.0.1]")] = None,
     admin_port: Annotated[int | None, typer.Option(help=f"{_PORT_HELP}. \\[8080]")] = None,
     model_repository: Annotated[list[Path] | None, typer.Option(help="Folder of models; repeatable. \\[the project's two]")] = None,
+    model_store: Annotated[
+        list[str] | None, typer.Option(help="Folder or s3://BUCKET/PREFIX that models are fetched from when wanted; repeatable.")
+    ] = None,
+    warm_dir: Annotated[Path | None, typer.Option(help="Folder for what was fetched. \\[warm in the state folder]")] = None,
+    warm_bytes: Annotated[str | None, typer.Option(help="Bytes that it may hold, such as 200GiB. \\[64GiB]")] = None,
     load: Annotated[list[str] | None, typer.Option(help="Model to load at start; repeatable, '*' for all. \\[text_embedding]")] = None,
     model_parameter: Annotated[
         list[str] | None, typer.Option(help="MODEL:KEY=VALUE over a model's configuration, such as text_encoder:variant=fp32; repeatable.")
     ] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Folder for everything a run writes. \\[.state]")] = None,
     triton_url: Annotated[str | None, typer.Option(help="Attach to http://HOST:PORT\\[?grpc_port=N&metrics_port=N] instead.")] = None,
+    servers: Annotated[int | None, typer.Option(help="Embedded Tritons; more than one load models where they are asked for. \\[1]")] = None,
+    memory_budget: Annotated[
+        str | None, typer.Option(help="Bytes of models that each server holds, such as 2GiB; turns on loading on demand. \\[no bound]")
+    ] = None,
     http_socket: Annotated[Path | None, typer.Option(help="Unix socket for HTTP, beside the port.")] = None,
     grpc_socket: Annotated[Path | None, typer.Option(help="Unix socket for gRPC, beside the port.")] = None,
     tls_certificate: Annotated[Path | None, typer.Option(help="PEM file; turns TLS on. Needs --tls-key.")] = None,

@@ -1,0 +1,46 @@
+"""A process that makes one model warm, to be killed while it does: `python -m tests.warm_fetcher URL WARM_DIR MODEL`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from control_plane.adapters.model_config import composing_models
+from control_plane.adapters.model_store import FsspecModelStore
+from control_plane.adapters.warm_tier.tier import DiskWarmTier
+from control_plane.services.model_tiers import ModelTiers
+from tests.fakes.model_store import Moves
+
+CHUNK_BYTES = 1 << 20
+
+
+@asynccontextmanager
+async def tiers_over(url: str, warm_dir: Path, *, max_bytes: int = 1 << 30) -> AsyncIterator[ModelTiers]:
+    """As the gateway runs them."""
+    tiers = ModelTiers(
+        stores=[FsspecModelStore(url)],
+        warm=DiskWarmTier(warm_dir, max_bytes=max_bytes, chunk_bytes=CHUNK_BYTES),
+        steps_of=lambda folder: composing_models(folder, ""),
+        observer=Moves(),
+    )
+    await tiers.open()
+    owner = asyncio.get_running_loop().create_task(tiers.run())
+    await asyncio.sleep(0)
+    try:
+        yield tiers
+    finally:
+        owner.cancel()
+        await asyncio.wait([owner])
+        await tiers.close()
+
+
+async def fetch(url: str, warm_dir: Path, model: str, *, timeout_s: float = 30.0) -> Path:
+    async with tiers_over(url, warm_dir) as tiers:
+        return await tiers.ensure_warm(model, deadline_s=asyncio.get_running_loop().time() + timeout_s)
+
+
+if __name__ == "__main__":
+    asyncio.run(fetch(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
