@@ -20,7 +20,7 @@ SOURCES := control_plane python_backends model_repository tests perf
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
-.PHONY: help setup serve test check format models perf-smoke perf-gateway perf-waiting perf-programs perf-one-step perf-tenants perf-cache perf-embedding perf-batching perf-eviction fuzz redis-server clean
+.PHONY: help setup serve test check format models perf-smoke perf-gateway perf-waiting perf-programs perf-one-step perf-tenants perf-cache perf-embedding perf-batching perf-eviction perf-fleet fuzz redis-server clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -85,6 +85,12 @@ perf-tenants: $(VENV)/.perf models ## What a tenant that floods a model costs an
 
 perf-eviction: $(VENV)/.perf ## Which answers to keep, beside other policies and the clairvoyant bound: table, target, plot
 	@$(BIN)/python -m perf.eviction $(ARGS)
+
+perf-fleet: $(VENV)/.perf $(VENV)/.build ## More models than memory on three Tritons, beside turns and sticky hashing (TRACE=PATH): table, plot
+	@$(BIN)/python -m perf.fleet $(if $(TRACE),--trace $(TRACE)) $(ARGS)
+
+perf-simulate: $(VENV)/.perf ## Which server and what has to go, on traces beside other policies: tables, targets, plot
+	@$(BIN)/python -m perf.simulate $(ARGS)
 
 perf-one-step: $(VENV)/.dev models ## An encoder that tokenizes against an ensemble of two steps
 	@$(BIN)/python -m perf.one_step $(ARGS)

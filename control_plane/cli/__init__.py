@@ -1,4 +1,4 @@
-"""The command line: `tidegate serve | models | keys | tenants | routes | prices | cache | usage | embed | tune | ...`."""
+"""The command line: `tidegate serve | models | fleet | keys | tenants | routes | prices | cache | usage | embed | tune | ...`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,23 @@ import sys
 import typer
 from rich.console import Console
 
-from control_plane.cli import backup, cache, config, doctor, embed, keys, models, prices, routes, serve, tenants, tune, usage
+from control_plane.cli import (
+    backup,
+    cache,
+    config,
+    doctor,
+    embed,
+    fleet,
+    keys,
+    models,
+    prices,
+    routes,
+    serve,
+    simulate,
+    tenants,
+    tune,
+    usage,
+)
 from control_plane.domain.errors import ControlPlaneError
 
 app = typer.Typer(
@@ -19,6 +35,7 @@ app = typer.Typer(
 )
 app.command(name="serve")(serve.serve)
 app.add_typer(models.app, name="models")
+app.command(name="fleet")(fleet.fleet)
 app.add_typer(keys.app, name="keys")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(routes.app, name="routes")
@@ -27,6 +44,7 @@ app.add_typer(cache.app, name="cache")
 app.command(name="usage")(usage.usage)
 app.command(name="embed")(embed.embed)
 app.command(name="tune")(tune.tune)
+app.command(name="simulate")(simulate.simulate)
 app.command(name="doctor")(doctor.doctor)
 app.command(name="backup")(backup.backup)
 app.command(name="restore")(backup.restore)

@@ -41,7 +41,7 @@ _OF_ACTION: Mapping[Action, Right | None] = {
     Action.SHARED_MEMORY: Right.REPOSITORY,
 }
 
-_OF_ADMIN_PATH: Mapping[str, Right | None] = {"health": None, "version": None, "models": Right.REPOSITORY}
+_OF_ADMIN_PATH: Mapping[str, Right | None] = {"health": None, "version": None, "models": Right.REPOSITORY, "fleet": Right.REPOSITORY}
 """By a path's first segment; all others need ADMIN."""
 
 _MAX_NAME_CHARS = 100

@@ -1,0 +1,124 @@
+"""Which of a model's copies serves a request: one where it is expected to have been served as soon as anywhere; asked for every request.
+
+Whether a load elsewhere would be sooner still, or has to be since there is no copy, is for `policy/placement`; most requests need not ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from zlib import crc32
+
+from control_plane.domain.fleet import Copy, Fleet, ModelFacts, Server
+from control_plane.domain.model import ModelState
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingLimits:
+    """What a choice may cost."""
+
+    near_services: float = 0.5
+    """Copies that are behind the best one by less than so many services count as equal, and one of them is drawn: others may be about to
+    send there as well, and always the best one would be everybody's. Requests that are alike may be kept together at this price."""
+
+    looked_at: int = 6
+    """Where a model has more copies so many are drawn, and the others not looked at."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """Never changed, but not frozen: each request makes one."""
+
+    server: str | None
+    """None: there is no copy that could serve it."""
+    expected_s: float
+    """Until it has been served there; infinite where there is no copy."""
+    asks_to_place: bool
+    """A load elsewhere may be sooner than `expected_s`, or it is the only way: `placement.place` says."""
+    is_probe: bool = False
+    """The server is ejected, and this request shows whether it has recovered; the next one not before a pause."""
+
+
+_MISS = Choice(None, inf, asks_to_place=True)
+_DEFAULT = RoutingLimits()
+
+
+def choose(
+    fleet: Fleet,
+    model: str,
+    now_s: float,
+    draw: float,
+    *,
+    pool: str | None = None,
+    likeness: int | None = None,
+    limits: RoutingLimits = _DEFAULT,
+) -> Choice:
+    """Choose a copy that is ready or loads.
+
+    `draw` is random, of [0, 1). Requests of equal `likeness`, a hash of what they have in common, go to the same of several equally good
+    copies. Outside of the `pool` a request waits as if for one more load, so it goes there if the pool has no room to load the model.
+    """
+    holders, facts = fleet.holders.get(model), fleet.models.get(model)
+    if not holders or facts is None:
+        return _MISS
+    if len(holders) == 1:
+        server = next(iter(holders.values()))
+        if server.is_ejected:
+            return _among_ejected([server], facts, now_s)
+        expected_s = _expected_s(server, server.copies[model], facts, now_s, pool)
+        return _MISS if expected_s == inf else Choice(server.name, expected_s, expected_s - facts.service_s > facts.load_s)
+    servers: Sequence[Server] = list(holders.values())
+    if len(servers) > limits.looked_at:
+        servers = _drawn(servers, draw if likeness is None else likeness % 997 / 997, limits.looked_at)
+        draw = draw * len(holders) % 1.0
+    costs = [(_expected_s(server, server.copies[model], facts, now_s, pool), server.name) for server in servers if not server.is_ejected]
+    if len(costs) < len(servers) and (probe := _due_probe(servers, model, now_s)) is not None:
+        return probe
+    best_s, _ = min(costs, default=(inf, ""))
+    if best_s == inf:
+        return _among_ejected(servers, facts, now_s) if len(costs) < len(servers) else _MISS
+    limit_s = best_s + limits.near_services * facts.service_s
+    near = [each for each in costs if each[0] <= limit_s]
+    expected_s, name = near[int(draw * len(near))] if likeness is None else max(near, key=lambda each: crc32(each[1].encode(), likeness))
+    return Choice(name, expected_s, best_s - facts.service_s > facts.load_s)
+
+
+def _expected_s(server: Server, copy: Copy, facts: ModelFacts, now_s: float, pool: str | None) -> float:
+    """Until it would have served a request; infinite where it cannot."""
+    if not server.is_up:
+        return inf
+    wait_s = server.work_s / server.parallel
+    if copy.state is ModelState.LOADING:
+        # The requests that wait for the load come before this one. A server that stops for loads has them in its work.
+        # A load that is late is expected to take as long again as it is late: it may hang.
+        waiting_s = copy.in_flight * facts.service_s / server.parallel if server.serves_while_loading else 0.0
+        wait_s = max(wait_s, abs(copy.ready_s - now_s) + waiting_s)
+    elif copy.state is not ModelState.READY:
+        return inf
+    if pool is not None and server.pool != pool:
+        wait_s += facts.load_s
+    return wait_s + facts.service_s
+
+
+def _drawn(servers: Sequence[Server], draw: float, size: int) -> list[Server]:
+    """So many of them, evenly spread from a random one on."""
+    first, step = draw * len(servers), len(servers) / size
+    return [servers[int(first + number * step) % len(servers)] for number in range(size)]
+
+
+def _due_probe(servers: Sequence[Server], model: str, now_s: float) -> Choice | None:
+    for server in servers:
+        if server.is_ejected and server.is_up and now_s >= server.probe_from_s and server.copies[model].state is ModelState.READY:
+            return Choice(server.name, 0.0, asks_to_place=False, is_probe=True)
+    return None
+
+
+def _among_ejected(servers: Sequence[Server], facts: ModelFacts, now_s: float) -> Choice:
+    """Nobody else has it: better there than nowhere, but sooner loaded elsewhere."""
+    probe = _due_probe(servers, facts.name, now_s)
+    if probe is not None:
+        return probe
+    costs = [(_expected_s(server, server.copies[facts.name], facts, now_s, None), server.name) for server in servers if server.is_ejected]
+    cost_s, name = min(costs)
+    return _MISS if cost_s == inf else Choice(name, cost_s + facts.load_s, asks_to_place=True)

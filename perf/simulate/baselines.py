@@ -1,0 +1,119 @@
+"""What people use today, each in a few lines: where a request goes, and LRU on each server."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from math import ceil
+from random import Random
+
+from control_plane.domain.fleet import Fleet, Server
+from control_plane.domain.model import ModelState
+from control_plane.simulation.router import Choice, Load, Refusal, Unload
+from control_plane.simulation.workload import Request
+
+
+class LruRouter:
+    """Each server keeps what was used last. A base: `choose` is missing."""
+
+    tick_s: float | None = None
+
+    def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
+        return least_recently_used(fleet.servers[server], fleet.models[model].resident_bytes)
+
+    def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
+        return ()
+
+
+def least_recently_used(server: Server, needed_bytes: int) -> list[str] | None:
+    """Models that make room when they go; None: all that could go is not enough."""
+    staying = [copy for copy in server.copies.values() if copy.state is not ModelState.UNLOADING]
+    missing = sum(copy.bytes for copy in staying) + needed_bytes - server.budget_bytes
+    victims = []
+    for copy in sorted((copy for copy in staying if copy.state is ModelState.READY), key=lambda copy: copy.last_used_s):
+        if missing <= 0:
+            break
+        victims.append(copy.model)
+        missing -= copy.bytes
+    return victims if missing <= 0 else None
+
+
+class RoundRobin(LruRouter):
+    """Each server in its turn."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+        names = list(fleet.servers)
+        self._turn += 1
+        return Choice(names[self._turn % len(names)]) if names else Refusal()
+
+
+class RandomServer(LruRouter):
+    """Any server."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+        return Choice(self._random.choice(list(fleet.servers))) if fleet.servers else Refusal()
+
+
+class LeastOutstanding(LruRouter):
+    """The server with the least work there; of several any."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+        if not fleet.servers:
+            return Refusal()
+        least_s = min(server.work_s for server in fleet.servers.values())
+        return Choice(self._random.choice([name for name, server in fleet.servers.items() if server.work_s <= least_s + 1e-9]))
+
+
+class ConsistentHash(LruRouter):
+    """By model, on a ring with 100 points for each server (Karger et al. 1997): "sticky"."""
+
+    _POINTS = 100
+
+    def __init__(self) -> None:
+        self._ring: list[tuple[int, str]] = []
+        self._members: list[str] = []
+
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+        return Choice(next(self.clockwise(request.model, fleet))) if fleet.servers else Refusal()
+
+    def clockwise(self, model: str, fleet: Fleet) -> Iterator[str]:
+        """All servers, from the model's place on."""
+        members = list(fleet.servers)
+        if members != self._members:
+            self._members = members
+            self._ring = sorted((_hash(f"{name}/{point}"), name) for name in members for point in range(self._POINTS))
+        start, seen = bisect_left(self._ring, (_hash(model), "")), set[str]()
+        for at in range(len(self._ring)):
+            name = self._ring[(start + at) % len(self._ring)][1]
+            if name not in seen:
+                seen.add(name)
+                yield name
+
+
+class BoundedHash(ConsistentHash):
+    """The next on the ring that has less than 1.25 times the mean (Mirrokni, Thorup and Zadimoghaddam 2018)."""
+
+    _FACTOR = 1.25
+
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+        if not fleet.servers:
+            return Refusal()
+        service_s = fleet.models[request.model].service_s
+        there = sum(server.work_s for server in fleet.servers.values()) / service_s
+        most = ceil(self._FACTOR * (there + 1) / len(fleet.servers) - 1e-9)
+        allowed_s = (most - 1) * service_s + 1e-9
+        return Choice(next(name for name in self.clockwise(request.model, fleet) if fleet.servers[name].work_s <= allowed_s))
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())

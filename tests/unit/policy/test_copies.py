@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control_plane.domain.fleet import Copy, Fleet, ModelFacts
+from control_plane.domain.model import ModelState
+from control_plane.policy.copies import CopiesLimits, copy_to_drop, wanted_copies
+from tests.unit.policy.fleets import NOW_S, fleets, model, server
+
+LIMITS = CopiesLimits(grow_above=0.7, aim_at=0.5, shrink_below=0.35, keep_s=60.0)
+
+
+def fleet_of(copies: int, *, servers: int = 8, busy: float = 0.0, lasting: float | None = None) -> Fleet:
+    """With `m` on some servers, whose requests keep so many of them busy: now, and for the last quarter of an hour."""
+    fleet = Fleet()
+    facts = model(fleet, "m", uses_per_s=100.0 * busy, idle_s=0.0)
+    facts.rate_slow = 100.0 * (busy if lasting is None else lasting)
+    for number in range(servers):
+        server(fleet, f"s{number}", *(["m"] if number < copies else []))
+    return fleet
+
+
+def facts_of(fleet: Fleet) -> ModelFacts:
+    return fleet.models["m"]
+
+
+def wanted(fleet: Fleet) -> int:
+    return wanted_copies(facts_of(fleet), fleet, NOW_S, limits=LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("copies", "busy", "expected"),
+    [
+        pytest.param(0, 0.0, 0, id="nobody wants it"),
+        pytest.param(0, 3.0, 0, id="its first copy is for whoever asks"),
+        pytest.param(1, 0.0, 1, id="its last copy costs nothing"),
+        pytest.param(1, 0.69, 1, id="busy"),
+        pytest.param(1, 0.71, 2, id="too busy"),
+        pytest.param(1, 2.2, 5, id="a spike, at once"),
+        pytest.param(1, 100.0, 8, id="no more than there are servers"),
+        pytest.param(2, 1.39, 2, id="two, busy"),
+        pytest.param(2, 0.36, 2, id="two, and one might do"),
+        pytest.param(2, 0.34, 1, id="two, and one would do"),
+        pytest.param(5, 0.1, 4, id="one after the other"),
+    ],
+)
+def test_how_many(copies: int, busy: float, expected: int) -> None:
+    assert wanted(fleet_of(copies, busy=busy)) == expected
+
+
+def test_a_server_that_does_several_at_a_time_is_worth_more() -> None:
+    fleet = fleet_of(1, busy=2.0)
+    fleet.servers["s0"].parallel = 4
+    assert wanted(fleet) == 1
+
+
+def test_what_was_in_demand_a_while_ago_does_not_shrink_yet() -> None:
+    assert wanted(fleet_of(3, busy=0.1, lasting=0.8)) == 3
+
+
+def test_nothing_shrinks_while_a_copy_is_new() -> None:
+    fleet = fleet_of(3)
+    fleet.servers["s1"].copies["m"].since_s = NOW_S - 59.0
+    assert wanted(fleet) == 3
+    fleet.servers["s1"].copies["m"].since_s = NOW_S - 60.0
+    assert wanted(fleet) == 2
+    fleet.servers["s1"].copies["m"].state = ModelState.LOADING
+    assert wanted(fleet) == 3
+
+
+def test_copies_that_leave_or_are_on_servers_that_are_down_do_not_count() -> None:
+    fleet = fleet_of(3)
+    fleet.servers["s0"].copies["m"].state = ModelState.UNLOADING
+    fleet.servers["s1"].is_up = False
+    assert wanted(fleet) == 1
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "busy", "expected"),
+    [
+        pytest.param(2, None, 0.0, 2, id="at least"),
+        pytest.param(0, 3, 10.0, 3, id="at most"),
+        pytest.param(20, None, 0.0, 8, id="more than there are servers"),
+    ],
+)
+def test_what_its_spec_says(least: int, most: int | None, busy: float, expected: int) -> None:
+    fleet = fleet_of(1, busy=busy)
+    facts_of(fleet).spec = replace(facts_of(fleet).spec, min_copies=least, max_copies=most)
+    assert wanted(fleet) == expected
+
+
+@given(st.floats(0, 20), st.integers(1, 12))
+def test_steady_demand_leads_to_a_number_that_stays(busy: float, copies: int) -> None:
+    fleet = fleet_of(copies, servers=50, busy=busy)
+    numbers = []
+    for _ in range(60):
+        numbers.append(wanted(fleet))
+        for number in range(50):
+            if number < numbers[-1]:
+                fleet.put_copy(fleet.servers[f"s{number}"], Copy("m", ModelState.READY, 1, NOW_S - 500.0))
+            else:
+                fleet.drop_copy(fleet.servers[f"s{number}"], "m")
+    assert numbers[-20:] == [numbers[-1]] * 20
+    assert busy <= 0.7 * numbers[-1] + 1e-9
+    assert numbers in (sorted(numbers), sorted(numbers, reverse=True))
+
+
+@given(fleets())
+def test_it_is_within_what_is_possible(fleet: Fleet) -> None:
+    up = sum(server.is_up for server in fleet.servers.values())
+    for facts in fleet.models.values():
+        number = wanted_copies(facts, fleet, NOW_S)
+        most = up if facts.spec.max_copies is None else min(up, facts.spec.max_copies)
+        assert min(facts.spec.min_copies, most) <= number <= most
+
+
+@pytest.mark.parametrize(
+    ("prepare", "expected"),
+    [
+        pytest.param({}, "s0", id="of equals the first"),
+        pytest.param({"s1": {"work_s": 1.0}}, "s1", id="that has the most to do"),
+        pytest.param({"s1": {"budget_bytes": 1}, "s2": {"work_s": 1.0}}, "s1", id="that has the least memory"),
+        pytest.param({"s1": {"budget_bytes": 1}, "s2": {"is_ejected": True}}, "s2", id="that is ejected"),
+    ],
+)
+def test_which_goes(prepare: dict[str, dict[str, object]], expected: str) -> None:
+    fleet = fleet_of(3)
+    for name, fields in prepare.items():
+        for field, value in fields.items():
+            setattr(fleet.servers[name], field, value)
+    assert copy_to_drop(facts_of(fleet), fleet, NOW_S) == expected
+
+
+def test_none_goes_that_is_in_use_or_new() -> None:
+    fleet = fleet_of(5)
+    copies = [fleet.servers[f"s{number}"].copies["m"] for number in range(5)]
+    copies[0].in_flight = 1
+    copies[1].sequences = 1
+    copies[2].since_s = NOW_S - 1.0
+    copies[3].is_step = True
+    assert copy_to_drop(facts_of(fleet), fleet, NOW_S, limits=LIMITS) == "s4"
+    copies[4].state = ModelState.LOADING
+    assert copy_to_drop(facts_of(fleet), fleet, NOW_S, limits=LIMITS) is None

@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control_plane.domain.fleet import Copy, Fleet, Server
+from control_plane.domain.model import ModelState
+from control_plane.policy.placement import Obstacle, Placement, PlacementLimits, Refusal, place, surplus
+from tests.unit.policy.fleets import NOW_S, fleets, model, server
+
+LIMITS = PlacementLimits(protected_loads=2.0, patience_loads=10.0, longest_wait_s=60.0)
+
+
+def placed(
+    fleet: Fleet, name: str = "new", *, now_s: float = NOW_S, pool: str | None = None, limits: PlacementLimits = LIMITS
+) -> Placement:
+    found = place(fleet, name, now_s, pool=pool, limits=limits)
+    assert isinstance(found, Placement), found
+    return found
+
+
+def refused(fleet: Fleet, name: str = "new", *, now_s: float = NOW_S, sooner_than_s: float = 1e9) -> Refusal:
+    found = place(fleet, name, now_s, sooner_than_s=sooner_than_s, limits=LIMITS)
+    assert isinstance(found, Refusal), found
+    return found
+
+
+def fleet_of(**uses_per_s: float) -> Fleet:
+    """With a model for each, and one that is `new` and was just asked for, for the first time."""
+    fleet = Fleet()
+    for name, rate in uses_per_s.items():
+        model(fleet, name, uses_per_s=rate)
+    model(fleet, "new", uses_per_s=0.03, idle_s=0.0)
+    return fleet
+
+
+# Where
+
+
+def test_an_idle_server_is_taken_before_a_busy_one() -> None:
+    fleet = fleet_of()
+    for name, work_s in {"busy": 5.0, "idle": 0.0, "busier": 9.0}.items():
+        server(fleet, name, work_s=work_s)
+    assert placed(fleet) == Placement("idle", (), NOW_S + 1.0, pytest.approx(1.01), pytest.approx(1.01))
+
+
+def test_a_server_without_loads_is_taken_before_one_that_loads() -> None:
+    fleet = fleet_of()
+    server(fleet, "loading").loads_until_s = NOW_S + 3.0
+    server(fleet, "busy", work_s=2.5)
+    assert placed(fleet).server == "busy"
+    fleet.remove_server("busy")
+    assert placed(fleet).ready_s == NOW_S + 4.0
+
+
+def test_where_loads_stop_all_else_work_comes_before_the_load() -> None:
+    fleet = fleet_of()
+    server(fleet, "a", work_s=2.0).serves_while_loading = False
+    assert placed(fleet).ready_s == NOW_S + 3.0
+
+
+def test_free_memory_is_taken_before_a_model_goes() -> None:
+    fleet = fleet_of(used=5.0)
+    server(fleet, "full", "used", "other")
+    server(fleet, "free", "another", work_s=0.5)
+    assert (placed(fleet).server, placed(fleet).victims) == ("free", ())
+
+
+def test_a_busier_server_is_taken_if_that_spares_a_likelier_model() -> None:
+    fleet = fleet_of(used=5.0, popular=5.0, liked=5.0, rare=0.0001)
+    server(fleet, "idle", "used", "popular")
+    server(fleet, "busy", "rare", "liked", work_s=0.5)
+    assert (placed(fleet).server, placed(fleet).victims) == ("busy", ("rare",))
+
+
+def test_models_are_spread_over_equal_servers() -> None:
+    fleet = Fleet()
+    for number in range(8):
+        server(fleet, f"s{number}")
+    for number in range(50):
+        model(fleet, f"m{number}")
+    assert len({placed(fleet, f"m{number}").server for number in range(50)}) == 8
+
+
+@pytest.mark.parametrize(
+    ("pool", "expected"),
+    [
+        pytest.param("long", "c", id="its own"),
+        pytest.param("other", "a", id="no server is in it: any"),
+        pytest.param("down", "a", id="those in it are down: any"),
+        pytest.param(None, "a", id="none in particular"),
+    ],
+)
+def test_pools(pool: str | None, expected: str) -> None:
+    fleet = fleet_of()
+    for number, (name, its_pool) in enumerate({"a": "short", "b": "short", "c": "long", "d": "down"}.items()):
+        server(fleet, name, work_s=5.0 * number).pool = its_pool
+    fleet.servers["d"].is_up = False
+    assert placed(fleet, pool=pool).server == expected
+
+
+def test_in_a_large_fleet_all_servers_are_looked_at_only_if_need_be() -> None:
+    fleet = fleet_of()
+    for number in range(100):
+        server(fleet, f"s{number}", "a", "b").copies["a"].in_flight = 1
+        fleet.servers[f"s{number}"].copies["b"].in_flight = 1
+    fleet.servers["s77"].copies["b"].in_flight = 0
+    assert (placed(fleet, limits=replace(LIMITS, looked_at=4)).server, placed(fleet).victims) == ("s77", ("b",))
+
+
+# What goes
+
+
+@pytest.mark.parametrize(
+    ("prepare", "victims"),
+    [
+        pytest.param(lambda fleet: None, ("rare",), id="what is used least"),
+        pytest.param(lambda fleet: setattr(fleet.models["rare"], "load_s", 100.0), ("often",), id="unless it takes long to load"),
+        pytest.param(lambda fleet: setattr(_copy(fleet, "rare"), "in_flight", 1), ("often",), id="unless it is in use"),
+        pytest.param(lambda fleet: setattr(_copy(fleet, "rare"), "sequences", 1), ("often",), id="unless it holds a sequence"),
+        pytest.param(lambda fleet: setattr(_copy(fleet, "rare"), "since_s", NOW_S - 1.5), ("often",), id="unless it is new"),
+        pytest.param(lambda fleet: setattr(_copy(fleet, "rare"), "since_s", NOW_S - 2.0), ("rare",), id="but not for long"),
+        pytest.param(lambda fleet: setattr(_copy(fleet, "rare"), "is_step", True), ("often",), id="unless an ensemble needs it"),
+        pytest.param(lambda fleet: _pin(fleet, "rare"), ("often",), id="unless it is pinned"),
+        pytest.param(lambda fleet: fleet.models.pop("often"), ("often",), id="first what nobody knows any more"),
+    ],
+)
+def test_what_goes(prepare: object, victims: tuple[str, ...]) -> None:
+    fleet = fleet_of(often=0.5, rare=0.1)
+    server(fleet, "s", "often", "rare")
+    assert callable(prepare)
+    prepare(fleet)
+    assert placed(fleet).victims == victims
+
+
+def _copy(fleet: Fleet, name: str) -> Copy:
+    return fleet.servers["s"].copies[name]
+
+
+def _pin(fleet: Fleet, name: str, copies: int = 1) -> None:
+    fleet.models[name].spec = replace(fleet.models[name].spec, min_copies=copies)
+
+
+def test_a_pinned_model_may_lose_a_copy_that_it_need_not_have() -> None:
+    fleet = fleet_of(often=0.5, rare=0.001)
+    server(fleet, "s", "often", "rare")
+    _pin(fleet, "rare")
+    server(fleet, "far", "rare", budget=1, work_s=1e6)
+    assert placed(fleet).victims == ("rare",)
+
+
+def test_copies_that_the_others_can_do_without_go_first() -> None:
+    fleet = fleet_of(often=2.0, rare=0.1)
+    server(fleet, "s", "often", "rare")
+    server(fleet, "far", "often", budget=1, work_s=1e6)
+    assert placed(fleet).victims == ("often",)
+
+
+def test_copies_that_the_others_need_do_not() -> None:
+    fleet = fleet_of(often=90.0, rare=0.1)
+    server(fleet, "s", "often", "rare")
+    server(fleet, "far", "often", budget=1, work_s=1e6)
+    assert placed(fleet).victims == ("rare",)
+
+
+def test_copies_that_the_others_would_seldom_need_count_little() -> None:
+    """The other copy would be busy for a third of the time, so one of nine uses would be missed: 0.7 per second, against 1.4."""
+    fleet = fleet_of(often=30.0, sometimes=1.0)
+    fleet.models["often"].last_used_s = fleet.models["sometimes"].last_used_s = NOW_S - 0.5
+    server(fleet, "s", "often", "sometimes")
+    server(fleet, "far", "often", budget=1, work_s=1e6)
+    fleet.models["new"].refused_since_s = 0.0
+    assert placed(fleet).victims == ("often",)
+
+
+def test_a_large_model_goes_before_small_ones_that_are_used_a_little_less() -> None:
+    fleet = fleet_of()
+    for name, size, rate in (("large", 4, 0.03), ("small", 2, 0.02), ("other", 2, 0.02)):
+        model(fleet, name, uses_per_s=rate, size=size)
+    fleet.models["new"].resident_bytes = 4
+    server(fleet, "s", "large", "small", "other", budget=8)
+    assert placed(fleet).victims == ("large",)
+
+
+def test_what_is_missed_least_goes_first() -> None:
+    fleet = fleet_of(often=0.5, rare=0.1, never=0.0)
+    fleet.models["new"].resident_bytes = 3
+    server(fleet, "s", "often", "rare", "never", budget=3)
+    fleet.models["new"].refused_since_s = 0.0
+    assert placed(fleet).victims == ("never", "rare", "often")
+
+
+def test_the_higher_priority_stays() -> None:
+    fleet = fleet_of(a=0.1, b=0.1)
+    fleet.models["a"].spec = replace(fleet.models["a"].spec, priority=1)
+    server(fleet, "s", "a", "b")
+    assert placed(fleet).victims == ("b",)
+
+
+def test_no_more_goes_than_has_to() -> None:
+    fleet = fleet_of()
+    for name, size, rate in (("tiny", 1, 0.001), ("small", 2, 0.01), ("large", 4, 0.04)):
+        model(fleet, name, uses_per_s=rate, size=size)
+    fleet.models["new"].resident_bytes = 4
+    server(fleet, "s", "tiny", "small", "large", budget=7)
+    assert placed(fleet).victims == ("large",)
+
+
+def test_memory_on_its_way_out_counts_as_free() -> None:
+    fleet = fleet_of(used=1.0)
+    server(fleet, "s", "used", "leaving").copies["leaving"].state = ModelState.UNLOADING
+    assert placed(fleet).victims == ()
+
+
+# Whether
+
+
+@pytest.mark.parametrize(
+    ("prepare", "obstacle", "retry_after_s"),
+    [
+        pytest.param(lambda fleet: fleet.models.pop("new"), Obstacle.UNKNOWN, 30.0, id="nobody knows it"),
+        pytest.param(
+            lambda fleet: setattr(fleet.models["new"], "quarantined_until_s", NOW_S + 9.0), Obstacle.QUARANTINED, 9.0, id="it failed"
+        ),
+        pytest.param(lambda fleet: fleet.remove_server("s"), Obstacle.NO_SERVER, 30.0, id="no server"),
+        pytest.param(lambda fleet: setattr(fleet.servers["s"], "is_up", False), Obstacle.NO_SERVER, 30.0, id="the server is down"),
+        pytest.param(lambda fleet: setattr(fleet.servers["s"], "is_ejected", True), Obstacle.NO_SERVER, 30.0, id="the server is ejected"),
+        pytest.param(lambda fleet: setattr(fleet.models["new"], "resident_bytes", 3), Obstacle.TOO_LARGE, 30.0, id="larger than any"),
+        pytest.param(lambda fleet: setattr(_copy(fleet, "used"), "in_flight", 1), Obstacle.IN_USE, 0.01, id="all is in use"),
+        pytest.param(lambda fleet: setattr(_copy(fleet, "used"), "since_s", NOW_S - 0.5), Obstacle.IN_USE, 1.5, id="all is new"),
+        pytest.param(lambda fleet: _pin(fleet, "used"), Obstacle.IN_USE, 30.0, id="all is pinned"),
+        pytest.param(
+            lambda fleet: setattr(fleet.servers["s"], "loads_until_s", NOW_S + 65.0), Obstacle.LATE, 5.0, id="too many loads before"
+        ),
+    ],
+)
+def test_refusals_say_when_to_come_again(prepare: object, obstacle: Obstacle, retry_after_s: float) -> None:
+    fleet = fleet_of(used=0.1)
+    server(fleet, "s", "used", budget=1)
+    assert callable(prepare)
+    prepare(fleet)
+    refusal = refused(fleet)
+    assert (refusal.obstacle, refusal.retry_after_s) == (obstacle, pytest.approx(retry_after_s))
+    assert "'new'" in refusal.text
+
+
+def test_a_model_has_no_more_copies_than_it_may() -> None:
+    fleet = fleet_of()
+    fleet.models["new"].spec = replace(fleet.models["new"].spec, max_copies=1)
+    server(fleet, "has", "new")
+    server(fleet, "free")
+    assert refused(fleet).obstacle is Obstacle.ENOUGH_COPIES
+    fleet.servers["has"].copies["new"].state = ModelState.UNLOADING
+    assert placed(fleet).server == "free"
+
+
+@pytest.mark.parametrize(
+    ("sooner_than_s", "is_worth_it"),
+    [
+        pytest.param(1.0, False, id="the load takes longer"),
+        pytest.param(1.5, False, id="others would wait"),
+        pytest.param(2.5, True, id="yes"),
+    ],
+)
+def test_another_copy_has_to_be_worth_what_it_costs(sooner_than_s: float, is_worth_it: bool) -> None:
+    fleet = fleet_of(used=0.5)
+    server(fleet, "has", "new", work_s=3.0)
+    server(fleet, "s", "used", budget=1)
+    found = place(fleet, "new", NOW_S, sooner_than_s=sooner_than_s, limits=LIMITS)
+    assert isinstance(found, Placement) is is_worth_it
+    if not is_worth_it:
+        assert refused(fleet, sooner_than_s=sooner_than_s).obstacle is Obstacle.NOT_SOONER
+
+
+def test_a_rare_model_does_not_take_the_place_of_what_everybody_uses_until_it_has_waited() -> None:
+    fleet = fleet_of(popular=50.0)
+    server(fleet, "s", "popular", budget=1)
+    refusal = refused(fleet)
+    assert (refusal.obstacle, refusal.retry_after_s) == (Obstacle.CHURN, 10.0)
+    fleet.models["new"].refused_since_s = NOW_S
+    fleet.models["popular"].last_used_s = NOW_S + 7.0
+    assert refused(fleet, now_s=NOW_S + 7.0).retry_after_s == pytest.approx(3.0)
+    fleet.models["popular"].last_used_s = NOW_S + 10.0
+    assert placed(fleet, now_s=NOW_S + 10.0).victims == ("popular",)
+
+
+def test_a_rare_model_may_take_the_place_of_one_that_is_used_now_and_then() -> None:
+    fleet = fleet_of(sometimes=0.4)
+    server(fleet, "s", "sometimes", budget=1)
+    assert placed(fleet).victims == ("sometimes",)
+
+
+# For any fleet
+
+
+@given(fleets(), st.data())
+def test_a_placement_is_within_the_budget_and_takes_nothing_that_is_protected(fleet: Fleet, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(fleet.models)))
+    found = place(fleet, name, NOW_S, pool=data.draw(st.sampled_from([None, "short", "unheard of"])), limits=LIMITS)
+    if isinstance(found, Refusal):
+        assert found.retry_after_s > 0
+        return
+    at, facts = fleet.servers[found.server], fleet.models[name]
+    assert at.is_up
+    assert not at.is_ejected
+    assert name not in at.copies
+    assert facts.quarantined_until_s <= NOW_S
+    assert found.ready_s >= NOW_S + facts.load_s
+    assert found.cost_s >= found.expected_s >= facts.load_s
+    staying = [copy for copy in at.copies.values() if copy.state is not ModelState.UNLOADING and copy.model not in found.victims]
+    assert sum(copy.bytes for copy in staying) + facts.resident_bytes <= at.budget_bytes
+    assert len(set(found.victims)) == len(found.victims)
+    for victim in found.victims:
+        assert _may_go(fleet, at, at.copies[victim])
+
+
+def _may_go(fleet: Fleet, at: Server, copy: Copy) -> bool:
+    facts = fleet.models[copy.model]
+    others = fleet.ready_copies(copy.model) - 1
+    is_old = copy.since_s + 2.0 * facts.load_s <= NOW_S
+    return (
+        copy.state is ModelState.READY
+        and not (copy.in_flight or copy.sequences or copy.is_step)
+        and is_old
+        and others >= facts.spec.min_copies
+    )
+
+
+@settings(max_examples=50)
+@given(fleets())
+def test_whoever_waits_is_served_in_a_bounded_time(fleet: Fleet) -> None:
+    """Where nothing is pinned and all that is in use ends."""
+    for at in fleet.servers.values():
+        at.loads_until_s = NOW_S
+        for copy in at.copies.values():
+            copy.in_flight = copy.sequences = 0
+            copy.is_step, copy.state = False, ModelState.READY
+    for each in fleet.models.values():
+        each.spec = replace(each.spec, min_copies=0)
+    facts = model(fleet, "new", uses_per_s=0.001, load_s=7.0)
+    facts.refused_since_s = NOW_S
+    server(fleet, "full", *sorted(fleet.models.keys() - {"new"}), budget=sum(each.resident_bytes for each in fleet.models.values()) - 1)
+    longest_s = 1.001 * max(10.0 * facts.load_s, 2.0 * max(each.load_s for each in fleet.models.values()))
+    for other in fleet.models.values():  # The others are asked for all the time.
+        if other is not facts:
+            other.rate_fast = other.rate_slow = 1000.0
+            other.last_used_s = NOW_S + longest_s
+    assert isinstance(place(fleet, "new", NOW_S + longest_s, limits=LIMITS), Placement)
+
+
+@settings(max_examples=30)
+@given(fleets(), st.data())
+def test_it_changes_nothing_and_decides_the_same_again(fleet: Fleet, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(fleet.models)))
+    assert place(fleet, name, NOW_S) == place(fleet, name, NOW_S)
+
+
+class TestSurplus:
+    def test_goes_from_a_server_that_holds_more_than_its_budget_what_is_missed_least_first(self) -> None:
+        fleet = Fleet()
+        model(fleet, "rare", uses_per_s=0.01, idle_s=50.0, size=2)
+        model(fleet, "often", uses_per_s=5.0, size=2)
+        at = server(fleet, "s", "often", "rare", budget=3)
+        assert surplus(fleet, at, NOW_S, limits=LIMITS) == ("rare",)
+        at.budget_bytes = 1
+        assert surplus(fleet, at, NOW_S, limits=LIMITS) == ("rare", "often")
+
+    def test_is_nothing_within_the_budget_or_while_nothing_may_go(self) -> None:
+        fleet = Fleet()
+        at = server(fleet, "s", "a", "b", budget=2)
+        assert surplus(fleet, at, NOW_S, limits=LIMITS) == ()
+        at.budget_bytes = 1
+        for copy in at.copies.values():
+            copy.in_flight = 1
+        assert surplus(fleet, at, NOW_S, limits=LIMITS) == ()

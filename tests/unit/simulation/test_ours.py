@@ -1,0 +1,96 @@
+"""Production's policies in a simulated fleet: the same each time, within memory, and no worse than what they are for."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from control_plane.domain.fleet import Copy, Fleet, ModelFacts, ModelSpec, Server
+from control_plane.domain.model import ModelState
+from control_plane.simulation.engine import simulate
+from control_plane.simulation.generators import drifting, model_names, poisson
+from control_plane.simulation.ours import Ours
+from control_plane.simulation.router import Load, Refusal, Unload
+from control_plane.simulation.workload import FleetShape, Joins, Leaves, ModelCost, Request, Workload
+
+SLOT = 100
+
+
+def drift(requests: int = 3000) -> Workload:
+    models = drifting(Random(5), model_names(30), requests, 1.1)
+    return Workload(poisson(Random(6), models, 160.0, 0.010), {name: ModelCost(SLOT, 0.050) for name in set(models)})
+
+
+def test_one_model_is_loaded_once_and_serves() -> None:
+    outcome = simulate(
+        Workload(poisson(Random(1), ["a"] * 100, 1.0, 0.010), {"a": ModelCost(SLOT, 0.050)}), FleetShape(3, SLOT), Ours(Random(1))
+    )
+    assert (outcome.answered, outcome.loads, outcome.evictions) == (100, 1, 0)
+
+
+def test_it_is_the_same_each_time() -> None:
+    def run(seed: int) -> tuple[object, ...]:
+        outcome = simulate(drift(), FleetShape(4, 5 * SLOT), Ours(Random(seed)))
+        return outcome.loads, outcome.quantile_s(0.5), outcome.quantile_s(0.99)
+
+    assert run(1) == run(1)
+
+
+def test_a_drifting_trace_in_half_the_memory_it_needs() -> None:
+    outcome = simulate(drift(), FleetShape(4, 4 * SLOT), Ours(Random(1)))
+    assert (outcome.answered, outcome.refused) == (3000, 0)
+    assert outcome.most_held_bytes == 4 * SLOT
+    assert outcome.loads < 1500
+    assert outcome.part_within(0.1) > 0.95
+
+
+def test_servers_that_come_and_go() -> None:
+    changes = [Leaves(5.0, "server-0"), Joins(8.0, "server-0"), Leaves(9.0, "server-1"), Leaves(9.5, "server-2"), Joins(12.0, "server-2")]
+    outcome = simulate(drift(), FleetShape(4, 5 * SLOT, changes=changes), Ours(Random(1)))
+    assert outcome.answered == 3000
+    assert outcome.most_held_bytes <= 5 * SLOT
+
+
+def fleet(*ready_on: str, min_copies: int = 0) -> Fleet:
+    """Three servers, a model of one slot, and where it has been ready for long."""
+    made = Fleet(models={"a": ModelFacts(ModelSpec("a", min_copies=min_copies), SLOT, 0.05, 0.01)})
+    for name in ("0", "1", "2"):
+        made.add_server(Server(name, SLOT))
+    for name in ready_on:
+        made.put_copy(made.servers[name], Copy("a", ModelState.READY, SLOT, 0.0))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("there", "changes"),
+    [
+        pytest.param(fleet(), [], id="none wanted"),
+        pytest.param(fleet(min_copies=1), [Load], id="one wanted"),
+        pytest.param(fleet("1", min_copies=2), [Load], id="one more wanted"),
+        pytest.param(fleet("1", min_copies=1), [], id="as many as wanted"),
+        pytest.param(fleet("0", "1"), [Unload], id="long unused"),
+    ],
+)
+def test_copies_follow_what_is_wanted(there: Fleet, changes: list[type]) -> None:
+    found = list(Ours(Random(1)).tick(there, 10_000.0))
+    assert [type(change) for change in found] == changes
+    for change in found:
+        assert ("a" in there.servers[change.server].copies) == isinstance(change, Unload)
+
+
+def test_when_it_was_first_turned_away_is_remembered() -> None:
+    there, ours = fleet(), Ours(Random(1))
+    there.models["a"].resident_bytes = 2 * SLOT
+    for now_s in (7.0, 8.0):
+        assert isinstance(ours.choose(Request(now_s, "a", 0.01), there, now_s), Refusal)
+    assert there.models["a"].refused_since_s == 7.0
+
+
+def test_a_model_that_fits_nowhere_is_refused() -> None:
+    outcome = simulate(
+        Workload(poisson(Random(1), ["a", "b"] * 10, 1.0, 0.010), {"a": ModelCost(SLOT, 0.05), "b": ModelCost(3 * SLOT, 0.05)}),
+        FleetShape(2, 2 * SLOT, deadline_s=1.0),
+        Ours(Random(1)),
+    )
+    assert (outcome.answered, outcome.refused) == (10, 10)
