@@ -27,6 +27,7 @@ from control_plane.adapters.managed_repository import ManagedRepository
 from control_plane.adapters.triton import Triton
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import StartupError
+from control_plane.domain.model import ModelState
 from control_plane.ports import Upstream
 from control_plane.services.servers import Servers
 from control_plane.services.supervisor import Supervisor
@@ -34,6 +35,7 @@ from control_plane.settings import TritonSettings
 from tests.e2e.conftest import MODELS
 from tests.e2e.tidegate import PROJECT, descendants, living, wait_for
 
+MIB = 2**20
 CACHE = PROJECT / ".cache"
 STOP_S = 5.0
 """What a stop, or the end after a kill -9, may take in all."""
@@ -59,6 +61,18 @@ instance_group [ { kind: KIND_CPU } ]
 """
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+HEAVY_MODEL = """
+import numpy
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.weights = numpy.ones(%d, dtype=numpy.uint8)
+
+    def execute(self, requests):
+        return []
+"""
 
 
 @pytest.fixture
@@ -172,6 +186,38 @@ def test_what_a_model_sees_where_cache_and_sources_have_names_that_no_shell_woul
         assert facts["cwd"] == str(state_dir / "triton/imports")
         assert not any(name.startswith("TIDEGATE_") for name in facts["environment"])
         assert list(source.rglob("__pycache__")) == []
+
+    run(scenario())
+
+
+def add_heavy(source: Path, name: str, weights_bytes: int) -> None:
+    """A model that holds so much and is never asked."""
+    (source / name / "1").mkdir(parents=True)
+    (source / name / "config.pbtxt").write_text(FACTS_CONFIG)
+    (source / name / "1" / "model.py").write_text(HEAVY_MODEL % weights_bytes)
+
+
+def test_what_a_load_adds_to_its_memory_is_the_models_and_goes_with_it(state_dir: Path, tmp_path: Path, run: Run) -> None:
+    async def scenario() -> None:
+        source = tmp_path / "models"
+        for name, weights_bytes in (("light", 0), ("heavy", 150 * MIB)):
+            add_heavy(source, name, weights_bytes)
+        place(state_dir, "light", "heavy", sources=(source,))
+        async with live(state_dir) as (process, upstream):
+            held = [process.resident_bytes() or 0]
+            for name in ("light", "heavy"):
+                await upstream.control.load(name, timeout_s=30)
+                held.append(process.resident_bytes() or 0)
+            await upstream.control.unload("heavy", timeout_s=30)
+            async with asyncio.timeout(20):
+                while any(line.state is not ModelState.UNAVAILABLE for line in await upstream.control.index() if line.name == "heavy"):
+                    await asyncio.sleep(0.02)
+            held.append(process.resident_bytes() or 0)
+        empty, light, both, left = held
+        stub = light - empty
+        assert 5 * MIB < stub < 60 * MIB
+        assert abs(both - light - stub - 150 * MIB) < 25 * MIB
+        assert abs(left - light) < 15 * MIB
 
     run(scenario())
 

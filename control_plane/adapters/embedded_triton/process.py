@@ -31,6 +31,7 @@ from control_plane.adapters.embedded_triton.installation import ensure_installed
 from control_plane.adapters.embedded_triton.log_file import LogFile, open_log
 from control_plane.adapters.embedded_triton.shared_libraries import link_libpython, require_loadable
 from control_plane.adapters.model_config import config_name_in_force
+from control_plane.adapters.process_memory import held_bytes
 from control_plane.domain.cpus import format_cpus
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import StartupError
@@ -147,6 +148,12 @@ class EmbeddedTriton:
         status = await self._guardian.wait()
         await self._sweep()
         return f"{describe_exit(status)}; the end of {self._log.path}:\n{self._log.tail()}"
+
+    def resident_bytes(self) -> int | None:
+        """What it, its guardian and its stubs hold in main memory now, shared pages in parts; None when it has ended."""
+        if self._guardian.returncode is not None:
+            return None
+        return held_bytes(guardian.session_members(self._guardian.pid))
 
     async def stop(self, *, grace_s: float) -> None:
         """End it: SIGTERM, SIGKILL half a second before the grace is over; idempotent. Cancelled, it has ordered that at least."""

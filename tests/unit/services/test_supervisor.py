@@ -65,6 +65,9 @@ class FakeProcess:
         await self._ended.wait()
         return self._how
 
+    def resident_bytes(self) -> int | None:
+        return None
+
     async def stop(self, *, grace_s: float) -> None:
         self._lab.events.append(f"stop within {grace_s:g} s")
         await asyncio.sleep(self._lab.stop_takes_s)

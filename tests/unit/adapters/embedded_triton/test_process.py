@@ -114,6 +114,17 @@ def test_one_that_does_not_end_by_itself_is_killed_within_the_grace(lab: Lab, ru
     run(scenario())
 
 
+def test_it_holds_memory_while_it_lives(lab: Lab, run: Run) -> None:
+    async def scenario() -> None:
+        process = await lab.start()
+        # The guardian and the stand-in: two Pythons without packages.
+        assert 5 * 2**20 < (process.resident_bytes() or 0) < 100 * 2**20
+        await process.stop(grace_s=5.0)
+        assert process.resident_bytes() is None
+
+    run(scenario())
+
+
 def test_the_end_says_how_and_shows_the_end_of_the_log(lab: Lab, run: Run) -> None:
     async def scenario() -> None:
         await (await lab.start()).stop(grace_s=2.0)

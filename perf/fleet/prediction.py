@@ -1,0 +1,52 @@
+"""What the simulator says of a run of `perf.fleet`, given what was measured: sizes, the run's loads, each model's service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
+
+from control_plane.simulation.engine import simulate
+from control_plane.simulation.ours import Ours
+from control_plane.simulation.outcome import Outcome
+from control_plane.simulation.router import Router
+from control_plane.simulation.workload import FleetShape, ModelCost, Request, Workload
+from perf.fleet.alone import Alone
+from perf.fleet.clients import PATIENCE_S
+from perf.fleet.report import ROUND_ROBIN, STICKY_HASH
+from perf.simulate.baselines import ConsistentHash, RoundRobin
+
+_SEED = 23
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """As measured."""
+
+    resident_bytes: Mapping[str, int]
+    alone: Mapping[str, Alone]
+    service_s: Mapping[str, float]
+    load_s: float
+    """The run's mean: loads beside others take longer than alone, each model's by the same factor."""
+    wait_s: float
+    """Of a load for the memory of what it replaces, on average."""
+
+
+def predict(way: str, requests: Sequence[Request], costs: Costs, *, servers: int, budget_bytes: int) -> Outcome:
+    shape = FleetShape(servers, budget_bytes, deadline_s=PATIENCE_S)
+    served = [request._replace(service_s=costs.service_s[request.model]) for request in requests]
+    workload = Workload(served, {name: _cost(name, costs) for name in costs.alone})
+    return simulate(workload, shape, _router(way))
+
+
+def _cost(name: str, costs: Costs) -> ModelCost:
+    """In the simulator memory is free at once; here a load first waits until what it replaces is gone."""
+    slower = costs.load_s / fmean(model.load_s for model in costs.alone.values())
+    return ModelCost(costs.resident_bytes[name], costs.alone[name].load_s * slower + costs.wait_s)
+
+
+def _router(way: str) -> Router:
+    if way == ROUND_ROBIN:
+        return RoundRobin()
+    return ConsistentHash() if way == STICKY_HASH else Ours(Random(_SEED))

@@ -1,0 +1,144 @@
+"""Embedded Tritons for a scenario that routes by itself, and what any embedded Triton's processes and log say: memory, loads.
+
+`control_plane.services` has no part in it: these are the servers that a proxy of one's own would stand before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from time import monotonic
+
+from control_plane.adapters.embedded_triton import guardian
+from control_plane.adapters.embedded_triton.process import EmbeddedTriton, EmbeddedTritonLauncher
+from control_plane.adapters.managed_repository import ManagedRepository
+from control_plane.adapters.process_memory import held_bytes
+from control_plane.adapters.triton import Triton
+from control_plane.settings import TritonSettings
+from perf.processes import PROJECT, tree
+
+_LIVE_S = 60.0
+_STOP_S = 5.0
+_SAMPLE_S = 0.5
+"""One sample costs some 15 ms for each Triton with four models."""
+_UNLOADED = re.compile("successfully unloaded '")
+_LOG_LINE = re.compile(r"""^(\S+) I .*"(?:loading: ([^:"]+):\d+|successfully loaded '([^']+)')"$""", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """One Triton."""
+
+    process: EmbeddedTriton
+    upstream: Triton
+
+    @property
+    def url(self) -> str:
+        """Where its HTTP door is."""
+        return f"http://{self.process.endpoints.host}:{self.process.endpoints.http_port}"
+
+
+@asynccontextmanager
+async def tritons(count: int, models: Path, folder: Path) -> AsyncIterator[list[Started]]:
+    """So many, each with a repository of its own that has all the models; nothing is loaded."""
+    async with AsyncExitStack() as held:
+        yield [await held.enter_async_context(_triton(models, folder / f"server-{number}")) for number in range(count)]
+
+
+@asynccontextmanager
+async def _triton(models: Path, state: Path) -> AsyncIterator[Started]:
+    repository = ManagedRepository([models], state, config_name="")
+    repository.place_all()
+    process = await EmbeddedTritonLauncher(TritonSettings(cache_dir=PROJECT / ".cache"), state).start()
+    upstream = Triton(process.endpoints, max_connections=4)
+    try:
+        async with asyncio.timeout(_LIVE_S):
+            while not await upstream.control.is_live():
+                await asyncio.sleep(0.05)
+        yield Started(process, upstream)
+    finally:
+        await upstream.close()
+        await process.stop(grace_s=_STOP_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """Of Tritons with their state somewhere beneath one folder, by their logs."""
+
+    load_s: list[float]
+    """What each load took. Logs have whole seconds only; a mean of many is right nevertheless."""
+    unloads: int
+
+
+def logged_in(folder: Path) -> Logged:
+    logs = [log.read_text(errors="replace") for log in sorted(folder.rglob("triton.log"))]
+    return Logged([taken_s for log in logs for taken_s in _loads(log)], sum(len(_UNLOADED.findall(log)) for log in logs))
+
+
+def _loads(log: str) -> Iterator[float]:
+    began: dict[str, datetime] = {}
+    for time, begun, loaded in _LOG_LINE.findall(log):
+        if begun:
+            began[begun] = datetime.fromisoformat(time)
+        else:
+            yield (datetime.fromisoformat(time) - began[loaded]).total_seconds()
+
+
+@dataclass(slots=True)
+class Memory:
+    """What each Triton beneath a process held, over time."""
+
+    times_s: list[float] = field(default_factory=list)
+    """From the first sample on."""
+    held_bytes: dict[int, list[int]] = field(default_factory=dict)
+    """By session; of one that was not there yet 0."""
+
+    def empty_bytes(self) -> int:
+        """Of the one that held most before the first load."""
+        return max((samples[0] for samples in self.held_bytes.values()), default=0)
+
+    def most_bytes_of_models(self) -> int:
+        """At one time, on the one where it was most."""
+        return max((max(samples) - samples[0] for samples in self.held_bytes.values()), default=0)
+
+
+@contextmanager
+def watching_memory(pid: int) -> Iterator[Memory]:
+    """Samples until the block ends; what it yields grows meanwhile."""
+    memory, ended = Memory(), threading.Event()
+    thread = threading.Thread(target=_watch, args=(pid, memory, ended), name="memory")
+    thread.start()
+    try:
+        yield memory
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _watch(pid: int, memory: Memory, ended: threading.Event) -> None:
+    began_s = monotonic()
+    while not ended.wait(_SAMPLE_S):
+        samples = {session: held_bytes(guardian.session_members(session)) or 0 for session in triton_sessions(pid)}
+        for session in samples.keys() - memory.held_bytes.keys():
+            memory.held_bytes[session] = [0] * len(memory.times_s)
+        memory.times_s.append(monotonic() - began_s)
+        for session, known in memory.held_bytes.items():
+            known.append(samples.get(session, 0))
+
+
+def triton_sessions(pid: int) -> list[int]:
+    """Of each embedded Triton beneath a process: the guardian's, which has all of it."""
+    found = []
+    for each in tree(pid):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{each}/comm").read_text().strip() == "tritonserver":
+                found.append(os.getsid(each))
+    return sorted(set(found))

@@ -1,0 +1,136 @@
+"""A proxy as people write one: a rule says which of several Tritons gets a request, and each Triton's models come and go by LRU.
+
+The rules are the very objects that `perf.simulate` runs (`Router`); here what they decide is done with real Tritons. Memory is free
+when Triton says that the model is gone, as in `control_plane`: else the comparison would be with one that breaks its budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from control_plane.domain.fleet import Copy, Fleet, ModelFacts, ModelSpec, Server
+from control_plane.domain.model import ModelState
+from control_plane.simulation.router import Refusal, Router
+from control_plane.simulation.workload import Request, server_name
+from perf.fleet.servers import Started
+
+_CONTROL_S = 120.0
+_POLL_S = 0.02
+
+
+@dataclass(slots=True)
+class Done:
+    """What the proxy had its Tritons do."""
+
+    load_s: list[float] = field(default_factory=list)
+    unload_s: list[float] = field(default_factory=list)
+    """From the order to the moment when its memory was free."""
+
+
+class Proxy:
+    """Several Tritons behind one rule; `run` does the loading."""
+
+    def __init__(self, tritons: Sequence[Started], router: Router, *, budget_bytes: int, resident_bytes: Mapping[str, int]) -> None:
+        facts = {name: ModelFacts(ModelSpec(name, size), size, 0.0, 0.0) for name, size in resident_bytes.items()}
+        self._fleet, self._router = Fleet(models=facts), router
+        self.done = Done()
+        self._sites: dict[str, _Site] = {}
+        for number, triton in enumerate(tritons):
+            server = Server(server_name(number), budget_bytes)
+            self._fleet.add_server(server)
+            self._sites[server.name] = _Site(server, triton, self._fleet, router, self.done)
+
+    async def run(self) -> None:
+        """Load what requests wait for, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for name, site in self._sites.items():
+                tasks.create_task(site.run(), name=name)
+
+    @asynccontextmanager
+    async def serving(self, request: Request) -> AsyncIterator[str]:
+        """The URL of a Triton that has the model, and keeps it until the block ends."""
+        choice = self._router.choose(request, self._fleet, _now_s())
+        assert not isinstance(choice, Refusal)
+        site = self._sites[choice.server]
+        copy = await site.enter(request.model)
+        try:
+            yield site.url
+        finally:
+            site.leave(copy)
+
+
+class _Site:
+    def __init__(self, server: Server, triton: Started, fleet: Fleet, router: Router, done: Done) -> None:
+        self.url = triton.url
+        self._server, self._control = server, triton.upstream.control
+        self._fleet, self._router, self._done = fleet, router, done
+        self._waiting: dict[str, list[asyncio.Future[Copy]]] = {}
+        """For a load, by model, in order."""
+        self._asked_s: dict[str, float] = {}
+        """By model, for the last time."""
+        self._changed = asyncio.Event()
+
+    async def enter(self, model: str) -> Copy:
+        copy = self._server.copies.get(model)
+        self._asked_s[model] = _now_s()
+        if copy is not None:
+            copy.last_used_s = self._asked_s[model]
+        if copy is not None and copy.state is ModelState.READY:
+            copy.in_flight += 1
+            return copy
+        waiting: asyncio.Future[Copy] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(model, []).append(waiting)
+        self._changed.set()
+        return await waiting
+
+    def leave(self, copy: Copy) -> None:
+        copy.in_flight -= 1
+        self._changed.set()
+
+    async def run(self) -> None:
+        while True:
+            model = next(iter(self._waiting), None)
+            if model is None:
+                await self._change()
+            else:
+                await self._load(model)
+
+    async def _load(self, model: str) -> None:
+        while (victims := self._router.victims(model, self._server.name, self._fleet, _now_s())) is None:
+            await self._change()
+        for victim in victims:
+            await self._unload(self._server.copies[victim])
+        began_s = _now_s()
+        needed_bytes = self._fleet.models[model].resident_bytes
+        copy = Copy(model, ModelState.LOADING, needed_bytes, began_s, last_used_s=self._asked_s[model])
+        self._fleet.put_copy(self._server, copy)
+        await self._control.load(model, timeout_s=_CONTROL_S)
+        self._done.load_s.append(_now_s() - began_s)
+        copy.state = ModelState.READY
+        waiting = self._waiting.pop(model)
+        copy.in_flight = len(waiting)  # at once: it must not be gone as the next one's victim before they have begun
+        for each in waiting:
+            each.set_result(copy)
+
+    async def _unload(self, copy: Copy) -> None:
+        copy.state = ModelState.UNLOADING
+        while copy.in_flight:
+            await self._change()
+        began_s = _now_s()
+        await self._control.unload(copy.model, timeout_s=_CONTROL_S)
+        async with asyncio.timeout(_CONTROL_S):
+            while any(line.state is not ModelState.UNAVAILABLE for line in await self._control.index() if line.name == copy.model):
+                await asyncio.sleep(_POLL_S)
+        self._done.unload_s.append(_now_s() - began_s)
+        self._fleet.drop_copy(self._server, copy.model)
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
