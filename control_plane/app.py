@@ -15,12 +15,8 @@ from contextlib import ExitStack
 from importlib.metadata import version
 
 from control_plane.adapters.admin_server import AdminServer
-from control_plane.adapters.cpu_affinity import allowed_cpus, pin_worker, require_cpus
-from control_plane.adapters.embedded_triton.process import EmbeddedTritonLauncher
+from control_plane.adapters.cpu_affinity import pin_worker, require_cpus
 from control_plane.adapters.listening import allow_restart, share_port
-from control_plane.adapters.managed_repository import ManagedRepository
-from control_plane.adapters.model_config import config_name_in_force
-from control_plane.adapters.model_files import ModelFiles
 from control_plane.adapters.prometheus import OwnMetrics
 from control_plane.adapters.service_sockets import ServiceSockets
 from control_plane.adapters.state_dir import StateDir
@@ -31,29 +27,21 @@ from control_plane.api.admin import make_admin_api
 from control_plane.api.http_errors import render_error
 from control_plane.api.http_server import HttpServer
 from control_plane.api.metrics import MetricsPage
-from control_plane.data_plane import DataPlane, DataSockets, connect, http_limits
+from control_plane.data_plane import DataPlane, DataSockets, http_limits
 from control_plane.domain.cpus import format_cpus, is_range
-from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import StartupError
 from control_plane.domain.request_counts import RequestCounts
 from control_plane.governing import Governing, open_governing
 from control_plane.policy.exposure import refusal
-from control_plane.ports import ModelRepository, Upstream
-from control_plane.services.attachment import Attachment
 from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.keys import Keys
-from control_plane.services.loaded_contents import LoadedContents
-from control_plane.services.models import LoadFailure, ModelService
+from control_plane.services.models import LoadFailure
 from control_plane.services.objects import Objects
 from control_plane.services.purges import Purges
-from control_plane.services.servers import Servers
-from control_plane.services.supervisor import Supervisor
 from control_plane.services.usage import UsageService
 from control_plane.services.workers import Workers
-from control_plane.settings import Settings, parse_triton_url
-
-DEFAULT_MODELS = ("text_embedding",)
-"""What the project serves when nothing is asked for."""
+from control_plane.settings import Settings
+from control_plane.tritons import Tritons
 
 Announce = Callable[[Mapping[str, str], list[LoadFailure]], None]
 
@@ -66,30 +54,20 @@ class App:
         _refuse_exposure(settings)
         _require_cpus(settings)
         self._settings = settings
-        self._failures: list[LoadFailure] = []
         self._tls = make_tls(settings.tls)
-        repository = _managed_repository(settings)
         self._sockets = ServiceSockets(settings)
         try:
-            self._wire(repository)
+            self._wire()
         except StartupError:
             self._sockets.close()
             raise
 
-    def _wire(self, repository: ManagedRepository | None) -> None:
-        settings = self._settings
-        self._workers = self._make_workers() if settings.process.workers > 1 else None
+    def _wire(self) -> None:
+        self._workers = self._make_workers() if self._settings.process.workers > 1 else None
         self._fingerprints = Fingerprints()
-        self._servers = Servers(self._workers or self._fingerprints)
-        self._contents = self._loaded_contents(repository)
-        self._models = ModelService(
-            servers=self._servers,
-            repository=repository,
-            load=_models_to_load(settings, repository),
-            load_timeout_s=settings.triton.load_timeout_s,
-            contents=self._contents,
-        )
-        self._triton = self._attachment() if repository is None else self._supervisor()
+        self._tritons = Tritons(self._settings, self._workers or self._fingerprints, self._workers or self._fingerprints)
+        self._servers = self._tritons.servers
+        self._models = self._tritons.models
 
     def _wire_ports(self, governing: Governing) -> None:
         """What answers on them."""
@@ -118,7 +96,7 @@ class App:
                     task.cancel()
 
     def _start(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-        started = [tasks.create_task(self._models.run(), name="models"), tasks.create_task(self._triton.run(), name="triton")]
+        started = [tasks.create_task(self._tritons.run(), name="tritons")]
         if self._workers is not None:
             started.append(tasks.create_task(self._workers.run(self._models), name="workers"))
         if self._tls is not None:
@@ -128,6 +106,7 @@ class App:
 
     async def _open_when_up(self, tasks: asyncio.TaskGroup, state: StateDir, announce: Announce) -> None:
         await self._servers.wait_until_up()
+        await self._tritons.open()
         self._admin.listen()
         tasks.create_task(self._admin.run_until_told(), name="admin-api")
         if self._workers is not None:
@@ -137,7 +116,7 @@ class App:
         await self._metrics.listen(tasks, allow_restart(self._sockets.metrics), self._tls.context(HTTP) if self._tls else None)
         endpoints = self._sockets.endpoints()
         state.write_endpoints(endpoints)
-        announce(endpoints, self._failures)
+        announce(endpoints, self._tritons.failures)
 
     async def _drain(self) -> None:
         doors = self._workers or self._data_plane
@@ -152,40 +131,6 @@ class App:
         if self._workers is not None:
             self._workers.reload_tls()
 
-    def _loaded_contents(self, repository: ManagedRepository | None) -> LoadedContents | None:
-        """None where others may load: nobody tells us what."""
-        triton = self._settings.triton
-        if repository is None or not triton.lock_model_control:
-            return None
-        config_name = config_name_in_force(triton.model_config_name)
-        files = ModelFiles(repository.root, config_name=config_name, python_backends=triton.python_backends.absolute())
-        return LoadedContents(files, self._workers or self._fingerprints)
-
-    async def _restore(self, upstream: Upstream) -> None:
-        self._failures = await self._models.restore(upstream)
-
-    def _connect(self, endpoints: TritonEndpoints) -> Upstream:
-        return connect(self._settings.gateway, endpoints)
-
-    def _supervisor(self) -> Supervisor:
-        # Else Triton would inherit this process's CPUs, which the data plane is about to keep to.
-        cpus = self._settings.triton.triton_cpus or (allowed_cpus() if self._settings.process.gateway_cpus else ())
-        return Supervisor(
-            launcher=EmbeddedTritonLauncher(self._settings.triton, self._settings.process.state_dir, cpus=cpus),
-            connect=self._connect,
-            servers=self._servers,
-            restore=self._restore,
-            start_timeout_s=self._settings.triton.start_timeout_s,
-        )
-
-    def _attachment(self) -> Attachment:
-        return Attachment(
-            upstream=self._connect(parse_triton_url(self._settings.triton.triton_url)),
-            servers=self._servers,
-            restore=self._restore,
-            start_timeout_s=self._settings.triton.start_timeout_s,
-        )
-
     def _make_data_plane(self, governing: Governing) -> DataPlane:
         pin_worker(self._settings.process.gateway_cpus, 0, 1)
         held = self._sockets
@@ -199,6 +144,7 @@ class App:
             servers=self._servers,
             cache=governing.response_cache(self._fingerprints),
             fingerprints=self._fingerprints,
+            dispatch=self._tritons.fleet.dispatch if self._tritons.fleet is not None else None,
         )
 
     def _make_admin(self, governing: Governing) -> AdminServer:
@@ -209,10 +155,11 @@ class App:
             access=governing.governance.access,
             keys=Keys(governing.state),
             objects=objects,
-            purges=Purges(objects, governing.known, dependents=self._contents.dependents_of if self._contents else lambda model: ()),
+            purges=Purges(objects, governing.known, dependents=self._tritons.dependents_of),
             usage=UsageService(governing.usage, lambda: governing.known.prices.values()),
             known=governing.known,
             version=version("tidegate"),
+            fleet=self._tritons.fleet,
         )
         return AdminServer(api, self._sockets.admin)
 
@@ -268,23 +215,3 @@ def _require_cpus(settings: Settings) -> None:
             raise StartupError(f"{setting} is for the embedded Triton; the one at --triton-url is pinned by whoever starts it")
     if not is_range(triton.model_cpus):
         raise StartupError(f"--model-cpus {format_cpus(triton.model_cpus)}: Triton takes a range only, such as 3-7")
-
-
-def _managed_repository(settings: Settings) -> ManagedRepository | None:
-    if settings.triton.triton_url:
-        if settings.triton.model_parameter:
-            raise StartupError("--model-parameter is for the embedded Triton; the one at --triton-url has configurations of its own")
-        return None
-    config_name = config_name_in_force(settings.triton.model_config_name)
-    triton = settings.triton
-    return ManagedRepository(
-        triton.model_repository, settings.process.state_dir, config_name=config_name, parameters=triton.model_parameter
-    )
-
-
-def _models_to_load(settings: Settings, repository: ModelRepository | None) -> list[str]:
-    if settings.triton.load is not None:
-        return settings.triton.load
-    if repository is None:
-        return []
-    return [name for name in DEFAULT_MODELS if name in repository.names()]

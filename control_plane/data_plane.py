@@ -29,6 +29,7 @@ from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.request_counts import Cached, RequestCounts, Shed
 from control_plane.ports import ModelAdministration
 from control_plane.services.cached_inference import CachedInference
+from control_plane.services.dispatch import FleetDispatch
 from control_plane.services.embeddings import Embeddings
 from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.governance import Governance
@@ -63,6 +64,7 @@ class DataPlane:
         servers: Servers,
         cache: ResponseCache,
         fingerprints: Fingerprints,
+        dispatch: FleetDispatch | None = None,
     ) -> None:
         """`gateway` with this process's share of what is limited for all together."""
         # Both doors count up to the limit, and each request in flight has a connection to Triton.
@@ -77,13 +79,13 @@ class DataPlane:
             recorder=self._counter,
             governance=governance,
             cached=self._cached,
+            dispatch=dispatch,
             default_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
-        self._text_models = TextModels(servers, fingerprints, governance.access)
+        self._text_models = TextModels(self._inference.dispatch, fingerprints, governance.access)
         self._embeddings = Embeddings(
             inference=self._inference,
-            servers=servers,
             models=self._text_models,
             cache=cache,
             default_timeout_s=gateway.request_timeout_s,

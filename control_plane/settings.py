@@ -253,7 +253,7 @@ class FleetSettings(_Group):
     """Embedded Tritons, each a process of its own with a repository of its own. More than one is a fleet: a model is loaded where and
     when it is asked for. Each takes some 100 MB without any model."""
 
-    memory_budget: ByteSize | None = None
+    memory_budget: Annotated[ByteSize, Field(gt=0)] | None = None
     """Bytes of models that each server holds at a time, such as `2GiB`; turns on loading on demand, and evicting for it. Triton itself is
     not in it. Not given: no bound, and with one server nothing is loaded but what is asked for by `load`."""
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from control_plane.api.admin_access import AdminAccess
 from control_plane.api.admin_cache import add_cache_paths
 from control_plane.api.admin_errors import answer_errors, error_responses
+from control_plane.api.admin_fleet import add_fleet_path
 from control_plane.api.admin_keys import add_key_paths
 from control_plane.api.admin_models import add_model_paths
 from control_plane.api.admin_objects import add_price_paths, add_route_paths, add_tenant_paths
@@ -19,6 +20,8 @@ from control_plane.api.admin_usage import add_usage_path
 from control_plane.domain.errors import ErrorCode
 from control_plane.policy.authorization import need_of_admin_path
 from control_plane.services.access import Access
+from control_plane.services.fleet import FleetService
+from control_plane.services.fleet_models import FleetModels
 from control_plane.services.keys import Keys
 from control_plane.services.known_state import KnownState
 from control_plane.services.models import ModelService
@@ -59,7 +62,7 @@ _SECURITY_SCHEMES = {
 
 def make_admin_api(
     *,
-    models: ModelService,
+    models: ModelService | FleetModels,
     servers: Servers,
     access: Access,
     keys: Keys,
@@ -68,8 +71,9 @@ def make_admin_api(
     usage: UsageService,
     known: KnownState,
     version: str,
+    fleet: FleetService | None = None,
 ) -> FastAPI:
-    """Build the application; it holds no state of its own."""
+    """Build the application; it holds no state of its own. `fleet` where there is one."""
     # Its own redirects would be to whatever the caller sent as Host.
     app = FastAPI(title="Tidegate admin API", version=version, redirect_slashes=False, responses=_PAGE_ERRORS | _KEY_ERRORS)
     app.openapi = lambda: _document(app, access)  # type: ignore[method-assign]
@@ -77,6 +81,7 @@ def make_admin_api(
     answer_errors(app)
     _add_health_paths(app, servers, known, version)
     add_model_paths(app, models)
+    add_fleet_path(app, fleet)
     add_key_paths(app, keys)
     add_tenant_paths(app, objects)
     add_route_paths(app, objects)

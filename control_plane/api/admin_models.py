@@ -9,6 +9,7 @@ from control_plane.api.admin_errors import error_responses
 from control_plane.api.admin_views import Name
 from control_plane.domain.errors import ErrorCode
 from control_plane.domain.model import Model, ModelState
+from control_plane.services.fleet_models import FleetModels
 from control_plane.services.models import ModelService
 
 
@@ -36,7 +37,7 @@ _READ_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorC
 _CHANGE_ERRORS = _READ_ERRORS | error_responses(ErrorCode.LOAD_FAILED)
 
 
-def add_model_paths(app: FastAPI, models: ModelService) -> None:
+def add_model_paths(app: FastAPI, models: ModelService | FleetModels) -> None:
     """`/models` and what is below it."""
 
     @app.get("/models", tags=["models"], responses=_LIST_ERRORS)

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from control_plane.api.http_errors import render_error
 from control_plane.api.v2_http import identify
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
+from control_plane.codec.merged_metrics import merged_metrics
 from control_plane.domain.errors import ControlPlaneError
 from control_plane.policy.authorization import METRICS_NEED
+from control_plane.ports import Upstream
 from control_plane.services.access import Access
 from control_plane.services.servers import Servers
 
@@ -43,8 +45,15 @@ class MetricsPage:
         return make_answer(200, self._render_own() + await self._triton_page(), content_type=_TEXT_FORMAT)
 
     async def _triton_page(self) -> bytes:
-        try:
-            return await self._servers.pick().metrics_text()
-        except ControlPlaneError as exc:
-            _log.warning("Triton's metrics are missing from the page: %s", exc)
-            return b""
+        live = self._servers.live
+        if not live:
+            _log.warning("Triton's metrics are missing from the page: no server is up")
+        return merged_metrics({name: await _page_of(name, upstream) for name, upstream in live.items()})
+
+
+async def _page_of(server: str, upstream: Upstream) -> bytes:
+    try:
+        return await upstream.metrics_text()
+    except ControlPlaneError as exc:
+        _log.warning("Triton's metrics are missing from the page, of server %s: %s", server, exc)
+        return b""

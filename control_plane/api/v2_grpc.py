@@ -49,7 +49,7 @@ from control_plane.services.inference import SHARED_MEMORY_IS_OFF, InferenceServ
 from control_plane.services.known_hits import KnownHits
 from control_plane.services.model_kinds import ModelKinds
 from control_plane.services.response_cache import CacheScope
-from control_plane.services.servers import Servers
+from control_plane.services.servers import OneServer, Servers
 
 SERVICE = "/inference.GRPCInferenceService/"
 _HEALTH_METHODS = (SERVICE + "ServerReady", "/grpc.health.v1.Health/Check")
@@ -166,7 +166,7 @@ class V2Grpc:
         self._relay = StreamRelay(
             inference=inference,
             servers=servers,
-            kinds=ModelKinds(servers),
+            kinds=ModelKinds(inference.dispatch),
             max_message_bytes=max_message_bytes,
             request_timeout_s=read_timeout_s,
         )
@@ -249,7 +249,7 @@ class V2Grpc:
 
     async def _read_model(self, call: GrpcCall) -> GrpcAnswer:
         """A call about one model, or about a route's; which of them only its message says."""
-        if not self._access.names_matter:
+        if not self._access.names_matter and isinstance(self._inference.dispatch, OneServer):
             return await self._pass(call)
         message = message_in(call.frame, call.head.encoding, max_bytes=self._max_message_bytes)
         name, version = model_in(message)
@@ -257,11 +257,17 @@ class V2Grpc:
         route = self._access.route(name)
         if route is not None:
             call = GrpcCall(call.head, frame_message(aimed_at(message, route.model, version or route.version)))
-        return await self._pass(call)
+        return await self._tell(call, name if route is None else route.model)
 
     async def _pass(self, call: GrpcCall) -> GrpcAnswer:
-        timeout_s = self._read_timeout_s if call.head.timeout_s is None else call.head.timeout_s
-        return await self._servers.pick().grpc.unary(call, timeout_s=timeout_s)
+        return await self._servers.pick().grpc.unary(call, timeout_s=self._timeout_s(call))
+
+    async def _tell(self, call: GrpcCall, model: str) -> GrpcAnswer:
+        server = await self._inference.dispatch.reading(model, timeout_s=self._timeout_s(call))
+        return await server.grpc.unary(call, timeout_s=self._timeout_s(call))
+
+    def _timeout_s(self, call: GrpcCall) -> float:
+        return self._read_timeout_s if call.head.timeout_s is None else call.head.timeout_s
 
     async def _load(self, call: GrpcCall) -> GrpcAnswer:
         request = self._read(call, service_pb2.RepositoryModelLoadRequest.FromString)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from tritonclient.grpc import service_pb2
@@ -36,7 +37,7 @@ from control_plane.codec.stream_answer import stream_answer
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded
 from control_plane.domain.inference import InferCall, Outcome
 from control_plane.domain.principal import Principal
-from control_plane.ports import GrpcCall, GrpcStream
+from control_plane.ports import GrpcCall, GrpcStream, Upstream
 from control_plane.services.inference import InferenceService
 from control_plane.services.model_kinds import ModelKinds
 from control_plane.services.running_requests import RunningRequest, outcome_of
@@ -164,7 +165,10 @@ class _StreamCall:
         self._errors_end_it = _ERRORS_END_IT in head.metadata
         self._stream_head = GrpcHead(head.method, metadata, None, head.encoding)
         self._infer_head = GrpcHead(_MODEL_INFER, metadata, None, head.encoding)
-        self._decoupled: GrpcStream | None = None
+        self._decoupled: dict[Upstream, GrpcStream] = {}
+        """To the servers that have the decoupled models it has asked; each of these keeps its place there until the end."""
+        self._places: dict[str, Upstream] = {}
+        self._held = AsyncExitStack()
         self._unanswered: asyncio.Queue[asyncio.Task[tuple[str, GrpcAnswer]] | None] = asyncio.Queue(_MAX_UNANSWERED)
         self._under_way: set[_Asked] = set()
         self._sequences: dict[tuple[str, str], asyncio.Task[tuple[str, GrpcAnswer]]] = {}
@@ -172,12 +176,12 @@ class _StreamCall:
 
     async def run(self) -> GrpcAnswer:
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with self._held, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._answer_in_order(), name="grpc-stream-answers")
                 while (frame := await self._messages.receive()) is not None:
                     await self._take(InferMessage(frame, self._stream_head, max_bytes=self._relay.max_message_bytes), tasks)
-                if self._decoupled is not None:
-                    self._decoupled.half_close()
+                for stream in self._decoupled.values():
+                    stream.half_close()
                 await self._unanswered.put(None)
         except BaseExceptionGroup as group:
             first = group.exceptions[0]
@@ -185,8 +189,8 @@ class _StreamCall:
                 return first.answer
             raise first from None
         finally:
-            if self._decoupled is not None:
-                self._decoupled.cancel()
+            for stream in self._decoupled.values():
+                stream.cancel()
             for asked in tuple(self._under_way):  # a task that is cancelled before it begins does nothing at its end
                 self._end(asked, Outcome.ABANDONED)
         return _ENDED_WELL
@@ -246,7 +250,8 @@ class _StreamCall:
                 await asyncio.wait((before,))
             timeout_s = await asked.turn(self._relay)
             infer = GrpcCall(self._infer_head, asked.message.frame)
-            answer = await self._relay.servers.pick().grpc.unary(infer, timeout_s=timeout_s)
+            async with self._relay.inference.dispatch.server_for(asked.call, timeout_s=timeout_s) as server:
+                answer = await server.grpc.unary(infer, timeout_s=timeout_s)
             outcome = outcome_of_code(answer.code)
         except ControlPlaneError as exc:
             answer, outcome = failure(exc), outcome_of(exc)
@@ -270,27 +275,33 @@ class _StreamCall:
     async def _pass_on(self, asked: _Asked, tasks: asyncio.TaskGroup) -> None:
         """Send it, which is all that is known of it: a decoupled model answers as often as it likes, and may never say when it is done."""
         try:
-            await asked.turn(self._relay)
+            timeout_s = await asked.turn(self._relay)
+            server = self._places.get(asked.call.model_name) or await self._place(asked.call, timeout_s)
         except ControlPlaneError as exc:
             self._end(asked, outcome_of(exc))
             await self._messages.send(_error(asked.call.request_id, message_of(exc)))
             return
-        stream = self._decoupled or await self._open_decoupled(tasks)
+        stream = self._decoupled.get(server) or await self._open_decoupled(server, tasks)
         await stream.send(asked.message.frame)
         self._end(asked, Outcome.ANSWERED)
 
-    async def _open_decoupled(self, tasks: asyncio.TaskGroup) -> GrpcStream:
-        server = self._relay.servers.pick()
-        stream = self._decoupled = await server.grpc.open_stream(self._stream_head, timeout_s=self._relay.request_timeout_s)
-        tasks.create_task(self._relay_answers(stream), name="grpc-stream-decoupled")
+    async def _place(self, call: InferCall, timeout_s: float) -> Upstream:
+        server = await self._held.enter_async_context(self._relay.inference.dispatch.server_for(call, timeout_s=timeout_s))
+        self._places[call.model_name] = server
+        return server
+
+    async def _open_decoupled(self, server: Upstream, tasks: asyncio.TaskGroup) -> GrpcStream:
+        stream = await server.grpc.open_stream(self._stream_head, timeout_s=self._relay.request_timeout_s)
+        self._decoupled[server] = stream
+        tasks.create_task(self._relay_answers(server, stream), name="grpc-stream-decoupled")
         return stream
 
-    async def _relay_answers(self, stream: GrpcStream) -> None:
+    async def _relay_answers(self, server: Upstream, stream: GrpcStream) -> None:
         while (frame := await stream.receive()) is not None:
             if self._errors_end_it:
                 _raise_models_error(frame)
             await self._messages.send(frame, stream.headers)
-        self._decoupled = None
+        self._decoupled.pop(server, None)
         answer = answer_of(stream.headers, (), stream.trailers)
         if answer.code != 0:
             raise _Ended(answer)

@@ -231,7 +231,13 @@ class V2Http:
                 if target is not None:
                     version = route.model_version or target.version
                     request = request.with_target(target_for(request.target, target.model, version))
-                return await self._servers.pick().http.send(request, timeout_s=self._read_timeout_s)
+                return await self._tell(request, route.model_name if target is None else target.model)
+
+    async def _tell(self, request: HttpRequest, model: str) -> HttpAnswer:
+        """Triton's answer; a call about a model goes where that is."""
+        timeout_s = self._read_timeout_s
+        server = await self._inference.dispatch.reading(model, timeout_s=timeout_s) if model else self._servers.pick()
+        return await server.http.send(request, timeout_s=timeout_s)
 
 
 def _may_be_answered_again(request: HttpRequest) -> bool:

@@ -121,6 +121,8 @@ def _read_header(fields: dict[str, Any], json_bytes: int, model_name: str, model
         request_id,
         tensors,
         sequence_id=_sequence_id(fields.get("parameters")),
+        starts_sequence=_is_flagged(fields.get("parameters"), "sequence_start"),
+        ends_sequence=_is_flagged(fields.get("parameters"), "sequence_end"),
         uses_shared_memory=uses_shared_memory,
         text_bytes=text_bytes,
         elements=sum(element_count(tensor.shape) for tensor in tensors),
@@ -130,6 +132,10 @@ def _read_header(fields: dict[str, Any], json_bytes: int, model_name: str, model
 
 def _sequence_id(parameters: object) -> str:
     return str(parameters.get("sequence_id") or "") if type(parameters) is dict else ""
+
+
+def _is_flagged(parameters: object, name: str) -> bool:
+    return type(parameters) is dict and bool(parameters.get(name))
 
 
 def _text_bytes(entry: dict[str, Any], tensor: Tensor, size: int | None, json_bytes: int) -> int:

@@ -125,7 +125,11 @@ def _check_steps(request: ModelInferRequest, contents: Contents, message_bytes: 
     text_bytes = _text_bytes(request, tensors, contents, message_bytes) if any(tensor.datatype == "BYTES" for tensor in tensors) else 0
     elements = sum(element_count(tensor.shape) for tensor in tensors)
     name, version = request.model_name, request.model_version
-    return InferCall(name, version, request.id, tensors, sequence_id, uses_shared_memory, text_bytes, elements)
+    call = InferCall(name, version, request.id, tensors, sequence_id, uses_shared_memory, text_bytes, elements)
+    if sequence_id:
+        call.starts_sequence = request.parameters["sequence_start"].bool_param
+        call.ends_sequence = request.parameters["sequence_end"].bool_param
+    return call
 
 
 def _text_bytes(request: ModelInferRequest, tensors: tuple[Tensor, ...], contents: Contents, message_bytes: int) -> int:

@@ -76,3 +76,5 @@ class InferCall:
     """Of all strings in inputs, without framing; of a request too large or too odd to add them up, its own size."""
     elements: int = 0
     """Numbers and strings in all inputs."""
+    starts_sequence: bool = False
+    ends_sequence: bool = False

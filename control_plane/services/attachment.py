@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from control_plane.domain.errors import StartupError
 from control_plane.ports import Upstream
-from control_plane.services.servers import Servers
+from control_plane.services.servers import Place
 
 _log = logging.getLogger(__name__)
 
@@ -19,12 +19,16 @@ class Attachment:
     """Stands where the supervisor stands for an embedded Triton."""
 
     def __init__(
-        self, *, upstream: Upstream, servers: Servers, restore: Callable[[Upstream], Awaitable[object]], start_timeout_s: float
+        self, *, upstream: Upstream, servers: Place, restore: Callable[[Upstream], Awaitable[object]], start_timeout_s: float
     ) -> None:
         self._upstream = upstream
         self._servers = servers
         self._restore = restore
         self._start_timeout_s = start_timeout_s
+
+    def resident_bytes(self) -> int | None:
+        """Of a Triton that others run, perhaps elsewhere, nobody can say."""
+        return None
 
     async def run(self) -> None:
         """Report up and down until cancelled. Raises StartupError when Triton is not live within the start timeout."""

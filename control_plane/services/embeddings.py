@@ -24,10 +24,9 @@ from control_plane.domain.tensor import Tensor
 from control_plane.domain.text_model import TextModel
 from control_plane.services.admission import Permit
 from control_plane.services.flights import Flights
-from control_plane.services.inference import InferenceService
+from control_plane.services.inference import InferenceService, call_of
 from control_plane.services.response_cache import CacheScope, ResponseCache
 from control_plane.services.running_requests import RunningRequest
-from control_plane.services.servers import Servers
 from control_plane.services.slices import in_slices
 from control_plane.services.text_batches import TextBatches
 from control_plane.services.text_models import TextModels
@@ -96,7 +95,6 @@ class Embeddings:
         self,
         *,
         inference: InferenceService,
-        servers: Servers,
         models: TextModels,
         cache: ResponseCache,
         default_timeout_s: float,
@@ -104,7 +102,6 @@ class Embeddings:
     ) -> None:
         """`now_s` is the loop's time."""
         self._inference = inference
-        self._servers = servers
         self._models = models
         self._cache = cache
         self._default_timeout_s = default_timeout_s
@@ -211,8 +208,9 @@ class Embeddings:
         expected_units = float(rows) if running.units is None else running.units
         await permit.turn(job.call.model_name, cost_units=expected_units, deadline_s=job.deadline_s)
         running.sent_s = self._now_s()
-        batches = TextBatches(self._servers.pick(), job.call, job.text_model, job.are_tokens, lambda: self._left_s(job.deadline_s))
-        return await batches.compute(inputs)
+        async with self._inference.dispatch.server_for(call_of(running), timeout_s=self._left_s(job.deadline_s)) as server:
+            batches = TextBatches(server, job.call, job.text_model, job.are_tokens, lambda: self._left_s(job.deadline_s))
+            return await batches.compute(inputs)
 
     def _count(self, embedded: Embedded) -> None:
         """Each text by itself, as it is kept."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -26,7 +27,7 @@ from control_plane.services.cached_inference import CachedInference, KeepableReq
 from control_plane.services.governance import Governance
 from control_plane.services.known_hits import KnownHits
 from control_plane.services.running_requests import RunningRequest, RunningRequests, outcome_of
-from control_plane.services.servers import Servers
+from control_plane.services.servers import OneServer, Servers
 from control_plane.services.slices import in_slices
 
 AnswerT = TypeVar("AnswerT")
@@ -70,13 +71,22 @@ class GenerateRequest(_DoorRequest, Protocol):
 
 
 class Dispatch(Protocol):
-    """`services.dispatch`."""
+    """Chooses servers: `services.servers.OneServer`, or in a fleet `services.dispatch`."""
 
-    async def send(self, request: InferRequest[AnswerT], call: InferCall, *, timeout_s: float) -> AnswerT:
-        """Send it to the server that it should go to, when its model is loaded there. Raises Overloaded, and what `send` does."""
+    def send(self, request: InferRequest[AnswerT], call: InferCall, *, timeout_s: float) -> Awaitable[AnswerT]:
+        """Send it where it should go, when its model is loaded there. Raises ModelNotFound, Overloaded, and what `send` does."""
 
-    async def stream(self, request: GenerateRequest, call: InferCall, *, timeout_s: float) -> HttpAnswer | HttpStream:
+    def stream(self, request: GenerateRequest, call: InferCall, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
         """The same for an answer in pieces, which keeps its place until it is closed."""
+
+    def server_for(self, call: InferCall, *, timeout_s: float) -> AbstractAsyncContextManager[Upstream]:
+        """The same for who sends by itself. Raises as `send`."""
+
+    async def reading(self, model: str, *, timeout_s: float) -> Upstream:
+        """A server that can tell of a model. Raises as `send`."""
+
+    async def ready(self) -> set[str]:
+        """The models that are loaded now, somewhere. Raises UpstreamUnavailable, UpstreamFailed, DeadlineExceeded."""
 
 
 class InferenceService:
@@ -101,10 +111,10 @@ class InferenceService:
         """
         self.running = RunningRequests(recorder, governance, now_s=now_s, today_s=today_s)
         self._known_hits: dict[Door, KnownHits[Any, Any]] = {}
-        self._servers = servers
         self._governance = governance
         self._cached = cached
-        self._dispatch = dispatch
+        self.dispatch: Dispatch = dispatch or OneServer(servers)
+        """Where requests go, and calls that only read."""
         self._default_timeout_s = default_timeout_s
         self._allow_shared_memory = allow_shared_memory
         self._now_s = now_s
@@ -127,7 +137,7 @@ class InferenceService:
             scope = None if self._cached is None else self._cached.scope(running.model_name, route, request.principal.tenant)
             if self._cached is None or scope is None:
                 timeout_s = await self.turn(running, timeout_s=timeout_s)
-                answer = await self._send(request, running, timeout_s)
+                answer = await self.dispatch.send(request, call_of(running), timeout_s=timeout_s)
             else:
                 answer = await self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
             running.outcome = request.outcome(answer)
@@ -168,7 +178,7 @@ class InferenceService:
             running.enter()
             route = self._understand(await in_slices(request.read()), request, running)
             timeout_s = await self.turn(running, timeout_s=self._timeout_s(request, route))
-            answer = await self._start_stream(request, running, timeout_s)
+            answer = await self.dispatch.stream(request, call_of(running), timeout_s=timeout_s)
             running.outcome = request.outcome(answer)
             return answer if isinstance(answer, HttpAnswer) else _RecordedStream(answer, running)
 
@@ -214,19 +224,7 @@ class InferenceService:
 
     async def _compute(self, request: InferRequest[AnswerT], running: RunningRequest, permit: Permit, timeout_s: float) -> AnswerT:
         timeout_s = await self._turn(running, permit, timeout_s)
-        return await self._send(request, running, timeout_s)
-
-    async def _send(self, request: InferRequest[AnswerT], running: RunningRequest, timeout_s: float) -> AnswerT:
-        if self._dispatch is None:
-            return await request.send(self._servers.pick(), timeout_s=timeout_s)
-        assert running.call is not None, "it has not been read"
-        return await self._dispatch.send(request, running.call, timeout_s=timeout_s)
-
-    async def _start_stream(self, request: GenerateRequest, running: RunningRequest, timeout_s: float) -> HttpAnswer | HttpStream:
-        if self._dispatch is None:
-            return await request.stream(self._servers.pick(), timeout_s=timeout_s)
-        assert running.call is not None, "it has not been read"
-        return await self._dispatch.stream(request, running.call, timeout_s=timeout_s)
+        return await self.dispatch.send(request, call_of(running), timeout_s=timeout_s)
 
     def _understand(self, named: InferCall, request: _DoorRequest, running: RunningRequest) -> Route | None:
         """What it asks for, and by which route."""
@@ -242,6 +240,12 @@ class InferenceService:
         if timeout_s is not None:
             return timeout_s
         return self._default_timeout_s if route is None or route.deadline_s is None else route.deadline_s
+
+
+def call_of(running: RunningRequest) -> InferCall:
+    """What it asks for, as it goes to Triton."""
+    assert running.call is not None, "it has not been read"
+    return running.call
 
 
 class _RecordedStream:

@@ -63,7 +63,9 @@ class LoadedContents:
             self._upstream = upstream
             self._models.clear()
             self._overrides.clear()
-            await self._publish_unknown(self._published.keys())
+            had = set(self._published)
+            await self._publish_unknown(had)
+            await self._board.forget(had)
 
     async def load(self, upstream: Upstream, name: str, override: ModelOverride | None, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work`, which loads what is placed, and make known what it has loaded. Raises what it raises, ModelLoadFailed."""
@@ -96,6 +98,7 @@ class LoadedContents:
             for each in gone & names:
                 self._models.pop(each, None)
                 self._overrides.pop(each, None)
+            await self._board.forget(gone)
             await self._settle(upstream, {each: contents for each, contents in was.items() if each not in gone}, {})
 
     def dependents_of(self, name: str) -> set[str]:

@@ -6,19 +6,22 @@ import time
 from collections.abc import Callable
 
 from control_plane.domain.errors import ControlPlaneError
-from control_plane.services.servers import Servers
+from control_plane.services.inference import Dispatch
 
 _KEPT_S = 2.0
 """A model may be reloaded as one of the other kind."""
 
 _MAX_KEPT = 10_000
 
+_TIMEOUT_S = 30.0
+"""For a model that has to be loaded first."""
+
 
 class ModelKinds:
     """Asks Triton, and remembers for a moment."""
 
-    def __init__(self, servers: Servers, *, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._servers = servers
+    def __init__(self, dispatch: Dispatch, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._dispatch = dispatch
         self._now_s = now_s
         self._known: dict[str, tuple[bool, float]] = {}
 
@@ -28,7 +31,8 @@ class ModelKinds:
         if known is not None and self._now_s() < known[1]:
             return known[0]
         try:
-            is_decoupled = await self._servers.pick().control.is_decoupled(model_name)
+            server = await self._dispatch.reading(model_name, timeout_s=_TIMEOUT_S)
+            is_decoupled = await server.control.is_decoupled(model_name)
         except ControlPlaneError:
             return False
         if len(self._known) >= _MAX_KEPT:

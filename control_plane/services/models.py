@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from control_plane.domain.errors import ControlPlaneError, InvalidRequest, ModelNotFound
@@ -15,11 +16,18 @@ from control_plane.domain.model import MODEL_NAME, Model, ModelOverride, ModelSt
 from control_plane.ports import ModelRepository, Upstream
 from control_plane.services.loaded_contents import LoadedContents
 from control_plane.services.model_changes import ModelChanges
-from control_plane.services.servers import Servers
+from control_plane.services.model_tiers import ModelTiers
+from control_plane.services.servers import Member, Servers
 
 _log = logging.getLogger(__name__)
 
 ALL_MODELS = "*"
+
+Begin = Callable[[], Awaitable[None]]
+
+
+async def _at_once() -> None:
+    """Nobody else loads there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +44,20 @@ class ModelService:
     def __init__(
         self,
         *,
-        servers: Servers,
+        servers: Servers | Member,
         repository: ModelRepository | None,
         load: list[str],
         load_timeout_s: float,
         contents: LoadedContents | None = None,
+        tiers: ModelTiers | None = None,
     ) -> None:
+        """`tiers` has more models than the repository has yet; they are fetched before they are placed."""
         self._servers = servers
         self._repository = repository
         self._contents = contents
+        self._tiers = tiers
+        self._pinned: dict[str, ExitStack] = {}
+        """Models whose files stay here, since they are loaded."""
         self._initial = load
         self._load_timeout_s = load_timeout_s
         self._changes = ModelChanges()
@@ -69,11 +82,12 @@ class ModelService:
                 return model
         raise ModelNotFound(f"no model '{name}' in any repository; `tidegate models list` shows the ones there are")
 
-    async def load(self, name: str, override: ModelOverride | None = None) -> None:
+    async def load(self, name: str, override: ModelOverride | None = None, *, begin: Begin = _at_once) -> None:
         """Load or reload a model and want it from now on, with its override. A caller that leaves does not end the load.
 
         A load without an override repeats the one in force: only an unload ends it. (Triton keeps one in force as well, until
         the repository's files change; with that exception the model would come back as another one after a restart.)
+        `begin` is awaited right before Triton is asked.
 
         Raises:
             InvalidRequest: the name cannot be a model's. ModelNotFound: no repository has it.
@@ -81,7 +95,7 @@ class ModelService:
         """
         _check_name(name)
         self._servers.pick()
-        await self._changes.carry_out(name, ("load", override), lambda: self._load_and_want(name, override))
+        await self._changes.carry_out(name, ("load", override), lambda: self._load_and_want(name, override, begin))
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unload a model and want it no longer; requests in flight finish. Of one that is not loaded, Triton says that it is done.
@@ -104,11 +118,11 @@ class ModelService:
         results = await asyncio.gather(*(self._load(upstream, *each) for each in wanted.items()), return_exceptions=True)
         return [failure for name, result in zip(wanted, results, strict=True) if (failure := _report(name, result))]
 
-    async def _load_and_want(self, name: str, override: ModelOverride | None) -> None:
+    async def _load_and_want(self, name: str, override: ModelOverride | None, begin: Begin) -> None:
         if self._desired is None:
             self._desired = {}
         override = override or self._desired.get(name)
-        await self._load(self._servers.pick(), name, override)
+        await self._load(self._servers.pick(), name, override, begin)
         self._desired[name] = override
 
     async def _unload(self, name: str, unload_dependents: bool) -> None:
@@ -129,17 +143,30 @@ class ModelService:
         gone = [name]
         if unload_dependents:
             gone += [line.name for line in await control.index() if _was_unloaded(line)]
-        if self._desired is not None:
-            for each in gone:
+        for each in gone:
+            if self._desired is not None:
                 self._desired.pop(each, None)
+            if each in self._pinned:
+                self._pinned.pop(each).close()
         return gone
 
-    async def _load(self, upstream: Upstream, name: str, override: ModelOverride | None) -> None:
+    async def _fetch(self, name: str) -> None:
+        """Have its files on this machine, and keep them as long as it is loaded."""
+        if self._tiers is None or name not in self._tiers.names():
+            return
+        await self._tiers.ensure_warm(name, deadline_s=asyncio.get_running_loop().time() + self._load_timeout_s)
+        if name not in self._pinned:
+            self._pinned[name] = ExitStack()
+            self._pinned[name].enter_context(self._tiers.pinned(name))
+
+    async def _load(self, upstream: Upstream, name: str, override: ModelOverride | None, begin: Begin = _at_once) -> None:
         # With files, the model is what the caller sent: it need not be in any repository, and Triton reads none.
         if self._repository is not None and not (override and override.files):
+            await self._fetch(name)
             self._repository.place(name)
 
         async def load() -> None:
+            await begin()
             await upstream.control.load(name, override=override, timeout_s=self._load_timeout_s)
 
         if self._contents is None:
@@ -153,7 +180,8 @@ class ModelService:
         return sorted({line.name for line in await upstream.control.index()} | set(self._known()))
 
     def _known(self) -> list[str]:
-        return self._repository.names() if self._repository is not None else []
+        placed = self._repository.names() if self._repository is not None else []
+        return placed if self._tiers is None else sorted({*placed, *self._tiers.names()})
 
 
 def _check_name(name: str) -> None:

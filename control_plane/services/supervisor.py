@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from control_plane.domain.errors import ControlPlaneError, StartupError
 from control_plane.policy.restart import RestartLimits, count_failures, restart_delay_s
 from control_plane.ports import Connect, TritonLauncher, TritonProcess, Upstream
-from control_plane.services.servers import Follower
+from control_plane.services.servers import Place
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Supervisor:
         *,
         launcher: TritonLauncher,
         connect: Connect,
-        servers: Follower,
+        servers: Place,
         restore: Callable[[Upstream], Awaitable[None]],
         start_timeout_s: float,
         limits: RestartLimits | None = None,
@@ -58,6 +58,11 @@ class Supervisor:
         self._start_timeout_s = start_timeout_s
         self._limits = limits or RestartLimits()
         self._has_been_up = False
+        self._process: TritonProcess | None = None
+
+    def resident_bytes(self) -> int | None:
+        """What Triton and all it started hold in main memory now; None where nobody can say. Reads files."""
+        return None if self._process is None else self._process.resident_bytes()
 
     async def run(self) -> None:
         """Supervise until cancelled; cancelling ends Triton and all it started, within five seconds.
@@ -85,7 +90,7 @@ class Supervisor:
             StartupError: Triton has not been up yet, and a second attempt would go no better.
         """
         try:
-            process = await self._launcher.start()
+            process = self._process = await self._launcher.start()
             try:
                 return await self._serve(process)
             except _NotLive as exc:

@@ -10,14 +10,13 @@ from control_plane.codec.http_message import HttpRequest
 from control_plane.codec.text_model import WHAT_A_TEXT_MODEL_IS, read_text_model
 from control_plane.domain.errors import InvalidRequest, ModelNotFound, PermissionDenied, UpstreamFailed, UpstreamUnavailable
 from control_plane.domain.fingerprint import Fingerprint
-from control_plane.domain.model import ModelState
 from control_plane.domain.principal import Principal
 from control_plane.domain.scope import Right
 from control_plane.domain.text_model import TextModel
 from control_plane.policy.authorization import Need
 from control_plane.services.access import Access
 from control_plane.services.fingerprints import Fingerprints
-from control_plane.services.servers import Servers
+from control_plane.services.inference import Dispatch
 
 _KEPT_S = 2.0
 """Of a model that others may have loaded anew since."""
@@ -36,9 +35,9 @@ class TextModels:
     """Of one process."""
 
     def __init__(
-        self, servers: Servers, fingerprints: Fingerprints, access: Access, *, now_s: Callable[[], float] = time.monotonic
+        self, dispatch: Dispatch, fingerprints: Fingerprints, access: Access, *, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self._servers = servers
+        self._dispatch = dispatch
         self._access = access
         self._fingerprints = fingerprints
         self._now_s = now_s
@@ -67,8 +66,7 @@ class TextModels:
 
         Raises UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
         """
-        index = await self._servers.pick().control.index()
-        ready = {line.name for line in index if line.state is ModelState.READY}
+        ready = await self._dispatch.ready()
         targets = {name: (name, "") for name in ready} | {route.name: (route.model, route.version) for route in self._access.routes}
         allowed = [name for name in sorted(targets) if targets[name][0] in ready and self._may_use(principal, name)]
         return [name for name in allowed if await self._is_one(*targets[name], timeout_s)]
@@ -89,7 +87,8 @@ class TextModels:
 
     async def _ask(self, name: str, version: str, timeout_s: float) -> TextModel | None:
         request = HttpRequest(b"GET", b"%b/config" % path_of_model(name, version))
-        answer = await self._servers.pick().http.send(request, timeout_s=timeout_s)
+        server = await self._dispatch.reading(name, timeout_s=timeout_s)
+        answer = await server.http.send(request, timeout_s=timeout_s)
         if answer.status in (400, 404):
             raise ModelNotFound(f"the model {name!r} does not exist, or is not loaded")
         if answer.status == 503:

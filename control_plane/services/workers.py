@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -127,10 +127,10 @@ class Workers:
     def reload_tls(self) -> None:
         self._tell(ReloadTls())
 
-    def up(self, upstream: Upstream) -> None:
+    def up(self, upstream: Upstream, server: str = "") -> None:
         self._tell_upstream(UpstreamUp(upstream.endpoints))
 
-    def down(self, reason: str) -> None:
+    def down(self, reason: str, server: str = "") -> None:
         self._fingerprints.forget_all()
         self._tell_upstream(UpstreamDown(reason))
 
@@ -151,6 +151,9 @@ class Workers:
             _log.error("%d workers do not take note of what is loaded and are killed", len(late))
             for worker in late:
                 worker.process.kill()
+
+    async def forget(self, models: Iterable[str]) -> None:
+        """They are unknown already; nobody else has them."""
 
     def _late(self, asked: list[_Worker], number: int) -> list[_Worker]:
         live = self._live.values()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from control_plane.domain.errors import ModelLoadFailed
@@ -39,6 +39,9 @@ class FakeBoard:
 
     known: dict[str, Fingerprint] = field(default_factory=dict)
     published: list[dict[str, bool]] = field(default_factory=list)
+
+    async def forget(self, models: Iterable[str]) -> None:
+        """Nobody else has them."""
 
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
         self.published.append({name: fingerprint is not None for name, fingerprint in changes.items()})

@@ -255,7 +255,7 @@ class FakeControl:
         return dict(self.compute)
 
 
-@dataclass
+@dataclass(eq=False)
 class FakeUpstream:
     """`ports.Upstream`: one connected Triton."""
 

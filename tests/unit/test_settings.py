@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from ipaddress import ip_network
 from pathlib import Path
@@ -11,7 +12,7 @@ from pydantic import SecretStr
 from control_plane import settings as module
 from control_plane.domain.endpoints import TritonEndpoints, authority
 from control_plane.domain.errors import StartupError
-from control_plane.settings import Settings, effective, from_plain, load_settings, parse_triton_url, to_plain
+from control_plane.settings import Settings, effective, from_plain, load_settings, parse_triton_url, parse_triton_urls, to_plain
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +117,15 @@ def test_all_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ("triton_cpus", "3-1"),
         ("model_parameter", "variant=fp32"),
         ("model_parameter", "text_encoder:variant"),
+        ("servers", "0"),
+        ("servers", "65"),
+        ("servers", "two"),
+        ("memory_budget", "lots"),
+        ("memory_budget", "-1"),
+        ("memory_budget", "0"),
+        ("memory_budget", "2 gallons"),
+        ("load_wait_s", "0"),
+        ("load_wait_s", "inf"),
     ],
 )
 def test_a_bad_value_is_refused_by_what_gave_it(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -233,3 +243,39 @@ def test_the_commands_key_is_masked_where_it_is_shown_and_no_other_process_gets_
     assert settings.admin.api_key == SecretStr("tg_s3cret")
     assert value_of("api_key", settings) == "********"
     assert "s3cret" not in f"{settings} {settings!r} {to_plain(settings)}"
+
+
+@pytest.mark.parametrize(
+    ("given", "is_on"),
+    [({}, False), ({"servers": 2}, True), ({"memory_budget": "2GiB"}, True), ({"load_wait_s": 5.0}, False)],
+)
+def test_what_makes_a_fleet(given: dict[str, object], is_on: bool) -> None:
+    assert load_settings(given).fleet.is_on is is_on
+
+
+@pytest.mark.parametrize(("text", "count"), [("2GiB", 2**31), ("1500MB", 1_500_000_000), ("1048576", 2**20)])
+def test_a_budget_is_read_as_bytes_and_another_process_has_the_same(text: str, count: int) -> None:
+    settings = load_settings({"memory_budget": text})
+    assert settings.fleet.memory_budget == count
+    assert from_plain(json.loads(json.dumps(to_plain(settings)))).fleet.memory_budget == count
+
+
+def test_triton_urls() -> None:
+    assert parse_triton_urls("") == []
+    assert parse_triton_urls("http://h:1, http://h:11?grpc_port=5 ,") == [
+        TritonEndpoints("h", 1, 2, 3),
+        TritonEndpoints("h", 11, 5, 13),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("urls", "said"),
+    [
+        ("http://h:1,http://h:1", "'http://h:1,http://h:1' names a Triton twice"),
+        ("http://h:1,http://h:9?grpc_port=2", "names a Triton twice"),
+        ("http://h:1,ftp://h", "'ftp://h': expected http://HOST"),
+    ],
+)
+def test_wrong_triton_urls_are_refused(urls: str, said: str) -> None:
+    with pytest.raises(StartupError, match=re.escape(said)):
+        parse_triton_urls(urls)

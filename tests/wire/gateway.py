@@ -25,7 +25,7 @@ from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.governance import Governance
 from control_plane.services.inference import InferenceService
 from control_plane.services.response_cache import ResponseCache
-from control_plane.services.servers import Servers
+from control_plane.services.servers import OneServer, Servers
 from control_plane.services.text_models import TextModels
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
 from tests.fakes.governance import governance
@@ -140,9 +140,9 @@ async def gateway(
         allow_shared_memory=allow_shared_memory,
     )
     fingerprints = fingerprints or Fingerprints()
-    text_models = TextModels(servers, fingerprints, governed.access)
+    text_models = TextModels(OneServer(servers), fingerprints, governed.access)
     cache = ResponseCache(fingerprints, KeptAnswers(1 << 24))
-    embeddings = Embeddings(inference=inference, servers=servers, models=text_models, cache=cache, default_timeout_s=30.0)
+    embeddings = Embeddings(inference=inference, models=text_models, cache=cache, default_timeout_s=30.0)
     openai = OpenaiHttp(inference=inference, embeddings=embeddings, models=text_models, access=governed.access, read_timeout_s=30.0)
     application = DataHttp(v2, openai)
     server = HttpServer(

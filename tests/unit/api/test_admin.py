@@ -196,6 +196,7 @@ STATUSES = {
     "GET /health/ready": STORED,
     "GET /version": ALWAYS,
     "GET /models": TRITON,
+    "GET /fleet": ALWAYS | {"404"},
     "GET /models/{name}": MODEL,
     "POST /models/{name}/load": MODEL | {"422"},
     "POST /models/{name}/unload": MODEL | {"422"},

@@ -16,6 +16,7 @@ NEEDS: dict[str, Right | None] = {
     "GET /health/ready": None,
     "GET /version": None,
     "GET /models": Right.REPOSITORY,
+    "GET /fleet": Right.REPOSITORY,
     "GET /models/{name}": Right.REPOSITORY,
     "POST /models/{name}/load": Right.REPOSITORY,
     "POST /models/{name}/unload": Right.REPOSITORY,

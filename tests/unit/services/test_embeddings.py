@@ -37,7 +37,7 @@ from control_plane.services.embeddings import Embedded, Embeddings
 from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.inference import InferenceService
 from control_plane.services.response_cache import ResponseCache
-from control_plane.services.servers import Servers
+from control_plane.services.servers import OneServer, Servers
 from control_plane.services.text_models import TextModels
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeRecorder, FakeUpstream
@@ -110,8 +110,7 @@ class Bench:
         self.cache = ResponseCache(self.fingerprints, KeptAnswers(1 << 20), shared, now_s=now_s)
         self.service = Embeddings(
             inference=self.inference,
-            servers=self.servers,
-            models=TextModels(self.servers, self.fingerprints, rights.access, now_s=now_s),
+            models=TextModels(OneServer(self.servers), self.fingerprints, rights.access, now_s=now_s),
             cache=self.cache,
             default_timeout_s=30.0,
             now_s=now_s,

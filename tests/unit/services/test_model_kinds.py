@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from control_plane.services.model_kinds import ModelKinds
-from control_plane.services.servers import Servers
+from control_plane.services.servers import OneServer, Servers
 from tests.aio import run
 from tests.fakes import FakeUpstream
 
@@ -11,7 +11,7 @@ class Bench:
         self.servers, self.upstream, self.now_s = Servers(), FakeUpstream(), 0.0
         self.servers.up(self.upstream)
         self.upstream.control.decoupled = {"many": True, "one": False}
-        self.kinds = ModelKinds(self.servers, now_s=lambda: self.now_s)
+        self.kinds = ModelKinds(OneServer(self.servers), now_s=lambda: self.now_s)
 
     def asks(self, name: str) -> bool:
         return run(self.kinds.is_decoupled(name))

@@ -15,7 +15,7 @@ from control_plane.domain.route import Route
 from control_plane.domain.scope import Scopes, parse_scope
 from control_plane.domain.text_model import TextModel
 from control_plane.services.fingerprints import Fingerprints
-from control_plane.services.servers import Servers
+from control_plane.services.servers import OneServer, Servers
 from control_plane.services.text_models import TextModels
 from tests.aio import run
 from tests.fakes import FakeUpstream
@@ -38,7 +38,7 @@ class World:
         servers = Servers()
         servers.up(self.upstream)
         access = governance(known_state(routes=self.routes)).access
-        self.models = TextModels(servers, self.fingerprints, access, now_s=lambda: self.now_s)
+        self.models = TextModels(OneServer(servers), self.fingerprints, access, now_s=lambda: self.now_s)
 
     def of(self, name: str = "m", version: str = "") -> TextModel:
         return run(self.models.of(name, version, timeout_s=1.0))

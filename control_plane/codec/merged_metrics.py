@@ -1,0 +1,44 @@
+"""Pages of several Tritons as one page of Prometheus' text format, each sample with a label that says whose it is.
+
+Source: Prometheus' exposition format 0.0.4: all lines of a metric stand together, HELP and TYPE once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_LABEL = "server"
+
+
+def merged_metrics(pages: Mapping[str, bytes]) -> bytes:
+    """By server; the page of one alone is left as it is."""
+    if not pages:
+        return b""
+    if len(pages) == 1:
+        return next(iter(pages.values()))
+    families: dict[str, tuple[list[str], list[str]]] = {}
+    for server, page in pages.items():
+        _add(families, server, page.decode("utf-8", "replace"))
+    lines = [line for about, samples in families.values() for line in (*about, *samples)]
+    return ("\n".join(lines) + "\n").encode() if lines else b""
+
+
+def _add(families: dict[str, tuple[list[str], list[str]]], server: str, page: str) -> None:
+    family = ""
+    for line in page.splitlines():
+        if line.startswith(("# HELP ", "# TYPE ")):
+            family = line.split(" ", 3)[2]
+            about, _ = families.setdefault(family, ([], []))
+            if not any(line[:7] == known[:7] for known in about):
+                about.append(line)
+        elif line and not line.startswith("#"):
+            families.setdefault(family, ([], []))[1].append(_labelled(line, server))
+
+
+def _labelled(sample: str, server: str) -> str:
+    label = f'{_LABEL}="{server}"'
+    name, brace, rest = sample.partition("{")
+    if brace:
+        return f"{name}{{{label}{'' if rest.startswith('}') else ','}{rest}"
+    name, _, value = sample.partition(" ")
+    return f"{name}{{{label}}} {value}"

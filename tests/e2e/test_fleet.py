@@ -1,0 +1,234 @@
+"""Two Tritons with room for two of six models each: whatever is asked for is served, and memory is never promised twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+from control_plane.adapters.gateway_client import AdminClient
+from tests.e2e import tidegate as servers
+from tests.e2e.raw_http import exchange, status
+from tests.e2e.tidegate import Tidegate, descendants, living, run_cli, wait_for
+
+pytestmark = pytest.mark.timeout(180)
+
+MODELS = tuple(f"m{number}" for number in range(6))
+MIB = 2**20
+BUDGET_BYTES = 50 * MIB
+
+_CODE = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.name = args["model_name"]
+        if self.name == "broken":
+            raise RuntimeError("its weights are missing")
+
+    def execute(self, requests):
+        found = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", each + int(self.name[1:]))]) for each in found]
+"""
+_CONFIG = """
+backend: "python"
+max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+parameters { key: "tidegate_resident_bytes" value { string_value: "%s" } }
+"""
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    for name in (*MODELS, "broken"):
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "1/model.py").write_text(_CODE)
+        (root / name / "config.pbtxt").write_text(_CONFIG % "24MiB")
+    (root / "huge" / "1").mkdir(parents=True)
+    (root / "huge/1/model.py").write_text(_CODE)
+    (root / "huge/config.pbtxt").write_text(_CONFIG % "51MiB")
+    return root
+
+
+@pytest.fixture(scope="module")
+def fleet(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+    flags = ("--servers", "2", "--memory-budget", "50MiB", "--model-repository", str(repository), "--load", "m5")
+    running = servers.start(tmp_path_factory.mktemp("fleet"), *flags)
+    below = descendants(running.process.pid)
+    yield running
+    assert running.stop() == 0, running.said()
+    assert not living(below), "processes outlived tidegate"
+
+
+def shown(fleet: Tidegate) -> dict[str, Any]:
+    found: dict[str, Any] = AdminClient(fleet.endpoints["admin"]).ask("GET", "fleet")
+    return found
+
+
+def loaded(fleet: Tidegate) -> dict[str, set[str]]:
+    """Models that are ready, by server."""
+    return {server["name"]: {copy["model"] for copy in server["copies"] if copy["state"] == "READY"} for server in shown(fleet)["servers"]}
+
+
+def body() -> bytes:
+    return json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]}).encode()
+
+
+def ask(fleet: Tidegate, model: str, **fields: str) -> bytes:
+    headers = [(name.replace("_", "-"), value) for name, value in fields.items()]
+    return exchange(fleet.port("http"), "POST", f"/v2/models/{model}/infer", body(), headers, timeout_s=60.0)
+
+
+def answer_of(raw: bytes) -> float:
+    assert status(raw) == 200, raw
+    found: float = json.loads(raw.partition(b"\r\n\r\n")[2])["outputs"][0]["data"][0]
+    return found
+
+
+@contextmanager
+def watching(fleet: Tidegate, check: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """`check` what is shown again and again meanwhile."""
+    done, failures = threading.Event(), list[BaseException]()
+
+    def watch() -> None:
+        try:
+            while not done.wait(0.02):
+                check(shown(fleet))
+        except BaseException as exc:
+            failures.append(exc)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+    assert not failures, failures
+
+
+def require_within_budget(found: dict[str, Any]) -> None:
+    for server in found["servers"]:
+        declared = 24 * MIB * len(server["copies"])
+        loading = [copy for copy in server["copies"] if copy["state"] == "LOADING" and not copy["bytes"]]  # not begun
+        assert declared - 24 * MIB * len(loading) <= server["budget_bytes"] == BUDGET_BYTES, server
+
+
+def test_every_model_is_served_by_both_doors_and_memory_is_never_promised_twice(fleet: Tidegate) -> None:
+    grpc = tritonclient.grpc.InferenceServerClient(fleet.address("grpc"))
+    wanted = tritonclient.grpc.InferInput("INPUT0", [1, 1], "FP32").set_data_from_numpy(np.ones((1, 1), np.float32))
+    with watching(fleet, require_within_budget):
+        for number, model in enumerate(MODELS):
+            assert answer_of(ask(fleet, model)) == 1 + number
+        for number, model in reversed(list(enumerate(MODELS))):
+            assert grpc.infer(model, [wanted]).as_numpy("OUTPUT0").item() == 1 + number
+    events = shown(fleet)["events"]
+    assert {event["model"] for event in events if event["kind"] == "loaded"} == set(MODELS)
+    evicted = [event for event in events if event["kind"] == "evicted"]
+    assert evicted
+    assert all(event["reason"].startswith("for 'm") for event in evicted)
+    assert "m5" not in {event["model"] for event in evicted}, "it was loaded to stay"
+
+
+def test_many_at_once_for_one_that_is_nowhere_are_one_load(fleet: Tidegate) -> None:
+    nowhere = next(model for model in MODELS if not any(model in models for models in loaded(fleet).values()))
+    before = len([event for event in shown(fleet)["events"] if event["kind"] == "loaded"])
+    found: list[float] = []
+    threads = [threading.Thread(target=lambda: found.append(answer_of(ask(fleet, nowhere)))) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [1.0 + MODELS.index(nowhere)] * 20
+    assert len([event for event in shown(fleet)["events"] if event["kind"] == "loaded"]) == before + 1
+
+
+def test_who_cannot_wait_for_the_load_is_told_how_long_it_takes_and_finds_it_there_later(fleet: Tidegate) -> None:
+    nowhere = next(model for model in MODELS if not any(model in models for models in loaded(fleet).values()))
+    refused = ask(fleet, nowhere, tidegate_timeout_ms="20")
+    assert status(refused) == 503
+    assert b"is being loaded" in refused
+    assert int(refused.lower().partition(b"\r\nretry-after: ")[2].partition(b"\r\n")[0]) >= 1
+    wait_for(lambda: any(nowhere in models for models in loaded(fleet).values()), timeout_s=30, what="its load")
+    assert answer_of(ask(fleet, nowhere, tidegate_timeout_ms="5000")) == 1 + MODELS.index(nowhere)
+
+
+def test_what_a_cold_model_is_can_be_asked(fleet: Tidegate) -> None:
+    client = tritonclient.http.InferenceServerClient(fleet.address("http"), network_timeout=60.0)
+    nowhere = next(model for model in MODELS if not any(model in models for models in loaded(fleet).values()))
+    assert client.get_model_metadata(nowhere)["inputs"][0]["name"] == "INPUT0"
+    grpc = tritonclient.grpc.InferenceServerClient(fleet.address("grpc"))
+    nowhere = next(model for model in MODELS if not any(model in models for models in loaded(fleet).values()))
+    assert grpc.get_model_config(nowhere).config.name == nowhere
+
+
+def test_what_fails_to_load_is_left_alone_for_a_while_and_says_why(fleet: Tidegate) -> None:
+    first = ask(fleet, "broken", tidegate_timeout_ms="1500")
+    assert status(first) == 503, first
+    wait_for(lambda: any(event["kind"] == "failed" for event in shown(fleet)["events"]), timeout_s=30, what="its failure")
+    again = ask(fleet, "broken", tidegate_timeout_ms="100")
+    assert status(again) == 503
+    assert b"its weights are missing" in again
+    assert answer_of(ask(fleet, "m5")) == 6.0
+
+
+def test_what_no_server_has_room_for_and_what_is_nowhere_is_said_at_once(fleet: Tidegate) -> None:
+    refused = ask(fleet, "huge")
+    assert status(refused) == 503
+    assert b"needs 53477376 bytes" in refused
+    assert status(ask(fleet, "nonesuch")) == 404
+
+
+def test_unloaded_by_an_administrator_it_stays_away_until_it_is_loaded_again(fleet: Tidegate) -> None:
+    admin = AdminClient(fleet.endpoints["admin"])
+    assert answer_of(ask(fleet, "m0")) == 1.0
+    admin.unload("m0")
+    assert status(ask(fleet, "m0")) == 404
+    assert admin.load("m0")["state"] == "READY"
+    assert answer_of(ask(fleet, "m0")) == 1.0
+    assert next(model for model in shown(fleet)["models"] if model["name"] == "m0")["min_copies"] == 1
+    admin.unload("m0")
+    admin.load("m0")
+    admin.unload("m0")  # so that it does not stay
+    assert "m0" not in set().union(*loaded(fleet).values())
+
+
+def test_the_command_line_shows_it(fleet: Tidegate) -> None:
+    shown_as_text = run_cli("fleet", "--state-dir", str(fleet.state_dir), "--events", "50")
+    assert shown_as_text.returncode == 0, shown_as_text.stderr
+    for text in ("triton-0", "triton-1", "50 MiB", "m5", "hot", "evicted", "its weights are missing"):
+        assert text in " ".join(shown_as_text.stdout.split()), text  # a long reason goes over several lines
+
+
+def test_metrics_of_both_say_whose_they_are(fleet: Tidegate) -> None:
+    page = exchange(fleet.port_of_metrics(), "GET", "/metrics").decode()
+    assert 'server="triton-0"' in page
+    assert 'server="triton-1"' in page
+    assert page.count("# TYPE nv_inference_request_success ") == 1
+
+
+def test_when_a_triton_is_killed_the_other_takes_its_models_over(fleet: Tidegate) -> None:
+    assert answer_of(ask(fleet, "m5")) == 6.0
+    holder = next(name for name, models in loaded(fleet).items() if "m5" in models)
+    lock = str(fleet.state_dir / "servers" / holder)
+    processes = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(fleet.process.pid)}
+    (pid,) = [pid for pid, line in processes.items() if b"/tritonserver\0" in line and b"guardian" not in line and lock.encode() in line]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: status(ask(fleet, "m5")) == 200, timeout_s=60, what="an answer")
+    wait_for(lambda: all(server["is_up"] for server in shown(fleet)["servers"]), timeout_s=60, what="its return")
+    with watching(fleet, require_within_budget):
+        for number, model in enumerate(MODELS[1:], 1):
+            assert answer_of(ask(fleet, model)) == 1 + number

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from control_plane.api.admin_errors import answer_errors
+from control_plane.api.admin_fleet import add_fleet_path
+from control_plane.domain.fleet import NEVER_S, Copy
+from control_plane.domain.fleet_event import FleetEvent, FleetEventKind
+from control_plane.services.fleet import FleetService
+from control_plane.services.fleet_state import NO_BUDGET
+from tests.aio import run
+from tests.unit.api.admin_bench import Bench
+from tests.unit.services.fleet_bench import LOADING, READY, model
+from tests.unit.services.test_fleet_state import State
+
+EVENT = FleetEvent(1e9, FleetEventKind.EVICTED, "b", "s0", "for 'a', which is asked for", 2.5)
+
+
+@pytest.fixture
+def state() -> State:
+    return State(model("a"), model("b"), model("cold", 7, min_copies=1))
+
+
+def show(state: State) -> Any:
+    async def ask() -> httpx.Response:
+        app = FastAPI()
+        answer_errors(app)
+        add_fleet_path(app, cast("FleetService", SimpleNamespace(state=state, residency=SimpleNamespace(events=[EVENT]))))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080") as client:
+            return await client.get("/fleet")
+
+    response = run(ask())
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_servers_with_what_is_on_them(state: State) -> None:
+    state.see(b=READY)
+    claim = state.take("b")
+    state.fleet.put_copy(state.fleet.servers["s0"], Copy("a", LOADING, 0, 100.0, 107.0, last_used_s=NEVER_S))
+    state.at_s = 102.0
+    first, second = show(state)["servers"]
+    assert (first["name"], first["is_up"], first["budget_bytes"], first["held_bytes"]) == ("s0", True, 1000, 40)
+    assert (second["name"], second["is_up"], second["copies"]) == ("s1", False, [])
+    assert first["copies"] == [
+        {"model": "a", "state": "LOADING", "bytes": 0, "in_flight": 0, "idle_s": None, "ready_in_s": 5.0},
+        {"model": "b", "state": "READY", "bytes": 40, "in_flight": 1, "idle_s": 2.0, "ready_in_s": None},
+    ]
+    state.at_s = 200.0
+    assert show(state)["servers"][0]["copies"][0]["ready_in_s"] == 0.0
+    claim.release(answered=False)
+
+
+def test_no_bound_is_null(state: State) -> None:
+    state.fleet.servers["s0"].budget_bytes = NO_BUDGET
+    assert [server["budget_bytes"] for server in show(state)["servers"]] == [None, 1000]
+
+
+def test_models_by_name_with_their_tier(state: State) -> None:
+    state.see(b=READY, a=LOADING)
+    state.used("b")
+    state.fleet.models["a"].quarantined_until_s = 103.0
+    a, b, cold = show(state)["models"]
+    assert (a["name"], a["tier"], a["servers"], a["quarantined_for_s"]) == ("a", "warm", ["s0"], 3.0)
+    assert (b["name"], b["tier"], b["servers"], b["quarantined_for_s"]) == ("b", "hot", ["s0"], 0.0)
+    assert (cold["tier"], cold["servers"], cold["resident_bytes"], cold["min_copies"], cold["max_copies"]) == ("warm", [], 7, 1, None)
+    assert b["uses_per_s"] > 0.0 == cold["uses_per_s"]
+
+
+def test_events_as_they_were(state: State) -> None:
+    assert show(state)["events"] == [
+        {"at_s": 1e9, "kind": "evicted", "model": "b", "server": "s0", "reason": "for 'a', which is asked for", "seconds": 2.5}
+    ]
+
+
+def test_where_there_is_no_fleet_it_says_how_to_have_one() -> None:
+    status, body = Bench().ask("GET", "/fleet")
+    assert status == 404
+    assert "--servers or --memory-budget" in body["error"]

@@ -1,0 +1,114 @@
+"""`tidegate fleet` against an admin API that answers what a test says."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from control_plane.cli import main
+
+MIB = 2**20
+COPY = {"model": "m0", "state": "READY", "bytes": 30 * MIB, "in_flight": 0, "idle_s": None, "ready_in_s": None}
+FLEET = {
+    "servers": [
+        {"name": "triton-0", "is_up": True, "pool": "", "budget_bytes": 50 * MIB, "held_bytes": 30 * MIB, "copies": [COPY]},
+        {"name": "triton-1", "is_up": False, "pool": "", "budget_bytes": None, "held_bytes": 0, "copies": []},
+    ],
+    "models": [
+        {
+            "name": name,
+            "tier": tier,
+            "servers": servers,
+            "resident_bytes": 30 * MIB,
+            "load_s": 1.25,
+            "uses_per_s": 0.5,
+            "min_copies": pinned,
+            "max_copies": None,
+            "quarantined_for_s": quarantined_s,
+        }
+        for name, tier, servers, pinned, quarantined_s in (("m0", "hot", ["triton-0"], 1, 0.0), ("broken", "warm", [], 0, 7.6))
+    ],
+    "events": [
+        {"at_s": 1e9 + number, "kind": "failed", "model": f"old{number}", "server": "triton-0", "reason": reason, "seconds": 0.0}
+        for number, reason in enumerate(["[red]no such file[/]\nTraceback", "", "last"])
+    ],
+}
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = FLEET if self.path == "/fleet" else {}
+            body = json.dumps(found).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str) -> Callable[..., list[list[str]]]:
+    """Its lines in words."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str) -> list[list[str]]:
+        monkeypatch.setattr(sys, "argv", ["tidegate", "fleet", "--admin-url", url, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        assert not ended.value.code, told
+        return [line.split() for line in told.out.splitlines()]
+
+    return call
+
+
+Show = Callable[..., list[list[str]]]
+
+
+def test_servers_models_and_events(show: Show) -> None:
+    shown = show()
+    assert ["triton-0", "up", "30", "MiB", "50", "MiB", "m0"] in shown
+    assert ["triton-1", "down", "0", "MiB", "no", "bound", "none"] in shown
+    assert ["m0", "hot", "1", "(at", "least", "1)", "30", "MiB", "1.2", "s", "0.50"] in shown
+    assert ["broken", "warm", "0", "30", "MiB", "1.2", "s", "0.50", "not", "tried", "for", "8", "s:", "it", "failed", "to", "load"] in shown
+
+
+def test_what_models_say_is_no_markup_and_one_line(show: Show) -> None:
+    (line,) = [line for line in show() if "old0" in line]
+    assert line[1:] == ["failed", "old0", "triton-0", "[red]no", "such", "file[/]"]
+
+
+@pytest.mark.parametrize(("count", "seen"), [("0", []), ("1", ["old2"]), ("3", ["old0", "old1", "old2"])])
+def test_as_many_events_as_are_asked_for(show: Show, count: str, seen: list[str]) -> None:
+    assert [word for line in show("--events", count) for word in line if word.startswith("old")] == seen
+
+
+def test_watching_ends_with_an_interrupt(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("control_plane.cli.fleet.time.sleep", sleep)
+    shown = show("--watch", "--every-s", "0.5")
+    assert looks == [0.5, 0.5, 0.5]
+    assert any("triton-0" in line for line in shown)

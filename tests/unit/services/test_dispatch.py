@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from control_plane.codec.http_message import HttpAnswer, make_answer
+from control_plane.domain.errors import ModelNotFound, Overloaded, UpstreamUnavailable
+from control_plane.domain.inference import Outcome
+from control_plane.ports import Upstream
+from tests.fakes import FakeHttpStream
+from tests.unit.services.fleet_bench import READY, FleetBench, call, model, play, running
+
+
+@dataclass
+class Request:
+    """`services.inference.InferRequest` and `GenerateRequest` as far as a dispatch needs them; `answers` are given one after the other."""
+
+    answers: list[object] = field(default_factory=lambda: [make_answer(200, b"")])
+    takes_s: float = 0.0
+    sent: list[tuple[Upstream, float]] = field(default_factory=list)
+
+    async def send(self, server: Upstream, *, timeout_s: float) -> Any:
+        self.sent.append((server, timeout_s))
+        await asyncio.sleep(self.takes_s)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    stream = send
+
+    def outcome(self, answer: Any) -> Outcome:
+        return {200: Outcome.ANSWERED, 404: Outcome.MODEL_NOT_FOUND}.get(answer.status, Outcome.UPSTREAM_ERROR)
+
+
+MISSING = make_answer(404, b"Request for unknown model")
+
+
+def status(answer: Any) -> int:
+    assert isinstance(answer, HttpAnswer)
+    return answer.status
+
+
+async def send(bench: FleetBench, request: Request, *, timeout_s: float = 60.0) -> Any:
+    return await bench.dispatch.send(request, call("a"), timeout_s=timeout_s)  # type: ignore[arg-type]
+
+
+def idle(bench: FleetBench) -> bool:
+    servers = bench.state.fleet.servers.values()
+    return all(server.work_s == 0.0 and all(copy.in_flight == 0 for copy in server.copies.values()) for server in servers)
+
+
+def test_a_request_goes_to_the_server_that_loads_its_model_with_what_is_left_of_its_time() -> None:
+    async def main() -> None:
+        async with running(FleetBench(servers=2)) as bench:
+            request = Request()
+            assert status(await send(bench, request, timeout_s=5.0)) == 200
+            ((server, timeout_s),) = request.sent
+            assert server.control.loads == ["a"]  # type: ignore[attr-defined]
+            assert timeout_s == pytest.approx(4.0)
+            assert idle(bench)
+
+    play(main)
+
+
+def test_where_it_is_missing_it_is_loaded_again_and_the_request_sent_once_more() -> None:
+    async def main() -> None:
+        async with running(FleetBench()) as bench:
+            await bench.use("a")
+            bench.tritons["s0"].states.clear()
+            request = Request([MISSING, make_answer(200, b"")])
+            assert status(await send(bench, request)) == 200
+            assert bench.said == ["load a", "load a"]
+            assert bench.told() == [("loaded", "a"), ("lost", "a"), ("loaded", "a")]
+            assert idle(bench)
+
+    play(main)
+
+
+def test_missing_on_one_server_it_goes_to_the_other() -> None:
+    async def main() -> None:
+        async with running(FleetBench(servers=2)) as bench:
+            for name, triton in bench.tritons.items():
+                triton.states["a"] = READY
+                await bench.loads[name].look()
+            request = Request([MISSING, make_answer(200, b"")])
+            assert status(await send(bench, request)) == 200
+            (first, _), (second, _) = request.sent
+            assert first is not second
+            assert not bench.said
+
+    play(main)
+
+
+def test_missing_twice_is_the_answer() -> None:
+    async def main() -> None:
+        async with running(FleetBench()) as bench:
+            request = Request([MISSING, MISSING])
+            assert status(await send(bench, request)) == 404
+            assert len(request.sent) == 2
+            assert idle(bench)
+
+    play(main)
+
+
+@pytest.mark.parametrize("answer", [make_answer(500, b""), make_answer(503, b"")])
+def test_another_error_is_the_answer_at_once(answer: HttpAnswer) -> None:
+    async def main() -> None:
+        async with running(FleetBench()) as bench:
+            request = Request([answer])
+            assert await send(bench, request) is answer
+            assert idle(bench)
+
+    play(main)
+
+
+async def _fails(bench: FleetBench) -> None:
+    with pytest.raises(UpstreamUnavailable):
+        await send(bench, Request([UpstreamUnavailable("connection lost")]))
+
+
+async def _is_cancelled(bench: FleetBench) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5.0):
+            await send(bench, Request(takes_s=60.0))
+
+
+async def _is_cancelled_while_it_waits(bench: FleetBench) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await send(bench, Request())
+    await asyncio.sleep(1.0)
+
+
+@pytest.mark.parametrize("ends", [_fails, _is_cancelled, _is_cancelled_while_it_waits])
+def test_its_place_is_given_back_however_it_ends(ends: Callable[[FleetBench], Any]) -> None:
+    async def main() -> None:
+        async with running(FleetBench()) as bench:
+            service_s = bench.state.fleet.models["a"].service_s
+            await ends(bench)
+            assert bench.copy("a").state is READY
+            assert idle(bench)
+            assert bench.state.fleet.models["a"].service_s == service_s, "its time says nothing"
+
+    play(main)
+
+
+def test_refusals_come_through() -> None:
+    async def main() -> None:
+        async with running(FleetBench()) as bench:
+            with pytest.raises(Overloaded):
+                await send(bench, Request(), timeout_s=0.1)
+            with pytest.raises(ModelNotFound):
+                await bench.dispatch.reading("nonesuch", timeout_s=5.0)
+
+    play(main)
+
+
+class TestStreams:
+    def test_keep_their_place_until_they_are_closed(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(model("a", 60), model("b", 60))) as bench:
+                stream = FakeHttpStream().put(b"x", None)
+                held = await bench.dispatch.stream(Request([stream]), call("a"), timeout_s=5.0)  # type: ignore[arg-type]
+                assert not isinstance(held, HttpAnswer)
+                assert (held.status, held.head) == (stream.status, stream.head)
+                assert [await held.receive(), await held.receive()] == [b"x", None]
+                await asyncio.sleep(100)
+                assert bench.copy("a").in_flight == 1
+                with pytest.raises(Overloaded):
+                    await bench.use("b", 2.5)
+                held.close()
+                held.close()
+                assert stream.closed.is_set()
+                assert idle(bench)
+                assert await bench.use("b", 2.5) == "s0"
+
+        play(main)
+
+    @pytest.mark.parametrize("answer", [make_answer(200, b"whole"), UpstreamUnavailable("connection lost")])
+    def test_what_is_no_stream_keeps_nothing(self, answer: object) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                with suppress(UpstreamUnavailable):
+                    await bench.dispatch.stream(Request([answer]), call("a"), timeout_s=5.0)  # type: ignore[arg-type]
+                assert idle(bench)
+
+        play(main)
+
+
+def test_who_sends_by_itself_has_its_place_for_as_long_as_the_block_lasts() -> None:
+    async def main() -> None:
+        async with running(FleetBench()) as bench:
+            async with bench.dispatch.server_for(call("a"), timeout_s=5.0) as server:
+                assert server is bench.servers.pick()
+                assert bench.copy("a").in_flight == 1
+            assert idle(bench)
+            assert await bench.dispatch.ready() == {"a"}
+            assert await bench.dispatch.reading("b", timeout_s=5.0) is server
+            assert await bench.dispatch.ready() == {"a", "b"}
+            assert idle(bench)
+
+    play(main)

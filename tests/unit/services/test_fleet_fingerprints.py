@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from control_plane.domain.fingerprint import Fingerprint
+from control_plane.services.fleet_fingerprints import FleetFingerprints, ServerFingerprints
+from tests.aio import run
+from tests.fakes import FakeBoard
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.board = FakeBoard()
+        fleet = FleetFingerprints(self.board)
+        self.first, self.second = fleet.of_server("s0"), fleet.of_server("s1")
+
+    def say(self, server: ServerFingerprints, fingerprint: Fingerprint | None) -> None:
+        run(server.publish({"m": fingerprint}))
+
+    @property
+    def known(self) -> Fingerprint | None:
+        return self.board.known.get("m")
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def of(contents: bytes) -> Fingerprint:
+    """Another object each time."""
+    return Fingerprint(contents * 32, True)
+
+
+def test_what_one_has_is_known(bench: Bench) -> None:
+    bench.say(bench.first, fingerprint := of(b"a"))
+    assert bench.known is fingerprint
+
+
+def test_what_all_have_alike_is_known_as_the_newest_object(bench: Bench) -> None:
+    """So that no answer that was under way when it was loaded again is kept."""
+    bench.say(bench.first, of(b"a"))
+    for server in (bench.second, bench.first, bench.second):
+        bench.say(server, newest := of(b"a"))
+        assert bench.known is newest
+
+
+def test_what_two_have_differently_is_unknown_until_they_agree(bench: Bench) -> None:
+    bench.say(bench.first, of(b"a"))
+    bench.say(bench.second, of(b"b"))
+    assert bench.known is None
+    bench.say(bench.first, newest := of(b"b"))
+    assert bench.known is newest
+
+
+def test_while_one_is_unsure_it_is_unknown(bench: Bench) -> None:
+    bench.say(bench.first, of(b"a"))
+    bench.say(bench.second, None)
+    assert bench.known is None
+    bench.say(bench.first, of(b"a"))
+    assert bench.known is None
+    bench.say(bench.second, newest := of(b"a"))
+    assert bench.known is newest
+
+
+@pytest.mark.parametrize("last", [None, of(b"b")])
+def test_one_that_has_it_no_longer_has_no_say(bench: Bench, last: Fingerprint | None) -> None:
+    bench.say(bench.first, fingerprint := of(b"a"))
+    bench.say(bench.second, last)
+    assert bench.known is None
+    run(bench.second.forget(["m", "other"]))
+    assert bench.known is fingerprint
+    run(bench.first.forget(["m"]))
+    assert bench.known is None
+
+
+def test_forgetting_what_nobody_said_tells_nobody(bench: Bench) -> None:
+    run(bench.first.forget(["m"]))
+    assert not bench.board.published
+
+
+def test_models_are_apart(bench: Bench) -> None:
+    run(bench.first.publish({"m": of(b"a"), "n": of(b"b")}))
+    run(bench.second.publish({"n": None}))
+    assert bench.board.known.keys() == {"m"}

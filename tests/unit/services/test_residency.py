@@ -1,0 +1,491 @@
+"""Requests that need loads, over fake Tritons in virtual time; what one server's plans do is in `test_load_plans`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, ModelNotFound, Overloaded, UpstreamUnavailable
+from control_plane.domain.fleet_event import FleetEventKind
+from control_plane.domain.inference import InferCall
+from tests.fakes import FakeRepository
+from tests.unit.services.fleet_bench import LOADING, READY, FleetBench, model, play, running
+
+_FAILS = ModelLoadFailed("its weights are missing")
+
+
+async def refused(work: Coroutine[Any, Any, object], text: str | None = None) -> float:
+    """When it is to be tried again; the refusal is a 503."""
+    with pytest.raises(Overloaded, match=text) as caught:
+        await work
+    assert caught.value.retry_after_s is not None
+    return caught.value.retry_after_s
+
+
+class TestColdModels:
+    def test_many_requests_are_one_load(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                served = await asyncio.gather(*(bench.use("a") for _ in range(50)))
+                assert len(set(served)) == 1
+                assert bench.said == ["load a"]
+                assert bench.told() == [("loaded", "a")]
+                assert bench.now_s() == 1.0
+
+        play(main)
+
+    def test_a_load_goes_on_when_all_who_wait_for_it_leave(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.5):
+                        await asyncio.gather(bench.use("a"), bench.use("a"))
+                await asyncio.sleep(0.6)
+                assert bench.copy("a").state is READY
+                assert bench.copy("a").in_flight == 0
+                assert await bench.use("a", 0.001) == "s0"
+
+        play(main)
+
+    def test_who_cannot_wait_that_long_is_told_when_to_come_again_and_it_is_loaded_all_the_same(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                bench.tritons["s0"].load_s["a"] = 10.0
+                await bench.use("a")
+                await bench.models.unload("a")
+                bench.residency.offer("a")
+                # It has been measured: 10 s, less what has passed, and never less than a second.
+                assert await refused(bench.use("a", 4.0), r"'a' is being loaded, which is expected to take 10\.\d s") == pytest.approx(
+                    10, abs=0.1
+                )
+                await asyncio.sleep(7)
+                assert await refused(bench.use("a", 1.0)) == pytest.approx(3, abs=0.1)
+                await asyncio.sleep(2.9)
+                assert await refused(bench.use("a", 0.01)) == 1.0
+                await asyncio.sleep(0.2)
+                assert await bench.use("a", 0.001) == "s0"
+
+        play(main)
+
+    @pytest.mark.parametrize(("wait_s", "timeout_s", "ends_s"), [(5.0, 1000.0, 5.0), (30.0, 7.0, 7.0)])
+    def test_a_load_that_takes_longer_than_expected_is_waited_for_until_the_deadline(
+        self, wait_s: float, timeout_s: float, ends_s: float
+    ) -> None:
+        async def main() -> None:
+            async with running(FleetBench(wait_s=wait_s)) as bench:
+                bench.tritons["s0"].load_s["a"] = 60.0
+                assert await refused(bench.use("a", timeout_s)) == 1.0
+                assert bench.now_s() == pytest.approx(ends_s, abs=0.01)
+
+        play(main)
+
+    def test_wanted_twice_it_is_loaded_once(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                bench.residency.want("a")
+                bench.residency.want("a")
+                await asyncio.sleep(0.5)
+                bench.residency.want("a")
+                await asyncio.sleep(5.0)
+                assert bench.said == ["load a"]
+
+        play(main)
+
+    def test_what_is_nowhere_is_not_found_and_costs_nothing(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                with pytest.raises(ModelNotFound, match="unknown model: 'nonesuch'"):
+                    await bench.use("nonesuch")
+                assert not bench.said
+
+        play(main)
+
+    def test_before_and_after_it_runs_nothing_is_loaded(self) -> None:
+        async def main() -> None:
+            bench = FleetBench()
+            with pytest.raises(UpstreamUnavailable, match="starts or stops"):
+                await bench.use("a")
+            async with running(bench):
+                await bench.use("a")
+            assert await bench.use("a") == "s0"
+            with pytest.raises(UpstreamUnavailable, match="starts or stops"):
+                await bench.use("b")
+
+        play(main)
+
+    def test_of_loads_that_wait_for_their_turn_the_time_is_reckoned_anew_when_one_ends(self) -> None:
+        """A model's first load is expected to take two seconds; that one took a tenth is no reason to refuse the next for it."""
+
+        async def main() -> None:
+            bench = FleetBench(*(model(name, 10) for name in "abcd"))
+            bench.tritons["s0"].load_s |= {"a": 0.1, "b": 0.1, "c": 0.1, "d": 3.0}
+            async with running(bench):
+                await bench.use("a")
+                assert await bench.use("b", 2.1) == "s0"
+                await asyncio.gather(bench.use("c", 2.1), bench.use("d", 10))
+                assert bench.server().loads_until_s == pytest.approx(bench.now_s(), abs=0.1)
+
+        play(main)
+
+
+class TestRoom:
+    def test_the_second_of_two_loads_that_queue_finds_its_victims_anew(self) -> None:
+        """When both begin there is room for one of them."""
+
+        async def main() -> None:
+            async with running(FleetBench(model("a"), model("b"), model("c"))) as bench:
+                await bench.use("a")
+                await asyncio.sleep(100)
+                began_s = bench.now_s()
+                assert await asyncio.gather(bench.use("b"), bench.use("c")) == ["s0", "s0"]
+                assert bench.now_s() - began_s < 2.6, "it was planned when it was its turn"
+                assert bench.said == ["load a", "load b", "unload a", "load c"]
+                assert bench.told() == [("loaded", "a"), ("loaded", "b"), ("evicted", "a"), ("loaded", "c")]
+                assert bench.residency.events[2].reason == "for 'c', which is asked for"
+
+        play(main)
+
+    def test_while_all_is_in_use_it_waits_for_a_release(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(model("a", 60), model("b", 60))) as bench:
+                async with asyncio.TaskGroup() as tasks:
+                    await bench.use("a")
+                    await asyncio.sleep(100)
+                    began_s = bench.now_s()
+                    tasks.create_task(bench.use("a", for_s=8))
+                    await asyncio.sleep(0)
+                    await bench.use("b", 20)
+                assert 9.0 < bench.now_s() - began_s < 10.0
+                assert bench.said == ["load a", "unload a", "load b"]
+
+        play(main)
+
+    def test_who_would_wait_longer_than_it_may_is_told_why(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(model("a", 60), model("b", 60), model("huge", 101))) as bench:
+                claim = await bench.claim("a")
+                await asyncio.sleep(100)
+                await refused(bench.use("b", 3.0), "no room for 'b' while all that is loaded is in use")
+                claim.release(answered=True)
+                assert await refused(bench.use("huge", 3.0), "'huge' needs 101 bytes") >= 1.0
+                assert bench.said == ["load a"]
+
+        play(main)
+
+    def test_an_eviction_that_did_not_happen_is_not_told(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(model("a", 60), model("b", 60))) as bench:
+                await bench.use("a")
+                await asyncio.sleep(100)
+                bench.is_owner = False
+                await refused(bench.use("b", 3.0))
+                assert bench.told() == [("loaded", "a")]
+
+        play(main)
+
+
+class TestFailures:
+    def test_one_is_told_and_left_alone_for_longer_and_longer_and_tried_again_after(self) -> None:
+        async def main() -> None:
+            bench = FleetBench()
+            bench.tritons["s0"].failures["a"] = _FAILS
+            bench.tritons["s0"].load_s["a"] = 0.5
+            async with running(bench):
+                await refused(bench.use("a", 6.0), r"its weights are missing; try again in 4\.0 s")
+                failed = [event for event in bench.residency.events if event.kind is FleetEventKind.FAILED]
+                assert [(event.model, event.server, event.reason) for event in failed] == [("a", "s0", "its weights are missing")] * 2
+                assert failed[1].at_s - failed[0].at_s == pytest.approx(2.5, abs=0.01)
+                assert await refused(bench.use("a", 3.0)) == pytest.approx(4, abs=0.1)
+                assert bench.tritons["s0"].loads == ["a", "a"]
+                bench.tritons["s0"].failures.clear()
+                await asyncio.sleep(3)
+                assert await bench.use("a", 5.0) == "s0"
+                assert bench.told()[-1] == ("loaded", "a")
+
+        play(main)
+
+    def test_who_waited_for_it_is_told_of_the_failure_and_not_of_a_load_under_way(self) -> None:
+        async def main() -> None:
+            bench = FleetBench()
+            bench.tritons["s0"].failures["a"] = _FAILS
+            async with running(bench):
+                await refused(bench.use("a", 2.5), "its weights are missing")
+                assert bench.now_s() == 1.0
+
+        play(main)
+
+    def test_after_a_success_the_delay_begins_anew(self) -> None:
+        async def main() -> None:
+            bench = FleetBench()
+            control = bench.tritons["s0"]
+            async with running(bench):
+                control.failures["a"] = _FAILS
+                await refused(bench.use("a", 6.5), r"again in 4\.0 s")
+                control.failures.clear()
+                await bench.use("a")
+                await bench.residency.take_out("a", "s0", kind=FleetEventKind.UNLOADED, reason="")
+                control.failures["a"] = _FAILS
+                control.load_s["a"] = 0.2
+                await refused(bench.use("a", 2.1), r"again in 2\.0 s")
+
+        play(main)
+
+    def test_what_is_no_error_of_ours_is_the_models_too_and_ends_nothing_else(self) -> None:
+        async def main() -> None:
+            bench = FleetBench()
+            full = {"a": OSError("no space left on device")}
+            bench.units["s0"]._repository = FakeRepository(["a", "b"], failures=full)  # type: ignore[arg-type]
+            async with running(bench):
+                await refused(bench.use("a", 5.0), "no space left on device")
+                assert await bench.use("b") == "s0"
+
+        play(main)
+
+    @pytest.mark.parametrize("error", [UpstreamUnavailable("connection refused"), Overloaded("it does not fit any more")])
+    def test_where_it_was_not_the_models_fault_it_is_tried_again_soon_but_not_at_once(self, error: ControlPlaneError) -> None:
+        async def main() -> None:
+            bench = FleetBench()
+            begun: list[float] = []
+
+            async def bring_in(*_: object) -> None:
+                begun.append(bench.now_s())
+                if len(begun) < 4:
+                    raise error
+                bench.tritons["s0"].states["a"] = READY
+                await bench.loads["s0"].look()
+
+            bench.loads["s0"].bring_in = bring_in  # type: ignore[method-assign]
+            async with running(bench):
+                assert await bench.use("a", 10.0) == "s0"
+                assert begun == pytest.approx([0.0, 0.5, 1.0, 1.5])
+                assert bench.told() == [("loaded", "a")]
+
+        play(main)
+
+
+class TestServersComeAndGo:
+    def test_requests_go_to_the_one_that_is_left(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                for name, triton in bench.tritons.items():
+                    triton.states["a"] = READY
+                    await bench.loads[name].look()
+                bench.kill("s0")
+                assert [await bench.use("a", 0.001) for _ in range(3)] == ["s1"] * 3
+
+        play(main)
+
+    def test_who_waits_for_a_load_on_one_that_dies_gets_it_from_another(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench, asyncio.TaskGroup() as tasks:
+                request = tasks.create_task(bench.use("a", 10.0))
+                await asyncio.sleep(0.5)
+                (first,) = [name for name, triton in bench.tritons.items() if triton.loads]
+                bench.kill(first)
+                assert await request != first
+                assert bench.now_s() < 3.0
+
+        play(main)
+
+    def test_what_a_server_says_that_it_lacks_is_loaded_again(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                claim = await bench.claim("a")
+                bench.tritons["s0"].states.clear()
+                claim.release(answered=False)
+                bench.residency.is_missing(claim)
+                bench.residency.is_missing(claim)
+                assert await bench.use("a") == "s0"
+                assert bench.told() == [("loaded", "a"), ("lost", "a"), ("loaded", "a")]
+                bench.residency.is_missing(claim)
+                assert bench.copy("a").state is READY, "that is another copy"
+
+        play(main)
+
+    def test_a_copy_whose_load_hangs_does_not_keep_requests_from_one_that_is_ready(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                bench.tritons["s1"].states["a"] = READY
+                await bench.loads["s1"].look()
+                bench.tritons["s0"].states["a"] = LOADING
+                await bench.loads["s0"].look()
+                await asyncio.sleep(60)
+                began_s = bench.now_s()
+                for draw in (0.0, 0.5, 0.99):
+                    bench.residency._draw = lambda draw=draw: draw  # type: ignore[misc]
+                    assert await bench.use("a", 5.0) == "s1"
+                assert bench.now_s() == began_s
+
+        play(main)
+
+    def test_more_copies_are_loaded_where_one_has_too_much_to_do(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                await bench.use("a")
+                await bench.use("a", for_s=10)
+                await asyncio.gather(*(bench.use("a", for_s=10) for _ in range(8)))
+                assert sorted(bench.said) == ["load a", "load a"]
+
+        play(main)
+
+
+class TestAdministrators:
+    def test_what_is_withdrawn_is_not_found_until_it_is_offered_again(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                await bench.use("a")
+                bench.residency.withdraw("a")
+                with pytest.raises(ModelNotFound, match="'a'"):
+                    await bench.use("a")
+                bench.residency.offer("a")
+                assert await bench.use("a") == "s0"
+
+        play(main)
+
+    def test_ready_are_those_that_can_be_used_now(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                first = await bench.use("a")
+                bench.residency.want("b")
+                await asyncio.sleep(0.5)
+                assert bench.residency.ready() == {"a"}
+                bench.kill(first)
+                assert bench.residency.ready() == set()
+
+        play(main)
+
+    def test_taking_out_waits_for_the_load_before_it_and_is_told(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                await bench.use("a")
+                bench.residency.want("b")
+                await asyncio.sleep(0.1)
+                await bench.residency.take_out("a", "s0", kind=FleetEventKind.UNLOADED, reason="so")
+                assert bench.said == ["load a", "load b", "unload a"]
+                assert bench.told()[-1] == ("unloaded", "a")
+
+        play(main)
+
+    @pytest.mark.parametrize(("error", "raised"), [(_FAILS, ModelLoadFailed), (DeadlineExceeded("it hangs"), ModelLoadFailed)])
+    def test_bringing_ends_with_the_first_failure(self, error: ControlPlaneError, raised: type[Exception]) -> None:
+        async def main() -> None:
+            bench = FleetBench()
+            bench.tritons["s0"].failures["a"] = error
+            async with running(bench):
+                with pytest.raises(raised, match=str(error)):
+                    await bench.residency.bring("a", deadline_s=300.0)
+                assert bench.now_s() == 1.0
+
+        play(main)
+
+
+def in_sequence(name: str, number: int, *, starts: bool = False, ends: bool = False) -> InferCall:
+    return InferCall(name, "", "", (), sequence_id=str(number), starts_sequence=starts, ends_sequence=ends)
+
+
+class TestSequences:
+    def test_go_where_they_began_until_they_end(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                for name in ("s0", "s1"):
+                    bench.tritons[name].states["a"] = READY
+                    await bench.loads[name].look()
+                first = await bench.residency.claim(in_sequence("a", 1, starts=True), deadline_s=1e3)
+                home = first.server.name
+                others = [await bench.claim("a") for _ in range(5)]  # so that the other server has less to do
+                again = await bench.residency.claim(in_sequence("a", 1, ends=True), deadline_s=1e3)
+                assert again.server.name == home
+                assert bench.copy("a", home).sequences == 1
+                again.release(answered=True)
+                bench.residency.answered(in_sequence("a", 1, ends=True), again)
+                assert bench.copy("a", home).sequences == 0
+                for each in (first, *others):
+                    each.release(answered=True)
+
+        play(main)
+
+    def test_fail_clearly_when_their_server_is_gone_and_can_begin_anew(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                claim = await bench.residency.claim(in_sequence("a", 1, starts=True), deadline_s=1e3)
+                bench.kill(claim.server.name)
+                claim.release(answered=False)
+                with pytest.raises(UpstreamUnavailable, match=r"sequence '1' of model 'a' is gone.*start it anew"):
+                    await bench.residency.claim(in_sequence("a", 1), deadline_s=1e3)
+                anew = await bench.residency.claim(in_sequence("a", 1, starts=True), deadline_s=1e3)
+                assert anew.server is not claim.server
+                anew.release(answered=True)
+
+        play(main)
+
+
+class TestAnyOrder:
+    """Requests, kills, failures, unloads and cancellations as they come: memory is never promised twice, and nothing is left over."""
+
+    @settings(max_examples=12, deadline=None)
+    @given(st.integers(0, 2**32))
+    def test_the_budget_holds_and_every_place_is_given_back(self, seed: int) -> None:
+        play(lambda: _any_order(seed))
+
+
+async def _any_order(seed: int) -> None:
+    draw = random.Random(seed)
+    bench = FleetBench(*(model(f"m{number}", draw.choice((20, 30, 45, 60))) for number in range(6)), servers=2)
+    for triton in bench.tritons.values():
+        triton.load_s |= {f"m{number}": draw.choice((0.05, 0.5, 3.0)) for number in range(6)}
+        triton.drain_s = draw.choice((0.01, 0.5))
+    served = 0
+
+    async def request() -> None:
+        nonlocal served
+        try:
+            async with asyncio.timeout(draw.choice((0.3, 5.0, 100.0))):
+                await bench.use(f"m{draw.randrange(6)}", draw.choice((0.1, 3.0, 30.0)), for_s=draw.choice((0.0, 0.01, 1.0)))
+            served += 1
+        except (Overloaded, UpstreamUnavailable, TimeoutError):
+            pass
+
+    async def disturb() -> None:
+        name, what = draw.choice(("s0", "s1")), draw.randrange(4)
+        if what == 0:
+            bench.kill(name)
+            await asyncio.sleep(draw.choice((0.1, 2.0)))
+            bench.bring_up(name)
+        elif what == 1:
+            bench.tritons[name].failures[f"m{draw.randrange(6)}"] = _FAILS
+        elif what == 2:
+            bench.tritons[name].failures.clear()
+        elif bench.residency.ready():
+            await bench.models.unload(gone := draw.choice(sorted(bench.residency.ready())))
+            bench.residency.offer(gone)
+
+    async with running(bench, reconciles=True):
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(120):
+                tasks.create_task(request())
+                await asyncio.sleep(draw.choice((0.0, 0.01, 0.3)))
+                if number % 30 == 29:
+                    await _ignoring(disturb)
+        for triton in bench.tritons.values():
+            triton.failures.clear()
+        await asyncio.sleep(400)  # as long as the longest quarantine
+        assert served
+        for name in bench.described.models:
+            assert await bench.use(name) in ("s0", "s1")
+        for server in bench.state.fleet.servers.values():
+            assert server.work_s == 0.0
+            assert all(copy.in_flight == 0 for copy in server.copies.values())
+            assert server.held_bytes <= server.budget_bytes
+
+
+async def _ignoring(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    try:
+        await work()
+    except ControlPlaneError:
+        return
