@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from pydantic import SecretStr
+
 from control_plane.adapters.cpu_affinity import allowed_cpus
 from control_plane.adapters.embedded_triton.process import EmbeddedTritonLauncher
 from control_plane.adapters.local_lease import LocalLease
@@ -17,11 +19,12 @@ from control_plane.adapters.model_files import ModelFiles
 from control_plane.adapters.model_store import FsspecModelStore
 from control_plane.adapters.move_log import MoveLog
 from control_plane.adapters.redis_lease import make_redis_lease
+from control_plane.adapters.redis_owner_line import make_redis_owner_line
 from control_plane.adapters.warm_tier.tier import DiskWarmTier
 from control_plane.data_plane import connect
 from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import StartupError
-from control_plane.ports import FingerprintBoard, LeaseStore, ModelRepository, Upstream
+from control_plane.ports import FingerprintBoard, ModelRepository, Upstream
 from control_plane.services.attachment import Attachment
 from control_plane.services.fleet import FleetService, FleetUnit
 from control_plane.services.fleet_fingerprints import FleetFingerprints
@@ -127,22 +130,22 @@ class Tritons:
     def _make_fleet(self) -> FleetService:
         settings = self._settings
         config_name = config_name_in_force(settings.triton.model_config_name)
-        parameters = settings.triton.model_parameter
+        parameters, url = settings.triton.model_parameter, self._shared_url()
         return FleetService(
             self.servers,
             {unit.name: FleetUnit(unit.models, unit.triton.resident_bytes) for unit in self.units},
             ModelDescriptionFiles(self._sources, config_name=config_name, parameters=parameters),
-            Ownership(self._lease(), holder=uuid4().hex),
+            Ownership(LocalLease() if url is None else make_redis_lease(url), holder=uuid4().hex),
             budget_bytes=settings.fleet.memory_budget or NO_BUDGET,
             wait_s=settings.fleet.load_wait_s,
             load_timeout_s=settings.triton.load_timeout_s,
             tiers=self._tiers,
+            line=None if url is None else make_redis_owner_line(url),
         )
 
-    def _lease(self) -> LeaseStore:
-        """Embedded Tritons are this process's alone; those that others run may have other gateways before them, with the same state."""
-        url = self._settings.state.state_url
-        return LocalLease() if url is None or not self._settings.triton.triton_url else make_redis_lease(url)
+    def _shared_url(self) -> SecretStr | None:
+        """Of the Redis by which gateways that may have the same Tritons agree; embedded ones are this process's alone."""
+        return self._settings.state.state_url if self._settings.triton.triton_url else None
 
     def _embedded(self, member: Member, board: FingerprintBoard) -> Unit:
         settings, triton = self._settings, self._settings.triton

@@ -91,7 +91,7 @@ def add_fleet_path(app: FastAPI, fleet: FleetService | None) -> None:
         return FleetView(
             servers=[_server(server, now_s) for server in state.fleet.servers.values()],
             models=[_model(facts, fleet, now_s) for _, facts in sorted(state.fleet.models.items())],
-            events=[_event(event) for event in fleet.residency.events],
+            events=[_event(event) for event in fleet.residency.loads.events],
         )
 
 

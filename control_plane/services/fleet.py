@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from control_plane.domain.errors import ControlPlaneError
-from control_plane.ports import ModelDescriptions
+from control_plane.ports import ModelDescriptions, OwnerLine
+from control_plane.services.asking import Asking
 from control_plane.services.dispatch import FleetDispatch
 from control_plane.services.fleet_models import FleetModels
 from control_plane.services.fleet_state import FleetState
@@ -43,12 +44,16 @@ class FleetService:
         wait_s: float,
         load_timeout_s: float,
         tiers: ModelTiers | None = None,
+        line: OwnerLine | None = None,
     ) -> None:
-        """`units` by server, each of which has `budget_bytes` for models; requests wait for loads for `wait_s` at most."""
+        """`units` by server, each of which has `budget_bytes` for models; requests wait for loads for `wait_s` at most. `line` where other
+        processes may have the same fleet."""
         self.state = FleetState(servers, budget_bytes=budget_bytes)
         self._ownership = ownership
         loads = {name: self._loads(servers, name, unit, load_timeout_s) for name, unit in units.items()}
-        self.residency = Residency(self.state, loads, wait_s=wait_s)
+        self._asking = None if line is None else Asking(line, ownership, now_s=self.state.now_s)
+        ask_owner = self._asking.ask if self._asking is not None else _nobody_else
+        self.residency = Residency(self.state, loads, wait_s=wait_s, ask_owner=ask_owner)
         self.dispatch = FleetDispatch(self.residency)
         self.models = FleetModels(state=self.state, servers=servers, residency=self.residency, load_timeout_s=load_timeout_s)
         self._reconciler = Reconciler(
@@ -57,7 +62,8 @@ class FleetService:
 
     async def open(self, load: Sequence[str]) -> list[LoadFailure]:
         """Load and keep these, `*` for all that there are; what fails is told, and the rest is served."""
-        await self._ownership.wait_until_owner()
+        if self._asking is None:
+            await self._ownership.wait_until_owner()
         await self._reconciler.describe()
         await self._reconciler.tick()
         failures = []
@@ -73,10 +79,18 @@ class FleetService:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._ownership.run(), name="ownership")
-                tasks.create_task(self.residency.run(), name="residency")
+                tasks.create_task(self.residency.loads.run(), name="residency")
                 tasks.create_task(self._reconciler.run(), name="reconciler")
+                if self._asking is not None:
+                    tasks.create_task(self._asking.run(self._want), name="asking-the-owner")
         finally:
             await self._ownership.stop()
+
+    def _want(self, model: str) -> None:
+        """Another process asks for it."""
+        if model in self.state.fleet.models:
+            self.state.used(model)
+            self.residency.loads.want(model)
 
     def _loads(self, servers: Servers, name: str, unit: FleetUnit, load_timeout_s: float) -> ServerLoads:
         return ServerLoads(
@@ -87,3 +101,7 @@ class FleetService:
             resident_bytes=unit.resident_bytes,
             load_timeout_s=load_timeout_s,
         )
+
+
+def _nobody_else(model: str) -> bool:
+    return False

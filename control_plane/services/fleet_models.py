@@ -52,7 +52,7 @@ class FleetModels:
         self._residency.offer(name)
         ready = self._ready_on(name)
         for server in ready:
-            await self._residency.reload(name, server)
+            await self._residency.loads.reload(name, server)
         if not ready:
             deadline_s = self._state.now_s() + self._load_timeout_s
             await self._residency.bring(name, deadline_s=deadline_s)
@@ -64,9 +64,9 @@ class FleetModels:
         if facts is not None:
             self._state.pin(name, 0)
             self._residency.withdraw(name)
-            await self._residency.settle(name, timeout_s=self._load_timeout_s)
+            await self._residency.loads.settle(name, timeout_s=self._load_timeout_s)
         for server in self._ready_on(name):
-            await self._residency.take_out(name, server, kind=FleetEventKind.UNLOADED, reason="an administrator asked for it")
+            await self._residency.loads.take_out(name, server, kind=FleetEventKind.UNLOADED, reason="an administrator asked for it")
 
     def _ready_on(self, name: str) -> list[str]:
         holders = self._state.fleet.holders.get(name, {})

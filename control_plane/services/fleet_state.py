@@ -95,6 +95,8 @@ class FleetState:
         """By model, the copies that administrators want at least, whatever its folder says."""
         self.settling: set[tuple[str, str]] = set()
         """By server, models that count as LOADING whatever Triton says: not all know yet what their answers are made of."""
+        self.listed: dict[str, set[str]] = {}
+        """By server, all that its Triton could load."""
         self._measured: set[str] = set()
         self._loads_s: dict[str, float] = {}
         """From the warm tier, as measured."""
@@ -148,6 +150,8 @@ class FleetState:
     def observe(self, server: str, index: Iterable[ModelVersion]) -> None:
         """What Triton says of itself; a copy that is only announced is not in its index yet."""
         fleet, at, now_s = self.fleet, self.fleet.servers[server], self.now_s()
+        index = list(index)
+        self.listed[server] = {line.name for line in index}
         found = states_of(index)
         steps = {step for name in found for step in self._steps_of(name)}
         for name in [name for name, copy in at.copies.items() if name not in found and not _is_announced(copy)]:

@@ -77,6 +77,8 @@ class Reconciler:
         if self._tiers is not None:
             cold = set(self._tiers.names()) - described.keys()  # their configurations are read once they have been fetched
             described |= {name: DescribedModel(ModelSpec(name), file_bytes=0) for name in cold}
+        elsewhere = set().union(*self._state.listed.values()) - described.keys()  # Tritons that others run have folders of their own
+        described |= {name: DescribedModel(ModelSpec(name), file_bytes=0) for name in elsewhere}
         self._state.describe(described, self._tiers)
 
     async def tick(self) -> None:
@@ -101,17 +103,17 @@ class Reconciler:
         fleet, now_s = self._state.fleet, self._state.now_s()
         have, wanted = self._copies(facts.name), wanted_copies(facts, fleet, now_s)
         if have < wanted:
-            self._residency.want(facts.name)
+            self._residency.loads.want(facts.name)
         elif have > wanted and (server := copy_to_drop(facts, fleet, now_s)) is not None:
             reason = "its copies are more than its requests need"
-            self._residency.let_go(facts.name, server, kind=FleetEventKind.UNLOADED, reason=reason)
+            self._residency.loads.let_go(facts.name, server, kind=FleetEventKind.UNLOADED, reason=reason)
 
     def _relieve(self, server: Server) -> None:
         """Of what it holds too much, since models have grown or others have loaded there."""
         if server.is_up and server.free_bytes < 0:
             for model in surplus(self._state.fleet, server, self._state.now_s()):
                 reason = f"what is on '{server.name}' holds more than its budget"
-                self._residency.let_go(model, server.name, kind=FleetEventKind.EVICTED, reason=reason)
+                self._residency.loads.let_go(model, server.name, kind=FleetEventKind.EVICTED, reason=reason)
 
     def _copies(self, model: str) -> int:
         holders = self._state.fleet.holders.get(model, {})

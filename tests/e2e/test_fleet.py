@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,17 @@ parameters { key: "tidegate_resident_bytes" value { string_value: "%s" } }
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
-    for name in (*MODELS, "broken"):
+    write_models(root, (*MODELS, "broken"))
+    write_models(root, ("huge",), size="51MiB")
+    return root
+
+
+def write_models(root: Path, names: Iterable[str], *, size: str = "24MiB") -> None:
+    """Each adds its number to what it is sent."""
+    for name in names:
         (root / name / "1").mkdir(parents=True)
         (root / name / "1/model.py").write_text(_CODE)
-        (root / name / "config.pbtxt").write_text(_CONFIG % "24MiB")
-    (root / "huge" / "1").mkdir(parents=True)
-    (root / "huge/1/model.py").write_text(_CODE)
-    (root / "huge/config.pbtxt").write_text(_CONFIG % "51MiB")
-    return root
+        (root / name / "config.pbtxt").write_text(_CONFIG % size)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from control_plane.codec.grpc_message import HEAD, PREFIX_BYTES, GrpcHead, frame_message, message_answer, status_fields
+from control_plane.codec.grpc_message import HEAD, PREFIX_BYTES, GrpcAnswer, GrpcHead, frame_message, message_answer, status_fields
 from control_plane.codec.http2_headers import Fields
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
 from control_plane.domain.compute_time import ComputeTime
@@ -12,7 +12,7 @@ from control_plane.domain.endpoints import TritonEndpoints
 from control_plane.domain.errors import ControlPlaneError, UpstreamFailed, UpstreamUnavailable
 from control_plane.domain.fingerprint import LoadedConfig
 from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
-from control_plane.ports import GrpcAnswer, GrpcCall
+from control_plane.ports import GrpcCall
 
 
 @dataclass

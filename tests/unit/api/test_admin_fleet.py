@@ -30,7 +30,8 @@ def show(state: State) -> Any:
     async def ask() -> httpx.Response:
         app = FastAPI()
         answer_errors(app)
-        add_fleet_path(app, cast("FleetService", SimpleNamespace(state=state, residency=SimpleNamespace(events=[EVENT]))))
+        loads = SimpleNamespace(events=[EVENT])
+        add_fleet_path(app, cast("FleetService", SimpleNamespace(state=state, residency=SimpleNamespace(loads=loads))))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080") as client:
             return await client.get("/fleet")
 

@@ -173,7 +173,7 @@ class FleetBench:
         return [each for triton in self.tritons.values() for each in triton.violations]
 
     def told(self, *kinds: FleetEventKind) -> list[tuple[str, str]]:
-        return [(each.kind.value, each.model) for each in self.residency.events if not kinds or each.kind in kinds]
+        return [(each.kind.value, each.model) for each in self.residency.loads.events if not kinds or each.kind in kinds]
 
     async def claim(self, name: str, timeout_s: float = 1000.0) -> Claim:
         return await self.residency.claim(call(name), deadline_s=self.now_s() + timeout_s)
@@ -211,7 +211,7 @@ def call(name: str) -> InferCall:
 async def running(bench: FleetBench, *, reconciles: bool = False) -> AsyncIterator[FleetBench]:
     """A block in which models can be loaded, and with `reconciles` also ticks."""
     loop = asyncio.get_running_loop()
-    owners = [loop.create_task(bench.residency.run()), *(loop.create_task(unit.run()) for unit in bench.units.values())]
+    owners = [loop.create_task(bench.residency.loads.run()), *(loop.create_task(unit.run()) for unit in bench.units.values())]
     if reconciles:
         owners.append(loop.create_task(bench.reconciler.run()))
     await asyncio.sleep(0)

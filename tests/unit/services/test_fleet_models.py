@@ -134,7 +134,7 @@ class TestUnloading:
     def test_a_load_under_way_is_undone(self, began_s_before: float) -> None:
         async def main() -> None:
             async with running(FleetBench(), reconciles=True) as bench:
-                bench.residency.want("a")
+                bench.residency.loads.want("a")
                 await asyncio.sleep(began_s_before)
                 await bench.models.unload("a")
                 await asyncio.sleep(5.0)
@@ -145,8 +145,8 @@ class TestUnloading:
     def test_one_that_waits_for_its_turn_is_not_begun(self) -> None:
         async def main() -> None:
             async with running(FleetBench()) as bench:
-                bench.residency.want("a")
-                bench.residency.want("b")
+                bench.residency.loads.want("a")
+                bench.residency.loads.want("b")
                 await asyncio.sleep(0.5)
                 await bench.models.unload("b")
                 assert bench.said == ["load a"]

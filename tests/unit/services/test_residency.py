@@ -88,10 +88,10 @@ class TestColdModels:
     def test_wanted_twice_it_is_loaded_once(self) -> None:
         async def main() -> None:
             async with running(FleetBench(servers=2)) as bench:
-                bench.residency.want("a")
-                bench.residency.want("a")
+                bench.residency.loads.want("a")
+                bench.residency.loads.want("a")
                 await asyncio.sleep(0.5)
-                bench.residency.want("a")
+                bench.residency.loads.want("a")
                 await asyncio.sleep(5.0)
                 assert bench.said == ["load a"]
 
@@ -147,7 +147,7 @@ class TestRoom:
                 assert bench.now_s() - began_s < 2.6, "it was planned when it was its turn"
                 assert bench.said == ["load a", "load b", "unload a", "load c"]
                 assert bench.told() == [("loaded", "a"), ("loaded", "b"), ("evicted", "a"), ("loaded", "c")]
-                assert bench.residency.events[2].reason == "for 'c', which is asked for"
+                assert bench.residency.loads.events[2].reason == "for 'c', which is asked for"
 
         play(main)
 
@@ -198,7 +198,7 @@ class TestFailures:
             bench.tritons["s0"].load_s["a"] = 0.5
             async with running(bench):
                 await refused(bench.use("a", 6.0), r"its weights are missing; try again in 4\.0 s")
-                failed = [event for event in bench.residency.events if event.kind is FleetEventKind.FAILED]
+                failed = [event for event in bench.residency.loads.events if event.kind is FleetEventKind.FAILED]
                 assert [(event.model, event.server, event.reason) for event in failed] == [("a", "s0", "its weights are missing")] * 2
                 assert failed[1].at_s - failed[0].at_s == pytest.approx(2.5, abs=0.01)
                 assert await refused(bench.use("a", 3.0)) == pytest.approx(4, abs=0.1)
@@ -229,7 +229,7 @@ class TestFailures:
                 await refused(bench.use("a", 6.5), r"again in 4\.0 s")
                 control.failures.clear()
                 await bench.use("a")
-                await bench.residency.take_out("a", "s0", kind=FleetEventKind.UNLOADED, reason="")
+                await bench.residency.loads.take_out("a", "s0", kind=FleetEventKind.UNLOADED, reason="")
                 control.failures["a"] = _FAILS
                 control.load_s["a"] = 0.2
                 await refused(bench.use("a", 2.1), r"again in 2\.0 s")
@@ -352,7 +352,7 @@ class TestAdministrators:
         async def main() -> None:
             async with running(FleetBench(servers=2)) as bench:
                 first = await bench.use("a")
-                bench.residency.want("b")
+                bench.residency.loads.want("b")
                 await asyncio.sleep(0.5)
                 assert bench.residency.ready() == {"a"}
                 bench.kill(first)
@@ -364,9 +364,9 @@ class TestAdministrators:
         async def main() -> None:
             async with running(FleetBench()) as bench:
                 await bench.use("a")
-                bench.residency.want("b")
+                bench.residency.loads.want("b")
                 await asyncio.sleep(0.1)
-                await bench.residency.take_out("a", "s0", kind=FleetEventKind.UNLOADED, reason="so")
+                await bench.residency.loads.take_out("a", "s0", kind=FleetEventKind.UNLOADED, reason="so")
                 assert bench.said == ["load a", "load b", "unload a"]
                 assert bench.told()[-1] == ("unloaded", "a")
 

@@ -1,0 +1,92 @@
+"""Two gateways before one Triton that neither started, with room for two of four models: one loads, the other asks it to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import tritonclient.http
+
+from tests.e2e import tidegate as servers
+from tests.e2e.raw_http import status
+from tests.e2e.test_access import triton_url
+from tests.e2e.test_fleet import BUDGET_BYTES, MIB, answer_of, ask, write_models
+from tests.e2e.tidegate import Tidegate, wait_for
+from tests.redis_server import redis_server
+
+pytestmark = pytest.mark.timeout(180)
+
+MODELS = ("m0", "m1", "m2", "m3")
+
+
+@pytest.fixture(scope="module")
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tidegate, Tidegate, str]]:
+    """And Triton's own address."""
+    root = tmp_path_factory.mktemp("two")
+    repository = root / "models"
+    write_models(repository, MODELS)
+    (root / "redis").mkdir()
+    with redis_server(root / "redis") as redis:
+        host = servers.start(root / "host", "--model-repository", str(repository), env={"TIDEGATE_LOCK_MODEL_CONTROL": "false"})
+        flags = (
+            "--triton-url",
+            triton_url(host),
+            "--memory-budget",
+            "50MiB",
+            "--model-repository",
+            str(repository),
+            "--state-url",
+            redis.url,
+        )
+        one, other = servers.start(root / "one", *flags), servers.start(root / "other", *flags)
+        yield one, other, f"127.0.0.1:{host.triton_port('HTTPService')}"
+        for each in (one, other, host):
+            if each.process.poll() is None:
+                assert each.stop() == 0, each.said()
+
+
+@contextmanager
+def never_beyond_the_budget(triton: str) -> Iterator[None]:
+    client, done, most = tritonclient.http.InferenceServerClient(triton), threading.Event(), [0]
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            index = client.get_model_repository_index()
+            most[0] = max(most[0], sum(line.get("state", "UNAVAILABLE") != "UNAVAILABLE" for line in index))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+    assert 0 < most[0] * 24 * MIB <= BUDGET_BYTES
+
+
+def owner_of(*gateways: Tidegate) -> Tidegate:
+    (owner,) = [each for each in gateways if each.said().count("owns the fleet, token") > each.said().count("no longer")]
+    return owner
+
+
+def test_both_serve_every_model_and_memory_is_promised_once(gateways: tuple[Tidegate, Tidegate, str]) -> None:
+    one, other, triton = gateways
+    with never_beyond_the_budget(triton):
+        for number, model in enumerate(MODELS):
+            assert answer_of(ask(one, model)) == 1 + number
+            assert answer_of(ask(other, MODELS[-1 - number])) == len(MODELS) - number
+
+
+def test_when_the_owner_is_killed_the_other_takes_over(gateways: tuple[Tidegate, Tidegate, str]) -> None:
+    one, other, triton = gateways
+    wait_for(lambda: "owns the fleet, token" in one.said() + other.said(), timeout_s=20, what="an owner")
+    owner = owner_of(one, other)
+    owner.process.kill()
+    owner.process.wait()
+    left = other if owner is one else one
+    with never_beyond_the_budget(triton):
+        for model in MODELS:
+            wait_for(lambda model=model: status(ask(left, model)) == 200, timeout_s=60, what=model)
+    assert "owns the fleet, token" in left.said()
