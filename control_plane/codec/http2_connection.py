@@ -361,10 +361,9 @@ class Http2Connection:
         block, data = call
         is_new = stream_id > self._last_peer_stream
         is_in_order = is_new and stream_id % 2 and len(self.streams) < self._limits.max_streams
-        room = min(self._send_window, self._initial_send_window, self._max_send_frame)
-        has_room = room >= MAX_WHOLE_BYTES and len(data) <= self._receive_window
+        fits = min(self._send_window, self._initial_send_window, self._max_send_frame) >= MAX_WHOLE_BYTES
         may_be_known = self._decoder.depends_on_nothing and not self.is_leaving and not self._block_prefix
-        asks = self._answer_known if is_in_order and has_room and may_be_known else None
+        asks = self._answer_known if is_in_order and fits and may_be_known and len(data) <= self._receive_window else None
         if asks is not None and (answer := asks(call)) is not None:
             self._last_peer_stream = stream_id
             self._receive_window -= len(data)

@@ -43,7 +43,7 @@ class Plans(Protocol):
 
 
 class CopyLoads:
-    """Of a fleet's owner; begins loads once `run` runs."""
+    """Begins loads once `run` runs, where this process is the fleet's owner; where it is not, that is asked to."""
 
     def __init__(
         self,

@@ -56,9 +56,7 @@ class FleetService:
         self.residency = Residency(self.state, loads, wait_s=wait_s, ask_owner=ask_owner)
         self.dispatch = FleetDispatch(self.residency)
         self.models = FleetModels(state=self.state, servers=servers, residency=self.residency, load_timeout_s=load_timeout_s)
-        self._reconciler = Reconciler(
-            self.state, servers, loads, self.residency, descriptions, is_owner=lambda: ownership.is_owner, tiers=tiers
-        )
+        self._reconciler = Reconciler(self.state, loads, self.residency, descriptions, is_owner=lambda: ownership.is_owner, tiers=tiers)
 
     async def open(self, load: Sequence[str]) -> list[LoadFailure]:
         """Load and keep these, `*` for all that there are; what fails is told, and the rest is served."""

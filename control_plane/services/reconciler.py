@@ -20,7 +20,6 @@ from control_plane.ports import ModelDescriptions
 from control_plane.services.fleet_state import FleetState
 from control_plane.services.model_tiers import ModelTiers
 from control_plane.services.residency import Residency
-from control_plane.services.servers import Servers
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +44,6 @@ class Reconciler:
     def __init__(
         self,
         state: FleetState,
-        servers: Servers,
         looking: Mapping[str, Looking],
         residency: Residency,
         descriptions: ModelDescriptions,
@@ -54,7 +52,6 @@ class Reconciler:
         tiers: ModelTiers | None = None,
     ) -> None:
         self._state = state
-        self._servers = servers
         self._looking = looking
         self._residency = residency
         self._descriptions = descriptions

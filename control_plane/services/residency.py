@@ -1,7 +1,6 @@
 """Where each request of a fleet goes: to a copy of its model, which it waits for if there is none, up to its deadline.
 
-Of the process that owns the fleet (`services/ownership`). Decisions are `policy/routing` and `policy/placement`; what they want loaded
-`services/copy_loads` loads.
+Decisions are `policy/routing` and `policy/placement`; what they want loaded `services/copy_loads` loads, or has the fleet's owner load.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _LEAST_RETRY_S = 1.0
 
 
 class Residency:
-    """Of a fleet's owner."""
+    """Of one process."""
 
     def __init__(
         self,

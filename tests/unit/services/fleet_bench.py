@@ -137,7 +137,7 @@ class FleetBench:
         self.residency = Residency(self.state, self.loads, wait_s=wait_s, today_s=lambda: 1e9 + self.now_s(), draw=lambda: 0.0)
         self.dispatch = FleetDispatch(self.residency, now_s=self.now_s)
         self.models = FleetModels(state=self.state, servers=self.servers, residency=self.residency, load_timeout_s=300.0)
-        self.reconciler = Reconciler(self.state, self.servers, self.loads, self.residency, self.described, is_owner=lambda: self.is_owner)
+        self.reconciler = Reconciler(self.state, self.loads, self.residency, self.described, is_owner=lambda: self.is_owner)
         for name in names:
             self.bring_up(name)
 
