@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
@@ -63,6 +64,7 @@ class Tritons:
         count = len(endpoints) or settings.fleet.servers
         self._tiers = self._make_tiers() if settings.triton.model_store and not endpoints else None
         names = (ONLY,) if count == 1 else tuple(f"{ONLY}-{number}" for number in range(count))
+        self._is_fleet = settings.fleet.is_on or count > 1
         self.servers = Servers(follower, names)
         self.failures: list[LoadFailure] = []
         fleet = FleetFingerprints(board)
@@ -71,7 +73,7 @@ class Tritons:
             self.units = [self._attached(self.servers.members[name], at) for name, at in zip(names, endpoints, strict=True)]
         else:
             self.units = [self._embedded(self.servers.members[name], boards[name]) for name in names]
-        self.fleet = self._make_fleet() if settings.fleet.is_on or count > 1 else None
+        self.fleet = self._make_fleet() if self._is_fleet else None
         self.models: ModelService | FleetModels = self.units[0].models if self.fleet is None else self.fleet.models
 
     async def open(self) -> None:
@@ -135,13 +137,19 @@ class Tritons:
             self.servers,
             {unit.name: FleetUnit(unit.models, unit.triton.resident_bytes) for unit in self.units},
             ModelDescriptionFiles(self._sources, config_name=config_name, parameters=parameters),
-            Ownership(LocalLease() if url is None else make_redis_lease(url), holder=uuid4().hex),
+            Ownership(LocalLease() if url is None else make_redis_lease(url, fleet=self._fleet_name()), holder=uuid4().hex),
             budget_bytes=settings.fleet.memory_budget or NO_BUDGET,
             wait_s=settings.fleet.load_wait_s,
             load_timeout_s=settings.triton.load_timeout_s,
             tiers=self._tiers,
-            line=None if url is None else make_redis_owner_line(url),
+            line=None if url is None else make_redis_owner_line(url, fleet=self._fleet_name()),
         )
+
+    def _fleet_name(self) -> str:
+        """The same for all gateways before the same Tritons, however each names them in order."""
+        endpoints = parse_triton_urls(self._settings.triton.triton_url)
+        places = sorted(f"{each.host}:{each.grpc_port}" for each in endpoints)
+        return sha256(",".join(places).encode()).hexdigest()[:16]
 
     def _shared_url(self) -> SecretStr | None:
         """Of the Redis by which gateways that may have the same Tritons agree; embedded ones are this process's alone."""
@@ -183,7 +191,8 @@ class Tritons:
         return ModelService(
             servers=member,
             repository=repository,
-            load=[] if len(self.servers.members) > 1 or self._settings.fleet.is_on else models_to_load(self._settings, repository),
+            load=[] if self._is_fleet else models_to_load(self._settings, repository),
+            restores=not self._is_fleet,
             load_timeout_s=self._settings.triton.load_timeout_s,
             contents=contents,
             tiers=None if repository is None else self._tiers,

@@ -83,6 +83,6 @@ class RedisLease:
         await self._link.close()
 
 
-def make_redis_lease(url: SecretStr) -> RedisLease:
-    """Raises StartupError: the URL is not one of a Redis."""
-    return RedisLease(RedisLink(url))
+def make_redis_lease(url: SecretStr, *, fleet: str = "") -> RedisLease:
+    """Of the fleet of that name. Raises StartupError: the URL is not one of a Redis."""
+    return RedisLease(RedisLink(url), key=f"{_KEY}:{fleet}" if fleet else _KEY)

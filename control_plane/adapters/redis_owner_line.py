@@ -18,20 +18,21 @@ _KEPT_S = 10
 class RedisOwnerLine:
     """Connects when it is first used."""
 
-    def __init__(self, link: RedisLink) -> None:
+    def __init__(self, link: RedisLink, *, key: str = _KEY) -> None:
         self._link = link
+        self._key = key
 
     async def ask(self, models: Iterable[str]) -> None:
         async with self._link.calling(), self._link.client.pipeline(transaction=True) as commands:
-            commands.rpush(_KEY, *models)
-            commands.ltrim(_KEY, -_MOST, -1)
-            commands.expire(_KEY, _KEPT_S)
+            commands.rpush(self._key, *models)
+            commands.ltrim(self._key, -_MOST, -1)
+            commands.expire(self._key, _KEPT_S)
             await commands.execute()
 
     async def take(self, *, timeout_s: float) -> list[str]:
         async with self._link.calling(timeout_s=timeout_s + _GRACE_S):
-            first = await self._link.client.blpop([_KEY], timeout=timeout_s)
-            rest = await self._link.client.lpop(_KEY, _MOST) if first is not None else None
+            first = await self._link.client.blpop([self._key], timeout=timeout_s)
+            rest = await self._link.client.lpop(self._key, _MOST) if first is not None else None
         found = [] if first is None else [str(first[1]), *map(str, rest or [])]
         return list(dict.fromkeys(found))
 
@@ -39,6 +40,6 @@ class RedisOwnerLine:
         await self._link.close()
 
 
-def make_redis_owner_line(url: SecretStr) -> RedisOwnerLine:
-    """Raises StartupError: the URL is not one of a Redis."""
-    return RedisOwnerLine(RedisLink(url))
+def make_redis_owner_line(url: SecretStr, *, fleet: str = "") -> RedisOwnerLine:
+    """Of the fleet of that name. Raises StartupError: the URL is not one of a Redis."""
+    return RedisOwnerLine(RedisLink(url), key=f"{_KEY}:{fleet}" if fleet else _KEY)

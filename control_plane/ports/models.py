@@ -137,6 +137,9 @@ class FingerprintBoard(Protocol):
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
         """Return when all of them go by it; None is unknown."""
 
+    async def doubt(self, models: Iterable[str]) -> None:
+        """They may soon be loaded here in contents that are not certain: what other servers have does not stand for them."""
+
     async def forget(self, models: Iterable[str]) -> None:
         """What is unknown of them is unknown since they are not loaded here any more."""
 

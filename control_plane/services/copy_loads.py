@@ -127,8 +127,8 @@ class CopyLoads:
 
     def why_quarantined(self, model: str) -> str | None:
         """Why it is not tried again yet; None: it has not failed, or it is."""
-        facts = self._state.fleet.models[model]
-        is_in_it = model in self._failures and facts.quarantined_until_s > self._state.now_s()
+        facts = self._state.fleet.models.get(model)
+        is_in_it = facts is not None and model in self._failures and facts.quarantined_until_s > self._state.now_s()
         return self._why_quarantined[model] if is_in_it else None
 
     def forgive(self, model: str) -> None:

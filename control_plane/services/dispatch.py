@@ -42,8 +42,8 @@ class FleetDispatch:
                 raise
             finally:
                 self._end(claim, call, outcome)
-            if outcome is not Outcome.MODEL_NOT_FOUND or attempt == _ATTEMPTS - 1:
-                return answer
+            if outcome is not Outcome.MODEL_NOT_FOUND or call.model_version or attempt == _ATTEMPTS - 1:
+                return answer  # of a version that is not there, too: the model is
             self._residency.is_missing(claim)
         raise AssertionError("the last attempt returns")
 
@@ -74,6 +74,7 @@ class FleetDispatch:
         claim = await self._residency.claim(call, deadline_s=self._now_s() + timeout_s)
         try:
             yield claim.upstream
+            self._residency.answered(call, claim)
         finally:
             claim.release(answered=False)
 

@@ -46,8 +46,11 @@ class Fingerprints:
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
         self.change(changes)
 
-    async def forget(self, models: Iterable[str]) -> None:
+    async def doubt(self, models: Iterable[str]) -> None:
         """They are unknown already; nobody else has them."""
+
+    async def forget(self, models: Iterable[str]) -> None:
+        """The same."""
 
     def up(self, upstream: Upstream, server: str = "") -> None:
         """What it has loaded is made known by whoever loaded it."""

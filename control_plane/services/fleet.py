@@ -50,6 +50,7 @@ class FleetService:
         processes may have the same fleet."""
         self.state = FleetState(servers, budget_bytes=budget_bytes)
         self._ownership = ownership
+        self._line = line
         loads = {name: self._loads(servers, name, unit, load_timeout_s) for name, unit in units.items()}
         self._asking = None if line is None else Asking(line, ownership, now_s=self.state.now_s)
         ask_owner = self._asking.ask if self._asking is not None else _nobody_else
@@ -62,10 +63,14 @@ class FleetService:
         """Load and keep these, `*` for all that there are; what fails is told, and the rest is served."""
         if self._asking is None:
             await self._ownership.wait_until_owner()
+        await self._reconciler.tick()  # what Tritons that others run have, only they can say
         await self._reconciler.describe()
         await self._reconciler.tick()
         failures = []
         for name in sorted(self.state.described) if ALL_MODELS in load else load:
+            if self.state.fleet.ready_copies(name):  # from a life of this gateway before, or another's
+                self.state.pin(name, 1)
+                continue
             try:
                 await self.models.load(name)
             except ControlPlaneError as exc:
@@ -83,6 +88,8 @@ class FleetService:
                     tasks.create_task(self._asking.run(self._want), name="asking-the-owner")
         finally:
             await self._ownership.stop()
+            if self._line is not None:
+                await self._line.close()
 
     def _want(self, model: str) -> None:
         """Another process asks for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from control_plane.domain.fingerprint import Fingerprint
 from control_plane.ports import FingerprintBoard
@@ -36,7 +37,7 @@ class FleetFingerprints:
         certain = [each for each in found if each is not None]
         if not certain or len(certain) < len(found) or len({each.digest for each in certain}) > 1:
             return None
-        return newest if newest is not None else certain[0]
+        return newest if newest is not None else replace(certain[0])  # another object: what was asked for before is not it
 
 
 _ABSENT = Fingerprint(b"", False)
@@ -51,6 +52,9 @@ class ServerFingerprints:
 
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
         await self._fleet.publish(self._server, changes)
+
+    async def doubt(self, models: Iterable[str]) -> None:
+        await self._fleet.publish(self._server, dict.fromkeys(models))
 
     async def forget(self, models: Iterable[str]) -> None:
         await self._fleet.forget(self._server, models)

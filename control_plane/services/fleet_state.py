@@ -146,6 +146,8 @@ class FleetState:
         for name in self.fleet.models.keys() - described.keys():
             if name not in self.fleet.holders:
                 del self.fleet.models[name]
+                self._measured.discard(name)
+                self._loads_s.pop(name, None)
 
     def observe(self, server: str, index: Iterable[ModelVersion]) -> None:
         """What Triton says of itself; a copy that is only announced is not in its index yet."""
@@ -177,6 +179,11 @@ class FleetState:
             return 0
         facts = self.fleet.models.get(model)
         return _PROCESS_BYTES if facts is None else facts.resident_bytes
+
+    def has_sequences(self, model: str) -> bool:
+        """Whether its copies hold what requests of a sequence have in common; not known of models that have no folder here."""
+        described = self.described.get(model)
+        return described is not None and described.has_sequences
 
     def steps_are_its_own(self, server: str, model: str) -> bool:
         """Whether an ensemble may take its steps along when it goes: no other that is there needs them."""
@@ -210,7 +217,8 @@ class FleetState:
         before_s = self._loads_s.get(model, took_s)
         self._loads_s[model] = facts.load_s = before_s + _SMOOTHING * (took_s - before_s)
         if facts.spec.resident_bytes is None and bytes_more is not None and bytes_more > 0:
-            facts.resident_bytes = bytes_more
+            known = facts.resident_bytes if model in self._measured else 0
+            facts.resident_bytes = max(bytes_more, known)  # into memory that a server has kept from another it seems to take less
             self._measured.add(model)
 
     def is_empty(self, server: str) -> bool:

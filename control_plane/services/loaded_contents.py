@@ -73,6 +73,7 @@ class LoadedContents:
             was = {each: self._models[each] for each in names if each in self._models}
             overrides = {**self._overrides, name: override}
             await self._doubt(names)
+            await self._board.doubt(names)
             before = await self._read(names, overrides)
             for each, model in was.items():
                 await self._have_it_read(each, model, before.get(each))
@@ -80,6 +81,7 @@ class LoadedContents:
                 await work()
             except ModelLoadFailed:
                 await self._doubt(await self._with_steps(name, override) - names)
+                await self._board.forget(names - was.keys())
                 await self._settle(upstream, _unchanged(was, await self._read(names - {name}, overrides)), {})
                 raise
             # What has become a step of it meanwhile may have been loaded as well.

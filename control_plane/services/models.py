@@ -50,12 +50,15 @@ class ModelService:
         load_timeout_s: float,
         contents: LoadedContents | None = None,
         tiers: ModelTiers | None = None,
+        restores: bool = True,
     ) -> None:
-        """`tiers` has more models than the repository has yet; they are fetched before they are placed."""
+        """`tiers` has more models than the repository has yet; they are fetched before they are placed. Without `restores` a Triton that
+        comes back has nothing: a fleet loads what is asked for."""
         self._servers = servers
         self._repository = repository
         self._contents = contents
         self._tiers = tiers
+        self._restores = restores
         self._pinned: dict[str, ExitStack] = {}
         """Models whose files stay here, since they are loaded."""
         self._initial = load
@@ -112,6 +115,9 @@ class ModelService:
             await self._contents.begin(upstream)
         if self._repository is not None:
             self._repository.place_all()
+        if not self._restores:
+            self._forget_all()
+            return []
         if self._desired is None:
             self._desired = dict.fromkeys(await self._expand(upstream))
         wanted = dict(self._desired)
@@ -150,29 +156,35 @@ class ModelService:
                 self._pinned.pop(each).close()
         return gone
 
-    async def _fetch(self, name: str) -> None:
-        """Have its files on this machine, and keep them as long as it is loaded."""
-        if self._tiers is None or name not in self._tiers.names():
-            return
-        await self._tiers.ensure_warm(name, deadline_s=asyncio.get_running_loop().time() + self._load_timeout_s)
-        if name not in self._pinned:
-            self._pinned[name] = ExitStack()
-            self._pinned[name].enter_context(self._tiers.pinned(name))
+    async def _fetch(self, name: str, stays: ExitStack) -> None:
+        """Have its files on this machine as long as that is open."""
+        if self._tiers is not None and name in self._tiers.names():
+            await self._tiers.ensure_warm(name, deadline_s=asyncio.get_running_loop().time() + self._load_timeout_s)
+            stays.enter_context(self._tiers.pinned(name))
+
+    def _forget_all(self) -> None:
+        """What was loaded is gone, and its files need not stay."""
+        self._desired = {}
+        for held in self._pinned.values():
+            held.close()
+        self._pinned.clear()
 
     async def _load(self, upstream: Upstream, name: str, override: ModelOverride | None, begin: Begin = _at_once) -> None:
         # With files, the model is what the caller sent: it need not be in any repository, and Triton reads none.
-        if self._repository is not None and not (override and override.files):
-            await self._fetch(name)
-            self._repository.place(name)
+        with ExitStack() as stays:
+            if self._repository is not None and not (override and override.files):
+                await self._fetch(name, stays)
+                self._repository.place(name)
 
-        async def load() -> None:
-            await begin()
-            await upstream.control.load(name, override=override, timeout_s=self._load_timeout_s)
+            async def load() -> None:
+                await begin()
+                await upstream.control.load(name, override=override, timeout_s=self._load_timeout_s)
 
-        if self._contents is None:
-            await load()
-        else:
-            await self._contents.load(upstream, name, override, load)
+            if self._contents is None:
+                await load()
+            else:
+                await self._contents.load(upstream, name, override, load)
+            self._pinned.setdefault(name, ExitStack()).push(stays.pop_all())
 
     async def _expand(self, upstream: Upstream) -> list[str]:
         if ALL_MODELS not in self._initial:

@@ -106,6 +106,8 @@ class Ownership:
             with suppress(StoreUnavailable):
                 await self._store.release(state.lease)
         self._become(Watching())
+        with suppress(StoreUnavailable):
+            await self._store.close()
 
     async def _turn(self) -> None:
         asked_s = self._now_s()

@@ -64,7 +64,8 @@ class Residency:
         if facts is None or model in self.loads.withdrawn:
             raise ModelNotFound(f"Request for unknown model: '{model}' is not found")
         self._state.used(model)
-        if call.sequence_id and (held := self._sequences.held_at(call)) is not None:
+        in_sequence = bool(call.sequence_id) and self._state.has_sequences(model)
+        if in_sequence and (held := self._sequences.held_at(call)) is not None:
             return self._claim_held(call, *held)
         deadline_s = min(deadline_s, now_s + self._wait_s)
         while True:
@@ -75,7 +76,7 @@ class Residency:
                 self._consider(facts, sooner_than_s=choice.expected_s)
             claim = None if choice.server is None else self._state.claim(model, choice.server)
             if claim is not None:
-                if call.sequence_id:
+                if in_sequence:
                     self._sequences.hold(call, claim.server.name, claim.copy)
                 return claim
             await self._wait(facts, deadline_s)
@@ -134,6 +135,9 @@ class Residency:
         while not self._state.fleet.ready_copies(model):
             if (reason := self.loads.why_quarantined(model)) is not None:
                 raise ModelLoadFailed(reason)
+            placement = None if self.loads.is_loading(model) else place(self._state.fleet, model, self._state.now_s())
+            if isinstance(placement, Refusal) and placement.obstacle is Obstacle.TOO_LARGE:
+                raise Overloaded(f"model {placement.text}", retry_after_s=placement.retry_after_s)
             await self._wait(facts, deadline_s)
 
     # Waiting

@@ -53,8 +53,11 @@ class ServerLoads:
 
     async def reload(self, model: ModelFacts) -> None:
         """Load it anew beside itself, which Triton puts in its place when it is ready. Raises ControlPlaneError."""
-        self._require()
-        await self._models.load(model.name)
+
+        async def begin() -> None:
+            self._require()  # after all that is prepared, which takes a while
+
+        await self._models.load(model.name, begin=begin)
         await self.look()
 
     async def take_out(self, model: str) -> None:

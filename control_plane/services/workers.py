@@ -152,8 +152,11 @@ class Workers:
             for worker in late:
                 worker.process.kill()
 
-    async def forget(self, models: Iterable[str]) -> None:
+    async def doubt(self, models: Iterable[str]) -> None:
         """They are unknown already; nobody else has them."""
+
+    async def forget(self, models: Iterable[str]) -> None:
+        """The same."""
 
     def _late(self, asked: list[_Worker], number: int) -> list[_Worker]:
         live = self._live.values()

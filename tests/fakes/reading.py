@@ -40,6 +40,9 @@ class FakeBoard:
     known: dict[str, Fingerprint] = field(default_factory=dict)
     published: list[dict[str, bool]] = field(default_factory=list)
 
+    async def doubt(self, models: Iterable[str]) -> None:
+        """Nobody else has them."""
+
     async def forget(self, models: Iterable[str]) -> None:
         """Nobody else has them."""
 

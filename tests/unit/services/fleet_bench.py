@@ -101,8 +101,18 @@ class TimedControl(FakeControl):
             self.violations.append(f"{loading} load at once")
 
 
-def model(name: str, size: int = 40, *, steps: frozenset[str] = frozenset(), min_copies: int = 0) -> DescribedModel:
-    return DescribedModel(ModelSpec(name, size, min_copies=min_copies), file_bytes=size, steps=steps)
+def model(
+    name: str,
+    size: int = 40,
+    *,
+    steps: frozenset[str] = frozenset(),
+    min_copies: int = 0,
+    max_copies: int | None = None,
+    holds: bool = False,
+) -> DescribedModel:
+    """`holds` the state of sequences."""
+    spec = ModelSpec(name, size, min_copies=min_copies, max_copies=max_copies)
+    return DescribedModel(spec, file_bytes=size, steps=steps, has_sequences=holds)
 
 
 @dataclass

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -203,6 +203,20 @@ def test_who_sends_by_itself_has_its_place_for_as_long_as_the_block_lasts() -> N
             assert await bench.dispatch.ready() == {"a"}
             assert await bench.dispatch.reading("b", timeout_s=5.0) is server
             assert await bench.dispatch.ready() == {"a", "b"}
+            assert idle(bench)
+
+    play(main)
+
+
+def test_a_version_that_is_not_there_does_not_lose_the_copy() -> None:
+    async def main() -> None:
+        async with running(FleetBench()) as bench:
+            await bench.use("a")
+            request = Request([MISSING])
+            asked = replace(call("a"), model_version="99")
+            answer = await bench.dispatch.send(request, asked, timeout_s=60.0)  # type: ignore[arg-type]
+            assert status(answer) == 404
+            assert bench.told() == [("loaded", "a")]
             assert idle(bench)
 
     play(main)

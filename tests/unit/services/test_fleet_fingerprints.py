@@ -69,7 +69,9 @@ def test_one_that_has_it_no_longer_has_no_say(bench: Bench, last: Fingerprint | 
     bench.say(bench.second, last)
     assert bench.known is None
     run(bench.second.forget(["m", "other"]))
-    assert bench.known is fingerprint
+    assert bench.known is not None
+    assert bench.known.digest == fingerprint.digest
+    assert bench.known is not fingerprint, "who asked before may have been answered by the other"
     run(bench.first.forget(["m"]))
     assert bench.known is None
 
@@ -83,3 +85,14 @@ def test_models_are_apart(bench: Bench) -> None:
     run(bench.first.publish({"m": of(b"a"), "n": of(b"b")}))
     run(bench.second.publish({"n": None}))
     assert bench.board.known.keys() == {"m"}
+
+
+def test_what_may_be_loaded_elsewhere_in_other_contents_is_unknown_until_it_is_certain_or_gone(bench: Bench) -> None:
+    bench.say(bench.first, of(b"a"))
+    run(bench.second.doubt(["m"]))
+    assert bench.known is None
+    run(bench.second.forget(["m"]))
+    assert bench.known is not None
+    run(bench.second.doubt(["m"]))
+    bench.say(bench.second, newest := of(b"a"))
+    assert bench.known is newest

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pytest
@@ -29,12 +30,17 @@ TIMEOUT_S = 77.0
 class Bench:
     """A service over models a, b and c; attached when `has_repository` is False."""
 
-    def __init__(self, *load: str, has_repository: bool = True) -> None:
+    def __init__(self, *load: str, has_repository: bool = True, restores: bool = True, tiers: Any = None) -> None:
         self.upstream, self.servers = FakeUpstream(), Servers()
         self.servers.up(self.upstream)
         self.repository = FakeRepository(models=["a", "b", "c"])
         self.service = ModelService(
-            servers=self.servers, repository=self.repository if has_repository else None, load=list(load), load_timeout_s=TIMEOUT_S
+            servers=self.servers,
+            repository=self.repository if has_repository else None,
+            load=list(load),
+            load_timeout_s=TIMEOUT_S,
+            restores=restores,
+            tiers=tiers,
         )
 
     @property
@@ -343,3 +349,49 @@ class TestAfterARestart:
         run(bench.service.restore(bench.upstream))
         bench.restart()
         assert bench.repository.placed == ["*", "a", "*", "a"]
+
+
+class Warm:
+    """As much of `ModelTiers` as loads need: every model is there, and what is pinned is written down."""
+
+    def __init__(self) -> None:
+        self.pinned_now: list[str] = []
+
+    def names(self) -> list[str]:
+        return ["a", "b"]
+
+    async def ensure_warm(self, model: str, *, deadline_s: float) -> None: ...
+
+    @contextmanager
+    def pinned(self, model: str) -> Iterator[None]:
+        self.pinned_now.append(model)
+        try:
+            yield
+        finally:
+            self.pinned_now.remove(model)
+
+
+class TestFiles:
+    def test_stay_here_as_long_as_the_model_is_loaded(self) -> None:
+        warm = Warm()
+        bench = Bench(tiers=warm)
+        bench.does(bench.service.load("a"))
+        assert warm.pinned_now == ["a"]
+        bench.does(bench.service.unload("a"))
+        assert warm.pinned_now == []
+
+    def test_of_a_load_that_failed_may_be_replaced(self) -> None:
+        warm = Warm()
+        bench = Bench(tiers=warm)
+        bench.control.failures["a"] = ModelLoadFailed("its weights are cut short")
+        bench.fails(bench.service.load("a"), ModelLoadFailed)
+        assert warm.pinned_now == []
+
+
+class TestInAFleet:
+    def test_a_triton_that_comes_back_gets_nothing_before_somebody_asks(self) -> None:
+        warm = Warm()
+        bench = Bench(restores=False, tiers=warm)
+        bench.does(bench.service.load("a"))
+        assert bench.restart() == []
+        assert warm.pinned_now == []

@@ -392,7 +392,7 @@ def in_sequence(name: str, number: int, *, starts: bool = False, ends: bool = Fa
 class TestSequences:
     def test_go_where_they_began_until_they_end(self) -> None:
         async def main() -> None:
-            async with running(FleetBench(servers=2)) as bench:
+            async with running(FleetBench(model("a", holds=True, max_copies=2), servers=2)) as bench:
                 for name in ("s0", "s1"):
                     bench.tritons[name].states["a"] = READY
                     await bench.loads[name].look()
@@ -412,7 +412,7 @@ class TestSequences:
 
     def test_fail_clearly_when_their_server_is_gone_and_can_begin_anew(self) -> None:
         async def main() -> None:
-            async with running(FleetBench(servers=2)) as bench:
+            async with running(FleetBench(model("a", holds=True, max_copies=2), servers=2)) as bench:
                 claim = await bench.residency.claim(in_sequence("a", 1, starts=True), deadline_s=1e3)
                 bench.kill(claim.server.name)
                 claim.release(answered=False)
@@ -421,6 +421,15 @@ class TestSequences:
                 anew = await bench.residency.claim(in_sequence("a", 1, starts=True), deadline_s=1e3)
                 assert anew.server is not claim.server
                 anew.release(answered=True)
+
+        play(main)
+
+    def test_a_model_without_sequences_is_not_held_by_who_says_so(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                claim = await bench.residency.claim(in_sequence("a", 1, starts=True), deadline_s=1e3)
+                assert claim.copy.sequences == 0
+                claim.release(answered=True)
 
         play(main)
 
