@@ -12,8 +12,6 @@ class FleetEventKind(StrEnum):
     UNLOADED = "unloaded"
     FAILED = "failed"
     LOST = "lost"
-    FOUND = "found"
-    REPAIRED = "repaired"
 
 
 @dataclass(frozen=True, slots=True)

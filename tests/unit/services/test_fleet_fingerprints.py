@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from control_plane.domain.errors import ModelLoadFailed
 from control_plane.domain.fingerprint import Fingerprint
 from control_plane.services.fleet_fingerprints import FleetFingerprints, ServerFingerprints
+from control_plane.services.loaded_contents import LoadedContents
 from tests.aio import run
-from tests.fakes import FakeBoard
+from tests.fakes import FakeUpstream
+from tests.fakes.reading import FakeBoard, FakeReading
 
 
 class Bench:
@@ -96,3 +99,43 @@ def test_what_may_be_loaded_elsewhere_in_other_contents_is_unknown_until_it_is_c
     run(bench.second.doubt(["m"]))
     bench.say(bench.second, newest := of(b"a"))
     assert bench.known is newest
+
+
+class TestLoads:
+    """Of one model on two servers, of which the first has it."""
+
+    def test_whose_contents_are_not_certain_take_what_is_known_of_the_others(self) -> None:
+        async def main() -> None:
+            board, reading, second = await self._first_has_it()
+
+            async def load_while_files_change() -> None:
+                reading.files["a"] = "other weights"
+
+            await second.load(FakeUpstream(), "a", None, load_while_files_change)
+            assert "a" not in board.known
+
+        run(main())
+
+    def test_that_fail_leave_it(self) -> None:
+        async def main() -> None:
+            board, _, second = await self._first_has_it()
+
+            async def fail() -> None:
+                assert "a" not in board.known
+                raise ModelLoadFailed("its weights are cut short")
+
+            with pytest.raises(ModelLoadFailed):
+                await second.load(FakeUpstream(), "a", None, fail)
+            assert "a" in board.known
+
+        run(main())
+
+    async def _first_has_it(self) -> tuple[FakeBoard, FakeReading, LoadedContents]:
+        board, reading, upstream = FakeBoard(), FakeReading({"a": "weights"}), FakeUpstream()
+        fleet = FleetFingerprints(board)
+        first, second = (LoadedContents(reading, fleet.of_server(name)) for name in ("s0", "s1"))
+        await first.begin(upstream)
+        await second.begin(FakeUpstream())
+        await first.load(upstream, "a", None, lambda: upstream.control.load("a", timeout_s=1.0))
+        assert "a" in board.known
+        return board, reading, second
