@@ -90,26 +90,31 @@ class PerfAnalyzer:
     async def run_async(self, load: Load) -> Measured:
         """As `run`; cancelling it ends perf_analyzer."""
         with tempfile.TemporaryDirectory() as folder:
-            report = Path(folder, "report.csv")
-            process = await asyncio.create_subprocess_exec(
-                *self._command(load, report),
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is ours to handle
-            )
+            report, words = Path(folder, "report.csv"), Path(folder, "words")
+            process = self._start(load, report, words)
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
-                    said, _ = await process.communicate()
+                    await asyncio.to_thread(process.wait)
             except TimeoutError as exc:
                 raise UpstreamFailed(f"perf_analyzer did not end within {_TIMEOUT_S:g} s on {load.model}") from exc
             finally:
-                if process.returncode is None:
+                if process.poll() is None:
                     with suppress(ProcessLookupError):  # it has just ended by itself
                         os.killpg(process.pid, signal.SIGKILL)
-                    await process.wait()
-            return read_report(report, said.decode(errors="replace"))
+                    process.wait()
+            return _read_files(report, words)
+
+    def _start(self, load: Load, report: Path, words: Path) -> subprocess.Popen[bytes]:
+        """At once: asyncio's way to start a process can be cancelled halfway, and leaves it running."""
+        with words.open("wb") as said:
+            return subprocess.Popen(
+                self._command(load, report),
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is ours to handle
+            )
 
     def _command(self, load: Load, report: Path) -> list[str]:
         return [str(self._binary), *arguments(load), "-f", str(report)]
@@ -157,6 +162,10 @@ def read_report(report: Path, said: str) -> Measured:
         return Measured(float(row["p50 latency"]) / 1000, float(row["p99 latency"]) / 1000, float(row["Inferences/Second"]))
     except (OSError, StopIteration, KeyError, ValueError, TypeError) as exc:
         raise UpstreamFailed(f"perf_analyzer failed:\n{said[-2000:]}") from exc
+
+
+def _read_files(report: Path, words: Path) -> Measured:
+    return read_report(report, words.read_text(errors="replace"))
 
 
 def _library(folder: Path, pattern: str) -> Path:

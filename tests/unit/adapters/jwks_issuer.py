@@ -25,7 +25,7 @@ from control_plane.settings import AuthenticationSettings
 ISSUER, AUDIENCE = "https://issuer.example", "tidegate"
 
 PACE = Pace(refresh_s=0.2, at_least_s=0.05, fetch_timeout_s=0.5)
-WAIT_S = 15.0
+WAIT_S = 45.0
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 Answer = Callable[["Handler"], None]
