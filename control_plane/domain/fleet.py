@@ -53,6 +53,8 @@ class ModelSpec:
     """Of two that are worth the same the one with the higher stays."""
     latency_objective_s: float | None = None
     """What 99 of 100 requests should take at most; None: no more than the others'."""
+    server_labels: Mapping[str, str] = field(default_factory=dict)
+    """That a server must have for it; empty: any will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,8 @@ class Server:
     is_up: bool = True
     is_ejected: bool = False
     """It answers too slowly or with errors (`policy/outliers`), and gets no requests but probes."""
+    is_leaving: bool = False
+    """It gets no new requests and no models: those that are there end, sequences too, and then it goes."""
     probe_from_s: float = inf
     """While it is ejected: one request that comes from then on is sent there to see whether it has recovered."""
     copies: dict[str, Copy] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from control_plane.ports.models import (
     FingerprintBoard,
+    FleetMemory,
     LeaseStore,
     ModelAdministration,
     ModelCosts,
@@ -49,6 +50,7 @@ __all__ = [
     "Connect",
     "DemandBoard",
     "FingerprintBoard",
+    "FleetMemory",
     "GrpcCall",
     "GrpcStream",
     "GrpcUpstream",

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from control_plane.domain.fingerprint import Fingerprint, ModelContents
 from control_plane.domain.fleet import DescribedModel, Tier
+from control_plane.domain.fleet_memory import Measured, Wish
 from control_plane.domain.lease import Lease
 from control_plane.domain.model import ModelOverride
 from control_plane.domain.model_source import ModelSource, SourceFile, WarmCopy
@@ -174,6 +175,24 @@ class OwnerLine(Protocol):
 
     async def take(self, *, timeout_s: float) -> list[str]:
         """What has been asked for, as soon as there is any; empty when the time is over."""
+
+    async def close(self) -> None: ...
+
+
+class FleetMemory(Protocol):
+    """What outlives processes of a fleet's models, and is the same for all that share it. Each method raises StoreUnavailable."""
+
+    async def measured(self) -> Mapping[str, Measured]:
+        """By model."""
+
+    async def measure(self, changes: Mapping[str, Measured | None]) -> None:
+        """The owner's alone; None: it is forgotten."""
+
+    async def wishes(self) -> Mapping[str, Wish]:
+        """By model; those that have none are as their folders say."""
+
+    async def wish(self, model: str, wish: Wish | None) -> None:
+        """Whichever process an administrator has told it."""
 
     async def close(self) -> None: ...
 
