@@ -20,7 +20,7 @@ SOURCES := control_plane python_backends model_repository tests perf
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
-.PHONY: help setup serve test check format models perf-smoke perf-gateway perf-waiting perf-programs perf-one-step perf-tenants perf-cache perf-embedding perf-batching perf-eviction perf-fleet fuzz redis-server clean
+.PHONY: help setup serve test check lint format models perf-smoke perf-gateway perf-waiting perf-programs perf-one-step perf-tenants perf-cache perf-embedding perf-batching perf-eviction perf-fleet fuzz redis-server clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -36,15 +36,17 @@ ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
 	@$(BIN)/python -m pytest -n 2 $(ALONE)
-	@$(BIN)/python -m pytest $(addprefix --ignore=,$(ALONE))
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
 endif
 
-check: $(VENV)/.dev ## Format, lint, types, layer contract, unit and wire tests; needs no Triton
+check: lint ## As lint, and unit and wire tests; needs no Triton
+	@$(BIN)/python -m pytest -q -n 2 $(ALONE) $(ARGS)
+
+lint: $(VENV)/.dev ## Format, style, types, layer contract
 	@$(BIN)/ruff format --quiet --check $(SOURCES) || $(call explain,run make format)
 	@$(BIN)/ruff check --quiet $(SOURCES)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
-	@$(BIN)/python -m pytest -q -n 2 $(ALONE) $(ARGS)
 
 format: $(VENV)/.dev ## Put every file into the house format
 	@$(BIN)/ruff format $(SOURCES)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract import ledger
 from tests.contract.http_extensions import SHARED_BYTES, SHARED_MEMORY
 from tests.e2e import tidegate as servers
 from tests.redis_server import RedisServer, redis_server
@@ -99,13 +98,6 @@ def triton_survives(request: pytest.FixtureRequest) -> Iterator[None]:
     doors.await_triton()
     yield
     assert doors.triton_lives(), f"Triton died:\n{doors.running.triton_log()[-3000:]}"
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if ledger.compared:
-        terminalreporter.section("contract with Triton")
-        for line in ledger.lines():
-            terminalreporter.write_line(line)
 
 
 def _name(pid: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.contract.differences import DIFFERENCES
 
@@ -29,6 +29,17 @@ def compare(name: str, straight: Seen, gateway: Seen, summary: Callable[[Seen], 
     assert gateway != straight, f"no longer different, so take it out of differences.py: {reason}"
     assert summary(gateway) == expected, f"{summary(gateway)} instead of {expected}: {reason}"
     different[reason] += 1
+
+
+def counted() -> dict[str, Any]:
+    """What this process has compared, for another to `add`."""
+    return {"compared": sorted(compared), "identical": sorted(identical), "different": dict(different)}
+
+
+def add(others: dict[str, Any]) -> None:
+    compared.update(others["compared"])
+    identical.update(others["identical"])
+    different.update(others["different"])
 
 
 def lines() -> list[str]:
