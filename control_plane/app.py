@@ -16,6 +16,7 @@ from importlib.metadata import version
 
 from control_plane.adapters.admin_server import AdminServer
 from control_plane.adapters.cpu_affinity import pin_worker, require_cpus
+from control_plane.adapters.fleet_metrics import FleetMetrics
 from control_plane.adapters.listening import allow_restart, share_port
 from control_plane.adapters.prometheus import OwnMetrics
 from control_plane.adapters.service_sockets import ServiceSockets
@@ -66,6 +67,8 @@ class App:
         self._workers = self._make_workers() if self._settings.process.workers > 1 else None
         self._fingerprints = Fingerprints()
         self._tritons = Tritons(self._settings, self._workers or self._fingerprints, self._workers or self._fingerprints)
+        if self._workers is not None and self._tritons.fleet is not None:
+            self._workers.join_fleet(self._tritons.fleet.make_for_workers())
         self._servers = self._tritons.servers
         self._models = self._tritons.models
 
@@ -178,8 +181,17 @@ class App:
             triton_is_up=lambda: self._servers.is_up,
             state_behind_s=lambda: governing.known.behind_s,
             cache_bytes=self._settings.cache.cache_bytes,
+            fleet=self._fleet_metrics(),
         )
         return MetricsPage(render_own=own.render, servers=self._servers, access=governing.governance.access)
+
+    def _fleet_metrics(self) -> FleetMetrics:
+        fleet = self._tritons.fleet
+        if fleet is None:
+            return FleetMetrics(self._tritons.counts)
+        return FleetMetrics(
+            self._tritons.counts, self._counts, fleet=fleet.state.fleet, is_owner=lambda: fleet.is_owner, now_s=fleet.state.now_s
+        )
 
     def _counts(self) -> RequestCounts:
         doors = self._workers or self._data_plane
@@ -211,7 +223,7 @@ def _require_cpus(settings: Settings) -> None:
     require_cpus(process.gateway_cpus, setting="--gateway-cpus", at_least=process.workers)
     for setting, cpus in (("--triton-cpus", triton.triton_cpus), ("--model-cpus", triton.model_cpus)):
         require_cpus(cpus, setting=setting)
-        if cpus and triton.triton_url:
-            raise StartupError(f"{setting} is for the embedded Triton; the one at --triton-url is pinned by whoever starts it")
+        if cpus and settings.is_attached:
+            raise StartupError(f"{setting} is for the embedded Triton; one that others run is pinned by whoever starts it")
     if not is_range(triton.model_cpus):
         raise StartupError(f"--model-cpus {format_cpus(triton.model_cpus)}: Triton takes a range only, such as 3-7")

@@ -26,7 +26,8 @@ from control_plane.api.openai_http import OpenaiHttp
 from control_plane.api.v2_grpc import V2Grpc
 from control_plane.api.v2_http import V2Http
 from control_plane.domain.endpoints import TritonEndpoints
-from control_plane.domain.request_counts import Cached, RequestCounts, Shed
+from control_plane.domain.fleet_counts import FleetCounts
+from control_plane.domain.request_counts import Cached, Refused, RequestCounts, Shed, Waited
 from control_plane.ports import ModelAdministration
 from control_plane.services.cached_inference import CachedInference
 from control_plane.services.dispatch import FleetDispatch
@@ -114,9 +115,12 @@ class DataPlane:
 
     def counts(self) -> RequestCounts:
         self._inference.settle()
-        admission, shared = self._governance.admission, self._cache.shared
+        admission, shared, catalogue = self._governance.admission, self._cache.shared, self._inference.dispatch.catalogue
+        fleet = FleetCounts() if catalogue is None else catalogue.counts
         return replace(
             self._counter.counts(in_flight=self._inference.in_flight),
+            refused=tuple(Refused(*each) for each in fleet.refused.items()),
+            waited=Waited(tuple(fleet.waits.buckets), fleet.waits.seconds),
             shed=tuple(Shed(*key, count) for key, count in admission.counts.items()),
             unmetered=self._governance.meter.dropped,
             cached=tuple(Cached(*key, count) for key, count in self._cache.counts.items()),

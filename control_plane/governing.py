@@ -180,5 +180,5 @@ def _shared_cache(settings: Settings) -> SharedCache | None:
 
 def _manifests(settings: Settings) -> ModelManifests:
     triton = settings.triton
-    sources = [] if triton.triton_url else triton.model_repository
+    sources = [] if settings.is_attached else triton.model_repository
     return ModelManifests(sources, config_name=config_name_in_force(triton.model_config_name), parameters=triton.model_parameter)

@@ -1,56 +1,43 @@
-"""The Tritons of one gateway, wired: for each what runs or watches it, what it is to load, and what is known of what it has loaded."""
+"""The Tritons of one gateway, wired: one, or a fleet of those that run here, or of those that others run (`triton_units` has each)."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
 from pydantic import SecretStr
 
-from control_plane.adapters.cpu_affinity import allowed_cpus
-from control_plane.adapters.embedded_triton.process import EmbeddedTritonLauncher
+from control_plane.adapters.local_fleet_memory import LocalFleetMemory
 from control_plane.adapters.local_lease import LocalLease
 from control_plane.adapters.managed_repository import ManagedRepository
 from control_plane.adapters.model_config import composing_models, config_name_in_force
 from control_plane.adapters.model_descriptions import ModelDescriptionFiles
-from control_plane.adapters.model_files import ModelFiles
 from control_plane.adapters.model_store import FsspecModelStore
 from control_plane.adapters.move_log import MoveLog
+from control_plane.adapters.redis_fleet_memory import make_redis_fleet_memory
 from control_plane.adapters.redis_lease import make_redis_lease
 from control_plane.adapters.redis_owner_line import make_redis_owner_line
+from control_plane.adapters.servers_file import ServersFile
 from control_plane.adapters.warm_tier.tier import DiskWarmTier
-from control_plane.data_plane import connect
-from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.endpoints import ListedServer, server_names
 from control_plane.domain.errors import StartupError
-from control_plane.ports import FingerprintBoard, ModelRepository, Upstream
-from control_plane.services.attachment import Attachment
+from control_plane.domain.fleet_counts import FleetCounts
+from control_plane.ports import FingerprintBoard, FleetMemory
 from control_plane.services.fleet import FleetService, FleetUnit
 from control_plane.services.fleet_fingerprints import FleetFingerprints
+from control_plane.services.fleet_members import FleetMembers
 from control_plane.services.fleet_models import FleetModels
-from control_plane.services.fleet_state import NO_BUDGET
-from control_plane.services.loaded_contents import LoadedContents
 from control_plane.services.model_tiers import ModelTiers
 from control_plane.services.models import LoadFailure, ModelService
 from control_plane.services.ownership import Ownership
-from control_plane.services.servers import ONLY, Follower, Member, Servers
-from control_plane.services.supervisor import Supervisor
+from control_plane.services.servers import Follower, Servers
 from control_plane.settings import Settings, parse_triton_urls
+from control_plane.triton_units import Unit, Units
 
-DEFAULT_MODELS = ("text_embedding",)
-"""What the project serves when nothing is asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """One Triton and what belongs to it."""
-
-    name: str
-    models: ModelService
-    contents: LoadedContents | None
-    triton: Supervisor | Attachment
+_FILES_FLEET = "default"
+"""The name of a fleet whose servers come and go."""
 
 
 class Tritons:
@@ -59,27 +46,29 @@ class Tritons:
     def __init__(self, settings: Settings, follower: Follower, board: FingerprintBoard) -> None:
         """`follower` is told where requests can go, `board` what is loaded. Nothing is started yet. Raises StartupError."""
         self._settings = settings
-        endpoints = parse_triton_urls(settings.triton.triton_url)
-        _refuse_contradictions(settings, len(endpoints))
-        count = len(endpoints) or settings.fleet.servers
-        self._tiers = self._make_tiers() if settings.triton.model_store and not endpoints else None
-        names = (ONLY,) if count == 1 else tuple(f"{ONLY}-{number}" for number in range(count))
-        self._is_fleet = settings.fleet.is_on or count > 1
-        self.servers = Servers(follower, names)
-        self.failures: list[LoadFailure] = []
-        fleet = FleetFingerprints(board)
-        boards: dict[str, FingerprintBoard] = {name: board if count == 1 else fleet.of_server(name) for name in names}
-        if endpoints:
-            self.units = [self._attached(self.servers.members[name], at) for name, at in zip(names, endpoints, strict=True)]
-        else:
-            self.units = [self._embedded(self.servers.members[name], boards[name]) for name in names]
-        self.fleet = self._make_fleet() if self._is_fleet else None
+        self.counts = FleetCounts()
+        attached = parse_triton_urls(settings.triton.triton_url)
+        _refuse_contradictions(settings, len(attached))
+        self._tiers = self._make_tiers() if settings.triton.model_store and not settings.is_attached else None
+        is_fleet = settings.fleet.is_on or len(attached) > 1
+        self._units = Units(settings, sources=self._sources, tiers=self._tiers, is_fleet=is_fleet)
+        # What is known of a fleet's models does not end with one server: there `FleetFingerprints` stands between.
+        self.servers = Servers(None if is_fleet else follower, ())
+        self._failures: list[LoadFailure] = []
+        self.fleet = self._make_fleet() if is_fleet else None
+        self._members = self._listed_members()
+        self.units = [] if self._members else self._attached(attached) if attached else self._embedded(board)
         self.models: ModelService | FleetModels = self.units[0].models if self.fleet is None else self.fleet.models
+
+    @property
+    def failures(self) -> list[LoadFailure]:
+        """Of what was to be loaded at the start."""
+        return [*(failure for each in self._units.failures.values() for failure in each), *self._failures]
 
     async def open(self) -> None:
         """All are up: load what a fleet is to have from the start. (One by itself has it already.)"""
         if self.fleet is not None:
-            self.failures += await self.fleet.open(self._settings.triton.load or [])
+            self._failures += await self.fleet.open(self._settings.triton.load or [])
 
     async def run(self) -> None:
         """Run all of them until cancelled. Raises StartupError, in a group."""
@@ -99,8 +88,9 @@ class Tritons:
             if self.fleet is not None:
                 tasks.create_task(self.fleet.run(), name="fleet")
             for unit in self.units:
-                tasks.create_task(unit.models.run(), name=f"models-{unit.name}")
-                tasks.create_task(unit.triton.run(), name=unit.name)
+                tasks.create_task(unit.run(), name=f"unit-{unit.name}")
+            if self._members is not None:
+                tasks.create_task(self._members.run(), name="fleet-members")
 
     def dependents_of(self, model: str) -> set[str]:
         """The models loaded anywhere that need this one."""
@@ -125,7 +115,7 @@ class Tritons:
             stores=[FsspecModelStore(url) for url in triton.model_store],
             warm=DiskWarmTier(self._warm_dir, max_bytes=triton.warm_bytes),
             steps_of=lambda folder: composing_models(folder, config_name),
-            observer=MoveLog(),
+            observer=MoveLog(self.counts),
             taken=own.names,
         )
 
@@ -135,109 +125,79 @@ class Tritons:
         parameters, url = settings.triton.model_parameter, self._shared_url()
         return FleetService(
             self.servers,
-            {unit.name: FleetUnit(unit.models, unit.triton.resident_bytes) for unit in self.units},
             ModelDescriptionFiles(self._sources, config_name=config_name, parameters=parameters),
-            Ownership(LocalLease() if url is None else make_redis_lease(url, fleet=self._fleet_name()), holder=uuid4().hex),
-            budget_bytes=settings.fleet.memory_budget or NO_BUDGET,
+            Ownership(LocalLease() if url is None else make_redis_lease(url, fleet=self.fleet_name), holder=uuid4().hex),
+            memory=self._make_memory(url),
+            budget_bytes=settings.fleet.memory_budget,
             wait_s=settings.fleet.load_wait_s,
             load_timeout_s=settings.triton.load_timeout_s,
             tiers=self._tiers,
-            line=None if url is None else make_redis_owner_line(url, fleet=self._fleet_name()),
+            line=None if url is None else make_redis_owner_line(url, fleet=self.fleet_name),
+            counts=self.counts,
         )
 
-    def _fleet_name(self) -> str:
-        """The same for all gateways before the same Tritons, however each names them in order."""
-        endpoints = parse_triton_urls(self._settings.triton.triton_url)
-        places = sorted(f"{each.host}:{each.grpc_port}" for each in endpoints)
+    def _make_memory(self, url: SecretStr | None) -> FleetMemory:
+        if url is not None:
+            return make_redis_fleet_memory(url, fleet=self.fleet_name)
+        return LocalFleetMemory(self._settings.process.state_dir / "fleet-memory.json")
+
+    @property
+    def fleet_name(self) -> str:
+        """The same for all gateways before the same Tritons, in whatever order each names them; a file's change, the fleet stays."""
+        fleet = self._settings.fleet
+        if fleet.fleet_name or fleet.servers_file is not None:
+            return fleet.fleet_name or _FILES_FLEET
+        places = sorted(each.endpoints.place for each in parse_triton_urls(self._settings.triton.triton_url))
         return sha256(",".join(places).encode()).hexdigest()[:16]
 
     def _shared_url(self) -> SecretStr | None:
         """Of the Redis by which gateways that may have the same Tritons agree; embedded ones are this process's alone."""
-        return self._settings.state.state_url if self._settings.triton.triton_url else None
+        return self._settings.state.state_url if self._settings.is_attached else None
 
-    def _embedded(self, member: Member, board: FingerprintBoard) -> Unit:
-        settings, triton = self._settings, self._settings.triton
-        state_dir = self._state_dir(member.name)
-        config_name = config_name_in_force(triton.model_config_name)
-        repository = ManagedRepository(self._sources, state_dir, config_name=config_name, parameters=triton.model_parameter)
-        contents = self._loaded_contents(repository, board)
-        models = self._models(member, repository, contents)
-        # Else Triton would inherit this process's CPUs, which the data plane is about to keep to.
-        cpus = triton.triton_cpus or (allowed_cpus() if settings.process.gateway_cpus else ())
-        supervisor = Supervisor(
-            launcher=EmbeddedTritonLauncher(triton, state_dir, cpus=cpus),
-            connect=self._connect,
-            servers=member,
-            restore=self._restoring(models),
-            start_timeout_s=triton.start_timeout_s,
-        )
-        return Unit(member.name, models, contents, supervisor)
+    def _embedded(self, board: FingerprintBoard) -> list[Unit]:
+        names = server_names(self._settings.fleet.servers)
+        fleet = FleetFingerprints(board)
+        units = [self._units.embedded(self.servers.add(name), board if len(names) == 1 else fleet.of_server(name)) for name in names]
+        for unit, pool in zip(units, self._settings.fleet.pools or [""] * len(units), strict=True):
+            self._join(unit, pool=pool)
+        return units
 
-    def _attached(self, member: Member, endpoints: TritonEndpoints) -> Unit:
-        models = self._models(member, None, None)
-        attachment = Attachment(
-            upstream=self._connect(endpoints),
-            servers=member,
-            restore=self._restoring(models),
-            start_timeout_s=self._settings.triton.start_timeout_s,
-        )
-        return Unit(member.name, models, None, attachment)
+    def _attached(self, listed: list[ListedServer]) -> list[Unit]:
+        units = [self._units.attached(self.servers.add(each.name), each.endpoints) for each in listed]
+        for unit, each in zip(units, listed, strict=True):
+            self._join(unit, listed=each)
+        return units
 
-    def _state_dir(self, name: str) -> Path:
-        state_dir = self._settings.process.state_dir
-        return state_dir if name == ONLY else state_dir / "servers" / name
-
-    def _models(self, member: Member, repository: ModelRepository | None, contents: LoadedContents | None) -> ModelService:
-        return ModelService(
-            servers=member,
-            repository=repository,
-            load=[] if self._is_fleet else models_to_load(self._settings, repository),
-            restores=not self._is_fleet,
-            load_timeout_s=self._settings.triton.load_timeout_s,
-            contents=contents,
-            tiers=None if repository is None else self._tiers,
-        )
-
-    def _loaded_contents(self, repository: ManagedRepository, board: FingerprintBoard) -> LoadedContents | None:
-        """None where others may load: nobody tells us what."""
-        triton = self._settings.triton
-        if not triton.lock_model_control:
+    def _listed_members(self) -> FleetMembers | None:
+        """Of a fleet whose servers join and leave."""
+        path, start_timeout_s = self._settings.fleet.servers_file, self._settings.triton.start_timeout_s
+        if path is None or self.fleet is None:
             return None
-        files = ModelFiles(
-            repository.root, config_name=config_name_in_force(triton.model_config_name), python_backends=triton.python_backends.absolute()
-        )
-        return LoadedContents(files, board)
+        listed = ServersFile(path)
+        return FleetMembers(listed, self.servers, self.fleet, self._join_listed, first=listed.read(), start_timeout_s=start_timeout_s)
 
-    def _restoring(self, models: ModelService) -> _Restore:
-        return _Restore(models, self.failures)
+    def _join_listed(self, listed: ListedServer) -> Unit:
+        unit = self._units.attached(self.servers.add(listed.name, is_needed=False), listed.endpoints)
+        self._join(unit, listed=listed)
+        return unit
 
-    def _connect(self, endpoints: TritonEndpoints) -> Upstream:
-        return connect(self._settings.gateway, endpoints)
-
-
-class _Restore:
-    def __init__(self, models: ModelService, failures: list[LoadFailure]) -> None:
-        self._models = models
-        self._failures = failures
-
-    async def __call__(self, upstream: Upstream) -> None:
-        self._failures[:] = await self._models.restore(upstream)
-
-
-def models_to_load(settings: Settings, repository: ModelRepository | None) -> list[str]:
-    """At start: what is asked for, else the project's own where they are served."""
-    if settings.triton.load is not None:
-        return settings.triton.load
-    if repository is None:
-        return []
-    return [name for name in DEFAULT_MODELS if name in repository.names()]
+    def _join(self, unit: Unit, *, pool: str = "", listed: ListedServer | None = None) -> None:
+        if self.fleet is not None:
+            self.fleet.join(unit.name, FleetUnit(unit.models, unit.triton.resident_bytes), pool=pool, listed=listed)
 
 
 def _refuse_contradictions(settings: Settings, attached: int) -> None:
     triton, fleet = settings.triton, settings.fleet
-    if attached and triton.model_parameter:
-        raise StartupError("--model-parameter is for the embedded Triton; the one at --triton-url has configurations of its own")
+    if fleet.servers_file is not None and (attached or fleet.servers > 1):
+        other = "--triton-url" if attached else "--servers"
+        raise StartupError(f"--servers-file lists all servers of a fleet; leave {other} out")
+    if settings.is_attached and triton.model_parameter:
+        raise StartupError("--model-parameter is for the embedded Triton; those that others run have configurations of their own")
     if attached and fleet.servers > 1:
         raise StartupError("--servers is for embedded Tritons; name those that others run in --triton-url, with commas between them")
-    if (fleet.is_on or attached > 1) and settings.process.workers > 1:
-        raise StartupError("--workers and a fleet (--servers, --memory-budget, several --triton-url) do not go together yet; leave one out")
+    if fleet.pools and settings.is_attached:
+        raise StartupError(
+            "--pools is for embedded Tritons; of others each entry of --servers-file or --triton-url (?pool=NAME) names its own"
+        )
+    if fleet.pools and len(fleet.pools) != fleet.servers:
+        raise StartupError(f"--pools names {len(fleet.pools)} for {fleet.servers} of --servers; name one for each, in their order")

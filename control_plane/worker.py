@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from uuid import uuid4
 
 import uvloop
 
@@ -27,24 +28,29 @@ from control_plane.codec.worker_message import (
     Begin,
     CannotBegin,
     Changed,
+    CopiesSeen,
     Counted,
     Drain,
     FingerprintsChanged,
     FingerprintsTaken,
     Listen,
     Listening,
+    ModelsSeen,
     ReloadTls,
+    Reported,
+    ServersSeen,
     UpstreamDown,
     UpstreamUp,
 )
 from control_plane.data_plane import DataPlane, DataSockets, connect, share_of
-from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.endpoints import ONLY, TritonEndpoints
 from control_plane.domain.errors import StartupError
 from control_plane.domain.fingerprint import Fingerprint
 from control_plane.governing import Governing, open_governing
 from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.remote_models import RemoteModels
 from control_plane.services.servers import Servers
+from control_plane.services.worker_fleet import WorkerFleet
 from control_plane.settings import GatewaySettings, Settings, from_plain
 
 _COUNT_EVERY_S = 1.0
@@ -63,7 +69,8 @@ class Worker:
         self._must_end = asyncio.Event()
         self._drain_timeout_s = 0.0
         self._servers = servers
-        self._upstream: Triton | None = None
+        self._upstreams: dict[str, Triton] = {}
+        self._fleet = _fleet_of(settings, servers, link)
         self._fingerprints = Fingerprints()
         self._models = RemoteModels(link.send)
         self._tls: Tls | None = make_tls(settings.tls)
@@ -76,6 +83,7 @@ class Worker:
             servers=servers,
             cache=governing.response_cache(self._fingerprints),
             fingerprints=self._fingerprints,
+            dispatch=None if self._fleet is None else self._fleet.dispatch,
         )
 
     async def run(self) -> None:
@@ -86,6 +94,8 @@ class Worker:
             background.append(tasks.create_task(self._governing.run(), name="governing"))
             if self._tls is not None:
                 background.append(tasks.create_task(self._tls.watch(), name="tls-files"))
+            if self._fleet is not None:
+                background.append(tasks.create_task(self._fleet.run(), name="fleet"))
             await self._must_end.wait()
             await self._data_plane.drain(self._drain_timeout_s)
             for task in background:
@@ -99,11 +109,16 @@ class Worker:
         """Do what the parent says, also while requests in flight finish; without a parent there is nothing to wait for."""
         while (message := await self._link.receive()) is not None:
             match message:
-                case UpstreamUp(endpoints):
-                    await self._connect(endpoints)
-                case UpstreamDown(reason):
-                    self._fingerprints.forget_all()
-                    await self._disconnect(reason)
+                case UpstreamUp(endpoints, server):
+                    await self._connect(server, endpoints)
+                case UpstreamDown(reason, server):
+                    if self._fleet is None:  # else the parent tells what is known no longer
+                        self._fingerprints.forget_all()
+                    await self._disconnect(server, reason)
+                case ServersSeen() | ModelsSeen() | CopiesSeen() | Reported() if self._fleet is not None:
+                    self._fleet.take(message)
+                    for server in self._upstreams.keys() - self._servers.members.keys():
+                        await self._disconnect(server, "it has left the fleet")
                 case Listen():
                     await self._data_plane.listen(tasks)
                     self._link.send(Listening())
@@ -118,15 +133,16 @@ class Worker:
                     self._end_within(timeout_s)
         self._end_within(0.0)
 
-    async def _connect(self, endpoints: TritonEndpoints) -> None:
-        await self._disconnect("Triton is being restarted")
-        self._upstream = connect(self._gateway, endpoints)
-        self._servers.up(self._upstream)
+    async def _connect(self, server: str, endpoints: TritonEndpoints) -> None:
+        await self._disconnect(server, "Triton is being restarted")
+        upstream = self._upstreams[server] = connect(self._gateway, endpoints)
+        self._servers.members[server].up(upstream)
 
-    async def _disconnect(self, reason: str) -> None:
-        self._servers.down(reason)
-        if self._upstream is not None:
-            upstream, self._upstream = self._upstream, None
+    async def _disconnect(self, server: str, reason: str) -> None:
+        if server in self._servers.members:  # else it has left
+            self._servers.members[server].down(reason)
+        upstream = self._upstreams.pop(server, None)
+        if upstream is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     await upstream.close()
@@ -138,7 +154,7 @@ class Worker:
 
     async def end(self) -> None:
         """Tell the last counts; the parent waits for nothing more from then on."""
-        await self._disconnect("the gateway is stopping")
+        await asyncio.gather(*(self._disconnect(server, "the gateway is stopping") for server in list(self._upstreams)))
         self._link.send(Counted(self._data_plane.counts()))
         await self._link.flush()
         self._link.close()
@@ -153,7 +169,7 @@ async def _serve(end: socket.socket) -> int:
     process = settings.process
     configure_logging(process.log_format)
     pin_worker(process.gateway_cpus, begin.worker, process.workers)
-    servers = Servers()
+    servers = Servers(None, () if settings.is_fleet else (ONLY,))
     try:
         async with open_governing(settings, servers) as governing:
             worker = Worker(begin, settings, link, servers, governing)
@@ -164,6 +180,12 @@ async def _serve(end: socket.socket) -> int:
         return 1
     await worker.end()
     return 0
+
+
+def _fleet_of(settings: Settings, servers: Servers, link: WorkerLink) -> WorkerFleet | None:
+    if not settings.is_fleet:
+        return None
+    return WorkerFleet(servers, send=link.send, wait_s=settings.fleet.load_wait_s, process=uuid4().hex)
 
 
 def _sockets(begin: Begin, gateway: GatewaySettings) -> DataSockets:

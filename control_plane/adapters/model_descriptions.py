@@ -127,6 +127,16 @@ def _seconds(milliseconds: str) -> float:
     return value / 1000
 
 
+def _labels(text: str) -> dict[str, str]:
+    labels = {}
+    for label in text.split(","):
+        key, equals, value = (part.strip() for part in label.partition("="))
+        if not (key and equals and value) or key in labels:
+            raise ValueError(label)
+        labels[key] = value
+    return labels
+
+
 def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(text)
@@ -145,6 +155,7 @@ _PARAMETERS: Mapping[str, _Parameter] = {
     f"{_PREFIX}max_copies": _Parameter("max_copies", lambda text: _at_least(1, int(text)), "a whole number from 1"),
     f"{_PREFIX}priority": _Parameter("priority", int, "a whole number; the higher stays"),
     f"{_PREFIX}latency_objective_ms": _Parameter("latency_objective_s", _seconds, "milliseconds above 0, such as 50"),
+    f"{_PREFIX}server_labels": _Parameter("server_labels", _labels, "labels with their values, such as gpu=h200,zone=a, each once"),
     f"{_PREFIX}pinned": _Parameter("is_pinned", _boolean, "true or false"),
 }
 

@@ -64,11 +64,14 @@ class OwnMetrics:
         triton_is_up: Callable[[], bool],
         state_behind_s: Callable[[], float],
         cache_bytes: int,
+        fleet: Collector | None = None,
     ) -> None:
-        """`cache_bytes` is what the response cache may hold."""
+        """`cache_bytes` is what the response cache may hold; `fleet` is `fleet_metrics`."""
         self._registry = CollectorRegistry()
         self._registry.register(_Requests(counts))
         self._registry.register(_ResponseCache(counts))
+        if fleet is not None:
+            self._registry.register(fleet)
         Gauge("tidegate_workers", "Processes that answer the data ports now.", registry=self._registry).set_function(workers)
         Gauge("tidegate_triton_up", "1 while Triton can be asked.", registry=self._registry).set_function(lambda: float(triton_is_up()))
         Gauge(

@@ -6,6 +6,7 @@ Every load and unload goes this way: over HTTP ten parallel loads hold all of Tr
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import grpc
@@ -113,7 +114,11 @@ class TritonGrpc:
 
     async def memory_bytes(self) -> dict[str, int]:
         answer = await self._call("ModelStatistics", service_pb2.ModelStatisticsRequest(), _CONTROL_TIMEOUT_S)
-        return {line.name: sum(usage.byte_size for usage in line.memory_usage) for line in answer.model_stats if len(line.memory_usage) > 0}
+        found: Counter[str] = Counter()
+        for line in answer.model_stats:  # one for each version
+            for usage in line.memory_usage:
+                found[line.name] += usage.byte_size
+        return dict(found)
 
     async def compute_times(self) -> dict[str, ComputeTime]:
         answer = await self._call("ModelStatistics", service_pb2.ModelStatisticsRequest(), _CONTROL_TIMEOUT_S)

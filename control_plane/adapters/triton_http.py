@@ -85,7 +85,8 @@ class TritonHttp:
             async with asyncio.timeout_at(deadline):
                 _, connection = await loop.create_connection(lambda: _Connection(self), self._host, self._port)
         except OSError as exc:  # TimeoutError is one too
-            raise UpstreamUnavailable(f"cannot connect to Triton at {authority(self._host, self._port)}: {exc or 'timed out'}") from exc
+            reason = f"cannot connect to Triton at {authority(self._host, self._port)}: {exc or 'timed out'}"
+            raise UpstreamUnavailable(reason, is_unsent=True) from exc
         return connection
 
     def _opened(self, connection: _Connection) -> None:
@@ -100,7 +101,7 @@ class TritonHttp:
 
 
 def _closed_pool() -> UpstreamUnavailable:
-    return UpstreamUnavailable("the connections to Triton have been closed")
+    return UpstreamUnavailable("the connections to Triton have been closed", is_unsent=True)
 
 
 class _Connection(asyncio.Protocol):
@@ -120,7 +121,7 @@ class _Connection(asyncio.Protocol):
     async def exchange(self, pieces: list[Body], deadline: float) -> HttpAnswer | TritonHttpStream:
         """Write the request and wait for its answer or its answer's head; on any exception the connection is spent."""
         if self._transport is None:
-            raise UpstreamUnavailable("Triton closed the connection")
+            raise UpstreamUnavailable("Triton closed the connection", is_unsent=True)
         self.is_reusable = False
         self._answer = self._loop.create_future()
         timer = self._loop.call_at(deadline, self._expire)

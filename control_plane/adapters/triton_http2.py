@@ -23,9 +23,11 @@ from control_plane.codec.http2_output import write_output
 from control_plane.codec.http2_stream import Stream
 from control_plane.domain.endpoints import GRPC_CONTROL_FIELD, authority
 from control_plane.domain.errors import PayloadTooLarge, UpstreamUnavailable
+from control_plane.domain.inference import Loss
 from control_plane.ports import GrpcCall
 
 _DEADLINE_EXCEEDED, _INTERNAL, _UNAVAILABLE = 4, 13, 14
+_BROKE_OFF = "Triton closed the connection before it answered"
 
 _CANCEL_AFTER_S = 0.05
 """After the caller has left. Triton 24.10 can die when a cancellation meets the answer (its race was mended in 25.04), so what is
@@ -80,7 +82,8 @@ class TritonHttp2:
             connection = self._usable(lane) or await self._connect(lane, deadline)
         except UpstreamUnavailable as exc:
             is_too_late = isinstance(exc, _ConnectedTooLate) and call.head.timeout_s is not None  # else the time was ours
-            return status_answer(_DEADLINE_EXCEEDED, "Deadline Exceeded") if is_too_late else status_answer(_UNAVAILABLE, str(exc))
+            code, details = (_DEADLINE_EXCEEDED, "Deadline Exceeded") if is_too_late else (_UNAVAILABLE, str(exc))
+            return status_answer(code, details, loss=Loss.UNSENT)
         exchange = _Unary(connection, loop)
         connection.send_call(exchange, self._head_block(call.head, timeout_s), call.frame)
         timer = loop.call_at(deadline, exchange.expire)
@@ -119,7 +122,7 @@ class TritonHttp2:
                 return connection
         except OSError as exc:  # TimeoutError is one too
             error = _ConnectedTooLate if timer.expired() else UpstreamUnavailable
-            raise error(f"cannot connect to Triton at {self._authority}: {str(exc) or 'timed out'}") from exc
+            raise error(f"cannot connect to Triton at {self._authority}: {str(exc) or 'timed out'}", is_unsent=True) from exc
 
     async def _open_connection(self, lane: _Lane) -> _Connection:
         connection: _Connection | None = None
@@ -129,7 +132,7 @@ class TritonHttp2:
         if connection is None or self._is_closed:  # also while it was being opened
             if connection is not None:
                 connection.close()
-            raise UpstreamUnavailable("the connections to Triton have been closed")
+            raise UpstreamUnavailable("the connections to Triton have been closed", is_unsent=True)
         return connection
 
     def _head_block(self, head: GrpcHead, timeout_s: float | None) -> bytes:
@@ -178,7 +181,7 @@ class _Exchange:
 
     def on_reset(self) -> None:
         self.headers = ()  # the status below comes with its own
-        self._finish(status_answer(_UNAVAILABLE, "Triton closed the connection before it answered").trailers)
+        self._finish(status_answer(_UNAVAILABLE, _BROKE_OFF).trailers)
 
     def on_drained(self) -> None: ...
 
@@ -204,7 +207,12 @@ class _Unary(_Exchange):
 
     def expire(self) -> None:
         if not self.answer.done():
-            self.answer.set_result(status_answer(_DEADLINE_EXCEEDED, "Deadline Exceeded"))
+            self.answer.set_result(status_answer(_DEADLINE_EXCEEDED, "Deadline Exceeded", loss=Loss.SILENT))
+
+    def on_reset(self) -> None:
+        self.has_ended = True
+        if not self.answer.done():
+            self.answer.set_result(status_answer(_UNAVAILABLE, _BROKE_OFF, loss=Loss.BROKEN_OFF))
 
     def _finish(self, trailers: Fields) -> None:
         self.has_ended = True

@@ -80,7 +80,7 @@ def make_admin_api(
     app.add_middleware(AdminAccess, access=access)
     answer_errors(app)
     _add_health_paths(app, servers, known, version)
-    add_model_paths(app, models)
+    add_model_paths(app, models, fleet)
     add_fleet_path(app, fleet)
     add_key_paths(app, keys)
     add_tenant_paths(app, objects)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from control_plane.api.admin_errors import error_responses
+from control_plane.api.admin_fleet import nearest_tier
 from control_plane.api.admin_views import Name
 from control_plane.domain.errors import ErrorCode
+from control_plane.domain.fleet import Tier
 from control_plane.domain.model import Model, ModelState
+from control_plane.services.fleet import FleetService
 from control_plane.services.fleet_models import FleetModels
 from control_plane.services.models import ModelService
 
@@ -16,15 +19,17 @@ from control_plane.services.models import ModelService
 class ModelView(BaseModel):
     """One model as Triton reports it."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     name: str
     state: ModelState
     reason: str
     versions: list[str]
     memory_bytes: int | None
-
-    @classmethod
-    def of(cls, model: Model) -> ModelView:
-        return cls(name=model.name, state=model.state, reason=model.reason, versions=list(model.versions), memory_bytes=model.memory_bytes)
+    tier: Tier | None
+    """In a fleet the nearest place where it is; null where there is one Triton."""
+    servers: list[str]
+    """In a fleet those that have it, in whatever state."""
 
 
 _LIST_ERRORS = error_responses(
@@ -34,30 +39,46 @@ _LIST_ERRORS = error_responses(
     ErrorCode.STARTUP,  # the repositories have become unusable, such as by two models of one name
 )
 _READ_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.MODEL_NOT_FOUND)
-_CHANGE_ERRORS = _READ_ERRORS | error_responses(ErrorCode.LOAD_FAILED)
+_CHANGE_ERRORS = _READ_ERRORS | error_responses(ErrorCode.LOAD_FAILED, ErrorCode.STORE_UNAVAILABLE)
 
 
-def add_model_paths(app: FastAPI, models: ModelService | FleetModels) -> None:
+def add_model_paths(app: FastAPI, models: ModelService | FleetModels, fleet: FleetService | None = None) -> None:
     """`/models` and what is below it."""
+
+    async def view(name: str) -> ModelView:
+        return _view(await models.get(name), fleet)
 
     @app.get("/models", tags=["models"], responses=_LIST_ERRORS)
     async def list_models() -> list[ModelView]:
         """Every model of the repositories, loaded or not."""
-        return [ModelView.of(model) for model in await models.list_models()]
+        return [_view(model, fleet) for model in await models.list_models()]
 
     @app.get("/models/{name}", tags=["models"], responses=_READ_ERRORS)
     async def get_model(name: Name) -> ModelView:
-        return ModelView.of(await models.get(name))
+        return await view(name)
 
     @app.post("/models/{name}/load", tags=["models"], responses=_CHANGE_ERRORS)
     async def load_model(name: Name) -> ModelView:
         """Load it, or reload it if its files changed; answers when it is ready."""
         await models.load(name)
-        return ModelView.of(await models.get(name))
+        return await view(name)
 
     @app.post("/models/{name}/unload", tags=["models"], responses=_CHANGE_ERRORS)
     async def unload_model(name: Name) -> ModelView:
         """Unload it; requests in flight finish first, so it may be UNLOADING in the answer."""
         await models.get(name)  # Triton says nothing about an unknown one
         await models.unload(name)
-        return ModelView.of(await models.get(name))
+        return await view(name)
+
+
+def _view(model: Model, fleet: FleetService | None) -> ModelView:
+    facts = None if fleet is None else fleet.state.fleet.models.get(model.name)
+    return ModelView(
+        name=model.name,
+        state=model.state,
+        reason=model.reason,
+        versions=list(model.versions),
+        memory_bytes=model.memory_bytes,
+        tier=nearest_tier(fleet, facts) if fleet is not None and facts is not None else None,
+        servers=sorted(fleet.state.fleet.holders.get(model.name, {})) if fleet is not None else [],
+    )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 from fastapi import Path
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from control_plane.codec.stored_objects import CURRENCY, GLOB, KEY_ID, MAX_DESCRIPTION_CHARS, MAX_PRIORITY, VERSION, to_body
+from control_plane.codec.stored_objects import CURRENCY, GLOB, KEY_ID, MAX_DESCRIPTION_CHARS, MAX_PRIORITY, POOL_OR_NONE, VERSION, to_body
 from control_plane.domain.api_key import ApiKey
 from control_plane.domain.model import MODEL_NAME
 from control_plane.domain.route import CachePolicy, Route
@@ -106,11 +106,13 @@ class RouteSpec(_View):
     tenants: list[_NameText] | None = Field(None, max_length=1000)
     """Who may call it, beside what their scopes say; null is everybody."""
     cache: CacheSpec = CacheSpec()
+    pool: str = Field("", pattern=f"^{POOL_OR_NONE.pattern}$")
+    """Of servers, to which its requests go where there are such; empty: each by what kind of request it is."""
 
     def named(self, name: str) -> Route:
         tenants = None if self.tenants is None else tuple(self.tenants)
         cache = CachePolicy(**self.cache.model_dump())
-        return Route(name, self.model, version=self.version, deadline_s=self.deadline_s, tenants=tenants, cache=cache)
+        return Route(name, self.model, version=self.version, deadline_s=self.deadline_s, tenants=tenants, cache=cache, pool=self.pool)
 
 
 class RouteView(RouteSpec, _Object[Route]):

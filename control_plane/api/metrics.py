@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ from control_plane.api.http_errors import render_error
 from control_plane.api.v2_http import identify
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
 from control_plane.codec.merged_metrics import merged_metrics
+from control_plane.domain.endpoints import ONLY
 from control_plane.domain.errors import ControlPlaneError
 from control_plane.policy.authorization import METRICS_NEED
 from control_plane.ports import Upstream
@@ -48,7 +50,10 @@ class MetricsPage:
         live = self._servers.live
         if not live:
             _log.warning("Triton's metrics are missing from the page: no server is up")
-        return merged_metrics({name: await _page_of(name, upstream) for name, upstream in live.items()})
+        pages = await asyncio.gather(*(_page_of(name, upstream) for name, upstream in live.items()))
+        if set(self._servers.members) <= {ONLY}:
+            return b"".join(pages)
+        return merged_metrics(dict(zip(live, pages, strict=True)))  # of one that is up alone, too: labels must not come and go
 
 
 async def _page_of(server: str, upstream: Upstream) -> bytes:

@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from control_plane.api.grpc_call import GrpcHandler, defect, failure
 from control_plane.api.status import message_of
+from control_plane.api.v2_grpc_fleet import GrpcFleetAnswers
 from control_plane.api.v2_grpc_stream import InferMessage, StreamRelay, outcome_of_code
 from control_plane.api.v2_http_infer import MAX_KEYED_BYTES
 from control_plane.codec.bounded_cache import BoundedCache
@@ -49,15 +50,16 @@ from control_plane.services.inference import SHARED_MEMORY_IS_OFF, InferenceServ
 from control_plane.services.known_hits import KnownHits
 from control_plane.services.model_kinds import ModelKinds
 from control_plane.services.response_cache import CacheScope
-from control_plane.services.servers import OneServer, Servers
+from control_plane.services.servers import Servers
 
 SERVICE = "/inference.GRPCInferenceService/"
 _HEALTH_METHODS = (SERVICE + "ServerReady", "/grpc.health.v1.Health/Check")
-_MODEL_METHODS = tuple(SERVICE + name for name in ("ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"))
+_READY, _STATISTICS, _INDEX = SERVICE + "ModelReady", SERVICE + "ModelStatistics", SERVICE + "RepositoryIndex"
+_MODEL_METHODS = (_READY, SERVICE + "ModelMetadata", SERVICE + "ModelConfig", _STATISTICS)
 READ_METHODS = (*_HEALTH_METHODS, *_MODEL_METHODS, SERVICE + "ServerMetadata")
 """Answered by Triton as they are; they change nothing."""
 
-ADMINISTRATION_METHODS = tuple(SERVICE + name for name in ("RepositoryIndex", "TraceSetting", "LogSettings"))
+ADMINISTRATION_METHODS = (_INDEX, SERVICE + "TraceSetting", SERVICE + "LogSettings")
 SHARED_MEMORY_METHODS = tuple(
     f"{SERVICE}{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Status", "Register", "Unregister")
 )
@@ -163,6 +165,8 @@ class V2Grpc:
         self._read_timeout_s = read_timeout_s
         self._allow_shared_memory = allow_shared_memory
         self._memory: RequestMemory = BoundedCache(_MEMORY_BYTES, max_entry_bytes=_MEMORY_BYTES // 1024)
+        catalogue = inference.dispatch.catalogue
+        self._fleet = None if catalogue is None else GrpcFleetAnswers(catalogue)
         self._relay = StreamRelay(
             inference=inference,
             servers=servers,
@@ -181,6 +185,7 @@ class V2Grpc:
             SERVICE + "RepositoryModelLoad": GrpcHandler(unary=self._load),
             SERVICE + "RepositoryModelUnload": GrpcHandler(unary=self._unload),
             **dict.fromkeys((*ADMINISTRATION_METHODS, *SHARED_MEMORY_METHODS), GrpcHandler(unary=self._pass)),
+            _INDEX: GrpcHandler(unary=self._index),
         }
 
     def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
@@ -249,20 +254,31 @@ class V2Grpc:
 
     async def _read_model(self, call: GrpcCall) -> GrpcAnswer:
         """A call about one model, or about a route's; which of them only its message says."""
-        if not self._access.names_matter and isinstance(self._inference.dispatch, OneServer):
+        if not self._access.names_matter and self._fleet is None:
             return await self._pass(call)
         message = message_in(call.frame, call.head.encoding, max_bytes=self._max_message_bytes)
         name, version = model_in(message)
         self._access.require(call.principal, need_of_call(Action.READ, name))
         route = self._access.route(name)
         if route is not None:
-            call = GrpcCall(call.head, frame_message(aimed_at(message, route.model, version or route.version)))
-        return await self._tell(call, name if route is None else route.model)
+            name, version = route.model, version or route.version
+            call = GrpcCall(call.head, frame_message(aimed_at(message, name, version)))
+        return await self._tell(call, name, version)
 
     async def _pass(self, call: GrpcCall) -> GrpcAnswer:
-        return await self._servers.pick().grpc.unary(call, timeout_s=self._timeout_s(call))
+        return await self._servers.ask(lambda server: server.grpc.unary(call, timeout_s=self._timeout_s(call)))
 
-    async def _tell(self, call: GrpcCall, model: str) -> GrpcAnswer:
+    async def _index(self, call: GrpcCall) -> GrpcAnswer:
+        if self._fleet is None:
+            return await self._pass(call)
+        return await self._fleet.index(self._read(call, service_pb2.RepositoryIndexRequest.FromString))
+
+    async def _tell(self, call: GrpcCall, model: str, version: str) -> GrpcAnswer:
+        """Triton's answer, or a fleet's; it goes where the model is."""
+        if self._fleet is not None and call.head.method == _READY:
+            return await self._fleet.ready(call, model, version, timeout_s=self._timeout_s(call))
+        if self._fleet is not None and call.head.method == _STATISTICS:
+            return await self._fleet.statistics(call, model, version, timeout_s=self._timeout_s(call))
         server = await self._inference.dispatch.reading(model, timeout_s=self._timeout_s(call))
         return await server.grpc.unary(call, timeout_s=self._timeout_s(call))
 

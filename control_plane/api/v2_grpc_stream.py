@@ -9,7 +9,7 @@ which Triton dies too, is not passed on but done here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -95,6 +95,19 @@ class InferMessage:
 
     def _message(self) -> bytes | memoryview:
         return message_in(self.frame, self.head.encoding, max_bytes=self._max_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Infer:
+    """An ordinary request as it goes on: `services.inference.ServerRequest`."""
+
+    call: GrpcCall
+
+    def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
+        return server.grpc.unary(self.call, timeout_s=timeout_s)
+
+    def outcome(self, answer: GrpcAnswer) -> Outcome:
+        return outcome_of_code(answer.code)
 
 
 class StreamRelay:
@@ -249,10 +262,9 @@ class _StreamCall:
             if before is not None:
                 await asyncio.wait((before,))
             timeout_s = await asked.turn(self._relay)
-            infer = GrpcCall(self._infer_head, asked.message.frame)
-            async with self._relay.inference.dispatch.server_for(asked.call, timeout_s=timeout_s) as server:
-                answer = await server.grpc.unary(infer, timeout_s=timeout_s)
-            outcome = outcome_of_code(answer.code)
+            infer = _Infer(GrpcCall(self._infer_head, asked.message.frame))
+            answer = await self._relay.inference.dispatch.send(infer, asked.call, timeout_s=timeout_s, running=asked.running)
+            outcome = infer.outcome(answer)
         except ControlPlaneError as exc:
             answer, outcome = failure(exc), outcome_of(exc)
         finally:
@@ -276,7 +288,7 @@ class _StreamCall:
         """Send it, which is all that is known of it: a decoupled model answers as often as it likes, and may never say when it is done."""
         try:
             timeout_s = await asked.turn(self._relay)
-            server = self._places.get(asked.call.model_name) or await self._place(asked.call, timeout_s)
+            server = self._places.get(asked.call.model_name) or await self._place(asked, timeout_s)
         except ControlPlaneError as exc:
             self._end(asked, outcome_of(exc))
             await self._messages.send(_error(asked.call.request_id, message_of(exc)))
@@ -285,9 +297,10 @@ class _StreamCall:
         await stream.send(asked.message.frame)
         self._end(asked, Outcome.ANSWERED)
 
-    async def _place(self, call: InferCall, timeout_s: float) -> Upstream:
-        server = await self._held.enter_async_context(self._relay.inference.dispatch.server_for(call, timeout_s=timeout_s))
-        self._places[call.model_name] = server
+    async def _place(self, asked: _Asked, timeout_s: float) -> Upstream:
+        held = self._relay.inference.dispatch.server_for(asked.call, timeout_s=timeout_s, running=asked.running)
+        server = await self._held.enter_async_context(held)
+        self._places[asked.call.model_name] = server
         return server
 
     async def _open_decoupled(self, server: Upstream, tasks: asyncio.TaskGroup) -> GrpcStream:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
 from control_plane.api.body_budget import BodyBudget
 from control_plane.api.http_errors import render_error
 from control_plane.api.status import message_of
+from control_plane.api.v2_http_fleet import HttpFleetAnswers
 from control_plane.api.v2_http_infer import HttpInferRequest, RequestMemory, decode, takes_kept_answers, timeout_s_of
 from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer, no_content
@@ -46,6 +47,7 @@ _MEMORY_BYTES = 2**24
 """Of requests whose answers may be kept."""
 
 _INFERENCE = frozenset((Action.INFER, Action.GENERATE))
+_OF_A_MODEL = frozenset((Action.READ, Action.MODEL_READY, Action.STATISTICS))
 _WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD))
 _EMPTY_TEXT = make_answer(200, content_type=b"text/plain")
 _EMPTY_JSON = make_answer(200)
@@ -98,6 +100,8 @@ class V2Http:
         self._budget = budget
         self._max_body_bytes = max_body_bytes
         self._read_timeout_s = read_timeout_s
+        catalogue = inference.dispatch.catalogue
+        self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=read_timeout_s)
         self._allow_shared_memory = allow_shared_memory
 
     def admit(self, request: HttpRequest) -> None:
@@ -227,16 +231,26 @@ class V2Http:
             case _:
                 if request.body and request.method == b"POST":  # nested deep enough it overflows Triton's stack
                     await in_slices(json_steps(request.body))
-                target = self._access.route(route.model_name) if route.action is Action.READ and route.model_name else None
-                if target is not None:
-                    version = route.model_version or target.version
-                    request = request.with_target(target_for(request.target, target.model, version))
-                return await self._tell(request, route.model_name if target is None else target.model)
+                return await self._tell(*self._aimed(request, route))
 
-    async def _tell(self, request: HttpRequest, model: str) -> HttpAnswer:
-        """Triton's answer; a call about a model goes where that is."""
-        timeout_s = self._read_timeout_s
-        server = await self._inference.dispatch.reading(model, timeout_s=timeout_s) if model else self._servers.pick()
+    def _aimed(self, request: HttpRequest, route: V2Route) -> tuple[HttpRequest, V2Route]:
+        """The same call about the model that a route's name stands for."""
+        target = self._access.route(route.model_name) if route.action in _OF_A_MODEL and route.model_name else None
+        if target is None:
+            return request, route
+        version = route.model_version or target.version
+        request = request.with_target(target_for(request.target, target.model, version))
+        return request, replace(route, model_name=target.model, model_version=version)
+
+    async def _tell(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
+        """Triton's answer, or a fleet's; a call about a model goes where that is."""
+        answer = None if self._fleet is None else await self._fleet.answer(request, route)
+        if answer is not None:
+            return answer
+        timeout_s, model = self._read_timeout_s, route.model_name
+        if not model:
+            return await self._servers.ask(lambda server: server.http.send(request, timeout_s=timeout_s))
+        server = await self._inference.dispatch.reading(model, timeout_s=timeout_s)
         return await server.http.send(request, timeout_s=timeout_s)
 
 

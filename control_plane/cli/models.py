@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.printing import printable
 from control_plane.domain.errors import ModelNotFound
 from control_plane.settings import load_settings
 
@@ -68,10 +69,14 @@ def _folder_with_recipe(name: str, repositories: Sequence[Path]) -> Path:
 
 
 def _show(models: list[dict[str, Any]]) -> None:
-    table = Table("model", "state", "versions", "memory", "reason", box=None)
+    is_fleet = any(model["tier"] for model in models)
+    places = ["tier", "servers"] if is_fleet else []
+    table = Table("model", "state", *places, "versions", "memory", "reason", box=None)
     for model in models:
         state = model["state"]
         memory = "" if model["memory_bytes"] is None else f"{model['memory_bytes'] / 2**20:.1f} MiB"
-        reason = escape(model["reason"].partition("\n")[0])  # the first line says what; the admin API has the rest
-        table.add_row(model["name"], f"[{_STYLES.get(state, 'dim')}]{state}[/]", ", ".join(model["versions"]), memory, reason)
+        reason = escape(printable(model["reason"].partition("\n")[0]))  # the first line says what; the admin API has the rest
+        where = [model["tier"] or "", " ".join(model["servers"])] if is_fleet else []
+        versions = ", ".join(model["versions"])
+        table.add_row(model["name"], f"[{_STYLES.get(state, 'dim')}]{state}[/]", *where, versions, memory, reason)
     Console(soft_wrap=True).print(table)

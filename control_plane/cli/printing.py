@@ -23,7 +23,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 def remark(text: str) -> None:
     """Beside what the command answers: a program that reads its output does not get it."""
-    Console(stderr=True).print(escape(_printable(text)), highlight=False, soft_wrap=True)
+    Console(stderr=True).print(escape(printable(text)), highlight=False, soft_wrap=True)
 
 
 def moment(time_s: float | None) -> str:
@@ -34,8 +34,9 @@ def moment(time_s: float | None) -> str:
 def _cell(value: object) -> str:
     if value is None:
         return ""
-    return escape(_printable(f"{value:.10g}" if isinstance(value, float) else str(value)))
+    return escape(printable(f"{value:.10g}" if isinstance(value, float) else str(value)))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Without what would do something to a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)

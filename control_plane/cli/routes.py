@@ -41,6 +41,7 @@ def set_route(
         bool, typer.Option("--cache-private/--cache-shared", help="Whether tenants never see each other's answers.")
     ] = False,
     cache_min_cost: Annotated[float, typer.Option(metavar="UNITS", help="Compute units; what costs less is not kept.")] = 0.0,
+    pool: Annotated[str, typer.Option(help="Of servers, in a fleet. \\[by the kind of each request]")] = "",
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -50,7 +51,7 @@ def set_route(
             raise InvalidRequest(f"{option} must be a finite number, not {value}")
     deadline_s = None if deadline_ms is None else deadline_ms / 1000
     kept = {"is_on": _IS_ON[cache], "ttl_s": cache_ttl, "is_private": cache_private, "min_cost_units": cache_min_cost}
-    spec = {"model": model, "version": version, "deadline_s": deadline_s, "tenants": tenant or None, "cache": kept}
+    spec = {"model": model, "version": version, "deadline_s": deadline_s, "tenants": tenant or None, "cache": kept, "pool": pool}
     _show([admin_client(state_dir, admin_url).ask("PUT", "routes", name, body=spec)])
 
 
@@ -69,8 +70,11 @@ def delete(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: Stat
 
 def _show(routes: list[dict[str, Any]]) -> None:
     print_table(
-        ("name", "model", "version", "deadline_ms", "tenants", "cache"),
-        ((route["name"], route["model"], route["version"], _deadline_ms(route), _tenants(route), _cache(route)) for route in routes),
+        ("name", "model", "version", "deadline_ms", "tenants", "cache", "pool"),
+        (
+            (route["name"], route["model"], route["version"], _deadline_ms(route), _tenants(route), _cache(route), route["pool"])
+            for route in routes
+        ),
     )
 
 

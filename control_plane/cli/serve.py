@@ -38,8 +38,13 @@ def serve(
         list[str] | None, typer.Option(help="MODEL:KEY=VALUE over a model's configuration, such as text_encoder:variant=fp32; repeatable.")
     ] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Folder for everything a run writes. \\[.state]")] = None,
-    triton_url: Annotated[str | None, typer.Option(help="Attach to http://HOST:PORT\\[?grpc_port=N&metrics_port=N] instead.")] = None,
+    triton_url: Annotated[
+        str | None, typer.Option(help="Attach to http://HOST:PORT\\[?grpc_port=N&metrics_port=N&pool=NAME] instead.")
+    ] = None,
     servers: Annotated[int | None, typer.Option(help="Embedded Tritons; more than one load models where they are asked for. \\[1]")] = None,
+    servers_file: Annotated[Path | None, typer.Option(help="YAML list of Tritons that others run; read again when it changes.")] = None,
+    pools: Annotated[str | None, typer.Option(help="What each of --servers is for: names with commas between.")] = None,
+    fleet_name: Annotated[str | None, typer.Option(help="Of the fleet that gateways with one --state-url share.")] = None,
     memory_budget: Annotated[
         str | None, typer.Option(help="Bytes of models that each server holds, such as 2GiB; turns on loading on demand. \\[no bound]")
     ] = None,
@@ -87,4 +92,6 @@ async def _run(settings: Settings, announce: Announce) -> None:
 def _opening_line(settings: Settings) -> str:
     if settings.triton.triton_url:
         return f"attaching to the Triton at {settings.triton.triton_url} ..."
+    if settings.fleet.servers_file is not None:
+        return f"attaching to the Tritons that {settings.fleet.servers_file} lists ..."
     return "starting Triton and loading models ..."

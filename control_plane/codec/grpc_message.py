@@ -14,6 +14,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.http2_headers import Fields, size_of
 from control_plane.domain.errors import InvalidRequest, NotSupported, PayloadTooLarge
+from control_plane.domain.inference import Loss
 
 PREFIX_BYTES = 5
 """Of every message: a byte that says whether it is compressed, and its length in four."""
@@ -202,6 +203,8 @@ class GrpcAnswer:
     body: tuple[bytes | memoryview, ...]
     """The message's frame, in the pieces it came in."""
     trailers: Fields
+    loss: Loss | None = None
+    """Set where it is no answer of the server's, but says that there is none."""
 
     @property
     def encoding(self) -> bytes:
@@ -229,9 +232,9 @@ def message_answer(message: bytes) -> GrpcAnswer:
     return GrpcAnswer(0, HEAD, (frame_message(message),), status_fields(0, ""))
 
 
-def status_answer(code: int, details: str, more: Fields = ()) -> GrpcAnswer:
+def status_answer(code: int, details: str, more: Fields = (), *, loss: Loss | None = None) -> GrpcAnswer:
     """A failure of our own, with `more` as metadata."""
-    return GrpcAnswer(code, (), (), (*HEAD, *status_fields(code, details), *more))
+    return GrpcAnswer(code, (), (), (*HEAD, *status_fields(code, details), *more), loss)
 
 
 def answer_of(headers: Fields, body: tuple[bytes | memoryview, ...], trailers: Fields) -> GrpcAnswer:

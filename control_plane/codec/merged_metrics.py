@@ -11,11 +11,7 @@ _LABEL = "server"
 
 
 def merged_metrics(pages: Mapping[str, bytes]) -> bytes:
-    """By server; the page of one alone is left as it is."""
-    if not pages:
-        return b""
-    if len(pages) == 1:
-        return next(iter(pages.values()))
+    """By server."""
     families: dict[str, tuple[list[str], list[str]]] = {}
     for server, page in pages.items():
         _add(families, server, page.decode("utf-8", "replace"))

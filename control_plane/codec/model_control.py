@@ -42,6 +42,14 @@ def read_unload_request(body: bytes | bytearray) -> bool:
     return unload_dependents
 
 
+def read_index_request(body: bytes | bytearray) -> bool:
+    """Whether only models that are ready are to be listed. Raises UnparsableRequest."""
+    only_ready = parse_json_object(bytes(body)).get("ready", False) if body else False
+    if type(only_ready) is not bool:
+        raise UnparsableRequest("attempt to access JSON non-boolean as boolean")
+    return only_ready
+
+
 class ModelRepositoryParameter(Protocol):
     """Fields of `inference.ModelRepositoryParameter`."""
 

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from control_plane.domain.api_key import ApiKey
 from control_plane.domain.errors import InvalidRequest
+from control_plane.domain.fleet import POOL_NAME
 from control_plane.domain.model import MODEL_NAME
 from control_plane.domain.purge import EVERY_MODEL, Purge
 from control_plane.domain.route import Route
@@ -39,6 +40,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _GENERATION = re.compile(r"[0-9a-f]{32}")
 VERSION = re.compile(r"[0-9]{0,18}")
 CURRENCY = re.compile(r"[A-Z]{3}")
+POOL_OR_NONE = re.compile(f"({POOL_NAME.pattern})?")
 GLOB = re.compile(r"[A-Za-z0-9_.*?-]{1,128}")
 MAX_DESCRIPTION_CHARS = 1000
 MAX_PRIORITY = 100
@@ -135,6 +137,8 @@ def _of_route(route: Route) -> Iterator[str]:
         yield from _of_name("tenants", tenant)
     yield from _of_number("cache.ttl_s", route.cache.ttl_s, above=0)
     yield from _of_number("cache.min_cost_units", route.cache.min_cost_units)
+    if not POOL_OR_NONE.fullmatch(route.pool):
+        yield "pool must be 1-63 letters, digits, dots, dashes and underscores, beginning with a letter or digit, or empty"
 
 
 def _of_price(price: Price) -> Iterator[str]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from control_plane.domain.action import Action
 from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
 
-ADMINISTRATORS_ONLY = frozenset((Action.LOAD, Action.UNLOAD, Action.ADMIN, Action.SHARED_MEMORY))
+ADMINISTRATORS_ONLY = frozenset((Action.INDEX, Action.LOAD, Action.UNLOAD, Action.ADMIN, Action.SHARED_MEMORY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,12 @@ _TABLE: tuple[tuple[re.Pattern[str], dict[str, Action]], ...] = tuple(
         ("/v2/health/live", {"GET": Action.LIVE}),
         ("/v2/health/ready", {"GET": Action.READY}),
         ("/v2", {"GET": Action.READ}),
-        ("/v2/models/stats", {"GET": Action.READ}),
+        ("/v2/models/stats", {"GET": Action.STATISTICS}),
         (_VERSION, {"GET": Action.READ}),
-        (_VERSION + "/(?:ready|config|stats)", {"GET": Action.READ}),
-        ("/v2/repository(?:/[^/]+)?/index", {"POST": Action.ADMIN}),
+        (_VERSION + "/config", {"GET": Action.READ}),
+        (_VERSION + "/ready", {"GET": Action.MODEL_READY}),
+        (_VERSION + "/stats", {"GET": Action.STATISTICS}),
+        ("/v2/repository(?:/[^/]+)?/index", {"POST": Action.INDEX}),  # Triton answers for all whatever repository is named
         (_REPOSITORY + "/load", {"POST": Action.LOAD}),
         (_REPOSITORY + "/unload", {"POST": Action.UNLOAD}),
         ("/v2/repository/[^/]+/models/[^/]+/(?:load|unload)", {"POST": Action.ADMIN}),  # Triton says that it cannot do that

@@ -5,13 +5,16 @@ Between processes of one version on one machine, over a socket that only they ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 from pydantic import Base64Bytes, TypeAdapter
 
-from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.endpoints import ONLY, TritonEndpoints
+from control_plane.domain.fleet import ModelSpec, Tier
+from control_plane.domain.fleet_report import FleetReport
+from control_plane.domain.model import ModelState
 from control_plane.domain.request_counts import RequestCounts
 
 LENGTH_BYTES = 4
@@ -32,11 +35,78 @@ class Begin:
 @dataclass(frozen=True, slots=True)
 class UpstreamUp:
     endpoints: TritonEndpoints
+    server: str = ONLY
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamDown:
     reason: str
+    server: str = ONLY
+
+
+@dataclass(frozen=True, slots=True)
+class SeenServer:
+    """One of a fleet's, as far as its worker needs it to choose."""
+
+    budget_bytes: int
+    pool: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    is_leaving: bool = False
+    parallel: int = 1
+    serves_while_loading: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ServersSeen:
+    """Those that have joined or changed; None: it has left. Told before anything else of them."""
+
+    servers: dict[str, SeenServer | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCopy:
+    life: int
+    """Another number is another copy, even if it looks the same."""
+    state: ModelState
+    bytes: int
+    since_s: float
+    """By the machine's monotonic clock, which processes have in common."""
+    ready_s: float | None
+    """None: it does not load."""
+    is_step: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesSeen:
+    """All that a server has."""
+
+    server: str
+    copies: dict[str, SeenCopy]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenModel:
+    """What the parent goes by, whatever it is made of."""
+
+    spec: ModelSpec
+    tier: Tier
+    resident_bytes: int
+    load_s: float
+    service_s: float
+    """What a worker starts from; then it knows better."""
+    has_sequences: bool = False
+    is_withdrawn: bool = False
+    failures: int = 0
+    quarantined_until_s: float = 0.0
+    """Since 1970."""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsSeen:
+    """Those that are new or have changed; None: it is gone."""
+
+    models: dict[str, SeenModel | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +169,13 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
+class Reported:
+    """In a fleet, by a worker; and told to the others, without what is wanted."""
+
+    report: FleetReport
+
+
+@dataclass(frozen=True, slots=True)
 class LoadModel:
     number: int
     name: str
@@ -114,15 +191,28 @@ class UnloadModel:
     unload_dependents: bool
 
 
-ToWorker = Begin | UpstreamUp | UpstreamDown | Listen | ReloadTls | Drain | Changed | FingerprintsChanged
-FromWorker = Listening | CannotBegin | Counted | LoadModel | UnloadModel | FingerprintsTaken
+ToWorker = (
+    Begin
+    | UpstreamUp
+    | UpstreamDown
+    | ServersSeen
+    | CopiesSeen
+    | ModelsSeen
+    | Reported
+    | Listen
+    | ReloadTls
+    | Drain
+    | Changed
+    | FingerprintsChanged
+)
+FromWorker = Listening | CannotBegin | Counted | Reported | LoadModel | UnloadModel | FingerprintsTaken
 Message = ToWorker | FromWorker
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
     kind.__name__: TypeAdapter(kind)
     for kind in (
-        *(Begin, UpstreamUp, UpstreamDown, Listen, ReloadTls, Drain, Changed, FingerprintsChanged),
-        *(Listening, CannotBegin, Counted, LoadModel, UnloadModel, FingerprintsTaken),
+        *(Begin, UpstreamUp, UpstreamDown, ServersSeen, CopiesSeen, ModelsSeen, Listen, ReloadTls, Drain, Changed, FingerprintsChanged),
+        *(Listening, CannotBegin, Counted, Reported, LoadModel, UnloadModel, FingerprintsTaken),
     )
 }
 

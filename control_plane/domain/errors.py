@@ -152,7 +152,13 @@ class NotSupported(ControlPlaneError):
 
 
 class UpstreamUnavailable(ControlPlaneError):
+    """`is_unsent`: nothing of the request has left, so that it may be sent elsewhere; else it may have been computed."""
+
     code = ErrorCode.UPSTREAM_UNAVAILABLE
+
+    def __init__(self, message: str, *, is_unsent: bool = False) -> None:
+        super().__init__(message)
+        self.is_unsent = is_unsent
 
 
 class UpstreamFailed(ControlPlaneError):

@@ -6,6 +6,7 @@ loop's (monotonic), in seconds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +15,9 @@ from math import exp, inf, sqrt
 from control_plane.domain.model import ModelState
 
 NEVER_S = float("-inf")
+
+POOL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+"""What a pool of servers may be called."""
 
 FAST_S = 30.0
 """Over which `rate_fast` is an average: exponential, so what is three times as old hardly counts."""
@@ -127,6 +131,8 @@ class Copy:
     last_used_s: float = NEVER_S
     in_flight: int = 0
     """Requests that are there, and those that wait for its load."""
+    in_flight_elsewhere: int = 0
+    """Of these, other processes', as they last told."""
     sequences: int = 0
     """Under way: their state is in this copy and nowhere else."""
     is_step: bool = False
@@ -141,6 +147,7 @@ class Server:
     budget_bytes: int
     """For models; what Triton itself takes is not in it."""
     pool: str = ""
+    """Empty: it is for whatever comes."""
     labels: Mapping[str, str] = field(default_factory=dict)
     is_up: bool = True
     is_ejected: bool = False
@@ -158,6 +165,19 @@ class Server:
     """When the loads that are under way or wait there are expected to have ended; it does one at a time."""
     serves_while_loading: bool = True
     """Else requests that come to it wait for the loads before them, which are part of `work_s`: a machine with no cores to spare."""
+
+    def has_labels(self, labels: Mapping[str, str]) -> bool:
+        """All of them, with the same values."""
+        return labels.items() <= self.labels.items()
+
+    def is_for(self, pool: str | None) -> bool:
+        """Whether requests that go to this pool are at the right place; None: all servers are for them."""
+        return pool is None or self.pool in ("", pool)
+
+    @property
+    def is_open(self) -> bool:
+        """For new requests, and for models."""
+        return self.is_up and not self.is_leaving and not self.is_ejected
 
     @property
     def held_bytes(self) -> int:
@@ -177,24 +197,31 @@ class Fleet:
     models: dict[str, ModelFacts] = field(default_factory=dict)
     holders: dict[str, dict[str, Server]] = field(default_factory=dict)
     """By model, the servers that have a copy in whatever state, by name: no request looks through all servers."""
+    pools: dict[str, dict[str, Server]] = field(default_factory=dict)
+    """By pool, its servers by name, for the same reason."""
 
     def ready_copies(self, model: str) -> int:
         """That serve now."""
         holders = self.holders.get(model, {}).values()
-        return sum(server.is_up and not server.is_ejected and server.copies[model].state is ModelState.READY for server in holders)
+        return sum(server.is_open and server.copies[model].state is ModelState.READY for server in holders)
 
     def add_server(self, server: Server) -> None:
         """It joins, with the copies that it has; one of the same name is replaced."""
         self.remove_server(server.name)
         self.servers[server.name] = server
+        self.pools.setdefault(server.pool, {})[server.name] = server
         for model in server.copies:
             self.holders.setdefault(model, {})[server.name] = server
 
     def remove_server(self, name: str) -> None:
         """It leaves, and its copies with it; nothing happens if it is not there."""
         server = self.servers.pop(name, None)
-        for model in server.copies if server is not None else ():
+        if server is None:
+            return
+        for model in server.copies:
             self._forget(model, name)
+        for pool in [pool for pool, servers in self.pools.items() if name in servers]:  # it may say by now that it is for another
+            _remove(self.pools, pool, name)
 
     def put_copy(self, server: Server, copy: Copy) -> None:
         """It is there from now on, in place of one of the same model."""
@@ -206,8 +233,16 @@ class Fleet:
         if server.copies.pop(model, None) is not None:
             self._forget(model, server.name)
 
+    def open_pools(self) -> list[str]:
+        """Those that have a server for new requests."""
+        return [pool for pool, servers in self.pools.items() if any(server.is_open for server in servers.values())]
+
     def _forget(self, model: str, server_name: str) -> None:
-        holders = self.holders.get(model, {})
-        holders.pop(server_name, None)
-        if not holders:
-            self.holders.pop(model, None)
+        _remove(self.holders, model, server_name)
+
+
+def _remove(by_key: dict[str, dict[str, Server]], key: str, server_name: str) -> None:
+    servers = by_key.get(key, {})
+    servers.pop(server_name, None)
+    if not servers:
+        by_key.pop(key, None)

@@ -41,6 +41,17 @@ class Outcome(StrEnum):
     __hash__ = str.__hash__  # as Door's
 
 
+class Loss(StrEnum):
+    """Why a request that went to a server has no answer of that server's."""
+
+    UNSENT = "unsent"
+    """Nothing of it has left: it may be sent elsewhere."""
+    BROKEN_OFF = "broken_off"
+    """The connection broke before the answer: it may have been computed."""
+    SILENT = "silent"
+    """Its time was over before there was one."""
+
+
 class CacheStatus(StrEnum):
     """What the response cache did for a request, as its answer's `tidegate-cache` tells it."""
 

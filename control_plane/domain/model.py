@@ -55,9 +55,14 @@ class ModelOverride:
 _BEST_FIRST = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING, ModelState.UNAVAILABLE)
 
 
+def rank_of(state: ModelState) -> int:
+    """The better one has the smaller."""
+    return _BEST_FIRST.index(state)
+
+
 def summarise(name: str, index: list[ModelVersion], memory_bytes: int | None = None) -> Model:
     """Fold the index lines of one model into a `Model`; no line at all means it is not loaded."""
-    own = sorted((line for line in index if line.name == name), key=lambda line: _BEST_FIRST.index(line.state))
+    own = sorted((line for line in index if line.name == name), key=lambda line: rank_of(line.state))
     state, reason = (own[0].state, own[0].reason) if own else (ModelState.UNAVAILABLE, "")
     ready = tuple(line.version for line in own if line.state is ModelState.READY)
     return Model(name=name, state=state, reason=reason, versions=ready, memory_bytes=memory_bytes)

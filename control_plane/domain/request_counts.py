@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
+from itertools import zip_longest
 from operator import add
 from typing import TypeVar
 
@@ -65,6 +66,22 @@ class CacheHolding:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """How many requests of a fleet were refused since one thing stood in their model's way."""
+
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """How long requests of a fleet waited for their model: how many by bucket of `fleet_counts` (not accumulated), and seconds in all."""
+
+    buckets: tuple[int, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class RequestCounts:
     """Since the process began, but for `in_flight`, which is what is being answered now."""
 
@@ -80,6 +97,8 @@ class RequestCounts:
     """None where there is none."""
     shared_cache_away: int = 0
     """Processes that do not ask it now: it is away, or too slow."""
+    refused: tuple[Refused, ...] = ()
+    waited: Waited = Waited()
 
     def retired(self) -> RequestCounts:
         """What is left to count when the process has ended: nothing is in flight, and nothing is held."""
@@ -92,6 +111,8 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
     took: dict[tuple[str, Door], Took] = {}
     shed: Counter[tuple[str, ShedReason]] = Counter()
     cached: Counter[tuple[str, CacheStatus]] = Counter()
+    refused: Counter[str] = Counter()
+    waited = Waited()
     holding, shared_cache = CacheHolding(), None
     in_flight = unmetered = away = 0
     for part in parts:
@@ -103,6 +124,9 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
             shared_cache = part.shared_cache if shared_cache is None else _sum(shared_cache, part.shared_cache)
         for one_status in part.cached:
             cached[one_status.model, one_status.status] += one_status.count
+        waited = _sum_of_waits(waited, part.waited)
+        for one_reason in part.refused:
+            refused[one_reason.reason] += one_reason.count
         for turned_away in part.shed:
             shed[turned_away.tenant, turned_away.reason] += turned_away.count
         for each in part.ended:
@@ -120,7 +144,14 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         holding,
         shared_cache,
         away,
+        tuple(Refused(*each) for each in refused.items()),
+        waited,
     )
+
+
+def _sum_of_waits(one: Waited, other: Waited) -> Waited:
+    buckets = tuple(map(sum, zip_longest(one.buckets, other.buckets, fillvalue=0)))
+    return Waited(buckets, one.seconds + other.seconds)
 
 
 SumT = TypeVar("SumT", CacheHolding, SharedCacheCounts)

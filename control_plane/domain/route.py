@@ -32,3 +32,5 @@ class Route:
     tenants: tuple[str, ...] | None = None
     """Who may call it, beside what their scopes say; None is everybody."""
     cache: CachePolicy = CachePolicy()
+    pool: str = ""
+    """Of servers, to which its requests go where there are such; empty: each by what kind of request it is."""

@@ -1,6 +1,7 @@
 """How many copies of a model there should be, by measured demand; asked by `services/reconciler` every tick.
 
-It grows as soon as its copies are busy and shrinks one by one when they have long been idle; between the two nothing changes. Bursts
+It grows as soon as its copies are busy, or so busy that its requests wait for each other longer than its latency objective allows, and
+shrinks one by one when they have long been idle; between the two nothing changes. Bursts
 are no matter of this: there `policy/routing` asks for another copy itself. Nor are the last copies of models that nobody uses:
 they cost nothing until somebody needs their memory.
 """
@@ -8,7 +9,7 @@ they cost nothing until somebody needs their memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, exp
+from math import ceil, exp, log
 
 from control_plane.domain.fleet import SLOW_S, Fleet, ModelFacts, Server
 from control_plane.domain.model import ModelState
@@ -27,6 +28,14 @@ class CopiesLimits:
     shrink_below: float = 0.35
     """Of those that would remain. Far enough below `aim_at` that what has just grown does not shrink at once."""
 
+    near_objective: float = 0.8
+    """Of the wait for which the latency objective has room: a copy stays if without it requests would wait longer. Else what has grown
+    would shrink at once."""
+
+    least_busy: float = 0.1
+    """None is added for the objective's sake if all would be less busy than this: then it is not waiting for each other that makes
+    requests late."""
+
     keep_s: float = 60.0
     """A copy is kept so long after it became ready: what came in waves comes again."""
 
@@ -35,11 +44,11 @@ _DEFAULT = CopiesLimits()
 
 
 def wanted_copies(facts: ModelFacts, fleet: Fleet, now_s: float, *, limits: CopiesLimits = _DEFAULT) -> int:
-    """Between what its spec asks for at least and at most, and never more than there are servers up."""
+    """Between what its spec asks for at least and at most, and never more than there are servers up that it may be on."""
     have = _staying(facts, fleet)
     wanted = _by_demand(facts, have, now_s, limits)
-    up = [server for server in fleet.servers.values() if server.is_up]
-    most = len(up) if facts.spec.max_copies is None else min(len(up), facts.spec.max_copies)
+    fitting = [server for server in fleet.servers.values() if _is_staying(server) and server.has_labels(facts.spec.server_labels)]
+    most = len(fitting) if facts.spec.max_copies is None else min(len(fitting), facts.spec.max_copies)
     return min(max(wanted, facts.spec.min_copies), most)
 
 
@@ -56,7 +65,11 @@ def copy_to_drop(facts: ModelFacts, fleet: Fleet, now_s: float, *, limits: Copie
 
 def _staying(facts: ModelFacts, fleet: Fleet) -> list[Server]:
     holders = fleet.holders.get(facts.name, {}).values()
-    return [server for server in holders if server.is_up and server.copies[facts.name].state is not ModelState.UNLOADING]
+    return [server for server in holders if _is_staying(server) and server.copies[facts.name].state is not ModelState.UNLOADING]
+
+
+def _is_staying(server: Server) -> bool:
+    return server.is_up and not server.is_leaving
 
 
 def _by_demand(facts: ModelFacts, have: list[Server], now_s: float, limits: CopiesLimits) -> int:
@@ -64,13 +77,42 @@ def _by_demand(facts: ModelFacts, have: list[Server], now_s: float, limits: Copi
         return 0
     parallel = sum(server.parallel for server in have) / len(have)
     busy = facts.demand(now_s) / parallel
-    if busy > limits.grow_above * len(have):
-        return ceil(busy / limits.aim_at)
+    objective_s = facts.spec.latency_objective_s
+    wanted = ceil(busy / limits.aim_at) if busy > limits.grow_above * len(have) else 0
+    if objective_s is not None:
+        wanted = max(wanted, _for_objective(busy, facts.service_s, objective_s, limits))
+    if wanted > len(have):
+        return wanted
     lasting = max(busy, facts.rate_slow * exp(-max(0.0, now_s - facts.last_used_s) / SLOW_S) * facts.service_s / parallel)
     is_settled = all(_has_settled(server, facts.name, now_s, limits) for server in have)
-    if len(have) > 1 and is_settled and lasting < limits.shrink_below * (len(have) - 1):
-        return len(have) - 1
-    return len(have)
+    if len(have) == 1 or not is_settled or lasting >= limits.shrink_below * (len(have) - 1):
+        return len(have)
+    if objective_s is not None:
+        near_s = facts.service_s + limits.near_objective * (objective_s - facts.service_s)
+        return max(len(have) - 1, min(len(have), _for_objective(lasting, facts.service_s, near_s, limits)))
+    return len(have) - 1
+
+
+def _for_objective(busy: float, service_s: float, objective_s: float, limits: CopiesLimits) -> int:
+    """As few as will do for requests that wait for nothing but each other; 0: no number would do."""
+    if service_s >= objective_s:
+        return 0
+    copies, lost = 0, 1.0
+    while True:
+        copies += 1
+        lost = busy * lost / (copies + busy * lost)
+        if busy < limits.least_busy * (copies + 1) or (busy < copies and _slowest_s(copies, busy, lost, service_s) <= objective_s):
+            return copies
+
+
+def _slowest_s(copies: int, busy: float, lost: float, service_s: float) -> float:
+    """What 99 of 100 requests do not exceed.
+
+    Erlang's formulas for random arrivals and services (M/M/c): `lost` (B) is the part that would be lost if nobody waited, of which follows
+    the part that waits (C); longer than t waits C * exp(-(copies - busy) * t / service). If services are all alike it is half as long.
+    """
+    waiting = lost / (1.0 - busy / copies * (1.0 - lost))
+    return service_s * (1.0 + log(max(1.0, 100.0 * waiting)) / (copies - busy))
 
 
 def _has_settled(server: Server, model: str, now_s: float, limits: CopiesLimits) -> bool:

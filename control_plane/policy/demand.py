@@ -1,20 +1,15 @@
-"""How much a model is used, and how soon it may be used again; kept by `services/fleet`, asked by placement's callers and the admin API."""
+"""How much a model is used: counted by `services/fleet_state` and the simulator; `ModelFacts` tells what is expected to come of it."""
 
 from __future__ import annotations
 
-from math import exp, expm1
+from math import exp
 
 from control_plane.domain.fleet import FAST_S, SLOW_S, ModelFacts
 
 
-def after_use(facts: ModelFacts, now_s: float) -> None:
-    """Count one request that comes now, whether it is served or turned away."""
+def after_use(facts: ModelFacts, now_s: float, count: int = 1) -> None:
+    """Count so many requests that come now, whether they are served or turned away."""
     passed_s = max(0.0, now_s - facts.last_used_s)
-    facts.rate_fast = facts.rate_fast * exp(-passed_s / FAST_S) + 1 / FAST_S
-    facts.rate_slow = facts.rate_slow * exp(-passed_s / SLOW_S) + 1 / SLOW_S
+    facts.rate_fast = facts.rate_fast * exp(-passed_s / FAST_S) + count / FAST_S
+    facts.rate_slow = facts.rate_slow * exp(-passed_s / SLOW_S) + count / SLOW_S
     facts.last_used_s = max(now_s, facts.last_used_s)
-
-
-def chance_of_use(facts: ModelFacts, now_s: float, horizon_s: float) -> float:
-    """That it is asked for at least once within the horizon."""
-    return -expm1(-facts.uses_per_s(now_s) * horizon_s)

@@ -62,8 +62,9 @@ def plan(server: Server, model: ModelFacts, victims: Sequence[str] = ()) -> Iter
     leave = [name for name in victims if name in copies]
     if model.name in copies and copies[model.name].state is not ModelState.UNLOADING and model.name not in leave:
         return iter([AwaitReady(model.name)] if copies[model.name].state is ModelState.LOADING else [])
-    _require_room(server, model, leave)
-    return _steps(server.budget_bytes, copies, model, leave)
+    load = Load(model.name, model.resident_bytes)  # which may be found to be larger while the plan is carried out
+    _require_room(server, load, leave)
+    return _steps(server.budget_bytes, copies, load, leave)
 
 
 def held_bytes(copies: Iterable[Copy]) -> int:
@@ -92,8 +93,8 @@ def copies_of(index: Iterable[ModelVersion], bytes_of: Callable[[str], int], now
 _WEIGHTIEST_FIRST = (ModelState.LOADING, ModelState.READY, ModelState.UNLOADING)
 
 
-def _steps(budget_bytes: int, copies: dict[str, Copy], model: ModelFacts, leave: list[str]) -> Iterator[Step]:
-    for step in _in_order(budget_bytes, copies, model, leave):
+def _steps(budget_bytes: int, copies: dict[str, Copy], load: Load, leave: list[str]) -> Iterator[Step]:
+    for step in _in_order(budget_bytes, copies, load, leave):
         if isinstance(step, AwaitReleased):
             del copies[step.name]
         elif isinstance(step, Load):
@@ -104,26 +105,26 @@ def _steps(budget_bytes: int, copies: dict[str, Copy], model: ModelFacts, leave:
         yield step
 
 
-def _in_order(budget_bytes: int, copies: dict[str, Copy], model: ModelFacts, leave: list[str]) -> Iterator[Step]:
+def _in_order(budget_bytes: int, copies: dict[str, Copy], load: Load, leave: list[str]) -> Iterator[Step]:
     """Unloads first and together: what drains, drains meanwhile."""
     yield from [AwaitReady(copy.model) for copy in copies.values() if copy.state is ModelState.LOADING]
     yield from [Unload(name) for name in leave if copies[name].state is not ModelState.UNLOADING]
     draining = [copy.model for copy in copies.values() if copy.state is ModelState.UNLOADING and copy.model not in leave]
     for name in (*leave, *draining):
-        fits = held_bytes(copies.values()) + model.resident_bytes <= budget_bytes
-        if name in leave or name == model.name or not fits:
+        fits = held_bytes(copies.values()) + load.bytes <= budget_bytes
+        if name in leave or name == load.name or not fits:
             yield AwaitReleased(name)
-    yield Load(model.name, model.resident_bytes)
-    yield AwaitReady(model.name)
+    yield load
+    yield AwaitReady(load.name)
 
 
-def _require_room(server: Server, model: ModelFacts, leave: list[str]) -> None:
+def _require_room(server: Server, load: Load, leave: list[str]) -> None:
     stays = [copy for copy in server.copies.values() if copy.model not in leave and copy.state is not ModelState.UNLOADING]
-    missing = held_bytes(stays) + model.resident_bytes - server.budget_bytes
+    missing = held_bytes(stays) + load.bytes - server.budget_bytes
     if missing > 0:
         gone = f" without {', '.join(leave)}" if leave else ""
         raise Overloaded(
-            f"model '{model.name}' needs {_mib(model.resident_bytes)} on server '{server.name}': of its {_mib(server.budget_bytes)} "
+            f"model '{load.name}' needs {_mib(load.bytes)} on server '{server.name}': of its {_mib(server.budget_bytes)} "
             f"{_mib(held_bytes(stays))} are taken{gone}, {_mib(missing)} too many"
         )
 

@@ -18,7 +18,7 @@ class OutlierLimits:
     """When to eject, and how to come back."""
 
     errors: int = 5
-    """In a row: requests that the server did not answer, or answered that it cannot serve (not: that they are wrong)."""
+    """In a row: requests that the server did not answer; what it answers, be it with an error, is none."""
 
     slower_than_median: float = 3.0
     """Times. Pauses of a garbage collector pass below this, a server that swaps or throttles does not."""
@@ -81,6 +81,12 @@ class Outliers:
         record.answers += 1
         record.slowness += (slowness - record.slowness) / min(record.answers, self._limits.answers)
 
+    def served(self, server: str) -> None:
+        """A request has been answered, how soon says nothing: others hampered it, or its answer was an error of its model's."""
+        record = self._record(server)
+        if record.try_from_s == inf:
+            record.errors = 0
+
     def failed(self, server: str, now_s: float) -> None:
         record = self._record(server)
         if record.try_from_s < inf:
@@ -110,9 +116,9 @@ class Outliers:
             record.try_from_s, record.is_on_trial = now_s + self._limits.trial_every_s, True
         return record.try_from_s
 
-    def forget(self, server: str) -> None:
-        """It has left, or has been started anew."""
-        self._records.pop(server, None)
+    def keep(self, servers: Collection[str]) -> None:
+        """Forget all but these: who has left, or has been down, comes as a new one."""
+        self._records = {name: record for name, record in self._records.items() if name in servers}
 
     def _record(self, server: str) -> _Record:
         return self._records.setdefault(server, _Record())

@@ -36,6 +36,13 @@ class PlacementLimits:
     """Servers of a large fleet that are looked at, the same ones for a model as long as the fleet is the same, as their disks may have
     its files; all of them if none of these will do."""
 
+    gain_loads: float = 0.05
+    """By so much another copy has to serve sooner: with less, each of two requests that come at once has a copy loaded for itself."""
+
+    look_again_loads: float = 0.02
+    """For so long nobody asks again for another copy of a model for which it was no use just now: a look at the servers takes up to a few
+    milliseconds, and a busy model would ask for one with every request. With more, bursts wait for the copy that they need."""
+
     longest_wait_s: float = inf
     """For the loads before it on its server: what would have to wait longer is refused."""
 
@@ -78,6 +85,8 @@ class Refusal:
     """For the caller, a sentence without its full stop."""
     retry_after_s: float
     """When it is worth another try."""
+    sooner_than_s: float = inf
+    """Or as soon as a request would take longer than this where it is."""
 
 
 # Until a server joins, or somebody changes the model: as good a guess as any.
@@ -86,7 +95,7 @@ _LONG_S = 30.0
 # Nothing is gained by asking again sooner.
 _SOON_S = 0.01
 
-_DEFAULT = PlacementLimits()
+LIMITS = PlacementLimits()
 
 
 def place(
@@ -96,11 +105,12 @@ def place(
     *,
     pool: str | None = None,
     sooner_than_s: float = inf,
-    limits: PlacementLimits = _DEFAULT,
+    limits: PlacementLimits = LIMITS,
 ) -> Placement | Refusal:
     """Choose a server for one more copy of the model.
 
-    Give `sooner_than_s` if there is a copy already: how long a request would take there. A new one then has to cost less than that.
+    Give `sooner_than_s` if there is a copy already: how long a request would take there. A new one then has to cost less than that, or to
+    bring those who come later within the model's latency objective.
     """
     facts = fleet.models.get(model)
     if facts is None:
@@ -109,9 +119,9 @@ def place(
         return Refusal(Obstacle.QUARANTINED, f"'{model}' failed to load and is not tried again yet", facts.quarantined_until_s - now_s)
     if facts.spec.max_copies is not None and _staying_copies(fleet, model) >= facts.spec.max_copies:
         return Refusal(Obstacle.ENOUGH_COPIES, f"'{model}' has all the copies that it may have", max(facts.service_s, _SOON_S))
-    servers = _open_to(fleet, model, pool)
+    servers = _open_to(fleet, facts.spec, pool)
     if not servers:
-        return Refusal(Obstacle.NO_SERVER, f"no server that could take '{model}' is up", _LONG_S)
+        return Refusal(Obstacle.NO_SERVER, _why_no_server(fleet, facts.spec), _LONG_S)
     large_enough = [server for server in servers if server.budget_bytes >= facts.resident_bytes]
     if not large_enough:
         return Refusal(Obstacle.TOO_LARGE, f"'{model}' needs {facts.resident_bytes} bytes, more than a server has for models", _LONG_S)
@@ -123,7 +133,7 @@ def place(
     return search.objection(best, sooner_than_s) or best
 
 
-def surplus(fleet: Fleet, server: Server, now_s: float, *, limits: PlacementLimits = _DEFAULT) -> tuple[str, ...]:
+def surplus(fleet: Fleet, server: Server, now_s: float, *, limits: PlacementLimits = LIMITS) -> tuple[str, ...]:
     """What goes from a server whose models turn out to need more than its budget; nothing as long as what may go is not enough."""
     nothing = ModelFacts(ModelSpec(""), resident_bytes=0, load_s=0.0, service_s=0.0)
     return tuple(_Search(fleet, nothing, now_s, limits).victims_on(server) or ())
@@ -131,14 +141,24 @@ def surplus(fleet: Fleet, server: Server, now_s: float, *, limits: PlacementLimi
 
 def _staying_copies(fleet: Fleet, model: str) -> int:
     holders = fleet.holders.get(model, {}).values()
-    return sum(server.is_up and server.copies[model].state is not ModelState.UNLOADING for server in holders)
+    return sum(server.is_up and not server.is_leaving and server.copies[model].state is not ModelState.UNLOADING for server in holders)
 
 
-def _open_to(fleet: Fleet, model: str, pool: str | None) -> list[Server]:
+def _open_to(fleet: Fleet, model: ModelSpec, pool: str | None) -> list[Server]:
     """Servers that could take it: those of the pool, or, where it has none that are up, the others."""
-    up = [server for server in fleet.servers.values() if server.is_up and not server.is_ejected]
-    own = [server for server in up if server.pool == pool] if pool is not None else up
-    return [server for server in own or up if model not in server.copies]
+    fitting = [server for server in fleet.servers.values() if server.is_open and server.has_labels(model.server_labels)]
+    own = [server for server in fitting if server.is_for(pool)]
+    return [server for server in own or fitting if model.name not in server.copies]
+
+
+def _why_no_server(fleet: Fleet, model: ModelSpec) -> str:
+    """Labels that no server has at all are told, or, if each is somewhere, that none has all of them."""
+    up, wanted = [server for server in fleet.servers.values() if server.is_open], model.server_labels
+    if any(server.has_labels(wanted) for server in up) or not wanted:
+        return f"no server that could take '{model.name}' is up"
+    missing = {key: value for key, value in wanted.items() if not any(server.has_labels({key: value}) for server in up)}
+    labels = ", ".join(f"{key}={value}" for key, value in (missing or wanted).items())
+    return f"no server that is up has the labels that '{model.name}' needs: {labels}"
 
 
 def _sample(servers: Sequence[Server], model: str, size: int) -> Iterator[Server]:
@@ -162,8 +182,9 @@ class _Search:
 
     def objection(self, best: Placement, sooner_than_s: float) -> Refusal | None:
         facts = self._facts
-        if best.cost_s >= sooner_than_s:
-            return Refusal(Obstacle.NOT_SOONER, f"another copy of '{facts.name}' would not serve sooner", facts.load_s)
+        worth_s = best.cost_s + self._limits.gain_loads * facts.load_s
+        if worth_s > sooner_than_s and not self._helps_who_comes_later(best, sooner_than_s):
+            return Refusal(Obstacle.NOT_SOONER, f"another copy of '{facts.name}' would not serve sooner", facts.load_s, worth_s)
         late_s = best.ready_s - self._now_s - facts.load_s - self._limits.longest_wait_s
         if late_s > 0:
             return Refusal(Obstacle.LATE, f"too many models wait to be loaded before '{facts.name}'", late_s)
@@ -173,6 +194,25 @@ class _Search:
                 Obstacle.CHURN, f"'{facts.name}' would take the place of models that are used far more", max(patience_s, _SOON_S)
             )
         return None
+
+    def _helps_who_comes_later(self, best: Placement, now_takes_s: float) -> bool:
+        """Whether requests take longer now than they should, and will not there: then a copy is worth its load also if it comes too late
+        for the one that asks.
+
+        What those gain that come during a load must be more than the load itself and what others lose, or each chance queue would be
+        worth one. One such load at a time: the next request would ask for another before this could have helped.
+        """
+        facts, objective_s = self._facts, self._facts.spec.latency_objective_s
+        if objective_s is None or now_takes_s <= objective_s or self._is_loading():
+            return False
+        server = self._fleet.servers[best.server]
+        will_take_s = server.work_s / server.parallel + facts.service_s
+        gained_s = (now_takes_s - will_take_s) * (1.0 + facts.rate_fast * facts.load_s)
+        return will_take_s <= objective_s and gained_s > facts.load_s + best.cost_s - best.expected_s
+
+    def _is_loading(self) -> bool:
+        name = self._facts.name
+        return any(server.copies[name].state is ModelState.LOADING for server in self._fleet.holders.get(name, {}).values())
 
     def free_in_s(self, server: Server) -> float:
         """When something there may go at the earliest, as far as can be told."""
@@ -219,7 +259,9 @@ class _Search:
     def _is_pinned(self, facts: ModelFacts | None) -> bool:
         if facts is None or not facts.spec.min_copies:
             return False
-        return 0 < self._fleet.ready_copies(facts.name) <= facts.spec.min_copies
+        holders = self._fleet.holders.get(facts.name, {}).values()
+        is_there = any(server.is_up and server.copies[facts.name].state is ModelState.READY for server in holders)
+        return is_there and self._fleet.ready_copies(facts.name) <= facts.spec.min_copies  # of an ejected server, too, which may recover
 
     def _rank(self, copy: Copy) -> tuple[float, int, str]:
         """By seconds of loading that it saves per second and byte."""

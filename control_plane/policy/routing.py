@@ -23,7 +23,7 @@ class RoutingLimits:
     send there as well, and always the best one would be everybody's. Requests that are alike may be kept together at this price."""
 
     looked_at: int = 6
-    """Where a model has more copies so many are drawn, and the others not looked at."""
+    """Where a model has more copies so many are drawn, and the others not looked at; for requests that are alike half of them by that."""
 
 
 @dataclass(slots=True)
@@ -67,10 +67,12 @@ def choose(
         if server.is_ejected:
             return _among_ejected([server], facts, now_s)
         expected_s = _expected_s(server, server.copies[model], facts, now_s, pool)
-        return _MISS if expected_s == inf else Choice(server.name, expected_s, expected_s - facts.service_s > facts.load_s)
+        return _MISS if expected_s == inf else Choice(server.name, expected_s, _is_long(expected_s, facts))
     servers: Sequence[Server] = list(holders.values())
+    meeting: Sequence[Server] = ()
     if len(servers) > limits.looked_at:
-        servers = _drawn(servers, draw if likeness is None else likeness % 997 / 997, limits.looked_at)
+        meeting = [] if likeness is None else _drawn(servers, likeness % 997 / 997, limits.looked_at // 2)
+        servers = [*meeting, *_drawn(servers, draw, limits.looked_at - len(meeting))]
         draw = draw * len(holders) % 1.0
     costs = [(_expected_s(server, server.copies[model], facts, now_s, pool), server.name) for server in servers if not server.is_ejected]
     if len(costs) < len(servers) and (probe := _due_probe(servers, model, now_s)) is not None:
@@ -80,13 +82,19 @@ def choose(
         return _among_ejected(servers, facts, now_s) if len(costs) < len(servers) else _MISS
     limit_s = best_s + limits.near_services * facts.service_s
     near = [each for each in costs if each[0] <= limit_s]
-    expected_s, name = near[int(draw * len(near))] if likeness is None else max(near, key=lambda each: crc32(each[1].encode(), likeness))
-    return Choice(name, expected_s, best_s - facts.service_s > facts.load_s)
+    expected_s, name = near[int(draw * len(near))] if likeness is None else _of_its_kind(near, likeness, meeting)
+    return Choice(name, expected_s, _is_long(best_s, facts))
+
+
+def _is_long(expected_s: float, facts: ModelFacts) -> bool:
+    """Longer than a load takes, or than requests should."""
+    objective_s = facts.spec.latency_objective_s
+    return expected_s - facts.service_s > facts.load_s or (objective_s is not None and expected_s > objective_s)
 
 
 def _expected_s(server: Server, copy: Copy, facts: ModelFacts, now_s: float, pool: str | None) -> float:
     """Until it would have served a request; infinite where it cannot."""
-    if not server.is_up:
+    if not server.is_up or server.is_leaving:
         return inf
     wait_s = server.work_s / server.parallel
     if copy.state is ModelState.LOADING:
@@ -96,9 +104,20 @@ def _expected_s(server: Server, copy: Copy, facts: ModelFacts, now_s: float, poo
         wait_s = max(wait_s, abs(copy.ready_s - now_s) + waiting_s)
     elif copy.state is not ModelState.READY:
         return inf
-    if pool is not None and server.pool != pool:
+    if not server.is_for(pool):
         wait_s += facts.load_s
     return wait_s + facts.service_s
+
+
+def _of_its_kind(near: Sequence[tuple[float, str]], likeness: int, meeting: Sequence[Server]) -> tuple[float, str]:
+    """The same one for all that are alike, if it is near; where there are many, one of those where they meet rather than any other."""
+    names = {server.name for server in meeting}
+    return max(near, key=lambda each: (each[1] in names, _mixed(crc32(each[1].encode()) ^ likeness)))
+
+
+def _mixed(number: int) -> int:
+    """Multiplicative hashing (Knuth 6.4): a checksum alone differs between two names by the same bits whatever it is mixed with."""
+    return number * 0x9E3779B1 & 0xFFFFFFFF
 
 
 def _drawn(servers: Sequence[Server], draw: float, size: int) -> list[Server]:
@@ -109,7 +128,13 @@ def _drawn(servers: Sequence[Server], draw: float, size: int) -> list[Server]:
 
 def _due_probe(servers: Sequence[Server], model: str, now_s: float) -> Choice | None:
     for server in servers:
-        if server.is_ejected and server.is_up and now_s >= server.probe_from_s and server.copies[model].state is ModelState.READY:
+        if (
+            server.is_ejected
+            and server.is_up
+            and not server.is_leaving
+            and now_s >= server.probe_from_s
+            and server.copies[model].state is ModelState.READY
+        ):
             return Choice(server.name, 0.0, asks_to_place=False, is_probe=True)
     return None
 

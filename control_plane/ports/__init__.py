@@ -18,6 +18,7 @@ from control_plane.ports.models import (
     MoveObserver,
     OwnerLine,
     PartialCopy,
+    ServerList,
     Stop,
     WarmTier,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "PartialCopy",
     "RequestLog",
     "RequestRecorder",
+    "ServerList",
     "SharedCache",
     "StateStore",
     "Stop",

@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from control_plane.domain.endpoints import ListedServer
 from control_plane.domain.fingerprint import Fingerprint, ModelContents
 from control_plane.domain.fleet import DescribedModel, Tier
 from control_plane.domain.fleet_memory import Measured, Wish
+from control_plane.domain.fleet_report import FleetReport
 from control_plane.domain.lease import Lease
 from control_plane.domain.model import ModelOverride
 from control_plane.domain.model_source import ModelSource, SourceFile, WarmCopy
@@ -118,6 +120,8 @@ class MoveObserver(Protocol):
 
     def moved(self, model: str, *, source: Tier, target: Tier, size_bytes: int, took_s: float) -> None: ...
 
+    def move_failed(self, model: str, *, source: Tier, target: Tier) -> None: ...
+
 
 class ModelReading(Protocol):
     """What loads read of the disk. Reads files itself, so threads call it; each method raises ModelLoadFailed."""
@@ -157,7 +161,8 @@ class ModelAdministration(Protocol):
         """
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> object:
-        """Return when Triton has accepted it, for a model it does not know too. Raises as `load`, but not ModelNotFound."""
+        """Return when Triton has accepted it, for a model it does not know too. Raises as `load`, but not ModelNotFound; StoreUnavailable:
+        a fleet cannot remember it."""
 
 
 class ModelCosts(Protocol):
@@ -168,13 +173,13 @@ class ModelCosts(Protocol):
 
 
 class OwnerLine(Protocol):
-    """How processes of one fleet ask its owner for models. Each method raises StoreUnavailable."""
+    """How processes of one fleet tell its owner what they do, and ask it for models. Each method raises StoreUnavailable."""
 
-    async def ask(self, models: Iterable[str]) -> None:
-        """Whoever is the owner should have these loaded; what nobody takes within seconds is forgotten."""
+    async def report(self, report: FleetReport) -> None:
+        """To whoever is the owner; what nobody takes within seconds is forgotten."""
 
-    async def take(self, *, timeout_s: float) -> list[str]:
-        """What has been asked for, as soon as there is any; empty when the time is over."""
+    async def take(self, *, timeout_s: float) -> list[FleetReport]:
+        """What has been told, oldest first, as soon as there is any; empty when the time is over."""
 
     async def close(self) -> None: ...
 
@@ -195,6 +200,20 @@ class FleetMemory(Protocol):
         """Whichever process an administrator has told it."""
 
     async def close(self) -> None: ...
+
+
+class ServerList(Protocol):
+    """The servers that others run for a fleet, as somebody lists them. It reads a file, so threads call it."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+
+    def read(self) -> Sequence[ListedServer]:
+        """As it is now, one at least. Raises StartupError: what is wrong with it, and what would be right."""
+
+    def has_changed(self) -> bool:
+        """Since it was read; and it is not just being written."""
 
 
 class LeaseStore(Protocol):

@@ -123,6 +123,11 @@ class Permit:
         """Whether its turn at a busy model has not come yet."""
 
     @property
+    def priority(self) -> int:
+        """Its tenant's."""
+        return self._account.tenant.priority
+
+    @property
     def limits(self) -> Fields:
         """The RateLimit fields of its answer; none where its tenant has no rate."""
         decision, limit = self._decision, self._account.rate_limit

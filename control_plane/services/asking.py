@@ -1,64 +1,127 @@
-"""Processes that share a fleet ask its owner for the models that their requests want; what comes of it they see in Triton's index."""
+"""Processes that share a fleet tell its owner how they use it, and ask for the models that their requests want.
+
+What comes of that they see in Triton's index, at which they look more often while they wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from control_plane.domain.errors import StoreUnavailable
+from control_plane.domain.model import ModelState
 from control_plane.ports import OwnerLine
-from control_plane.services.ownership import Ownership
+from control_plane.services.fleet_reports import OthersReports, OwnReport
+from control_plane.services.fleet_state import FleetState
 
 _log = logging.getLogger(__name__)
 
-_AGAIN_S = 1.0
-"""A model is asked for again by who still waits for it: the owner may have changed."""
+_AGAIN_S = 0.25
+"""A model is asked for again by who still waits for it: the owner may have changed, or may have had no room for it just then."""
+
+_REPORT_S = 0.25
+"""What a process has under way counts as under way for so long after it has ended: the owner does not unload it meanwhile."""
+_COALESCE_S = 0.005
+"""Models that are asked for together go in one report."""
 
 _TAKE_S = 1.0
 _RETRY_S = 0.5
 
+_LOOK_S = 0.04
+"""A look costs Triton about a millisecond, and what is waited for is seen so much later than it is ready."""
+_AWAITED_S = 1.0
+"""Who still waits for a model that is not being loaded has asked for it in so long."""
+
 
 class Asking:
-    """Asks where this process is not the owner, and is asked where it is."""
+    """Reports and asks where this process is not the owner, and is told and asked where it is."""
 
-    def __init__(self, line: OwnerLine, ownership: Ownership, *, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        line: OwnerLine,
+        state: FleetState,
+        *,
+        own: OwnReport,
+        others: OthersReports | None = None,
+        is_owner: Callable[[], bool],
+    ) -> None:
+        """`others` where this process may be the owner."""
         self._line = line
-        self._ownership = ownership
-        self._now_s = now_s
-        self._asked_s: dict[str, float] = {}
-        self._to_ask: dict[str, None] = {}
-        self._wakes = asyncio.Event()
+        self._state = state
+        self._own = own
+        self._others = others
+        self._is_owner = is_owner
+        self._asked: dict[tuple[str, str | None], tuple[float, int]] = {}
+        """When, and with how many ready copies."""
+        self._to_ask = asyncio.Event()
+        self._to_look = asyncio.Event()
 
-    def ask(self, model: str) -> bool:
+    def ask(self, model: str, pool: str | None = None) -> bool:
         """Have the owner load it; False: that is this process."""
-        if self._ownership.is_owner:
+        if self._is_owner():
             return False
-        if self._now_s() - self._asked_s.get(model, float("-inf")) >= _AGAIN_S:
-            self._asked_s[model] = self._now_s()
-            self._to_ask[model] = None
-            self._wakes.set()
+        now_s = self._state.now_s()
+        asked_s, _ = self._asked.get((model, pool), (float("-inf"), 0))
+        if now_s - asked_s >= _AGAIN_S:
+            self._asked[model, pool] = (now_s, self._state.fleet.ready_copies(model))
+            self._own.want(model, pool)
+            self._to_ask.set()
+            self._to_look.set()
         return True
 
-    async def run(self, want: Callable[[str], None]) -> None:
-        """Pass on what is asked for here, and `want` what others ask for, until cancelled."""
+    def tell_died(self, server: str, model: str) -> bool:
+        """Have the owner load that copy anew; False: that is this process."""
+        if self._is_owner():
+            return False
+        self._own.tell_died(server, model)
+        return True
+
+    async def run(self) -> None:
+        """Tell the owner, or hear the others, until cancelled."""
         while True:
             try:
-                if self._ownership.is_owner:
-                    for model in await self._line.take(timeout_s=_TAKE_S):
-                        want(model)
-                else:
-                    await self._pass_on()
+                await (self._hear() if self._is_owner() else self._tell())
             except StoreUnavailable as exc:
                 _log.debug("the fleet's owner cannot be asked: %s", exc)  # those who wait for it say so
                 await asyncio.sleep(_RETRY_S)
 
-    async def _pass_on(self) -> None:
-        try:
-            async with asyncio.timeout(_TAKE_S):
-                await self._wakes.wait()
-        except TimeoutError:
-            return
-        self._wakes.clear()
-        models, self._to_ask = self._to_ask, {}
-        await self._line.ask(models)
+    async def look_while_waiting(self, look: Callable[[], Awaitable[None]]) -> None:
+        """`look` at the fleet again and again while something that was asked for is not there, until cancelled."""
+        while True:
+            await self._to_look.wait()
+            self._to_look.clear()
+            while self._awaits():
+                await look()
+                await asyncio.sleep(_LOOK_S)
+
+    async def _hear(self) -> None:
+        self._own.drop()
+        for report in await self._line.take(timeout_s=_TAKE_S):
+            if self._others is not None and report.process != self._own.process:  # it may have become the owner since
+                self._others.take(report)
+        if self._others is not None:
+            self._others.expire()
+
+    async def _tell(self) -> None:
+        if self._others is not None:
+            self._others.drop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REPORT_S):
+                await self._to_ask.wait()
+                await asyncio.sleep(_COALESCE_S)
+        self._to_ask.clear()
+        report = self._own.make()
+        if report is not None:
+            await self._line.report(report)
+
+    def _awaits(self) -> bool:
+        """Whether anything that has been asked for lately is not there yet."""
+        self._asked = {key: each for key, each in self._asked.items() if self._is_awaited(key[0], *each)}
+        return bool(self._asked)
+
+    def _is_awaited(self, model: str, asked_s: float, ready_then: int) -> bool:
+        fleet = self._state.fleet
+        is_loading = any(server.copies[model].state is ModelState.LOADING for server in fleet.holders.get(model, {}).values())
+        return fleet.ready_copies(model) <= ready_then and (is_loading or self._state.now_s() - asked_s < _AWAITED_S)

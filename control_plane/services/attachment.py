@@ -1,4 +1,4 @@
-"""Watches a Triton that somebody else runs (`--triton-url`), and reports whether requests can go there."""
+"""Watches a Triton that somebody else runs (`--triton-url`, `--servers-file`), and reports whether requests can go there."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class Attachment:
     """Stands where the supervisor stands for an embedded Triton."""
 
     def __init__(
-        self, *, upstream: Upstream, servers: Place, restore: Callable[[Upstream], Awaitable[object]], start_timeout_s: float
+        self, *, upstream: Upstream, servers: Place, restore: Callable[[Upstream], Awaitable[object]], start_timeout_s: float | None
     ) -> None:
+        """`start_timeout_s` None: it need not be up at the start, and is waited for however long it takes."""
         self._upstream = upstream
         self._servers = servers
         self._restore = restore
@@ -32,26 +33,29 @@ class Attachment:
 
     async def run(self) -> None:
         """Report up and down until cancelled. Raises StartupError when Triton is not live within the start timeout."""
+        place = self._upstream.endpoints.place
         try:
-            await self._wait_until_live()
+            await self._wait_until_live(self._start_timeout_s)
             while True:
                 await self._restore(self._upstream)
                 self._servers.up(self._upstream)
                 await self._wait_until_dead()
-                self._servers.down("the attached Triton does not answer")
-                _log.error("the attached Triton does not answer")
-                await self._wait_until_live(for_ever=True)
+                self._servers.down(f"the attached Triton at {place} does not answer")
+                _log.error("the attached Triton at %s does not answer", place)
+                await self._wait_until_live(None)
+                _log.info("the attached Triton at %s answers again", place)
         finally:
             self._servers.down("the gateway is stopping")
             await self._upstream.close()
 
-    async def _wait_until_live(self, *, for_ever: bool = False) -> None:
+    async def _wait_until_live(self, timeout_s: float | None) -> None:
         try:
-            async with asyncio.timeout(None if for_ever else self._start_timeout_s):
+            async with asyncio.timeout(timeout_s):
                 while not await self._upstream.control.is_live():
                     await asyncio.sleep(_POLL_S / 4)
         except TimeoutError as exc:
-            raise StartupError(f"no live Triton answered at --triton-url within {self._start_timeout_s:g} s; is it running there?") from exc
+            place = self._upstream.endpoints.place
+            raise StartupError(f"no live Triton answered at --triton-url ({place}) within {timeout_s:g} s; is it running there?") from exc
 
     async def _wait_until_dead(self) -> None:
         while await self._upstream.control.is_live():

@@ -8,22 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
 
 from control_plane.domain.errors import ControlPlaneError, Overloaded, UpstreamUnavailable
 from control_plane.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts, Server
 from control_plane.domain.fleet_event import FleetEvent, FleetEventKind
 from control_plane.domain.model import ModelState
-from control_plane.policy.placement import Placement, place
-from control_plane.policy.restart import RestartLimits, restart_delay_s
+from control_plane.policy.placement import Obstacle, Placement, Refusal, place
 from control_plane.services.fleet_state import FleetState
 
 _log = logging.getLogger(__name__)
 
-_QUARANTINE = RestartLimits(first_delay_s=2.0, max_delay_s=300.0)
+AskOwner = Callable[[str, str | None], bool]
+"""Has a model loaded, in a pool if one is named, by who may; False: that is this process."""
+
+TellOwner = Callable[[str, str], bool]
+"""Of a server's copy of a model that has died, who may load it anew; False: that is this process."""
+
+_OWNERS_TO_JUDGE = frozenset((Obstacle.IN_USE, Obstacle.CHURN, Obstacle.LATE))
+"""What others use, and how much, the fleet's owner knows best."""
+
 _EVENTS = 500
 _PAUSE_S = 0.5
 """After a load that could not even begin: tried again at once it would fail at once, and so on."""
@@ -38,8 +47,24 @@ class Plans(Protocol):
     async def reload(self, model: ModelFacts) -> None:
         """Load it anew over itself, which for a while takes its memory twice. Raises ControlPlaneError."""
 
+    async def revive(self, model: ModelFacts) -> None:
+        """Load a model anew whose process has died. Raises ControlPlaneError."""
+
     async def take_out(self, model: str) -> None:
         """Unload it. Raises ControlPlaneError."""
+
+
+class Files(Protocol):
+    """`services.fleet_files`."""
+
+    def is_cold(self, model: str) -> bool:
+        """Whether it has to be fetched first."""
+
+    def expected_fetch_s(self, model: str) -> float:
+        """What is left of that."""
+
+    def here(self, model: str) -> AbstractAsyncContextManager[None]:
+        """A block in which its files are here and stay, and what they say is known. Raises ControlPlaneError."""
 
 
 class CopyLoads:
@@ -50,64 +75,142 @@ class CopyLoads:
         state: FleetState,
         plans: Mapping[str, Plans],
         *,
-        ask_owner: Callable[[str], bool] = lambda model: False,
+        files: Files | None = None,
+        ask_owner: AskOwner = lambda model, pool: False,
+        tell_owner: TellOwner = lambda server, model: False,
         today_s: Callable[[], float] = time.time,
     ) -> None:
-        """`plans` by server. `ask_owner` has a model loaded by who may; False: that is this process. `today_s` is seconds since 1970."""
+        """`plans` by server. `today_s` is seconds since 1970."""
         self._ask_owner = ask_owner
+        self._tell_owner = tell_owner
+        self._files = files
         self._state = state
         self._plans = plans
         self._today_s = today_s
         self._tasks: asyncio.TaskGroup | None = None
         self._loads: dict[tuple[str, str], asyncio.Task[None]] = {}
         """Under way, by model and server."""
+        self._fetching: dict[str, float] = {}
+        """Models whose files are on their way here, and what their loads are expected to take then."""
         self._leaving: set[tuple[str, str]] = set()
-        self._failures: dict[str, int] = {}
-        self._why_quarantined: dict[str, str] = {}
-        self._turns = {name: asyncio.Lock() for name in plans}
-        self.withdrawn: set[str] = set()
-        """Models that an administrator has unloaded: they are loaded for nobody."""
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.events: deque[FleetEvent] = deque(maxlen=_EVENTS)
 
     async def run(self) -> None:
         """Own the loads under way until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as self._tasks:
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
                 await asyncio.get_running_loop().create_future()
-        finally:
-            self._tasks = None
+            finally:
+                self._tasks = None  # before the group ends, which takes no more tasks then
 
     def is_loading(self, model: str) -> bool:
-        """Whether a copy is under way."""
+        """Whether a copy is under way, be it that its files are fetched first."""
         holders = self._state.fleet.holders.get(model, {})
-        return any(server.copies[model].state is ModelState.LOADING for server in holders.values())
+        return model in self._fetching or any(server.copies[model].state is ModelState.LOADING for server in holders.values())
+
+    def expected_s(self, facts: ModelFacts) -> float:
+        """Until the first copy that is under way is ready, or one that begins now."""
+        if facts.name in self._fetching and self._files is not None:
+            return self._files.expected_fetch_s(facts.name) + self._fetching[facts.name]
+        holders, now_s = self._state.fleet.holders.get(facts.name, {}), self._state.now_s()
+        ready = [server.copies[facts.name].ready_s for server in holders.values() if server.copies[facts.name].state is ModelState.LOADING]
+        return max(0.0, min(ready, default=now_s + facts.load_s) - now_s)
 
     def want(self, model: str) -> None:
         """Begin to load another copy, where placement sees fit. Nothing happens while one is being loaded."""
         if not self.is_loading(model):
-            placement = place(self._state.fleet, model, self._state.now_s())
-            if isinstance(placement, Placement):
-                self.begin(self._state.fleet.models[model], placement)
+            self.bring(self._state.fleet.models[model])
 
-    def let_go(self, model: str, server: str, *, kind: FleetEventKind, reason: str) -> None:
-        """Unload a copy, in a task of its own."""
+    def bring(self, facts: ModelFacts, *, pool: str | None = None, sooner_than_s: float = math.inf) -> Refusal | None:
+        """Load one more copy, where placement sees fit; None: it is under way. Raises as `begin`."""
+        if self._fetches_first(facts, pool):
+            return None
+        now_s = self._state.now_s()
+        placement = place(self._state.fleet, facts.name, now_s, sooner_than_s=sooner_than_s, pool=pool)
+        if isinstance(placement, Refusal):
+            if placement.obstacle in _OWNERS_TO_JUDGE:
+                self._ask_owner(facts.name, pool)
+            return placement
+        self.begin(facts, placement, pool=pool)
+        return None
+
+    def _fetches_first(self, facts: ModelFacts, pool: str | None) -> bool:
+        """Whether its files are being fetched: where it fits is known when they are here, and no server waits for that."""
+        if self._files is None or facts.quarantined_until_s > self._state.now_s():
+            return False
+        if facts.name not in self._fetching and self.is_cold(facts.name):
+            self._begun().create_task(self._fetch_and_load(facts, self._files, pool), name=f"fetch-{facts.name}")
+            self._fetching[facts.name] = max(0.0, facts.load_s - self._files.expected_fetch_s(facts.name))
+        return facts.name in self._fetching
+
+    async def _fetch_and_load(self, facts: ModelFacts, files: Files, pool: str | None) -> None:
+        """Its files stay until the load is over; where there is no room for it now, who waits for it asks again."""
+        try:
+            async with files.here(facts.name):
+                del self._fetching[facts.name]
+                if self.bring(facts, pool=pool) is None:
+                    await self.settle(facts.name, timeout_s=math.inf)
+        except Exception as exc:  # as in `_bring_in`
+            self._quarantine(facts, "", exc)
+        finally:
+            self._fetching.pop(facts.name, None)
+            self._state.changed()
+
+    def is_cold(self, model: str) -> bool:
+        """Whether it has to be fetched first: until then its size is a guess."""
+        return self._files is not None and self._files.is_cold(model)
+
+    def leaves(self, model: str, server: str) -> bool:
+        """Whether it is on its way out, or waits for its turn to go."""
+        return (model, server) in self._leaving
+
+    def let_go(self, model: str, server: str, *, kind: FleetEventKind, reason: str, still: Callable[[], bool] = lambda: True) -> None:
+        """Unload a copy when it is its turn, if it is `still` to go then, in a task of its own."""
         if self._tasks is not None and (model, server) not in self._leaving:
             self._leaving.add((model, server))
-            self._tasks.create_task(self._let_go(model, server, kind, reason), name=f"unload-{model}")
+            self._tasks.create_task(self._let_go(model, server, kind, reason, still), name=f"unload-{model}")
 
-    async def _let_go(self, model: str, server: str, kind: FleetEventKind, reason: str) -> None:
+    async def _let_go(self, model: str, server: str, kind: FleetEventKind, reason: str, still: Callable[[], bool]) -> None:
         try:
-            await self.take_out(model, server, kind=kind, reason=reason)
+            async with self._turns[server]:
+                if still():
+                    await self._plans[server].take_out(model)
+                    self._tell(kind, model, server, reason)
         except ControlPlaneError as exc:
             _log.warning("a copy could not be unloaded: %s", exc, extra={"model": model, "server": server})
         finally:
             self._leaving.discard((model, server))
 
+    def revive(self, copy: Copy, server: Server, *, reason: str) -> None:
+        """Load a copy anew whose process has died, in a task of its own, or have the owner do that; until then nobody is sent there."""
+        if self._tell_owner(server.name, copy.model):
+            return
+        if self._tasks is not None and (server.name, copy.model) not in self._state.settling:
+            self._state.settling.add((server.name, copy.model))
+            copy.state, copy.ready_s = ModelState.LOADING, self._state.now_s() + self._state.fleet.models[copy.model].load_s
+            self._tell(FleetEventKind.LOST, copy.model, server.name, reason)
+            self._tasks.create_task(self._revive(copy, server), name=f"revive-{copy.model}")
+
+    async def _revive(self, copy: Copy, server: Server) -> None:
+        facts, began_s = self._state.fleet.models[copy.model], self._state.now_s()
+        try:
+            async with self._turns[server.name]:
+                if server.copies.get(copy.model) is copy:
+                    await self._plans[server.name].revive(facts)
+                    self._tell(FleetEventKind.LOADED, copy.model, server.name, "", self._state.now_s() - began_s)
+        except Exception as exc:  # as in `_bring_in`
+            self._quarantine(facts, server.name, exc)
+        finally:
+            self._state.settling.discard((server.name, copy.model))
+            self._state.changed()
+
     async def settle(self, model: str, *, timeout_s: float) -> None:
         """Return when no load of it is under way."""
         tasks = [task for (name, _), task in self._loads.items() if name == model]
         if tasks:
-            await asyncio.wait(tasks, timeout=timeout_s)
+            await asyncio.wait(tasks, timeout=None if timeout_s == math.inf else timeout_s)
 
     async def reload(self, model: str, server: str) -> None:
         """Load one copy anew; where there is no room for two it is unloaded first, and requests wait. Raises ControlPlaneError."""
@@ -127,27 +230,27 @@ class CopyLoads:
 
     def why_quarantined(self, model: str) -> str | None:
         """Why it is not tried again yet; None: it has not failed, or it is."""
-        facts = self._state.fleet.models.get(model)
-        is_in_it = facts is not None and model in self._failures and facts.quarantined_until_s > self._state.now_s()
-        return self._why_quarantined[model] if is_in_it else None
+        return self._state.measurements.why_quarantined(model)
 
     def forgive(self, model: str) -> None:
         """Try it again also if it has failed."""
-        self._failures.pop(model, None)
-        if (facts := self._state.fleet.models.get(model)) is not None:
-            facts.quarantined_until_s = NEVER_S
+        self._state.measurements.forgive(model)
 
-    def begin(self, facts: ModelFacts, placement: Placement) -> None:
+    def begin(self, facts: ModelFacts, placement: Placement, *, pool: str | None = None) -> None:
         """Load it there, or have the owner load it where it likes. Raises UpstreamUnavailable: nothing is loaded now."""
-        if self._ask_owner(facts.name):
+        if self._ask_owner(facts.name, pool):
             return
-        if self._tasks is None:
-            raise UpstreamUnavailable("models cannot be loaded while the gateway starts or stops; try again shortly")
+        tasks = self._begun()
         server = self._state.fleet.servers[placement.server]
         copy = self._announce(facts, server, placement)
         key = (facts.name, server.name)
-        task = self._loads[key] = self._tasks.create_task(self._load(facts, server, copy), name=f"load-{facts.name}-on-{server.name}")
+        task = self._loads[key] = tasks.create_task(self._load(facts, server, copy), name=f"load-{facts.name}-on-{server.name}")
         task.add_done_callback(lambda task: self._ended(key, task))
+
+    def _begun(self) -> asyncio.TaskGroup:
+        if self._tasks is None:
+            raise UpstreamUnavailable("models cannot be loaded while the gateway starts or stops; try again shortly")
+        return self._tasks
 
     def _ended(self, key: tuple[str, str], task: asyncio.Task[None] | None) -> None:
         if self._loads.get(key) is task:
@@ -158,15 +261,22 @@ class CopyLoads:
         """When it is its turn there. It does not raise: who waits looks again, and finds it there or a reason."""
         fleet = self._state.fleet
         try:
-            async with self._turns[server.name]:
-                victims = self._victims(facts, server)
-                if victims is not None and facts.name not in self.withdrawn:
+            async with self._here(facts), self._turns[server.name]:
+                there, victims = server.copies.get(facts.name), self._victims(facts, server)
+                has_come = there is not None and there is not copy and there.state is ModelState.READY
+                if victims is not None and not has_come and not self._state.is_withdrawn(facts.name):
                     await self._bring_in(facts, server, victims)
+        except Exception as exc:  # as in `_bring_in`
+            self._quarantine(facts, server.name, exc)
         finally:
             if server.copies.get(facts.name) is copy:
                 fleet.drop_copy(server, facts.name)
             self._reckon(server)
             self._ended((facts.name, server.name), asyncio.current_task())  # who is woken by this does not find it under way
+
+    def _here(self, facts: ModelFacts) -> AbstractAsyncContextManager[None]:
+        """What is warm may have to be verified, or fetched anew since its source has changed: not in the server's turn."""
+        return nullcontext() if self._files is None else self._files.here(facts.name)
 
     def _reckon(self, server: Server) -> None:
         """When the loads that wait there will have ended, now that the one before them has, sooner or later than it was expected."""
@@ -202,27 +312,25 @@ class CopyLoads:
         try:
             await self._plans[server.name].bring_in(facts, victims)
         except Exception as exc:  # the root of a task: what one model's files do to us must not end the gateway
-            self._quarantine(facts, server, exc)
+            self._quarantine(facts, server.name, exc)
             return
         finally:
             for victim in victims:
                 if victim not in server.copies:
                     self._tell(FleetEventKind.EVICTED, victim, server.name, f"for '{facts.name}', which is asked for")
         took_s = self._state.now_s() - began_s
-        self._failures.pop(facts.name, None)
+        self._state.measurements.forgive(facts.name)
         facts.refused_since_s = NEVER_S
         self._tell(FleetEventKind.LOADED, facts.name, server.name, "", took_s)
 
-    def _quarantine(self, facts: ModelFacts, server: Server, error: Exception) -> None:
+    def _quarantine(self, facts: ModelFacts, server: str, error: Exception) -> None:
         if isinstance(error, UpstreamUnavailable | Overloaded):  # the server's lot, the owner's, or that of what came before it
             facts.quarantined_until_s = self._state.now_s() + _PAUSE_S
             return
-        failures = self._failures[facts.name] = self._failures.get(facts.name, 0) + 1
-        facts.quarantined_until_s = self._state.now_s() + restart_delay_s(failures, limits=_QUARANTINE)
-        self._why_quarantined[facts.name] = str(error)
-        self._tell(FleetEventKind.FAILED, facts.name, server.name, str(error))
+        self._state.measurements.failed(facts, str(error))
+        self._tell(FleetEventKind.FAILED, facts.name, server, str(error))
         unexpected = None if isinstance(error, ControlPlaneError) else error
-        _log.error("model could not be loaded: %s", error, extra={"model": facts.name, "server": server.name}, exc_info=unexpected)
+        _log.error("model could not be loaded: %s", error, extra={"model": facts.name, "server": server}, exc_info=unexpected)
 
     def drop(self, server: Server, copy: Copy, kind: FleetEventKind, reason: str) -> None:
         """It is not there any more."""
@@ -231,4 +339,6 @@ class CopyLoads:
         self._state.changed()
 
     def _tell(self, kind: FleetEventKind, model: str, server: str, reason: str, seconds: float = 0.0) -> None:
-        self.events.append(FleetEvent(self._today_s(), kind, model, server, reason, seconds))
+        event = FleetEvent(self._today_s(), kind, model, server, reason, seconds)
+        self.events.append(event)
+        self._state.counts.happened(event)

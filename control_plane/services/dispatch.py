@@ -1,4 +1,8 @@
-"""Sends each request to the server that it should go to, in a fleet; asked by `services/inference` once a request may go to Triton."""
+"""Sends each request to the server that it should go to, in a fleet; asked by `services/inference` once a request may go to Triton.
+
+Where a server says that it lacks what was there, which others may have unloaded, the request goes once more; so it does where the
+server is gone, if it cannot have been computed there, or if that does no harm.
+"""
 
 from __future__ import annotations
 
@@ -8,73 +12,120 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from control_plane.codec.http_message import HttpAnswer
-from control_plane.domain.errors import UpstreamUnavailable
-from control_plane.domain.inference import InferCall, Outcome
+from control_plane.codec.server_fault import dead_model_in, dead_model_of, loss_of
+from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelNotFound, UpstreamUnavailable
+from control_plane.domain.inference import InferCall, Loss, Outcome
 from control_plane.ports import HttpStream, Upstream
-from control_plane.services.fleet_state import Claim
-from control_plane.services.inference import GenerateRequest, InferRequest
+from control_plane.services.claims import Claim
+from control_plane.services.fleet_catalogue import FleetCatalogue
+from control_plane.services.inference import GenerateRequest, ServerRequest
 from control_plane.services.residency import Residency
+from control_plane.services.running_requests import RunningRequest
+from control_plane.services.workloads import Workloads
 
 AnswerT = TypeVar("AnswerT")
-
-_ATTEMPTS = 2
-"""Where a server says that it lacks what was there, which others may have unloaded, the request goes once more."""
 
 
 class FleetDispatch:
     """`services.inference.Dispatch`."""
 
-    def __init__(self, residency: Residency, *, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, residency: Residency, *, catalogue: FleetCatalogue | None = None, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         """`now_s` is the loop's time."""
+        self.catalogue = catalogue
         self._residency = residency
+        self._workloads = Workloads(residency.fleet)
         self._now_s = now_s
 
-    async def send(self, request: InferRequest[AnswerT], call: InferCall, *, timeout_s: float) -> AnswerT:
+    async def send(
+        self, request: ServerRequest[AnswerT], call: InferCall, *, timeout_s: float, running: RunningRequest | None = None
+    ) -> AnswerT:
         deadline_s = self._now_s() + timeout_s
-        for attempt in range(_ATTEMPTS):
-            claim = await self._residency.claim(call, deadline_s=deadline_s)
-            outcome = Outcome.FAILED
+        aim = self._workloads.aim(call, running)
+        resent: set[Loss | Outcome] = set()
+        while True:
+            claim = await self._residency.claim(call, deadline_s=deadline_s, aim=aim)
+            loss: Loss | None = Loss.SILENT
+            outcome, answer = Outcome.FAILED, None
             try:
                 answer = await request.send(claim.upstream, timeout_s=deadline_s - self._now_s())
-                outcome = request.outcome(answer)
-            except UpstreamUnavailable:
-                outcome = Outcome.UNAVAILABLE
-                raise
+                loss, outcome = loss_of(answer), request.outcome(answer)
+            except UpstreamUnavailable as exc:
+                loss = _loss(exc)
+                if loss in resent or not _may_repeat(call, running, loss, outcome):
+                    raise
             finally:
-                self._end(claim, call, outcome)
-            if outcome is not Outcome.MODEL_NOT_FOUND or call.model_version or attempt == _ATTEMPTS - 1:
-                return answer  # of a version that is not there, too: the model is
-            self._residency.is_missing(claim)
+                self._end(claim, call, answer, loss, has_answered=outcome is Outcome.ANSWERED)
+            why = loss or outcome
+            if answer is not None and (why in resent or not _may_repeat(call, running, loss, outcome)):
+                return answer
+            if outcome is Outcome.MODEL_NOT_FOUND:
+                self._residency.is_missing(claim)
+            resent.add(why)
+
+    def _end(self, claim: Claim, call: InferCall, answer: object, loss: Loss | None, *, has_answered: bool) -> None:
+        """`has_answered`: with success, so that the time that it took says something."""
+        claim.release(answered=has_answered)
+        if loss is Loss.SILENT:
+            self._residency.gave_up(claim)
+        elif loss is not None:
+            self._residency.lost(claim, is_gone=loss is Loss.UNSENT)
+        else:
+            self._residency.answered(call, claim)
+            if not has_answered and (model := dead_model_of(answer)) is not None:
+                self._residency.has_died(claim, model)
+
+    async def stream(
+        self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: RunningRequest | None = None
+    ) -> HttpAnswer | HttpStream:
+        deadline_s = self._now_s() + timeout_s
+        aim = self._workloads.aim(call, running)
+        for is_last in (False, True):
+            claim = await self._residency.claim(call, deadline_s=deadline_s, aim=aim)
+            answer: HttpAnswer | HttpStream | None = None
+            loss: Loss | None = Loss.SILENT
+            try:
+                answer = await request.stream(claim.upstream, timeout_s=deadline_s - self._now_s())
+                loss = None
+            except UpstreamUnavailable as exc:
+                loss = _loss(exc)
+                if is_last or loss is not Loss.UNSENT:
+                    raise
+            finally:
+                if answer is None or isinstance(answer, HttpAnswer):
+                    self._end(claim, call, answer, loss, has_answered=False)
+            if answer is not None:
+                return answer if isinstance(answer, HttpAnswer) else self._claimed(answer, call, claim)
         raise AssertionError("the last attempt returns")
 
-    def _end(self, claim: Claim, call: InferCall, outcome: Outcome) -> None:
-        claim.release(answered=outcome is Outcome.ANSWERED)
-        if outcome is Outcome.UNAVAILABLE:
-            self._residency.failed(claim)
-        elif outcome is not Outcome.FAILED:
-            self._residency.answered(call, claim)
-
-    async def stream(self, request: GenerateRequest, call: InferCall, *, timeout_s: float) -> HttpAnswer | HttpStream:
-        deadline_s = self._now_s() + timeout_s
-        claim = await self._residency.claim(call, deadline_s=deadline_s)
-        held: HttpStream | None = None
-        try:
-            answer = await request.stream(claim.upstream, timeout_s=deadline_s - self._now_s())
-            if not isinstance(answer, HttpAnswer):
-                held = _ClaimedStream(answer, claim)
-                return held
-            return answer
-        finally:
-            if held is None:
-                claim.release(answered=False)
+    def _claimed(self, stream: HttpStream, call: InferCall, claim: Claim) -> HttpStream:
+        self._residency.answered(call, claim)  # its head is there
+        return _ClaimedStream(stream, claim)
 
     @asynccontextmanager
-    async def server_for(self, call: InferCall, *, timeout_s: float) -> AsyncIterator[Upstream]:
+    async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningRequest | None = None) -> AsyncIterator[Upstream]:
         """A server with the model, for as long as the block lasts. Raises Overloaded."""
-        claim = await self._residency.claim(call, deadline_s=self._now_s() + timeout_s)
+        claim = await self._residency.claim(call, deadline_s=self._now_s() + timeout_s, aim=self._workloads.aim(call, running))
         try:
             yield claim.upstream
             self._residency.answered(call, claim)
+        except UpstreamUnavailable as exc:  # which may be Triton's own answer, too, where it was sent
+            if exc.is_unsent:
+                self._residency.lost(claim, is_gone=True)
+            raise
+        except ModelNotFound:
+            if not call.model_version:
+                self._residency.is_missing(claim)
+            raise
+        except DeadlineExceeded:
+            self._residency.gave_up(claim)
+            raise
+        except ControlPlaneError as exc:
+            self._residency.answered(call, claim)
+            if (model := dead_model_in(str(exc).encode())) is not None:
+                self._residency.has_died(claim, model)
+            raise
         finally:
             claim.release(answered=False)
 
@@ -105,3 +156,16 @@ class _ClaimedStream:
         if self._claim is not None:
             self._claim.release(answered=False)
             self._claim = None
+
+
+def _loss(error: UpstreamUnavailable) -> Loss:
+    return Loss.UNSENT if error.is_unsent else Loss.BROKEN_OFF
+
+
+def _may_repeat(call: InferCall, running: RunningRequest | None, loss: Loss | None, outcome: Outcome) -> bool:
+    """Whether sending it again may be of use and can do no harm: it has not been computed, or equal requests have equal answers."""
+    if loss is None:
+        return outcome is Outcome.MODEL_NOT_FOUND and not call.model_version  # of a version that is not there: the model is
+    if loss is Loss.BROKEN_OFF:
+        return running is not None and running.is_repeatable and not call.sequence_id
+    return loss is Loss.UNSENT

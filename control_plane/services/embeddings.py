@@ -16,7 +16,7 @@ from typing import Protocol
 from control_plane.codec.embedding_tensors import EmbeddedText, read_embedded_text
 from control_plane.codec.openai_embeddings import EmbeddingsRequest
 from control_plane.codec.steps import Steps
-from control_plane.domain.errors import DeadlineExceeded, InvalidRequest
+from control_plane.domain.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, UpstreamUnavailable
 from control_plane.domain.inference import CacheStatus, Door, InferCall, Outcome
 from control_plane.domain.principal import Principal
 from control_plane.domain.route import Route
@@ -208,7 +208,16 @@ class Embeddings:
         expected_units = float(rows) if running.units is None else running.units
         await permit.turn(job.call.model_name, cost_units=expected_units, deadline_s=job.deadline_s)
         running.sent_s = self._now_s()
-        async with self._inference.dispatch.server_for(call_of(running), timeout_s=self._left_s(job.deadline_s)) as server:
+        try:
+            return await self._send(job, inputs)
+        except (ModelNotFound, UpstreamUnavailable) as exc:
+            if isinstance(exc, UpstreamUnavailable) and not exc.is_unsent:
+                raise
+            return await self._send(job, inputs)  # the model or its server has just gone; of a fleet another has it, or loads it
+
+    async def _send(self, job: _Job, inputs: Sequence[bytes]) -> list[EmbeddedText]:
+        timeout_s = self._left_s(job.deadline_s)
+        async with self._inference.dispatch.server_for(call_of(job.running), timeout_s=timeout_s, running=job.running) as server:
             batches = TextBatches(server, job.call, job.text_model, job.are_tokens, lambda: self._left_s(job.deadline_s))
             return await batches.compute(inputs)
 

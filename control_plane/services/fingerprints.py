@@ -57,3 +57,6 @@ class Fingerprints:
 
     def down(self, reason: str, server: str = "") -> None:
         self.forget_all()
+
+    def left(self, server: str) -> None:
+        """It went down before."""

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from uuid import uuid4
 
-from control_plane.domain.errors import ControlPlaneError
-from control_plane.ports import ModelDescriptions, OwnerLine
+from control_plane.domain.endpoints import ListedServer
+from control_plane.domain.errors import ControlPlaneError, Overloaded, UpstreamUnavailable
+from control_plane.domain.fleet import Server
+from control_plane.domain.fleet_counts import FleetCounts
+from control_plane.domain.fleet_report import FleetReport, Wanted
+from control_plane.ports import FleetMemory, ModelDescriptions, OwnerLine
 from control_plane.services.asking import Asking
 from control_plane.services.dispatch import FleetDispatch
+from control_plane.services.fleet_catalogue import FleetCatalogue
+from control_plane.services.fleet_files import FleetFiles
+from control_plane.services.fleet_for_workers import FleetForWorkers
+from control_plane.services.fleet_leaving import FleetLeaving
+from control_plane.services.fleet_memory import Remembering
 from control_plane.services.fleet_models import FleetModels
-from control_plane.services.fleet_state import FleetState
+from control_plane.services.fleet_reports import OthersReports, OwnReport
+from control_plane.services.fleet_state import NO_BUDGET, FleetState
 from control_plane.services.model_tiers import ModelTiers
 from control_plane.services.models import ALL_MODELS, LoadFailure, ModelService
 from control_plane.services.ownership import Ownership
@@ -19,6 +33,11 @@ from control_plane.services.reconciler import Reconciler
 from control_plane.services.residency import Residency
 from control_plane.services.server_loads import ServerLoads
 from control_plane.services.servers import Servers
+from control_plane.services.unseen_copies import UnseenCopies
+
+_log = logging.getLogger(__name__)
+
+_TOLD = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,45 +55,114 @@ class FleetService:
     def __init__(
         self,
         servers: Servers,
-        units: Mapping[str, FleetUnit],
         descriptions: ModelDescriptions,
         ownership: Ownership,
         *,
-        budget_bytes: int,
+        memory: FleetMemory,
+        budget_bytes: int | None,
         wait_s: float,
         load_timeout_s: float,
         tiers: ModelTiers | None = None,
         line: OwnerLine | None = None,
+        counts: FleetCounts | None = None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`units` by server, each of which has `budget_bytes` for models; requests wait for loads for `wait_s` at most. `line` where other
-        processes may have the same fleet."""
-        self.state = FleetState(servers, budget_bytes=budget_bytes)
+        """Each server has `budget_bytes` for models, or as its list says; None: no bound. Requests wait for loads for `wait_s` at most.
+        `line` where other processes may have the same fleet. `now_s` is the loop's time."""
+        self._budget_bytes = NO_BUDGET if budget_bytes is None else budget_bytes
+        self.state = FleetState(servers, budget_bytes=self._budget_bytes, counts=counts, now_s=now_s)
+        self._unseen = UnseenCopies(now_s)
+        self._servers = servers
+        self._load_timeout_s = load_timeout_s
         self._ownership = ownership
         self._line = line
-        loads = {name: self._loads(servers, name, unit, load_timeout_s) for name, unit in units.items()}
-        self._asking = None if line is None else Asking(line, ownership, now_s=self.state.now_s)
-        ask_owner = self._asking.ask if self._asking is not None else _nobody_else
-        self.residency = Residency(self.state, loads, wait_s=wait_s, ask_owner=ask_owner)
-        self.dispatch = FleetDispatch(self.residency)
-        self.models = FleetModels(state=self.state, servers=servers, residency=self.residency, load_timeout_s=load_timeout_s)
-        self._reconciler = Reconciler(self.state, loads, self.residency, descriptions, is_owner=lambda: ownership.is_owner, tiers=tiers)
+        self.tiers = tiers
+        self._loads = loads = dict[str, ServerLoads]()
+        self._asking = None if line is None else self._make_asking(line, servers)
+        self._for_workers: FleetForWorkers | None = None
+        self._files = FleetFiles(self.state, descriptions, tiers, timeout_s=load_timeout_s)
+        ask, tell = (_nobody_else, _nobody_else) if self._asking is None else (self._asking.ask, self._asking.tell_died)
+        self.residency = Residency(self.state, loads, wait_s=wait_s, files=self._files, ask_owner=ask, tell_owner=tell)
+        self._leaving = FleetLeaving(self.state, self.residency.loads, is_owner=lambda: ownership.is_owner)
+        self.dispatch = FleetDispatch(self.residency, catalogue=FleetCatalogue(self.state, servers), now_s=now_s)
+        self._remembering = Remembering(memory, self.state, is_owner=lambda: ownership.is_owner)
+        self.models = FleetModels(
+            state=self.state,
+            servers=servers,
+            residency=self.residency,
+            remembering=self._remembering,
+            load_timeout_s=load_timeout_s,
+        )
+        self._reconciler = Reconciler(self.state, loads, self.residency, self._files, is_owner=lambda: ownership.is_owner)
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process is the one that loads and unloads."""
+        return self._ownership.is_owner
+
+    def join(self, name: str, unit: FleetUnit, *, pool: str = "", listed: ListedServer | None = None) -> None:
+        """One of `servers` belongs to the fleet from now on; before `run`, or while it runs. `listed` is what its list says of it."""
+        self.state.join(Server(name, self._budget_bytes, pool, is_up=False))
+        self._loads[name] = ServerLoads(
+            self._servers.members[name],
+            unit.models,
+            self.state,
+            require=self._ownership.require,
+            resident_bytes=unit.resident_bytes,
+            load_timeout_s=self._load_timeout_s,
+        )
+        if listed is not None:
+            self.change(listed)
+
+    def change(self, listed: ListedServer) -> None:
+        """Its pool, labels and budget are these from now on; what is there stays until something else is wanted."""
+        server = self.state.fleet.servers[listed.name]
+        server.pool, server.labels = listed.pool, dict(listed.labels)
+        server.budget_bytes = self._budget_bytes if listed.memory_budget is None else listed.memory_budget
+        self.state.join(server)  # in its pool
+        self.state.changed()
+
+    async def see_off(self, name: str) -> None:
+        """Return when nothing is under way on that server any more, and nothing is loaded there, or the time for that is over."""
+        await self._leaving.see_off(name)
+
+    def forget(self, name: str) -> None:
+        """That server has left, and its connections are closed."""
+        del self._loads[name]
+        self._servers.remove(name)
 
     async def open(self, load: Sequence[str]) -> list[LoadFailure]:
-        """Load and keep these, `*` for all that there are; what fails is told, and the rest is served."""
+        """Load and keep these, `*` for as many of all as fit; what fails is told, and the rest is served."""
         if self._asking is None:
             await self._ownership.wait_until_owner()
+        await self._remembering.recall()
         await self._reconciler.tick()  # what Tritons that others run have, only they can say
-        await self._reconciler.describe()
+        await self._files.describe()
         await self._reconciler.tick()
+        return await self._keep_all() if ALL_MODELS in load else await self._keep(load)
+
+    async def _keep(self, models: Sequence[str]) -> list[LoadFailure]:
         failures = []
-        for name in sorted(self.state.described) if ALL_MODELS in load else load:
-            if self.state.fleet.ready_copies(name):  # from a life of this gateway before, or another's
-                self.state.pin(name, 1)
-                continue
+        for name in models:
             try:
-                await self.models.load(name)
+                await self.models.keep(name)
             except ControlPlaneError as exc:
                 failures.append(LoadFailure(name, str(exc)))
+        return failures
+
+    async def _keep_all(self) -> list[LoadFailure]:
+        """What matters most first; what then finds no room is loaded when it is asked for."""
+        facts = sorted(self.state.fleet.models.values(), key=lambda each: (-each.spec.priority, each.name))
+        failures, left = [], []
+        for name in [each.name for each in facts if each.name in self.state.described]:
+            try:
+                await self.models.keep(name, waits_for_room=False)
+            except Overloaded:
+                left.append(name)
+            except ControlPlaneError as exc:
+                failures.append(LoadFailure(name, str(exc)))
+        if left:
+            _log.info("there is no room for %d models, which are loaded when they are asked for: %s", len(left), ", ".join(left[:_TOLD]))
         return failures
 
     async def run(self) -> None:
@@ -84,29 +172,51 @@ class FleetService:
                 tasks.create_task(self._ownership.run(), name="ownership")
                 tasks.create_task(self.residency.loads.run(), name="residency")
                 tasks.create_task(self._reconciler.run(), name="reconciler")
+                tasks.create_task(self._remembering.run(), name="fleet-memory")
+                tasks.create_task(self.models.run(), name="wishes")
                 if self._asking is not None:
-                    tasks.create_task(self._asking.run(self._want), name="asking-the-owner")
+                    tasks.create_task(self._asking.run(), name="asking-the-owner")
+                    tasks.create_task(self._asking.look_while_waiting(self._reconciler.look), name="looking-while-waiting")
+                if self._for_workers is not None:
+                    tasks.create_task(self._for_workers.run(), name="fleet-for-workers")
         finally:
+            await self._remembering.close()
             await self._ownership.stop()
             if self._line is not None:
                 await self._line.close()
 
-    def _want(self, model: str) -> None:
-        """Another process asks for it."""
-        if model in self.state.fleet.models:
-            self.state.used(model)
-            self.residency.loads.want(model)
+    def make_for_workers(self) -> FleetForWorkers:
+        """What this process's workers are told of it, and tell it; before `run`."""
+        self._for_workers = FleetForWorkers(self.state, self._servers, reports=self._make_others())
+        return self._for_workers
 
-    def _loads(self, servers: Servers, name: str, unit: FleetUnit, load_timeout_s: float) -> ServerLoads:
-        return ServerLoads(
-            servers.members[name],
-            unit.models,
+    def _make_asking(self, line: OwnerLine, servers: Servers) -> Asking:
+        return Asking(
+            line,
             self.state,
-            require=self._ownership.require,
-            resident_bytes=unit.resident_bytes,
-            load_timeout_s=load_timeout_s,
+            own=OwnReport(self.state, servers, process=uuid4().hex),
+            others=self._make_others(),
+            is_owner=lambda: self._ownership.is_owner,
         )
 
+    def _make_others(self) -> OthersReports:
+        def revive(server: str, model: str) -> None:
+            self.residency.revive(server, model)
 
-def _nobody_else(model: str) -> bool:
+        return OthersReports(self.state, self._servers, want=self._want, on_report=self._heard, revive=revive)
+
+    def _heard(self, report: FleetReport) -> None:
+        if self._for_workers is not None:
+            self._for_workers.relay(report)
+
+    def _want(self, wanted: Wanted) -> None:
+        """Another process asks for it."""
+        with suppress(UpstreamUnavailable):  # while this one starts or stops; it is asked again
+            self.residency.want(wanted)
+            ready = self.state.fleet.ready_copies(wanted.model)
+            if wanted.model in self.state.fleet.models and self._unseen.lacks(wanted, ready):
+                self.residency.loads.want(wanted.model)
+
+
+def _nobody_else(*what: object) -> bool:
     return False

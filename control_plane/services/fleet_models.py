@@ -1,27 +1,61 @@
 """The models of a fleet as its administrators see them: where they are, and loading and unloading them everywhere.
 
 Stands where `services/models` stands for one Triton. `load` pins a model, so that it stays; `unload` takes it from all servers, and it
-is not loaded again before somebody asks for that.
+is not loaded again before somebody asks for that. Either holds for all gateways of the fleet and after restarts
+(`services/fleet_memory`), whichever was told: the fleet's owner carries out what others were, and says what came of it.
 """
 
 from __future__ import annotations
 
-from control_plane.domain.errors import ModelNotFound, NotSupported
+import asyncio
+import logging
+from dataclasses import replace
+from uuid import uuid4
+
+from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, NotSupported, Overloaded
+from control_plane.domain.fleet import ModelFacts
 from control_plane.domain.fleet_event import FleetEventKind
+from control_plane.domain.fleet_memory import Wish
 from control_plane.domain.model import Model, ModelOverride, ModelState, ModelVersion, summarise
+from control_plane.services.fleet_memory import Remembering
 from control_plane.services.fleet_state import FleetState
 from control_plane.services.residency import Residency
 from control_plane.services.servers import Servers
+
+_log = logging.getLogger(__name__)
+
+_UNLOADED = "an administrator asked for it"
+_LATER_S = 5.0
+"""After the owner has refused: it may have room then, or another model may be unloaded."""
+_ANSWER_S = 2.0
+"""For the owner to see what it is asked, and the answer to come back."""
 
 
 class FleetModels:
     """`ports.ModelAdministration`, and the list of models."""
 
-    def __init__(self, *, state: FleetState, servers: Servers, residency: Residency, load_timeout_s: float) -> None:
+    def __init__(
+        self, *, state: FleetState, servers: Servers, residency: Residency, remembering: Remembering, load_timeout_s: float
+    ) -> None:
         self._state = state
         self._servers = servers
         self._residency = residency
+        self._remembering = remembering
         self._load_timeout_s = load_timeout_s
+        self._changing: set[str] = set()
+        """Models that this process loads or unloads since somebody asked for it."""
+
+    async def run(self) -> None:
+        """Where this process is the owner, carry out what administrators have told others, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._remembering.wait_for_turn()
+                for name, wish in self._state.wishes.items() if self._remembering.is_owner() else ():
+                    if name not in self._changing and wish.asked not in ("", self._state.measurements.of(name).answered):
+                        self._changing.add(name)
+                        tasks.create_task(self._carry_out(name, wish), name=f"wish-for-{name}")
+                    elif name not in self._changing and wish.is_withdrawn:
+                        self._let_go(name)
 
     async def list_models(self) -> list[Model]:
         """Every model of the repositories and of the servers, by name. Raises UpstreamUnavailable: no server is up."""
@@ -42,31 +76,106 @@ class FleetModels:
 
         Raises:
             ModelNotFound, ModelLoadFailed, DeadlineExceeded, UpstreamUnavailable. Overloaded: there is no room for it. NotSupported: a
-                load that brings something along.
+                load that brings something along. StoreUnavailable: nobody was told that it is to stay.
         """
         if override is not None:  # evicted, it would come back without
             raise NotSupported("a fleet loads models as their folders have them; change the folder, or serve it by one Triton of its own")
-        facts = self._state.fleet.models.get(name)
-        if facts is None:
-            raise ModelNotFound(f"no model '{name}' in any repository; `tidegate models list` shows the ones there are")
-        self._residency.offer(name)
+        facts = self._facts(name)
+        before = self._state.wishes.get(name, Wish())
+        offered = Wish() if before.is_withdrawn else before
+        if self._remembering.is_owner():
+            if before.is_withdrawn:
+                await self._remembering.wish(name, None)
+            await self._load_here(name)
+        else:
+            await self._have_it_done(name, offered)
+        await self._remembering.wish(name, Wish(min_copies=max(1, facts.spec.min_copies)))
+
+    async def keep(self, name: str, *, waits_for_room: bool = True) -> None:
+        """Have it loaded while this process runs, as it was started to, unless an administrator has unloaded it. Raises as `load`."""
+        facts = self._facts(name)
+        if self._state.is_withdrawn(name):
+            _log.info("model stays unloaded, as an administrator said; `tidegate models load` has it loaded again", extra={"model": name})
+            return
+        if self._remembering.is_owner():
+            self._residency.loads.forgive(name)  # what was wrong may have been put right for this start
+        if not self._state.fleet.ready_copies(name):  # from a life of this gateway before, or another's
+            await self._bring(name, waits_for_room=waits_for_room)
+        self._state.pin(name, max(1, facts.spec.min_copies))
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Take it from every server; requests in flight finish.
+
+        Raises:
+            DeadlineExceeded, UpstreamUnavailable. StoreUnavailable: nobody was told.
+        """
+        if name not in self._state.fleet.models and name not in self._state.fleet.holders:
+            return
+        gone = Wish(min_copies=0, is_withdrawn=True)
+        if self._remembering.is_owner():
+            await self._remembering.wish(name, gone)
+            await self._unload_here(name)
+        else:
+            await self._have_it_done(name, gone)
+
+    # Who is not the owner
+
+    async def _have_it_done(self, name: str, wish: Wish) -> None:
+        asked = uuid4().hex
+        await self._remembering.wish(name, replace(wish, asked=asked))
+        refusal = await self._remembering.answer(name, asked, timeout_s=self._load_timeout_s + _ANSWER_S)
+        if refusal and self._state.measurements.why_quarantined(name) is not None:
+            raise ModelLoadFailed(refusal)
+        if refusal:
+            raise Overloaded(refusal, retry_after_s=_LATER_S)
+
+    # The owner
+
+    async def _carry_out(self, name: str, wish: Wish) -> None:
+        refusal = ""
+        try:
+            await (self._unload_here(name) if wish.is_withdrawn else self._load_here(name))
+        except Exception as exc:  # the root of a task: what one model does to us must not end the gateway
+            refusal = str(exc) or type(exc).__name__
+            unexpected = None if isinstance(exc, ControlPlaneError) else exc
+            _log.warning("what an administrator wants of a model cannot be done: %s", exc, extra={"model": name}, exc_info=unexpected)
+        finally:
+            self._changing.discard(name)
+        self._state.measurements.answer(name, wish.asked, refusal)
+
+    async def _load_here(self, name: str) -> None:
+        self._facts(name)
+        self._residency.loads.forgive(name)
         ready = self._ready_on(name)
         for server in ready:
             await self._residency.loads.reload(name, server)
         if not ready:
-            deadline_s = self._state.now_s() + self._load_timeout_s
-            await self._residency.bring(name, deadline_s=deadline_s)
-        self._state.pin(name, max(1, facts.spec.min_copies))
+            await self._bring(name)
 
-    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Take it from every server; requests in flight finish. Raises DeadlineExceeded, UpstreamUnavailable."""
-        facts = self._state.fleet.models.get(name)
-        if facts is not None:
-            self._state.pin(name, 0)
-            self._residency.withdraw(name)
+    async def _bring(self, name: str, *, waits_for_room: bool = True) -> None:
+        deadline_s = self._state.now_s() + self._load_timeout_s
+        await self._residency.bring(name, deadline_s=deadline_s, waits_for_room=waits_for_room)
+
+    async def _unload_here(self, name: str) -> None:
+        self._changing.add(name)
+        try:
             await self._residency.loads.settle(name, timeout_s=self._load_timeout_s)
+            for server in self._ready_on(name):
+                await self._residency.loads.take_out(name, server, kind=FleetEventKind.UNLOADED, reason=_UNLOADED)
+        finally:
+            self._changing.discard(name)
+
+    def _let_go(self, name: str) -> None:
+        """What is there of it all the same: another loaded it, or it was there before this process."""
         for server in self._ready_on(name):
-            await self._residency.loads.take_out(name, server, kind=FleetEventKind.UNLOADED, reason="an administrator asked for it")
+            if not self._state.fleet.servers[server].copies[name].is_step:
+                self._residency.loads.let_go(name, server, kind=FleetEventKind.UNLOADED, reason=_UNLOADED)
+
+    def _facts(self, name: str) -> ModelFacts:
+        facts = self._state.fleet.models.get(name)
+        if facts is None:
+            raise ModelNotFound(f"no model '{name}' in any repository; `tidegate models list` shows the ones there are")
+        return facts
 
     def _ready_on(self, name: str) -> list[str]:
         holders = self._state.fleet.holders.get(name, {})

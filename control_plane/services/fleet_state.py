@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Protocol
 
-from control_plane.domain.fleet import Copy, DescribedModel, Fleet, ModelFacts, ModelSpec, Server, Tier
+from control_plane.domain.fleet import Copy, DescribedModel, Fleet, ModelFacts, Server, Tier
+from control_plane.domain.fleet_counts import FleetCounts
+from control_plane.domain.fleet_memory import Measured, Wish
 from control_plane.domain.model import ModelState, ModelVersion
 from control_plane.policy.demand import after_use
 from control_plane.policy.load_plan import states_of
 from control_plane.ports import Upstream
+from control_plane.services.claims import Claim
+from control_plane.services.measurements import FIRST_LOAD_S, PROCESS_BYTES, Measurements
+from control_plane.services.model_specs import ModelSpecs
 from control_plane.services.servers import Servers
-
-_FIRST_LOAD_S = 2.0
-"""Of a model that has never been loaded: a Python stub with its imports takes about that."""
-_FIRST_SERVICE_S = 0.01
-_PROCESS_BYTES = 48 * 2**20
-"""What a model takes beside its weights until it has been measured: a Python stub with its imports."""
-_SMOOTHING = 0.2
-"""Of each new measurement of loads and services."""
 
 NO_BUDGET = 2**62
 """More than anybody has."""
@@ -37,79 +34,59 @@ class Tiers(Protocol):
         """What that would take now."""
 
 
-class Claim:
-    """A request's place at a copy; released once."""
-
-    __slots__ = ("_service_s", "_started_s", "_state", "copy", "facts", "server", "took_alone_s", "upstream")
-
-    def __init__(self, state: FleetState, upstream: Upstream, server: Server, copy: Copy, facts: ModelFacts) -> None:
-        self._state = state
-        self.upstream = upstream
-        self.server = server
-        self.copy = copy
-        self.facts = facts
-        self._service_s = facts.service_s
-        self._started_s = state.now_s()
-        self.took_alone_s: float | None = None
-        """Once it is released: seconds, if no other request hampered it."""
-        copy.in_flight += 1
-        copy.last_used_s = self._started_s
-        server.work_s += self._service_s
-
-    def release(self, *, answered: bool) -> None:
-        """It is over; `answered` tells that the time it took says something of the model."""
-        copy, server = self.copy, self.server
-        copy.in_flight -= 1
-        server.work_s = 0.0 if _is_idle(server) else max(0.0, server.work_s - self._service_s)
-        if answered and copy.in_flight == 0:  # beside others it took as long as they made it take
-            self.took_alone_s = took_s = self._state.now_s() - self._started_s
-            self.facts.service_s += _SMOOTHING * (took_s - self.facts.service_s)
-        self._state.released()
-
-
-def _spec_of(model: DescribedModel) -> ModelSpec:
-    """One copy of what has sequences, unless its owner says otherwise: every process then sends them to the same."""
-    most = 1 if model.has_sequences and model.spec.max_copies is None else model.spec.max_copies
-    return replace(model.spec, max_copies=most)
-
-
 def _is_announced(copy: Copy) -> bool:
     return copy.state is ModelState.LOADING and copy.bytes == 0 and not copy.is_step
 
 
-def _is_idle(server: Server) -> bool:
-    return all(copy.in_flight == 0 for copy in server.copies.values())
+def _shown(server: Server) -> dict[str, tuple[Copy, ModelState]]:
+    return {name: (copy, copy.state) for name, copy in server.copies.items()}
 
 
 class FleetState:
     """Of the process that owns the fleet."""
 
-    def __init__(self, servers: Servers, *, budget_bytes: int, now_s: Callable[[], float] = time.monotonic) -> None:
-        """`now_s` is the loop's time."""
+    def __init__(
+        self,
+        servers: Servers,
+        *,
+        budget_bytes: int,
+        now_s: Callable[[], float] = time.monotonic,
+        today_s: Callable[[], float] = time.time,
+        counts: FleetCounts | None = None,
+    ) -> None:
+        """`now_s` is the loop's time, `today_s` seconds since 1970."""
         self.now_s = now_s
         self.fleet = Fleet()
+        self.counts = counts or FleetCounts()
         for name in servers.members:
             self.fleet.add_server(Server(name, budget_bytes, is_up=False))
         self.described: Mapping[str, DescribedModel] = {}
-        self._pins: dict[str, int] = {}
-        """By model, the copies that administrators want at least, whatever its folder says."""
+        self.measurements = Measurements(self.fleet, now_s=now_s, today_s=today_s)
+        self._specs = ModelSpecs()
+        self._tiers: Tiers | None = None
         self.settling: set[tuple[str, str]] = set()
         """By server, models that count as LOADING whatever Triton says: not all know yet what their answers are made of."""
         self.listed: dict[str, set[str]] = {}
         """By server, all that its Triton could load."""
-        self._measured: set[str] = set()
-        self._loads_s: dict[str, float] = {}
-        """From the warm tier, as measured."""
+        self.ejected_here: frozenset[str] = frozenset()
+        """Servers, by what this process's own requests have shown."""
+        self.ejected_elsewhere: dict[str, frozenset[str]] = {}
+        """The same of other processes, by process."""
+        self.uses: Counter[str] = Counter()
+        """Requests by model that `services/fleet_reports` has not told of yet."""
         self._servers = servers
         self._change = asyncio.Event()
         self._room = asyncio.Event()
         servers.follow(self)
 
+    def join(self, server: Server) -> None:
+        """It is one of the fleet's from now on, and down until it is said to be up."""
+        self.fleet.add_server(server)
+
     # `services.servers.Follower`
 
     def up(self, upstream: Upstream, server: str) -> None:
-        self.fleet.servers[server].is_up = True
-        self.changed()
+        """It counts as up once it has been looked at (`observe`): what is there is not known before."""
 
     def down(self, reason: str, server: str) -> None:
         """What was there is gone, and the state of sequences with it; what is loaded when it comes back is another copy."""
@@ -119,43 +96,73 @@ class FleetState:
             self.fleet.drop_copy(at, model)
         self.changed()
 
-    def pin(self, model: str, min_copies: int) -> None:
-        """Keep so many copies of it loaded from now on."""
-        self._pins[model] = min_copies
-        facts = self.fleet.models[model]
-        facts.spec = self._pinned(facts.spec)
+    def left(self, server: str) -> None:
+        self.fleet.remove_server(server)
+        self.listed.pop(server, None)
+        self.changed()
 
-    def _pinned(self, spec: ModelSpec) -> ModelSpec:
-        return replace(spec, min_copies=self._pins.get(spec.name, spec.min_copies))
+    def pin(self, model: str, min_copies: int) -> None:
+        """Keep so many copies of it loaded while this process runs, if no administrator says otherwise."""
+        self._specs.pins[model] = min_copies
+        self._specify(model)
+
+    def follow(self, wishes: Mapping[str, Wish]) -> None:
+        """What administrators want from now on."""
+        before, self._specs.wishes = self.wishes, wishes
+        for model in before.keys() | wishes.keys():
+            if before.get(model) != wishes.get(model):
+                self._specify(model)
+        self.changed()
+
+    @property
+    def wishes(self) -> Mapping[str, Wish]:
+        return self._specs.wishes
+
+    def is_withdrawn(self, model: str) -> bool:
+        """Whether an administrator has unloaded it: it is loaded for nobody."""
+        return self._specs.is_withdrawn(model)
+
+    def _specify(self, model: str) -> None:
+        if model in self.fleet.models and model in self.described:
+            self.fleet.models[model].spec = self._specs.of(self.described[model])
 
     def describe(self, described: Mapping[str, DescribedModel], tiers: Tiers | None = None) -> None:
         """What models there are, as their folders say, and in `tiers` where those are. What has been measured of them stands."""
-        self.described = described
+        self.described, self._tiers = described, tiers
         for name, model in described.items():
-            facts = self.fleet.models.get(name)
-            if facts is None:
-                facts = self.fleet.models[name] = ModelFacts(model.spec, 0, load_s=_FIRST_LOAD_S, service_s=_FIRST_SERVICE_S)
-            facts.spec = self._pinned(_spec_of(model))
-            if facts.spec.resident_bytes is not None:
-                facts.resident_bytes = facts.spec.resident_bytes
-            elif name not in self._measured:
-                facts.resident_bytes = model.file_bytes + _PROCESS_BYTES * (1 + len(model.steps))
-            facts.tier = Tier.WARM if tiers is None else tiers.tier_of(name)
-            fetch_s = 0.0 if tiers is None else tiers.expected_fetch_s(name)
-            facts.load_s = self._loads_s.get(name, _FIRST_LOAD_S) + fetch_s
+            self._describe(name, model)
         for name in self.fleet.models.keys() - described.keys():
             if name not in self.fleet.holders:
                 del self.fleet.models[name]
-                self._measured.discard(name)
-                self._loads_s.pop(name, None)
+
+    def _describe(self, name: str, model: DescribedModel) -> None:
+        facts = self.fleet.models.get(name)
+        if facts is None:
+            service_s = self.measurements.first_service_s(name)
+            facts = self.fleet.models[name] = ModelFacts(model.spec, 0, load_s=FIRST_LOAD_S, service_s=service_s)
+            self.measurements.quarantine(facts)
+        facts.spec = self._specs.of(model)
+        facts.tier = Tier.WARM if self._tiers is None else self._tiers.tier_of(name)
+        fetch_s = 0.0 if self._tiers is None else self._tiers.expected_fetch_s(name)
+        self.measurements.describe(facts, model, fetch_s=fetch_s)
+
+    def recall(self, measured: Mapping[str, Measured | None]) -> None:
+        """What other processes, or an earlier life of this one, have found of models; None: it is forgotten."""
+        for name, known in measured.items():
+            self.measurements.recall(name, known)
+            if name in self.described:
+                self._describe(name, self.described[name])
 
     def observe(self, server: str, index: Iterable[ModelVersion]) -> None:
         """What Triton says of itself; a copy that is only announced is not in its index yet."""
-        fleet, at, now_s = self.fleet, self.fleet.servers[server], self.now_s()
+        fleet, at, now_s = self.fleet, self.fleet.servers.get(server), self.now_s()
+        if at is None or not self._servers.members[server].is_up:  # it has left or gone down while it was asked
+            return
+        was_up, at.is_up = at.is_up, True
         index = list(index)
         self.listed[server] = {line.name for line in index}
-        found = states_of(index)
-        steps = {step for name in found for step in self._steps_of(name)}
+        found, before = states_of(index), _shown(at)
+        steps = {step for name in found for step in self.steps_of(name)}
         for name in [name for name, copy in at.copies.items() if name not in found and not _is_announced(copy)]:
             fleet.drop_copy(at, name)
         for name, state in found.items():
@@ -170,7 +177,12 @@ class FleetState:
                 copy.state, copy.since_s = state, now_s
             copy.is_step = name in steps
             copy.bytes = self.bytes_of(server, name)
-        self.changed()
+        if not was_up or _shown(at) != before:  # looks are many while somebody waits, and so may be those who do
+            self.changed()
+
+    def live(self) -> set[str]:
+        """Servers that can be looked at."""
+        return self.fleet.servers.keys() & self._servers.live.keys()
 
     def bytes_of(self, server: str, model: str) -> int:
         """What it takes there; an ensemble's steps are counted with it."""
@@ -178,7 +190,7 @@ class FleetState:
         if copy is not None and copy.is_step:
             return 0
         facts = self.fleet.models.get(model)
-        return _PROCESS_BYTES if facts is None else facts.resident_bytes
+        return PROCESS_BYTES if facts is None else facts.resident_bytes
 
     def has_sequences(self, model: str) -> bool:
         """Whether its copies hold what requests of a sequence have in common; not known of models that have no folder here."""
@@ -187,56 +199,36 @@ class FleetState:
 
     def steps_are_its_own(self, server: str, model: str) -> bool:
         """Whether an ensemble may take its steps along when it goes: no other that is there needs them."""
-        steps = self._steps_of(model)
-        others = {step for other in self.fleet.servers[server].copies if other != model for step in self._steps_of(other)}
+        steps = self.steps_of(model)
+        others = {step for other in self.fleet.servers[server].copies if other != model for step in self.steps_of(other)}
         return bool(steps) and steps.isdisjoint(others)
 
-    def _steps_of(self, model: str) -> frozenset[str]:
+    def steps_of(self, model: str) -> frozenset[str]:
+        """The models that an ensemble needs, as far as its folder is here."""
         described = self.described.get(model)
         return frozenset() if described is None else described.steps
 
     def _load_s(self, model: str) -> float:
         facts = self.fleet.models.get(model)
-        return _FIRST_LOAD_S if facts is None else facts.load_s
+        return FIRST_LOAD_S if facts is None else facts.load_s
 
     def claim(self, model: str, server: str) -> Claim | None:
         """A place at a copy that is ready; None: there is none, or the server is down."""
-        at = self.fleet.servers[server]
-        copy = at.copies.get(model)
-        if copy is None or copy.state is not ModelState.READY or not self._servers.members[server].is_up:
+        at = self.fleet.servers.get(server)
+        copy = None if at is None else at.copies.get(model)
+        if at is None or copy is None or copy.state is not ModelState.READY or not self._servers.members[server].is_up:
             return None
         return Claim(self, self._servers.of(server), at, copy, self.fleet.models[model])
 
-    def used(self, model: str) -> None:
-        """A request for it has come."""
-        after_use(self.fleet.models[model], self.now_s())
-
-    def loaded(self, model: str, took_s: float, bytes_more: int | None) -> None:
-        """It has been loaded; `bytes_more` is what the server holds more than before, where that can be told."""
-        facts = self.fleet.models[model]
-        before_s = self._loads_s.get(model, took_s)
-        self._loads_s[model] = facts.load_s = before_s + _SMOOTHING * (took_s - before_s)
-        if facts.spec.resident_bytes is None and bytes_more is not None and bytes_more > 0:
-            known = facts.resident_bytes if model in self._measured else 0
-            facts.resident_bytes = max(bytes_more, known)  # into memory that a server has kept from another it seems to take less
-            self._measured.add(model)
+    def used(self, model: str, count: int = 1, *, is_to_be_told: bool = True) -> None:
+        """So many requests for it have come, of which the owner may have been told already."""
+        after_use(self.fleet.models[model], self.now_s(), count)
+        if is_to_be_told:
+            self.uses[model] += count
 
     def is_empty(self, server: str) -> bool:
         """Whether nothing is there but what is announced."""
         return all(map(_is_announced, self.fleet.servers[server].copies.values()))
-
-    def weighed(self, server: str, held_bytes: int) -> None:
-        """All that is there holds so much together: what is more than was thought is the lot of those whose owners declare nothing."""
-        copies = [copy for copy in self.fleet.servers[server].copies.values() if not copy.is_step]
-        if any(copy.state is not ModelState.READY for copy in copies):
-            return
-        grown = held_bytes - sum(copy.bytes for copy in copies)
-        undeclared = [facts for copy in copies if (facts := self.fleet.models.get(copy.model)) and facts.spec.resident_bytes is None]
-        thought = sum(facts.resident_bytes for facts in undeclared)
-        if grown > 0 and thought > 0:
-            for facts in undeclared:
-                facts.resident_bytes += int(grown * facts.resident_bytes / thought)
-                self._measured.add(facts.name)
 
     def changed(self) -> None:
         """Wake whoever waits."""

@@ -24,6 +24,7 @@ from control_plane.policy.authorization import Need
 from control_plane.ports import HttpStream, RequestRecorder, Upstream
 from control_plane.services.admission import Permit
 from control_plane.services.cached_inference import CachedInference, KeepableRequest
+from control_plane.services.fleet_catalogue import FleetCatalogue
 from control_plane.services.governance import Governance
 from control_plane.services.known_hits import KnownHits
 from control_plane.services.running_requests import RunningRequest, RunningRequests, outcome_of
@@ -52,12 +53,18 @@ class _DoorRequest(Protocol):
         """Let it go to this model instead of the one that it names, which is a route's name."""
 
 
-class InferRequest(_DoorRequest, KeepableRequest[AnswerT], Protocol[AnswerT]):
+class ServerRequest(Protocol[AnswerT]):
+    """One that may go to a server."""
+
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT]:
         """Send it on and return Triton's answer, good or bad. Raises UpstreamUnavailable, DeadlineExceeded."""
 
     def outcome(self, answer: AnswerT) -> Outcome:
         """What Triton's answer amounts to."""
+
+
+class InferRequest(_DoorRequest, KeepableRequest[AnswerT], ServerRequest[AnswerT], Protocol[AnswerT]):
+    """A request for one answer, which may be kept."""
 
 
 class GenerateRequest(_DoorRequest, Protocol):
@@ -73,13 +80,26 @@ class GenerateRequest(_DoorRequest, Protocol):
 class Dispatch(Protocol):
     """Chooses servers: `services.servers.OneServer`, or in a fleet `services.dispatch`."""
 
-    def send(self, request: InferRequest[AnswerT], call: InferCall, *, timeout_s: float) -> Awaitable[AnswerT]:
-        """Send it where it should go, when its model is loaded there. Raises ModelNotFound, Overloaded, and what `send` does."""
+    @property
+    def catalogue(self) -> FleetCatalogue | None:
+        """What is told of all servers together; None: there is one, which tells it."""
 
-    def stream(self, request: GenerateRequest, call: InferCall, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
+    def send(
+        self, request: ServerRequest[AnswerT], call: InferCall, *, timeout_s: float, running: RunningRequest | None = None
+    ) -> Awaitable[AnswerT]:
+        """Send it where it should go, when its model is loaded there; `running` tells what it costs and who asks.
+
+        Raises ModelNotFound, Overloaded, and what `send` does.
+        """
+
+    def stream(
+        self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: RunningRequest | None = None
+    ) -> Awaitable[HttpAnswer | HttpStream]:
         """The same for an answer in pieces, which keeps its place until it is closed."""
 
-    def server_for(self, call: InferCall, *, timeout_s: float) -> AbstractAsyncContextManager[Upstream]:
+    def server_for(
+        self, call: InferCall, *, timeout_s: float, running: RunningRequest | None = None
+    ) -> AbstractAsyncContextManager[Upstream]:
         """The same for who sends by itself. Raises as `send`."""
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
@@ -135,9 +155,10 @@ class InferenceService:
             route = self._understand(await in_slices(request.read()), request, running)
             timeout_s = self._timeout_s(request, route)
             scope = None if self._cached is None else self._cached.scope(running.model_name, route, request.principal.tenant)
+            running.is_repeatable = scope is not None
             if self._cached is None or scope is None:
                 timeout_s = await self.turn(running, timeout_s=timeout_s)
-                answer = await self.dispatch.send(request, call_of(running), timeout_s=timeout_s)
+                answer = await self.dispatch.send(request, call_of(running), timeout_s=timeout_s, running=running)
             else:
                 answer = await self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
             running.outcome = request.outcome(answer)
@@ -178,7 +199,7 @@ class InferenceService:
             running.enter()
             route = self._understand(await in_slices(request.read()), request, running)
             timeout_s = await self.turn(running, timeout_s=self._timeout_s(request, route))
-            answer = await self.dispatch.stream(request, call_of(running), timeout_s=timeout_s)
+            answer = await self.dispatch.stream(request, call_of(running), timeout_s=timeout_s, running=running)
             running.outcome = request.outcome(answer)
             return answer if isinstance(answer, HttpAnswer) else _RecordedStream(answer, running)
 
@@ -224,7 +245,7 @@ class InferenceService:
 
     async def _compute(self, request: InferRequest[AnswerT], running: RunningRequest, permit: Permit, timeout_s: float) -> AnswerT:
         timeout_s = await self._turn(running, permit, timeout_s)
-        return await self.dispatch.send(request, call_of(running), timeout_s=timeout_s)
+        return await self.dispatch.send(request, call_of(running), timeout_s=timeout_s, running=running)
 
     def _understand(self, named: InferCall, request: _DoorRequest, running: RunningRequest) -> Route | None:
         """What it asks for, and by which route."""

@@ -85,6 +85,11 @@ class KnownSources:
             known = self._bytes_per_s.get(store.url, size_bytes / took_s)
             self._bytes_per_s[store.url] = known + _NEWEST_PART * (size_bytes / took_s - known)
 
+    def bytes_of(self, model: str) -> int | None:
+        """None: it has not been seen."""
+        source = self._described.get(model)
+        return source.bytes if source is not None else None
+
     def expected_s(self, model: str, *, done_bytes: int) -> float:
         source, store = self._described.get(model), self._store_of.get(model)
         size = source.bytes if source is not None else self._usual_bytes()

@@ -8,7 +8,7 @@ any wait between, `Ownership.require` has the last word. So it is safe to be can
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
@@ -81,6 +81,8 @@ class LoadPlans:
         self._loading_since_s: dict[str, float] = {}
         """Loads under way, and when they began or were first seen in this lease's time: in another's each may have been a later one."""
         self._token: int | None = None
+        self._dead: set[str] = set()
+        """Models whose processes have died: what of them is UNLOADING holds no memory, whatever Triton says."""
 
     async def load(self, model: ModelFacts, victims: Sequence[str] = (), *, load: LoadModel) -> None:
         """Unload `victims`, load `model`; return when it is ready. Waits for the plan that is under way.
@@ -97,6 +99,18 @@ class LoadPlans:
             for step in plan(await self._look(), model, victims):
                 await self._carry_out(step, load)
             _require_ready(await self._look(), model.name)
+
+    async def revive(self, model: ModelFacts, *, parts: Collection[str] = (), load: LoadModel) -> None:
+        """Unload and load a model whose process, or one of its `parts`, has died; raises as `load`.
+
+        Such a one Triton never gives up (24.10: a request that met the dead process keeps it UNLOADING for ever), but nor does it have
+        its memory. Of several instances those that live on are held by Triton and by nobody counted, until the server is weighed.
+        """
+        self._dead |= {model.name, *parts}
+        try:
+            await self.load(model, (model.name,), load=load)
+        finally:
+            self._dead -= {model.name, *parts}
 
     async def unload(self, name: str) -> None:
         """Return when its memory is free; its requests finish first. Nothing is done for one that is not there. Raises as `load`."""
@@ -146,7 +160,8 @@ class LoadPlans:
         seen = await self._poll(lambda found: not self._in_the_way(found, step.name), self._limits.load_timeout_s, "other loads to end")
         if step.name in seen.copies:
             return
-        missing = held_bytes(seen.copies.values()) + step.bytes - seen.budget_bytes
+        size = max(step.bytes, self._bytes_of(step.name))  # it may have been found to be larger since the plan was made
+        missing = held_bytes(seen.copies.values()) + size - seen.budget_bytes
         if missing > 0:
             raise Overloaded(f"model '{step.name}' does not fit on server '{seen.name}' any more: {missing} bytes are missing")
 
@@ -201,6 +216,8 @@ class LoadPlans:
         self._on_index(index)
         now_s = self._now_s()
         copies = copies_of(index, self._bytes_of, now_s)
+        for name in [name for name in self._dead & copies.keys() if copies[name].state is ModelState.UNLOADING]:
+            del copies[name]
         for name in [name for name, begun_s in self._begun.items() if name in copies or asked_s - begun_s > self._limits.settle_s]:
             del self._begun[name]
         for name in self._begun:

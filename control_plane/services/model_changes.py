@@ -28,11 +28,12 @@ class ModelChanges:
 
     async def run(self) -> None:
         """Own the tasks until cancelled, which cancels those that are left."""
-        try:
-            async with asyncio.TaskGroup() as self._tasks:
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
                 await asyncio.get_running_loop().create_future()
-        finally:
-            self._tasks = None
+            finally:
+                self._tasks = None  # before the group ends, which takes no more tasks then
 
     async def carry_out(self, name: str, intent: object, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work`, after every earlier change of the model; join the latest one instead if its intent is equal.

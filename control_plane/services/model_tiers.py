@@ -92,11 +92,12 @@ class ModelTiers:
     async def run(self) -> None:
         """Own the fetches, and look what the stores have every half minute, until cancelled. What has come by then is there for the next
         life."""
-        try:
-            async with asyncio.TaskGroup() as self._tasks:
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
                 await self._sources.keep_fresh(lambda: self._copies)
-        finally:
-            self._tasks = None
+            finally:
+                self._tasks = None  # before the group ends, which takes no more tasks then
 
     async def close(self) -> None:
         """After `run` has ended."""
@@ -124,6 +125,12 @@ class ModelTiers:
             return self._copies[model].bytes / _VERIFIED_BYTES_PER_S if is_unverified else 0.0
         fetch = self._fetches.get(model)
         return self._sources.expected_s(model, done_bytes=fetch.done_bytes if fetch is not None else 0)
+
+    def bytes_to_fetch(self, model: str) -> int | None:
+        """0 where it is warm; None: how large it is has not been seen."""
+        size = 0 if self.tier_of(model) is Tier.WARM else self._sources.bytes_of(model)
+        fetch = self._fetches.get(model)
+        return size if not size or fetch is None else max(0, size - fetch.done_bytes)
 
     @contextmanager
     def pinned(self, model: str) -> Iterator[None]:
@@ -240,6 +247,9 @@ class ModelTiers:
 
         try:
             copy = await fetch.run(make_room)
+        except ControlPlaneError:
+            self._observer.move_failed(model, source=Tier.COLD, target=Tier.WARM)
+            raise
         finally:
             del self._fetches[model]
             self._reserved.pop(model, None)

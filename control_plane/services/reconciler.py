@@ -8,22 +8,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from control_plane.domain.errors import ControlPlaneError
-from control_plane.domain.fleet import DescribedModel, ModelFacts, ModelSpec, Server
+from control_plane.domain.fleet import ModelFacts, Server
 from control_plane.domain.fleet_event import FleetEventKind
 from control_plane.domain.model import ModelState
 from control_plane.policy.copies import copy_to_drop, wanted_copies
 from control_plane.policy.placement import surplus
-from control_plane.ports import ModelDescriptions
+from control_plane.services.fleet_files import FleetFiles
 from control_plane.services.fleet_state import FleetState
-from control_plane.services.model_tiers import ModelTiers
 from control_plane.services.residency import Residency
 
 _log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
+_LOOK_S = 5.0
+"""A Triton with many models that has been up for days was seen to take four for its index; one that hangs holds ticks up for no longer."""
 _DESCRIBE_EVERY = 10
 """Ticks: folders that have just been added are known within five seconds."""
 
@@ -46,43 +48,30 @@ class Reconciler:
         state: FleetState,
         looking: Mapping[str, Looking],
         residency: Residency,
-        descriptions: ModelDescriptions,
+        files: FleetFiles,
         *,
         is_owner: Callable[[], bool] = lambda: True,
-        tiers: ModelTiers | None = None,
     ) -> None:
         self._state = state
         self._looking = looking
         self._residency = residency
-        self._descriptions = descriptions
+        self._files = files
         self._is_owner = is_owner
-        self._tiers = tiers
 
     async def run(self) -> None:
         """Tick until cancelled."""
         while True:
-            await self.describe()
-            for looking in self._looking.values():
+            await self._files.describe()
+            for looking in list(self._looking.values()):  # servers join and leave meanwhile
                 await looking.weigh()
             for _ in range(_DESCRIBE_EVERY):
                 await self.tick()
                 await asyncio.sleep(_TICK_S)
 
-    async def describe(self) -> None:
-        """Look at the models' folders."""
-        described = dict(await asyncio.to_thread(self._descriptions.read))
-        if self._tiers is not None:
-            cold = set(self._tiers.names()) - described.keys()  # their configurations are read once they have been fetched
-            described |= {name: DescribedModel(ModelSpec(name), file_bytes=0) for name in cold}
-        elsewhere = set().union(*self._state.listed.values()) - described.keys()  # Tritons that others run have folders of their own
-        described |= {name: DescribedModel(ModelSpec(name), file_bytes=0) for name in elsewhere}
-        self._state.describe(described, self._tiers)
-
     async def tick(self) -> None:
         """One look at everything."""
-        for name, server in self._state.fleet.servers.items():
-            if server.is_up:
-                await self._look(name)
+        await self.look()
+        self._state.changed()  # who waits looks again, whatever it was woken for in vain
         self._residency.judge_servers()
         if self._is_owner():
             for facts in list(self._state.fleet.models.values()):
@@ -90,10 +79,17 @@ class Reconciler:
             for server in self._state.fleet.servers.values():
                 self._relieve(server)
 
-    async def _look(self, server: str) -> None:
+    async def look(self) -> None:
+        """At what every server has."""
+        async with asyncio.TaskGroup() as tasks:
+            for name in self._looking.keys() & self._state.live():
+                tasks.create_task(self._look(name, self._looking[name]), name=f"look-at-{name}")
+
+    async def _look(self, server: str, looking: Looking) -> None:
         try:
-            await self._looking[server].look()
-        except ControlPlaneError as exc:
+            async with asyncio.timeout(_LOOK_S):
+                await looking.look()
+        except (ControlPlaneError, TimeoutError) as exc:
             _log.debug("server %s tells nothing of its models: %s", server, exc)  # it is down, which others say aloud
 
     def _adjust(self, facts: ModelFacts) -> None:
@@ -101,17 +97,50 @@ class Reconciler:
         have, wanted = self._copies(facts.name), wanted_copies(facts, fleet, now_s)
         if have < wanted:
             self._residency.loads.want(facts.name)
-        elif have > wanted and (server := copy_to_drop(facts, fleet, now_s)) is not None:
+        elif have - self._leaving(facts.name) > wanted and (server := copy_to_drop(facts, fleet, now_s)) is not None:
             reason = "its copies are more than its requests need"
-            self._residency.loads.let_go(facts.name, server, kind=FleetEventKind.UNLOADED, reason=reason)
+            still = partial(self._is_surplus_copy, facts, fleet.servers[server])
+            self._residency.loads.let_go(facts.name, server, kind=FleetEventKind.UNLOADED, reason=reason, still=still)
+
+    def _is_surplus_copy(self, facts: ModelFacts, server: Server) -> bool:
+        """When it is its turn to go: it may have come into use, and another may have gone."""
+        copy = server.copies.get(facts.name)
+        if copy is None or copy.in_flight or copy.sequences:
+            return False
+        have = self._copies(facts.name) - self._leaving(facts.name) + 1
+        return have > wanted_copies(facts, self._state.fleet, self._state.now_s())
 
     def _relieve(self, server: Server) -> None:
         """Of what it holds too much, since models have grown or others have loaded there."""
-        if server.is_up and server.free_bytes < 0:
-            for model in surplus(self._state.fleet, server, self._state.now_s()):
-                reason = f"what is on '{server.name}' holds more than its budget"
-                self._residency.loads.let_go(model, server.name, kind=FleetEventKind.EVICTED, reason=reason)
+        loads, missing = self._residency.loads, -server.free_bytes - self._going_bytes(server)
+        if not server.is_up or missing <= 0:
+            return
+        reason = f"what is on '{server.name}' holds more than its budget"
+        for model in self._surplus(server):
+            if missing > 0 and not loads.leaves(model, server.name):
+                missing -= server.copies[model].bytes
+                still = partial(self._is_in_surplus, model, server)
+                loads.let_go(model, server.name, kind=FleetEventKind.EVICTED, reason=reason, still=still)
+
+    def _going_bytes(self, server: Server) -> int:
+        """Of what has been told to go, and is not gone yet."""
+        loads = self._residency.loads
+        going = (copy for copy in server.copies.values() if copy.state is ModelState.UNLOADING or loads.leaves(copy.model, server.name))
+        return sum(copy.bytes for copy in going)
+
+    def _surplus(self, server: Server) -> tuple[str, ...]:
+        return surplus(self._state.fleet, server, self._state.now_s())
+
+    def _is_in_surplus(self, model: str, server: Server) -> bool:
+        return model in self._surplus(server)
 
     def _copies(self, model: str) -> int:
         holders = self._state.fleet.holders.get(model, {})
-        return sum(server.is_up and server.copies[model].state is not ModelState.UNLOADING for server in holders.values())
+        staying = (server for server in holders.values() if server.is_up and not server.is_leaving)
+        return sum(server.copies[model].state is not ModelState.UNLOADING for server in staying)
+
+    def _leaving(self, model: str) -> int:
+        """Of these copies, those that wait for their turn to go."""
+        loads, holders = self._residency.loads, self._state.fleet.holders.get(model, {})
+        waiting = (server for server in holders.values() if loads.leaves(model, server.name))
+        return sum(server.copies[model].state is not ModelState.UNLOADING for server in waiting)

@@ -8,25 +8,33 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from control_plane.domain.errors import ModelLoadFailed, ModelNotFound, Overloaded
-from control_plane.domain.fleet import NEVER_S, Copy, ModelFacts
+from control_plane.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts
+from control_plane.domain.fleet_counts import LOADING
 from control_plane.domain.fleet_event import FleetEventKind
+from control_plane.domain.fleet_report import Wanted
 from control_plane.domain.inference import InferCall
 from control_plane.domain.model import ModelState
 from control_plane.policy.outliers import Outliers
-from control_plane.policy.placement import Obstacle, Placement, Refusal, place
-from control_plane.policy.routing import choose
-from control_plane.services.copy_loads import CopyLoads, Plans
-from control_plane.services.fleet_state import Claim, FleetState
+from control_plane.policy.placement import LIMITS, Obstacle, Refusal, place
+from control_plane.policy.routing import Choice, choose
+from control_plane.services.claims import Claim, waiting_at
+from control_plane.services.copy_loads import AskOwner, CopyLoads, Files, Plans, TellOwner
+from control_plane.services.fleet_state import FleetState
+from control_plane.services.revivals import Revivals
 from control_plane.services.sequences import Sequences
+from control_plane.services.workloads import ANY, Aim
 
-_LOOK_AGAIN_S = 0.02
-"""A look at all servers takes up to a few milliseconds, and a busy model would ask for one with every request."""
 _RESTART_S = 2.0
 """A Triton that has ended is back in about that."""
 _LEAST_RETRY_S = 1.0
+_LEAST_WAIT_S = 0.001
+"""Less may be less than the clock's next tick, and nothing has changed then."""
+_HANGS_S, _HANGS_TIMES = 1.0, 10.0
+"""What takes so many times as long as expected, and so long at least, and nobody else got an answer meanwhile: the server hangs."""
 
 
 class Residency:
@@ -38,21 +46,32 @@ class Residency:
         plans: Mapping[str, Plans],
         *,
         wait_s: float,
-        ask_owner: Callable[[str], bool] = lambda model: False,
+        files: Files | None = None,
+        ask_owner: AskOwner = lambda model, pool: False,
+        tell_owner: TellOwner = lambda server, model: False,
         today_s: Callable[[], float] = time.time,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """A request waits for `wait_s` at most. `ask_owner` as `CopyLoads` has it. `today_s` is seconds since 1970."""
+        """A request waits for `wait_s` at most. `files`, `ask_owner` and `tell_owner` as `CopyLoads` has them. `today_s`: since 1970."""
         self._state = state
         self._wait_s = wait_s
         self._draw = draw
-        self.loads = CopyLoads(state, plans, ask_owner=ask_owner, today_s=today_s)
+        self.loads = CopyLoads(state, plans, files=files, ask_owner=ask_owner, tell_owner=tell_owner, today_s=today_s)
         self._sequences = Sequences(state.now_s)
         self._outliers = Outliers()
-        self._no_copy_before_s: dict[str, float] = {}
-        """Of busy models for which another copy would have been no use just now."""
+        self._revivals = Revivals(state, self.loads)
+        self._answered_s: dict[str, float] = {}
+        """By server, when it last answered anything."""
+        self._no_copy: dict[str, tuple[float, float]] = {}
+        """By model for which another copy would have been no use just now: until when that is not asked again, and what a request would
+        have to take until then for it to be some."""
 
-    async def claim(self, call: InferCall, *, deadline_s: float) -> Claim:
+    @property
+    def fleet(self) -> Fleet:
+        """Which it decides by."""
+        return self._state.fleet
+
+    async def claim(self, call: InferCall, *, deadline_s: float, aim: Aim = ANY) -> Claim:
         """A place at a copy of the request's model, when there is one.
 
         Raises:
@@ -61,25 +80,41 @@ class Residency:
         """
         fleet, model, now_s = self._state.fleet, call.model_name, self._state.now_s()
         facts = fleet.models.get(model)
-        if facts is None or model in self.loads.withdrawn:
+        if facts is None or self._state.is_withdrawn(model):
             raise ModelNotFound(f"Request for unknown model: '{model}' is not found")
         self._state.used(model)
         in_sequence = bool(call.sequence_id) and self._state.has_sequences(model)
         if in_sequence and (held := self._sequences.held_at(call)) is not None:
             return self._claim_held(call, *held)
-        deadline_s = min(deadline_s, now_s + self._wait_s)
+        deadline_s, has_waited = min(deadline_s, now_s + self._wait_s), False
         while True:
-            choice = choose(fleet, model, self._state.now_s(), self._draw())
-            if choice.is_probe and choice.server is not None:
-                fleet.servers[choice.server].probe_from_s = self._outliers.tried(choice.server, self._state.now_s())
-            if choice.asks_to_place:
-                self._consider(facts, sooner_than_s=choice.expected_s)
+            choice = self._choose(facts, aim)
             claim = None if choice.server is None else self._state.claim(model, choice.server)
             if claim is not None:
                 if in_sequence:
                     self._sequences.hold(call, claim.server.name, claim.copy)
+                if has_waited:
+                    self._state.counts.waits.add(self._state.now_s() - now_s)
                 return claim
-            await self._wait(facts, deadline_s)
+            has_waited = True
+            if choice.server is None:
+                await self._wait(facts, deadline_s, aim.pool)
+            else:
+                with waiting_at(fleet.servers[choice.server], facts):
+                    await self._wait(facts, deadline_s, aim.pool)
+
+    def _choose(self, facts: ModelFacts, aim: Aim) -> Choice:
+        """Also among copies whose loads begin now, since a request may be served sooner there."""
+        choice = self._choice(facts, aim)
+        if choice.asks_to_place and self._consider(facts, sooner_than_s=choice.expected_s, pool=aim.pool):
+            choice = self._choice(facts, aim)
+        if choice.is_probe and choice.server is not None:
+            server = self._state.fleet.servers[choice.server]
+            server.probe_from_s = self._outliers.tried(choice.server, self._state.now_s())
+        return choice
+
+    def _choice(self, facts: ModelFacts, aim: Aim) -> Choice:
+        return choose(self._state.fleet, facts.name, self._state.now_s(), self._draw(), pool=aim.pool, likeness=aim.likeness)
 
     def _claim_held(self, call: InferCall, server: str, copy: Copy) -> Claim:
         claim = self._state.claim(call.model_name, server)
@@ -94,20 +129,59 @@ class Residency:
         """A request that had a claim, which is released, has been answered."""
         if call.sequence_id:
             self._sequences.done(call)
+        server, now_s = claim.server.name, self._state.now_s()
+        self._answered_s[server] = now_s
         if claim.took_alone_s is not None:
-            expected_s, now_s = claim.facts.service_s, self._state.now_s()
-            self._outliers.answered(claim.server.name, claim.took_alone_s, expected_s=expected_s, now_s=now_s)
+            self._outliers.answered(server, claim.took_alone_s, expected_s=claim.facts.service_s, now_s=now_s)
+        else:
+            self._outliers.served(server)
 
     def failed(self, claim: Claim) -> None:
-        """The server did not answer."""
-        self._outliers.failed(claim.server.name, self._state.now_s())
+        """The server did not answer. What was lost with a Triton's life says nothing of the next one."""
+        if self._is_there(claim):
+            self._outliers.failed(claim.server.name, self._state.now_s())
+
+    def gave_up(self, claim: Claim) -> None:
+        """Nobody waits for its answer any more: a server that hangs is one that should have answered, and has answered nobody since."""
+        waited_s = self._state.now_s() - claim.started_s
+        has_answered = self._answered_s.get(claim.server.name, NEVER_S) >= claim.started_s
+        if not has_answered and waited_s >= max(_HANGS_S, _HANGS_TIMES * claim.expected_s):
+            self.failed(claim)
+
+    def lost(self, claim: Claim, *, is_gone: bool) -> None:
+        """Its connection failed: until somebody has looked again others are better. `is_gone`: there was none to be had."""
+        self.failed(claim)
+        server, copy = claim.server, claim.copy
+        server.is_ejected, server.probe_from_s = True, math.inf
+        if is_gone and self._is_there(claim) and not copy.sequences:
+            self._state.fleet.drop_copy(server, copy.model)
+            self._state.changed()
+
+    def has_died(self, claim: Claim, model: str) -> None:
+        """The server says that the process of that model has died: of the claim's, of a step of it, or of one that it calls."""
+        called = claim.server.copies.get(model)
+        if self._is_there(claim):
+            self._revivals.died(claim.server, claim.copy if called is None or called.is_step else called)
+
+    def _is_there(self, claim: Claim) -> bool:
+        """Whether what it was sent to is what is there now."""
+        return claim.server.copies.get(claim.copy.model) is claim.copy
 
     def judge_servers(self) -> None:
-        """Eject those that are much slower than the others or do not answer, and take back those that do well again."""
-        servers = self._state.fleet.servers
-        out = self._outliers.judge([name for name, server in servers.items() if server.is_up], self._state.now_s())
+        """Eject those that are much slower than others of their pool or do not answer, and take back those that do well again."""
+        servers, now_s = self._state.fleet.servers, self._state.now_s()
+        self._outliers.keep({name for name, server in servers.items() if server.is_up})
+        pools = defaultdict[str, list[str]](list)
         for name, server in servers.items():
-            server.is_ejected = name in out
+            if server.is_up:
+                pools[server.pool].append(name)
+        out = {name: probe_s for pool in pools.values() for name, probe_s in self._outliers.judge(pool, now_s).items()}
+        self._state.ejected_here = frozenset(out)
+        ejected = set(out).union(*self._state.ejected_elsewhere.values())
+        if all(name in ejected for pool in pools.values() for name in pool):
+            ejected = set(out)  # each process leaves some, but not all of them the same
+        for name, server in servers.items():
+            server.is_ejected = name in ejected
             server.probe_from_s = out.get(name, math.inf)
 
     def ready(self) -> set[str]:
@@ -117,61 +191,63 @@ class Residency:
 
     def is_missing(self, claim: Claim) -> None:
         """The server says that it does not have what was there."""
-        if claim.server.copies.get(claim.facts.name) is claim.copy:
+        if self._is_there(claim):
             self.loads.drop(claim.server, claim.copy, FleetEventKind.LOST, "the server says that it does not have it")
 
-    def withdraw(self, model: str) -> None:
-        """Load it for nobody, until it is offered again."""
-        self.loads.withdrawn.add(model)
-
-    def offer(self, model: str) -> None:
-        """Load it again for who asks, also if it failed before."""
-        self.loads.withdrawn.discard(model)
-        self.loads.forgive(model)
-
-    async def bring(self, model: str, *, deadline_s: float) -> None:
+    async def bring(self, model: str, *, deadline_s: float, waits_for_room: bool = True) -> None:
         """Return when there is a copy, however long it takes. Raises ModelLoadFailed; Overloaded: it will not be there in time."""
+        hopeless = set[Obstacle]() if waits_for_room else {Obstacle.IN_USE, Obstacle.CHURN}
         facts = self._state.fleet.models[model]
         while not self._state.fleet.ready_copies(model):
             if (reason := self.loads.why_quarantined(model)) is not None:
                 raise ModelLoadFailed(reason)
             placement = None if self.loads.is_loading(model) else place(self._state.fleet, model, self._state.now_s())
-            if isinstance(placement, Refusal) and placement.obstacle is Obstacle.TOO_LARGE:
+            is_too_large = isinstance(placement, Refusal) and placement.obstacle is Obstacle.TOO_LARGE and not self.loads.is_cold(model)
+            if isinstance(placement, Refusal) and (is_too_large or placement.obstacle in hopeless):
                 raise Overloaded(f"model {placement.text}", retry_after_s=placement.retry_after_s)
             await self._wait(facts, deadline_s)
 
+    def want(self, wanted: Wanted) -> None:
+        """Another process waits for it: decide as if its request were ours, unless its wish has come true meanwhile."""
+        facts = self._state.fleet.models.get(wanted.model)
+        if facts is None or self._state.is_withdrawn(facts.name) or self._state.fleet.ready_copies(facts.name) > wanted.ready:
+            return
+        choice = self._choice(facts, Aim(wanted.pool))
+        if choice.server is not None and choice.asks_to_place:
+            self._consider(facts, sooner_than_s=choice.expected_s, pool=wanted.pool)
+        elif choice.server is None and not self.loads.is_loading(facts.name):
+            self._refusal(facts, wanted.pool)
+
+    def revive(self, server: str, model: str) -> None:
+        """Another process says that the process of that copy has died."""
+        at = self._state.fleet.servers[server]
+        copy = at.copies.get(model)
+        if copy is not None and copy.state is ModelState.READY:
+            self._revivals.told(at, copy)
+
     # Waiting
 
-    async def _wait(self, facts: ModelFacts, deadline_s: float) -> None:
+    async def _wait(self, facts: ModelFacts, deadline_s: float, pool: str | None = None) -> None:
         """Until something has changed. Raises Overloaded: there is no time for that."""
         now_s = self._state.now_s()
-        refusal = None if self.loads.is_loading(facts.name) else self._refusal(facts)
+        refusal = None if self.loads.is_loading(facts.name) else self._refusal(facts, pool)
         left_s = deadline_s - now_s
-        expected_s = self._expected_s(facts) if refusal is None else self._retry_s(refusal)
+        expected_s = self.loads.expected_s(facts) if refusal is None else self._retry_s(refusal)
         if left_s <= 0 or expected_s > left_s:
+            self._state.counts.refused[LOADING if refusal is None else refusal.obstacle.value] += 1
             raise Overloaded(self._why_not(facts, refusal, expected_s), retry_after_s=max(expected_s, _LEAST_RETRY_S))
-        timeout_s = left_s if refusal is None else min(left_s, expected_s)
+        timeout_s = left_s if refusal is None else min(left_s, max(expected_s, _LEAST_WAIT_S))
         await self._state.wait_for_change(timeout_s, for_room=refusal is not None)
 
-    def _refusal(self, facts: ModelFacts) -> Refusal | None:
+    def _refusal(self, facts: ModelFacts, pool: str | None = None) -> Refusal | None:
         """Why it is not being loaded; None: it is now."""
-        placement = place(self._state.fleet, facts.name, self._state.now_s())
-        if isinstance(placement, Refusal):
-            if facts.refused_since_s == NEVER_S:
-                facts.refused_since_s = self._state.now_s()
-            return placement
-        self.loads.begin(facts, placement)
-        return None
+        refusal = self.loads.bring(facts, pool=pool)
+        if refusal is not None and facts.refused_since_s == NEVER_S:
+            facts.refused_since_s = self._state.now_s()
+        return refusal
 
     def _retry_s(self, refusal: Refusal) -> float:
         return min(refusal.retry_after_s, _RESTART_S) if refusal.obstacle is Obstacle.NO_SERVER else refusal.retry_after_s
-
-    def _expected_s(self, facts: ModelFacts) -> float:
-        """Until it is ready, as far as can be told."""
-        now_s = self._state.now_s()
-        holders = self._state.fleet.holders.get(facts.name, {})
-        ready = [server.copies[facts.name].ready_s for server in holders.values() if server.copies[facts.name].state is ModelState.LOADING]
-        return max(0.0, min(ready, default=now_s + facts.load_s) - now_s)
 
     def _why_not(self, facts: ModelFacts, refusal: Refusal | None, expected_s: float) -> str:
         if refusal is None:
@@ -182,13 +258,13 @@ class Residency:
 
     # Loading
 
-    def _consider(self, facts: ModelFacts, *, sooner_than_s: float) -> None:
+    def _consider(self, facts: ModelFacts, *, sooner_than_s: float, pool: str | None = None) -> bool:
         """Load one more copy if a request would be served sooner there; beside one that is being loaded, too, since a burst cannot wait."""
         now_s = self._state.now_s()
-        if now_s < self._no_copy_before_s.get(facts.name, now_s):
-            return
-        placement = place(self._state.fleet, facts.name, now_s, sooner_than_s=sooner_than_s)
-        if isinstance(placement, Placement):
-            self.loads.begin(facts, placement)
-        else:
-            self._no_copy_before_s[facts.name] = now_s + _LOOK_AGAIN_S
+        before_s, unless_longer_than_s = self._no_copy.get(facts.name, (now_s, math.inf))
+        if now_s < before_s and sooner_than_s <= unless_longer_than_s:
+            return False
+        refusal = self.loads.bring(facts, sooner_than_s=sooner_than_s, pool=pool)
+        if refusal is not None:
+            self._no_copy[facts.name] = now_s + LIMITS.look_again_loads * facts.load_s, refusal.sooner_than_s
+        return refusal is None

@@ -40,6 +40,7 @@ class RunningRequest:
         "is_cache_hit",
         "is_counted",
         "is_metered",
+        "is_repeatable",
         "model_name",
         "named",
         "outcome",
@@ -68,6 +69,8 @@ class RunningRequest:
         self.units: float | None = None
         """Compute units that it is expected to take; None where nobody knows."""
         self.is_cache_hit = False
+        self.is_repeatable = False
+        """Equal requests have equal answers, so computing it twice does no harm."""
         self.outcome = Outcome.FAILED
         self.started_s = started_s
         self.sent_s: float | None = None
@@ -115,6 +118,18 @@ class RunningRequest:
     def expected_units(self) -> float:
         """Of a model of which nothing is known a row counts as one; shares are counted within a model, so any constant would do."""
         return float(self.rows) if self.units is None else self.units
+
+    @property
+    def pool(self) -> str:
+        """Of servers, as its route names it; empty where it has none, or none is named."""
+        route = None if self.named is None else self._all.governance.access.route(self.named.model_name)
+        return "" if route is None else route.pool
+
+    @property
+    def priority(self) -> int:
+        """Its tenant's."""
+        permit = self.permit or self._handed_over
+        return 0 if permit is None else permit.priority
 
     def go_on(self) -> None:
         """Let it be recorded by `end`, beyond its `with` block."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
-from control_plane.domain.fleet import ModelFacts
+from control_plane.domain.errors import ControlPlaneError
+from control_plane.domain.fleet import ModelFacts, Tier
+from control_plane.domain.model import ModelVersion
 from control_plane.ports import Upstream
 from control_plane.services.fleet_state import FleetState
 from control_plane.services.load_plans import Begin, LoadPlans, PlanLimits
@@ -38,17 +41,21 @@ class ServerLoads:
         self._limits = PlanLimits(load_timeout_s=load_timeout_s)
         self._empty_bytes: int | None = None
         """What the server holds without any model; None until that has been seen in this life."""
+        self._unloading: dict[str, tuple[float, int]] = {}
+        """Since when, and how large."""
         self._upstream: Upstream | None = None
         self._plans: LoadPlans | None = None
 
     async def bring_in(self, model: ModelFacts, victims: Sequence[str]) -> None:
         """Unload the victims, wait for their memory, load the model. Raises as `LoadPlans.load`."""
-        settling = (self._member.name, model.name)
-        self._state.settling.add(settling)
-        try:
+        with self._settling(model.name):
             await self._now().load(model, victims, load=self._load)
-        finally:
-            self._state.settling.discard(settling)
+        await self.look()
+
+    async def revive(self, model: ModelFacts) -> None:
+        """Unload and load one whose process has died. Raises as `LoadPlans.revive`."""
+        with self._settling(model.name):
+            await self._now().revive(model, parts=self._state.steps_of(model.name), load=self._load)
         await self.look()
 
     async def reload(self, model: ModelFacts) -> None:
@@ -67,25 +74,55 @@ class ServerLoads:
 
     async def look(self) -> None:
         """Bring the picture in line with Triton. Raises UpstreamUnavailable, UpstreamFailed."""
-        self._state.observe(self._member.name, await self._member.pick().control.index())
+        self._observe(await self._member.pick().control.index())
+
+    def _observe(self, index: list[ModelVersion]) -> None:
+        name = self._member.name
+        self._state.observe(name, index)
+        server = self._state.fleet.servers.get(name)
+        for model in self._unloading.keys() - server.copies.keys() if server is not None else ():  # it may have left meanwhile
+            since_s, size = self._unloading.pop(model)
+            took_s = self._state.now_s() - since_s
+            self._state.counts.moved(model, source=Tier.HOT, target=Tier.WARM, size_bytes=size, took_s=took_s)
 
     async def weigh(self) -> None:
         """Correct what models are taken to hold by what the server does: with their first requests many grow."""
         held = await asyncio.to_thread(self._resident_bytes)
         if held is not None and self._empty_bytes is not None and self._member.is_up:
-            self._state.weighed(self._member.name, held - self._empty_bytes)
+            self._state.measurements.weighed(self._member.name, held - self._empty_bytes)
+        if held is None:
+            await self._ask_for_sizes()
+
+    async def _ask_for_sizes(self) -> None:
+        """Of a Triton whose memory cannot be read here; some backends report them."""
+        try:
+            sizes = await self._member.pick().control.memory_bytes()
+        except ControlPlaneError as exc:
+            _log.debug("server %s tells no sizes: %s", self._member.name, exc)  # it is down, which others say aloud
+        else:
+            self._state.measurements.told(sizes)
+
+    @contextmanager
+    def _settling(self, model: str) -> Iterator[None]:
+        settling = (self._member.name, model)
+        self._state.settling.add(settling)
+        try:
+            yield
+        finally:
+            self._state.settling.discard(settling)
 
     def _now(self) -> LoadPlans:
         upstream = self._member.pick()
         if self._plans is None or self._upstream is not upstream:
             name = self._member.name
             self._upstream, self._empty_bytes = upstream, None
+            self._unloading.clear()
             self._plans = LoadPlans(
                 self._state.fleet.servers[name],
                 upstream.control,
                 require=self._require,
                 bytes_of=lambda model: self._state.bytes_of(name, model),
-                on_index=lambda index: self._state.observe(name, index),
+                on_index=self._observe,
                 unload=self._unload,
                 limits=self._limits,
             )
@@ -93,21 +130,29 @@ class ServerLoads:
 
     async def _load(self, model: str, begin: Begin) -> None:
         before: int | None = None
-        began_s = self._state.now_s()
+        began_s, has_begun = self._state.now_s(), False
 
         async def begin_now() -> None:
-            nonlocal before, began_s
+            nonlocal before, began_s, has_begun
             before = await asyncio.to_thread(self._resident_bytes)
             if self._state.is_empty(self._member.name):
                 self._empty_bytes = before
             await begin()
-            began_s = self._state.now_s()
+            began_s, has_begun = self._state.now_s(), True
 
-        await self._models.load(model, begin=begin_now)
+        try:
+            await self._models.load(model, begin=begin_now)
+        except ControlPlaneError:
+            if has_begun:
+                self._state.counts.move_failed(model, source=Tier.WARM, target=Tier.HOT)
+            raise
         took_s = self._state.now_s() - began_s
         after = await asyncio.to_thread(self._resident_bytes)
         more = None if before is None or after is None else after - before
-        self._state.loaded(model, took_s, more)
+        self._state.measurements.loaded(model, took_s, more)
+        size = self._state.bytes_of(self._member.name, model)
+        self._state.counts.moved(model, source=Tier.WARM, target=Tier.HOT, size_bytes=size, took_s=took_s)
 
     async def _unload(self, model: str) -> None:
+        self._unloading[model] = (self._state.now_s(), self._state.bytes_of(self._member.name, model))
         await self._models.unload(model, unload_dependents=self._state.steps_are_its_own(self._member.name, model))

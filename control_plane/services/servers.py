@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol, TypeVar
 
+from control_plane.domain.endpoints import ONLY
 from control_plane.domain.errors import UpstreamUnavailable
 from control_plane.domain.inference import InferCall
 from control_plane.domain.model import ModelState
@@ -15,8 +16,8 @@ from control_plane.ports import Upstream
 AnswerT = TypeVar("AnswerT")
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
-ONLY = "triton"
-"""The server's name where there is one."""
+_MOMENT_S = 2.0
+"""For servers that need not be up: what they have loaded should be known before anything is loaded a second time."""
 
 
 class Follower(Protocol):
@@ -25,6 +26,9 @@ class Follower(Protocol):
     def up(self, upstream: Upstream, server: str) -> None: ...
 
     def down(self, reason: str, server: str) -> None: ...
+
+    def left(self, server: str) -> None:
+        """It is none of the fleet's any more; one of the same name is another."""
 
 
 class Place(Protocol):
@@ -38,13 +42,15 @@ class Place(Protocol):
 class Member:
     """One server: up with a connection, or down for a reason."""
 
-    def __init__(self, name: str, changed: asyncio.Event, follower: Follower | None) -> None:
+    def __init__(self, name: str, changed: asyncio.Event, followers: Sequence[Follower], *, is_needed: bool = True) -> None:
+        """Nobody waits at the start for one that is not needed."""
         self.name = name
+        self.is_needed = is_needed
         self.has_been_up = False
         self._upstream: Upstream | None = None
         self._reason = "Triton is starting"
         self._changed = changed
-        self.follower = follower
+        self._followers = followers
 
     @property
     def is_up(self) -> bool:
@@ -53,13 +59,13 @@ class Member:
     def up(self, upstream: Upstream) -> None:
         self._upstream, self.has_been_up = upstream, True
         self._changed.set()
-        if self.follower is not None:
-            self.follower.up(upstream, self.name)
+        for follower in self._followers:
+            follower.up(upstream, self.name)
 
     def down(self, reason: str) -> None:
         self._upstream, self._reason = None, reason
-        if self.follower is not None:
-            self.follower.down(reason, self.name)
+        for follower in self._followers:
+            follower.down(reason, self.name)
 
     def pick(self) -> Upstream:
         """Its connection. Raises UpstreamUnavailable, with the reason, while there is none."""
@@ -81,12 +87,29 @@ class Streamable(Protocol[AnswerT_co]):
 
 
 class Servers:
-    """All of them, by name."""
+    """All of them, by name; they may join and leave."""
 
     def __init__(self, follower: Follower | None = None, names: tuple[str, ...] = (ONLY,)) -> None:
         self._changed = asyncio.Event()
-        self._members = {name: Member(name, self._changed, follower) for name in names}
-        self._first = self._members[names[0]]
+        self._followers = [] if follower is None else [follower]
+        self._nobody = self._first = Member("", self._changed, ())
+        self._nobody.down("no server has joined the fleet yet")
+        self._members: dict[str, Member] = {}
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str, *, is_needed: bool = True) -> Member:
+        """It joins, and is not up yet; `wait_until_up` waits for those that are needed."""
+        member = self._members[name] = Member(name, self._changed, self._followers, is_needed=is_needed)
+        self._first = next(iter(self._members.values()))
+        return member
+
+    def remove(self, name: str) -> None:
+        """It has left, and is down."""
+        del self._members[name]
+        self._first = next(iter(self._members.values()), self._nobody)
+        for follower in self._followers:
+            follower.left(name)
 
     def up(self, upstream: Upstream) -> None:
         """The first, for who has one only; so `down`."""
@@ -96,9 +119,8 @@ class Servers:
         self._first.down(reason)
 
     def follow(self, follower: Follower) -> None:
-        """Tell this one of every change from now on, instead of another."""
-        for member in self._members.values():
-            member.follower = follower
+        """Tell this one, too, of every change from now on."""
+        self._followers.append(follower)
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -115,8 +137,14 @@ class Servers:
         return {name: member.pick() for name, member in self._members.items() if member.is_up}
 
     async def wait_until_up(self) -> None:
-        """Return when one is up and each has been."""
-        while not (self.is_up and all(member.has_been_up for member in self._members.values())):
+        """Return when one is up and each that is needed has been; the others have a moment more."""
+        await self._until(lambda: self.is_up and all(member.has_been_up or not member.is_needed for member in self._members.values()))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_MOMENT_S):
+                await self._until(lambda: all(member.has_been_up for member in self._members.values()))
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
             self._changed.clear()
             await self._changed.wait()
 
@@ -132,21 +160,35 @@ class Servers:
                     return member.pick()
         return self._first.pick()
 
+    async def ask(self, ask: Callable[[Upstream], Awaitable[AnswerT]]) -> AnswerT:
+        """What any answers to a call that all answer alike; one that has just gone, which is noticed a moment later, is passed over.
+
+        Raises UpstreamUnavailable, with a reason: there is none.
+        """
+        *others, last = list(self.live.values()) or [self.pick()]
+        for upstream in others:
+            with suppress(UpstreamUnavailable):
+                return await ask(upstream)
+        return await ask(last)
+
 
 class OneServer:
     """`services.inference.Dispatch` where there is nothing to choose: all that is loaded is on one server."""
 
+    catalogue = None
+    """What there is to tell of all servers, the one tells."""
+
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
 
-    def send(self, request: Sendable[AnswerT], call: InferCall, *, timeout_s: float) -> Awaitable[AnswerT]:
+    def send(self, request: Sendable[AnswerT], call: InferCall, *, timeout_s: float, running: object = None) -> Awaitable[AnswerT]:
         return request.send(self._servers.pick(), timeout_s=timeout_s)
 
-    def stream(self, request: Streamable[AnswerT], call: InferCall, *, timeout_s: float) -> Awaitable[AnswerT]:
+    def stream(self, request: Streamable[AnswerT], call: InferCall, *, timeout_s: float, running: object = None) -> Awaitable[AnswerT]:
         return request.stream(self._servers.pick(), timeout_s=timeout_s)
 
     @asynccontextmanager
-    async def server_for(self, call: InferCall, *, timeout_s: float) -> AsyncIterator[Upstream]:
+    async def server_for(self, call: InferCall, *, timeout_s: float, running: object = None) -> AsyncIterator[Upstream]:
         yield self._servers.pick()
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:

@@ -24,6 +24,7 @@ from control_plane.codec.worker_message import (
     Listening,
     LoadModel,
     ReloadTls,
+    Reported,
     ToWorker,
     UnloadModel,
     UpstreamDown,
@@ -36,6 +37,7 @@ from control_plane.domain.request_counts import RequestCounts, total
 from control_plane.policy.restart import RestartLimits, count_failures, restart_delay_s
 from control_plane.ports import ModelAdministration, Upstream, WorkerLauncher, WorkerProcess
 from control_plane.services.fingerprints import Fingerprints
+from control_plane.services.fleet_for_workers import FleetForWorkers
 
 T = TypeVar("T")
 
@@ -73,10 +75,16 @@ class Workers:
         self._upstream_state: UpstreamUp | UpstreamDown = UpstreamDown("Triton is starting")
         self._fingerprints = Fingerprints()
         self._fingerprints_number = 0
+        self._fleet: FleetForWorkers | None = None
         self._is_open = False
         self._has_opened = False
         self._is_stopping = False
         self._changed = asyncio.Event()
+
+    def join_fleet(self, fleet: FleetForWorkers) -> None:
+        """They are its processes: they are told of it, and tell."""
+        self._fleet = fleet
+        fleet.begin(self._tell)
 
     @property
     def listening(self) -> int:
@@ -102,6 +110,8 @@ class Workers:
 
     async def open(self) -> None:
         """Let them listen; return when all do."""
+        if self._fleet is not None:
+            self._fleet.tell_changes()
         self._is_open = True
         for worker in self._live.values():
             self._let_listen(worker)
@@ -133,6 +143,9 @@ class Workers:
     def down(self, reason: str, server: str = "") -> None:
         self._fingerprints.forget_all()
         self._tell_upstream(UpstreamDown(reason))
+
+    def left(self, server: str) -> None:
+        """It went down before."""
 
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
         """Return when all that may be asked go by it; those that do not say so in time are killed."""
@@ -200,11 +213,12 @@ class Workers:
             return str(exc)
         worker = self._live[number] = _Worker(process)
         try:
-            process.send(self._upstream_state)
+            for message in [self._upstream_state] if self._fleet is None else self._fleet.all_known():
+                process.send(message)
             process.send(_message_of(self._fingerprints_number, self._fingerprints.all()))
             if self._is_stopping:
                 process.send(Drain(0))
-            asked = _Asked(models)
+            asked = _Asked(models, self._fleet)
             async with asyncio.TaskGroup() as asked.tasks:
                 await self._listen_to(number, worker, asked)
                 worker.is_listening = False
@@ -239,8 +253,10 @@ class Workers:
                 if not self._has_opened:
                     raise StartupError(reason)
                 _log.error("worker %d: %s", number, reason)
+            case Reported(report) if self._fleet is not None:
+                self._fleet.reported(report)
             case LoadModel() | UnloadModel():
-                asked.begin(_change(worker.process, message, asked.models), name=f"asked-by-worker-{number}")
+                asked.begin(_change(worker.process, message, asked), name=f"asked-by-worker-{number}")
 
 
 class _Asked:
@@ -248,8 +264,9 @@ class _Asked:
 
     tasks: asyncio.TaskGroup
 
-    def __init__(self, models: ModelAdministration) -> None:
+    def __init__(self, models: ModelAdministration, fleet: FleetForWorkers | None) -> None:
         self.models = models
+        self._fleet = fleet
         self._under_way: set[asyncio.Task[None]] = set()
 
     def begin(self, change: Coroutine[None, None, None], *, name: str) -> None:
@@ -257,17 +274,23 @@ class _Asked:
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
+    async def change(self, message: LoadModel | UnloadModel) -> None:
+        """Return when the workers know, too: the next request may be sent to any of them."""
+        if isinstance(message, LoadModel):
+            await self.models.load(message.name, _override_of(message))
+        else:
+            await self.models.unload(message.name, unload_dependents=message.unload_dependents)
+        if self._fleet is not None:
+            self._fleet.tell_changes()
+
     def cancel(self) -> None:
         for task in self._under_way:
             task.cancel()
 
 
-async def _change(worker: WorkerProcess, message: LoadModel | UnloadModel, models: ModelAdministration) -> None:
+async def _change(worker: WorkerProcess, message: LoadModel | UnloadModel, asked: _Asked) -> None:
     try:
-        if isinstance(message, LoadModel):
-            await models.load(message.name, _override_of(message))
-        else:
-            await models.unload(message.name, unload_dependents=message.unload_dependents)
+        await asked.change(message)
     except ControlPlaneError as exc:
         code = exc.upstream_code if isinstance(exc, ModelLoadFailed) else 0
         worker.send(Changed(message.number, exc.code.value, str(exc), code))

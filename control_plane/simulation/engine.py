@@ -38,7 +38,8 @@ class _Simulation:
         self._clock, self._outcome = Clock(), Outcome()
         self._fleet = Fleet(models=_facts(workload))
         self._sites: dict[str, Site] = {}
-        self._around = Surroundings(self._clock, self._fleet, self._outcome, self._victims)
+        unload_s = {name: cost.unload_s for name, cost in workload.models.items()}
+        self._around = Surroundings(self._clock, self._fleet, self._outcome, unload_s, self._victims, self._choose_again)
         for name in shape.names():
             self._join(name)
 
@@ -73,6 +74,12 @@ class _Simulation:
     def _victims(self, model: str, server: str) -> Sequence[str] | None:
         return self._router.victims(model, server, self._fleet, self._clock.now_s)
 
+    def _choose_again(self, model: str) -> None:
+        if self._router.requests_may_move:
+            for server in self._fleet.holders.get(model, ()):
+                for job in self._sites[server].give_up(model):
+                    self._clock.at(self._clock.now_s, self._send, job)
+
     def _tick(self) -> None:
         tick_s, now_s = self._router.tick_s, self._clock.now_s
         for change in self._router.tick(self._fleet, now_s):
@@ -105,6 +112,11 @@ class _Simulation:
 def _facts(workload: Workload) -> dict[str, ModelFacts]:
     service_s = workload.mean_service_s()
     return {
-        name: ModelFacts(ModelSpec(name, cost.resident_bytes), cost.resident_bytes, cost.load_s, service_s.get(name, 0.0))
+        name: ModelFacts(
+            ModelSpec(name, cost.resident_bytes, latency_objective_s=cost.latency_objective_s),
+            cost.resident_bytes,
+            cost.load_s,
+            service_s.get(name, 0.0),
+        )
         for name, cost in workload.models.items()
     }

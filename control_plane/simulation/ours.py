@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 from random import Random
 
 from control_plane.domain.fleet import NEVER_S, Fleet
 from control_plane.domain.model import ModelState
 from control_plane.policy.copies import copy_to_drop, wanted_copies
-from control_plane.policy.placement import Placement, PlacementLimits, place
+from control_plane.policy.placement import LIMITS, Placement, PlacementLimits, place
 from control_plane.policy.routing import RoutingLimits, choose
 from control_plane.simulation.router import Choice, Load, Refusal, Unload
 from control_plane.simulation.workload import Request
@@ -19,6 +20,7 @@ class Ours:
 
     tick_s: float | None = 0.5
     """As the reconciler's."""
+    requests_may_move = True
 
     def __init__(
         self,
@@ -29,17 +31,22 @@ class Ours:
     ) -> None:
         self._random = random
         self._routing_limits = routing_limits or RoutingLimits()
-        self._placement_limits = placement_limits or PlacementLimits()
+        self._placement_limits = placement_limits or LIMITS
+        self._no_copy: dict[str, tuple[float, float]] = {}
+        """As in `Residency`."""
 
     def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
         model = request.model
         found = choose(fleet, model, now_s, self._random.random(), limits=self._routing_limits)
-        if found.asks_to_place:
+        before_s, unless_longer_than_s = self._no_copy.get(model, (now_s, inf))
+        if found.asks_to_place and (now_s >= before_s or found.expected_s > unless_longer_than_s):
             placed = place(fleet, model, now_s, sooner_than_s=found.expected_s, limits=self._placement_limits)
             if isinstance(placed, Placement):
                 return Choice(placed.server)
             if found.server is None:
                 return self._turned_away(fleet, model, now_s, placed.retry_after_s)
+            until_s = now_s + self._placement_limits.look_again_loads * fleet.models[model].load_s
+            self._no_copy[model] = until_s, placed.sooner_than_s
         assert found.server is not None  # Else it asks to place.
         return Choice(found.server)
 
@@ -64,12 +71,16 @@ class Ours:
         """As many copies as demand asks for, one more or less at a time."""
         for facts in list(fleet.models.values()):
             have, wanted = _copies(fleet, facts.name), wanted_copies(facts, fleet, now_s)
-            if have < wanted:
+            if have < wanted and not _is_loading(fleet, facts.name):
                 placed = place(fleet, facts.name, now_s, limits=self._placement_limits)
                 if isinstance(placed, Placement):
                     yield Load(facts.name, placed.server)
             elif have > wanted and (server := copy_to_drop(facts, fleet, now_s)) is not None:
                 yield Unload(facts.name, server)
+
+
+def _is_loading(fleet: Fleet, model: str) -> bool:
+    return any(server.copies[model].state is ModelState.LOADING for server in fleet.holders.get(model, {}).values())
 
 
 def _copies(fleet: Fleet, model: str) -> int:

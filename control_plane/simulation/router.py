@@ -51,6 +51,10 @@ class Router(Protocol):
     tick_s: float | None
     """How often `tick` is asked; None: never."""
 
+    requests_may_move: bool
+    """Whether those that wait for a load are sent anew when there turns out to be no room for it, and when another copy has become ready;
+    else they stay where they were sent."""
+
     def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
         """A server for this request."""
 

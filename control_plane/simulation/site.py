@@ -7,7 +7,7 @@ ended, and requests for a model that loads wait for it while the others are serv
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from control_plane.domain.fleet import NEVER_S, Copy, Fleet, Server
@@ -34,8 +34,12 @@ class Surroundings:
     clock: Clock
     fleet: Fleet
     outcome: Outcome
+    unload_s: Mapping[str, float]
+    """By model."""
     victims: Callable[[str, str], Sequence[str] | None]
     """Of a model that is to be loaded on a server: `Router.victims`."""
+    choose_again: Callable[[str], None]
+    """Have those that wait for this model sent anew, if they may move."""
 
 
 class Site:
@@ -89,7 +93,15 @@ class Site:
         copy.state, copy.since_s = ModelState.UNLOADING, self._clock.now_s
         self._around.outcome.evictions += 1
         if not copy.in_flight:
-            self._release(copy)
+            self._end_unload(copy)
+
+    def give_up(self, model: str) -> list[Job]:
+        """The requests that wait for its load here, which from now on they do not; the load goes on."""
+        jobs, copy = self._waiting.pop(model, []), self.server.copies.get(model)
+        if copy is not None and copy.state is ModelState.LOADING:
+            copy.in_flight -= len(jobs)
+        self.server.work_s = max(0.0, self.server.work_s - sum(job.expected_s for job in jobs))
+        return jobs
 
     def leave(self) -> list[Job]:
         """It is gone; the requests that were there."""
@@ -124,9 +136,11 @@ class Site:
         self._load_if_there_is_room()
 
     def _put_off(self, copy: Copy) -> None:
+        self._around.choose_again(copy.model)
         if not copy.in_flight:  # Nobody waits for it.
             del self._wanted[copy.model]
             self._fleet.drop_copy(self.server, copy.model)
+            self._begin_plan()
 
     def _check(self, model: str, victims: Sequence[str]) -> None:
         server = self.server
@@ -158,8 +172,14 @@ class Site:
         self._queue.extend(self._waiting.pop(copy.model, ()))
         self._begin_plan()
         self._serve()
+        self._around.choose_again(copy.model)
+
+    def _end_unload(self, copy: Copy) -> None:
+        self._clock.at(self._clock.now_s + self._around.unload_s[copy.model], self._release, copy)
 
     def _release(self, copy: Copy) -> None:
+        if self._is_gone:
+            return
         self._fleet.drop_copy(self.server, copy.model)
         if copy.model in self._wanted:
             self._announce(copy.model)
@@ -192,6 +212,6 @@ class Site:
         copy = server.copies[job.request.model]
         copy.in_flight -= 1
         if copy.state is ModelState.UNLOADING and not copy.in_flight:
-            self._release(copy)
+            self._end_unload(copy)
         elif self._wanted and self._planned is None:
             self._begin_plan()

@@ -26,6 +26,10 @@ class ModelCost:
 
     resident_bytes: int
     load_s: float
+    unload_s: float = 0.0
+    """Until its memory is free, once its last request has ended."""
+    latency_objective_s: float | None = None
+    """As `ModelSpec` has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,7 @@ def judge(way: str, bench: Bench, happened: Happened, service_s: Mapping[str, fl
     loads, unloads = len(happened.logged.load_s), happened.logged.unloads
     load_s = fmean(happened.logged.load_s)
     unload_s = fmean(happened.unload_s or [model.unload_s for model in alone.models.values()])
-    # The first loads find room.
-    costs = Costs(bench.resident_bytes, alone.models, service_s, load_s=load_s, wait_s=unload_s * unloads / loads)
+    costs = Costs(bench.resident_bytes, alone.models, service_s, load_s=load_s, unload_s=unload_s)
     predicted = predict(way, bench.requests, costs, servers=bench.servers, budget_bytes=bench.budget_bytes)
     return Run(
         loads=loads,

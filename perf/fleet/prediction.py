@@ -29,8 +29,8 @@ class Costs:
     service_s: Mapping[str, float]
     load_s: float
     """The run's mean: loads beside others take longer than alone, each model's by the same factor."""
-    wait_s: float
-    """Of a load for the memory of what it replaces, on average."""
+    unload_s: float
+    """Until the memory is free, on average."""
 
 
 def predict(way: str, requests: Sequence[Request], costs: Costs, *, servers: int, budget_bytes: int) -> Outcome:
@@ -41,9 +41,8 @@ def predict(way: str, requests: Sequence[Request], costs: Costs, *, servers: int
 
 
 def _cost(name: str, costs: Costs) -> ModelCost:
-    """In the simulator memory is free at once; here a load first waits until what it replaces is gone."""
     slower = costs.load_s / fmean(model.load_s for model in costs.alone.values())
-    return ModelCost(costs.resident_bytes[name], costs.alone[name].load_s * slower + costs.wait_s)
+    return ModelCost(costs.resident_bytes[name], costs.alone[name].load_s * slower, unload_s=costs.unload_s)
 
 
 def _router(way: str) -> Router:

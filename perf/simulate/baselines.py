@@ -18,6 +18,7 @@ class LruRouter:
     """Each server keeps what was used last. A base: `choose` is missing."""
 
     tick_s: float | None = None
+    requests_may_move = False
 
     def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
         return least_recently_used(fleet.servers[server], fleet.models[model].resident_bytes)

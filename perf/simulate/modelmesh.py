@@ -36,6 +36,7 @@ class ModelMesh:
 
     def __init__(self, random: Random, scale: float = 1.0) -> None:
         self.tick_s: float | None = RATE_CHECK_S * scale
+        self.requests_may_move = False
         self._random, self._scale = random, scale
         self._counts: Counter[str] = Counter()
         self._used_before: dict[str, float] = {}

@@ -11,11 +11,12 @@ from pydantic import SecretStr
 
 from control_plane.adapters.redis_owner_line import make_redis_owner_line
 from control_plane.domain.errors import StoreUnavailable
+from control_plane.domain.fleet_report import CopyUse, FleetReport, Wanted
 from control_plane.ports import OwnerLine
 from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles
 from tests.fakes.owner_line import FakeOwnerLine
-from tests.redis_server import redis_server
+from tests.redis_server import RedisServer, redis_server
 
 PATIENCE_S = 5.0
 
@@ -31,12 +32,25 @@ def opening(request: pytest.FixtureRequest) -> Opening[OwnerLine]:
     return open_one
 
 
-def test_what_is_asked_for_is_taken_once_each_in_order(opening: Opening[OwnerLine]) -> None:
+ONE = FleetReport(
+    "one",
+    {"a": 3},
+    {"a": 0.25},
+    {"[::1]:8001": {"a": CopyUse(2, 1), "b": CopyUse()}},
+    (Wanted("b", 0), Wanted("b", 1, "long")),
+    ("s:1",),
+    (("s:1", "b"),),
+)
+OTHER = FleetReport("\u00e9", wanted=(Wanted("m\u2028", 2),))
+
+
+def test_what_is_told_is_taken_once_in_order(opening: Opening[OwnerLine]) -> None:
     async def main() -> None:
         async with handles(opening, 3) as (one, other, owner):
-            await one.ask(["a", "b"])
-            await other.ask(["b", "c"])
-            assert await owner.take(timeout_s=PATIENCE_S) == ["a", "b", "c"]
+            await one.report(ONE)
+            await other.report(OTHER)
+            await one.report(FleetReport("one"))
+            assert await owner.take(timeout_s=PATIENCE_S) == [ONE, OTHER, FleetReport("one")]
             assert await owner.take(timeout_s=0.1) == []
 
     run(main())
@@ -49,9 +63,51 @@ def test_who_waits_is_told_at_once(opening: Opening[OwnerLine]) -> None:
             async with asyncio.TaskGroup() as tasks:
                 taking = tasks.create_task(owner.take(timeout_s=PATIENCE_S))
                 await asyncio.sleep(0.2)
-                await one.ask(["a"])
-            assert taking.result() == ["a"]
+                await one.report(ONE)
+            assert taking.result() == [ONE]
             assert time.monotonic() - began_s < PATIENCE_S
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"{", id="no JSON"),
+        pytest.param(b"[]", id="another JSON"),
+        pytest.param(b'{"uses": {"a": 1}}', id="of nobody"),
+        pytest.param(b'{"process": "x", "uses": {"a": -1}}', id="less than nothing"),
+        pytest.param(b'{"process": "x", "uses": {"a": "1"}}', id="a text for a number"),
+        pytest.param(b'{"process": "x", "services": {"a": 1e300}}', id="a time that is none"),
+        pytest.param(b'{"process": "x", "copies": {"s:1": {"a": {"in_flight": 9999999999}}}}', id="more than there can be"),
+        pytest.param(b'{"process": "x", "copies": {"s:1": [1]}}', id="another form"),
+        pytest.param(b'{"process": "x' + b"x" * 5_000_000 + b'"}', id="too much"),
+    ],
+)
+def test_what_is_no_report_is_ignored_and_said(redis: RedisServer, garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        line = make_redis_owner_line(SecretStr(redis.url), fleet="f")
+        redis.call("RPUSH", "tidegate:fleet-reports:f", garbage.decode())
+        await line.report(ONE)
+        assert await line.take(timeout_s=PATIENCE_S) == [ONE]
+        await line.close()
+
+    run(main())
+    assert "is not a report of a gateway's" in caplog.text
+    assert len(caplog.text) < 1000
+
+
+def test_what_nobody_takes_is_bounded_and_forgotten(redis: RedisServer) -> None:
+    async def main() -> None:
+        line = make_redis_owner_line(SecretStr(redis.url))
+        for number in range(1010):
+            await line.report(FleetReport(str(number)))
+        found = await line.take(timeout_s=PATIENCE_S)
+        assert [each.process for each in found] == [str(number) for number in range(10, 1010)]
+        await line.report(ONE)
+        assert 0 < int(redis.call("TTL", "tidegate:fleet-reports")[1:]) <= 10
+        await line.close()
 
     run(main())
 
@@ -60,8 +116,8 @@ def test_a_redis_that_has_ended_is_unavailable(tmp_path: Path) -> None:
     async def main() -> None:
         with redis_server(tmp_path) as redis:
             line = make_redis_owner_line(SecretStr(redis.url))
-            await line.ask(["a"])
-        for call in (line.ask(["b"]), line.take(timeout_s=0.1)):
+            await line.report(ONE)
+        for call in (line.report(ONE), line.take(timeout_s=0.1)):
             with pytest.raises(StoreUnavailable):
                 await call
         await line.close()

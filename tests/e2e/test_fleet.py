@@ -209,18 +209,74 @@ def test_unloaded_by_an_administrator_it_stays_away_until_it_is_loaded_again(fle
     assert "m0" not in set().union(*loaded(fleet).values())
 
 
+def test_what_loads_have_taken_is_on_disk_for_the_next_process(fleet: Tidegate) -> None:
+    known = {model["name"]: model["load_s"] for model in shown(fleet)["models"] if model["name"] in MODELS}
+    written = fleet.state_dir / "fleet-memory.json"
+    wait_for(lambda: {name: json.loads(written.read_bytes())["measured"][name]["load_s"] for name in MODELS} == known, what="the file")
+
+
+def test_v2_clients_are_told_of_the_whole_fleet(fleet: Tidegate) -> None:
+    http = tritonclient.http.InferenceServerClient(fleet.address("http"), network_timeout=60.0)
+    grpc = tritonclient.grpc.InferenceServerClient(fleet.address("grpc"))
+    AdminClient(fleet.endpoints["admin"]).unload("m0")
+    ask(fleet, "broken", tidegate_timeout_ms="5000")
+    for model in MODELS[1:]:
+        assert answer_of(ask(fleet, model)) == 1 + MODELS.index(model)
+    before = loaded(fleet)
+    listed = {line["name"]: line for line in http.get_model_repository_index()}
+    assert {*MODELS, "broken", "huge"} <= listed.keys()
+    ready = {name for name, line in listed.items() if line.get("state") == "READY"}
+    assert ready == set().union(*before.values())
+    assert "its weights are missing" in listed["broken"]["reason"]
+    assert {(line.name, line.state) for line in grpc.get_model_repository_index().models} == {
+        (name, line.get("state", "")) for name, line in listed.items()
+    }
+    for name, is_ready in {**dict.fromkeys(MODELS[1:], True), "m0": False, "huge": False, "nonesuch": False}.items():
+        assert http.is_model_ready(name) is grpc.is_model_ready(name) is is_ready, name
+    nowhere = next(model for model in MODELS[1:] if model not in ready)
+    for found in (http.get_inference_statistics(nowhere), grpc.get_inference_statistics(nowhere, as_json=True)):
+        assert [each["name"] for each in found["model_stats"]] == [nowhere]
+        assert int(found["model_stats"][0].get("inference_count", 0)) == 0
+    for count in (each["inference_count"] for each in http.get_inference_statistics()["model_stats"]):
+        assert count >= 1, "all that is loaded was asked for"
+    assert {each["name"] for each in http.get_inference_statistics()["model_stats"]} == ready
+    assert {each.name for each in grpc.get_inference_statistics().model_stats} == ready
+    assert loaded(fleet) == before, "being asked of loads nothing"
+
+
 def test_the_command_line_shows_it(fleet: Tidegate) -> None:
     shown_as_text = run_cli("fleet", "--state-dir", str(fleet.state_dir), "--events", "50")
     assert shown_as_text.returncode == 0, shown_as_text.stderr
     for text in ("triton-0", "triton-1", "50 MiB", "m5", "hot", "evicted", "its weights are missing"):
         assert text in " ".join(shown_as_text.stdout.split()), text  # a long reason goes over several lines
+    models = run_cli("models", "list", "--state-dir", str(fleet.state_dir))
+    rows = {line.split()[0]: line.split() for line in models.stdout.splitlines() if line.strip()}
+    holder = next(name for name, found in loaded(fleet).items() if "m5" in found)
+    assert rows["m5"][1:4] == ["READY", "hot", holder]
+    assert rows["huge"][1:3] == ["UNAVAILABLE", "warm"]
 
 
 def test_metrics_of_both_say_whose_they_are(fleet: Tidegate) -> None:
+    for model in MODELS[1:]:
+        assert answer_of(ask(fleet, model)) == 1 + MODELS.index(model)
+    assert status(ask(fleet, "huge")) == 503
     page = exchange(fleet.port_of_metrics(), "GET", "/metrics").decode()
     assert 'server="triton-0"' in page
     assert 'server="triton-1"' in page
     assert page.count("# TYPE nv_inference_request_success ") == 1
+    text = page.partition("\r\n\r\n")[2]
+    samples = {name: float(value) for name, _, value in (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))}
+    assert samples['tidegate_fleet_server_up{server="triton-1"}'] == samples["tidegate_fleet_owner"] == 1
+    assert samples['tidegate_fleet_server_budget_bytes{server="triton-0"}'] == BUDGET_BYTES
+    assert 24 * MIB <= samples['tidegate_fleet_server_held_bytes{server="triton-0"}'] <= BUDGET_BYTES
+    assert samples['tidegate_fleet_models{tier="hot"}'] == len(set().union(*loaded(fleet).values()))
+    assert samples['tidegate_fleet_events_total{kind="evicted"}'] >= 1
+    assert samples['tidegate_fleet_requests_refused_total{reason="too_large"}'] >= 1
+    assert samples["tidegate_fleet_wait_duration_seconds_count"] >= 1
+    into, out = (
+        samples[f'tidegate_fleet_moves_total{{source="{one}",target="{other}"}}'] for one, other in (("warm", "hot"), ("hot", "warm"))
+    )
+    assert into - out == sum(map(len, loaded(fleet).values()))
 
 
 def test_when_a_triton_is_killed_the_other_takes_its_models_over(fleet: Tidegate) -> None:

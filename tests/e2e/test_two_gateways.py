@@ -9,10 +9,11 @@ from contextlib import contextmanager
 import pytest
 import tritonclient.http
 
+from control_plane.adapters.gateway_client import AdminClient
 from tests.e2e import tidegate as servers
 from tests.e2e.raw_http import status
 from tests.e2e.test_access import triton_url
-from tests.e2e.test_fleet import BUDGET_BYTES, MIB, answer_of, ask, write_models
+from tests.e2e.test_fleet import BUDGET_BYTES, MIB, answer_of, ask, shown, write_models
 from tests.e2e.tidegate import Tidegate, wait_for
 from tests.redis_server import redis_server
 
@@ -79,6 +80,35 @@ def test_both_serve_every_model_and_memory_is_promised_once(gateways: tuple[Tide
             assert answer_of(ask(other, MODELS[-1 - number])) == len(MODELS) - number
 
 
+def test_what_either_is_told_to_unload_or_load_is_so_for_both(gateways: tuple[Tidegate, Tidegate, str]) -> None:
+    one, other, triton = gateways
+    owner = owner_of(one, other)
+    asker = other if owner is one else one
+    assert answer_of(ask(owner, "m0")) == 1
+    AdminClient(asker.endpoints["admin"]).unload("m0")
+    assert not tritonclient.http.InferenceServerClient(triton).is_model_ready("m0")
+    assert status(ask(asker, "m0")) == 404
+    wait_for(lambda: status(ask(owner, "m0")) == 404, timeout_s=5, what="the owner's refusal")
+    assert AdminClient(asker.endpoints["admin"]).load("m0")["state"] == "READY"
+    wait_for(lambda: status(ask(owner, "m0")) == 200, timeout_s=5, what="the owner's answer")
+    AdminClient(asker.endpoints["admin"]).unload("m1")
+
+
+def test_what_the_other_serves_counts_for_the_owner(gateways: tuple[Tidegate, Tidegate, str]) -> None:
+    one, other, _ = gateways
+    wait_for(lambda: "owns the fleet, token" in one.said() + other.said(), timeout_s=20, what="an owner")
+    owner = owner_of(one, other)
+    asked = other if owner is one else one
+    for _ in range(50):
+        assert status(ask(asked, "m2")) == 200
+    wait_for(lambda: uses_per_s(owner, "m2") > 1, timeout_s=5, what="what it was told")
+
+
+def uses_per_s(gateway: Tidegate, model: str) -> float:
+    found: float = next(each for each in shown(gateway)["models"] if each["name"] == model)["uses_per_s"]
+    return found
+
+
 def test_when_the_owner_is_killed_the_other_takes_over(gateways: tuple[Tidegate, Tidegate, str]) -> None:
     one, other, triton = gateways
     wait_for(lambda: "owns the fleet, token" in one.said() + other.said(), timeout_s=20, what="an owner")
@@ -87,6 +117,22 @@ def test_when_the_owner_is_killed_the_other_takes_over(gateways: tuple[Tidegate,
     owner.process.wait()
     left = other if owner is one else one
     with never_beyond_the_budget(triton):
-        for model in MODELS:
+        for model in ("m0", "m2", "m3"):
             wait_for(lambda model=model: status(ask(left, model)) == 200, timeout_s=60, what=model)
     assert "owns the fleet, token" in left.said()
+    assert status(ask(left, "m1")) == 404, "an administrator has unloaded it"
+
+
+def test_what_was_measured_and_wanted_is_known_to_one_that_starts(gateways: tuple[Tidegate, Tidegate, str]) -> None:
+    left = next(each for each in gateways[:2] if each.process.poll() is None)
+    killed = next(each for each in gateways[:2] if each is not left)
+    assert isinstance(killed.process.args, list)
+    again = servers.start(killed.state_dir, *killed.process.args[killed.process.args.index("--triton-url") :])
+    try:
+        models = [{model["name"]: model for model in shown(each)["models"]} for each in (left, again)]
+        for name in MODELS:
+            assert models[0][name]["load_s"] == models[1][name]["load_s"] != 2.0, "that of a model that was never loaded"
+            assert models[0][name]["min_copies"] == models[1][name]["min_copies"] == (name == "m0")
+        assert status(ask(again, "m1")) == 404
+    finally:
+        assert again.stop() == 0, again.said()

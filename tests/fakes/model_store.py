@@ -67,7 +67,11 @@ class Moves:
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, int]] = []
+        self.failed: list[tuple[str, str]] = []
 
     def moved(self, model: str, *, source: Tier, target: Tier, size_bytes: int, took_s: float) -> None:
         assert took_s >= 0
         self.seen.append((model, f"{source} to {target}", size_bytes))
+
+    def move_failed(self, model: str, *, source: Tier, target: Tier) -> None:
+        self.failed.append((model, f"{source} to {target}"))

@@ -1,30 +1,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from control_plane.domain.errors import StoreUnavailable
+from control_plane.domain.fleet_report import FleetReport
 
 
 @dataclass
 class FakeOwnerLine:
     """`ports.OwnerLine` in memory; while it `is_away` it cannot be reached."""
 
-    asked: list[str] = field(default_factory=list)
+    told: list[FleetReport] = field(default_factory=list)
     is_away: bool = False
+    all_told: list[FleetReport] = field(default_factory=list)
+    """Taken or not."""
 
-    async def ask(self, models: Iterable[str]) -> None:
+    async def report(self, report: FleetReport) -> None:
         self._reach()
-        self.asked += models
+        self.told.append(report)
+        self.all_told.append(report)
 
-    async def take(self, *, timeout_s: float) -> list[str]:
+    async def take(self, *, timeout_s: float) -> list[FleetReport]:
         self._reach()
         ends_s = asyncio.get_running_loop().time() + timeout_s
-        while not self.asked and asyncio.get_running_loop().time() < ends_s:
+        while not self.told and asyncio.get_running_loop().time() < ends_s:
             await asyncio.sleep(0.01)
-        found, self.asked = self.asked, []
-        return list(dict.fromkeys(found))
+        found, self.told = self.told, []
+        return found
 
     async def close(self) -> None: ...
 

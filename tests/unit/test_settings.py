@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from control_plane import settings as module
-from control_plane.domain.endpoints import TritonEndpoints, authority
+from control_plane.domain.endpoints import ListedServer, TritonEndpoints, authority
 from control_plane.domain.errors import StartupError
 from control_plane.settings import Settings, effective, from_plain, load_settings, parse_triton_url, parse_triton_urls, to_plain
 
@@ -124,6 +124,10 @@ def test_all_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ("memory_budget", "-1"),
         ("memory_budget", "0"),
         ("memory_budget", "2 gallons"),
+        ("memory_budget", "2Gi"),
+        ("warm_bytes", "0"),
+        ("fleet_name", "a b"),
+        ("fleet_name", "x" * 65),
         ("load_wait_s", "0"),
         ("load_wait_s", "inf"),
     ],
@@ -196,8 +200,8 @@ def test_triton_url(url: str, endpoints: TritonEndpoints) -> None:
         "http://h:9000?grpc_port=-1",
         "http://h:9000?grpc_port",
         "http://h:65535",
-        "http://user:secret@h:9000",
         "http://h:9000#x",
+        "http://h:9000?pool=short",
         "http://[::1:9000",
     ],
 )
@@ -205,6 +209,15 @@ def test_a_wrong_triton_url_is_refused_and_repeated(url: str) -> None:
     with pytest.raises(StartupError) as caught:
         parse_triton_url(url)
     assert f"--triton-url {url!r}" in str(caught.value)
+
+
+def test_nobody_is_shown_a_password_in_a_triton_url() -> None:
+    url = "http://user:secret@h:9000"
+    for read in (parse_triton_url, parse_triton_urls):
+        with pytest.raises(StartupError, match=re.escape("--triton-url 'http://...@h:9000': expected")) as caught:
+            read(url)
+        assert "secret" not in str(caught.value)
+    assert value_of("triton_url", load_settings({"triton_url": url})) == "http://...@h:9000"
 
 
 @pytest.mark.parametrize(("host", "written"), [("h", "h:1"), ("127.0.0.1", "127.0.0.1:1"), ("::1", "[::1]:1")])
@@ -228,6 +241,9 @@ def test_another_process_gets_the_same_settings_whatever_its_environment(monkeyp
         "http_socket": Path("/x"),
         "workers": 3,
         "triton_url": "http://h:1",
+        "servers_file": Path("/servers.yaml"),
+        "pools": "short,long",
+        "fleet_name": "mine",
         "trusted_proxies": "10.0.0.0/8,::1",
     }
     settings = load_settings(given)
@@ -247,7 +263,13 @@ def test_the_commands_key_is_masked_where_it_is_shown_and_no_other_process_gets_
 
 @pytest.mark.parametrize(
     ("given", "is_on"),
-    [({}, False), ({"servers": 2}, True), ({"memory_budget": "2GiB"}, True), ({"load_wait_s": 5.0}, False)],
+    [
+        ({}, False),
+        ({"servers": 2}, True),
+        ({"memory_budget": "2GiB"}, True),
+        ({"servers_file": Path("servers.yaml")}, True),
+        ({"load_wait_s": 5.0}, False),
+    ],
 )
 def test_what_makes_a_fleet(given: dict[str, object], is_on: bool) -> None:
     assert load_settings(given).fleet.is_on is is_on
@@ -260,11 +282,47 @@ def test_a_budget_is_read_as_bytes_and_another_process_has_the_same(text: str, c
     assert from_plain(json.loads(json.dumps(to_plain(settings)))).fleet.memory_budget == count
 
 
+@pytest.mark.parametrize(("name", "value"), [("memory_budget", "2Gi"), ("memory_budget", "lots"), ("warm_bytes", "64 gigs")])
+def test_who_miswrites_a_number_of_bytes_is_told_how_it_is_written(name: str, value: str) -> None:
+    with pytest.raises(StartupError, match=rf"--{name.replace('_', '-')}: .*, such as 2GiB or 500MB, got '{value}'"):
+        load_settings({name: value})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://key:s3cret@bucket/models",
+        "s3://key:s3cr/s3cret@bucket/models",
+        "s3://key@bucket/s3cret",
+        "s3://bucket/models?secret=s3cret",
+        "http://user:s3cret@host:80/models",
+        "filecache::s3://s3cret/models",
+        "s3://key:s3cret",
+    ],
+)
+def test_credentials_have_no_place_in_a_stores_url_and_nobody_is_shown_them(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    with pytest.raises(StartupError, match=r"^--model-store: leave credentials .* such as s3://BUCKET/PREFIX$") as told:
+        load_settings({"model_store": ["/models", url]})
+    assert "s3cret" not in str(told.value)
+    monkeypatch.setenv("TIDEGATE_MODEL_STORE", f"/models,{url}")
+    with pytest.raises(StartupError, match=r"^TIDEGATE_MODEL_STORE: leave credentials") as told:
+        load_settings()
+    assert "s3cret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["/models", "models", "s3://bucket", "s3://bucket/team@corp/models", "http://host:8080/models", "memory://x"]
+)
+def test_a_store_without_credentials_is_taken_as_it_is(url: str) -> None:
+    assert load_settings({"model_store": [url]}).triton.model_store == [url]
+
+
 def test_triton_urls() -> None:
     assert parse_triton_urls("") == []
-    assert parse_triton_urls("http://h:1, http://h:11?grpc_port=5 ,") == [
-        TritonEndpoints("h", 1, 2, 3),
-        TritonEndpoints("h", 11, 5, 13),
+    assert parse_triton_urls("http://h:1") == [ListedServer("triton", TritonEndpoints("h", 1, 2, 3))]
+    assert parse_triton_urls("http://h:1, http://h:11?grpc_port=5&pool=long ,") == [
+        ListedServer("triton-0", TritonEndpoints("h", 1, 2, 3)),
+        ListedServer("triton-1", TritonEndpoints("h", 11, 5, 13), pool="long"),
     ]
 
 
@@ -273,7 +331,9 @@ def test_triton_urls() -> None:
     [
         ("http://h:1,http://h:1", "'http://h:1,http://h:1' names a Triton twice"),
         ("http://h:1,http://h:9?grpc_port=2", "names a Triton twice"),
-        ("http://h:1,ftp://h", "'ftp://h': expected http://HOST"),
+        ("http://h:1,ftp://h", "'ftp://h': expected http://HOST:HTTP_PORT[?grpc_port=N&metrics_port=N&pool=NAME]"),
+        ("http://h:1?pool=a/b", "pool=NAME"),
+        ("http://h:1?pool=-", "pool=NAME"),
     ],
 )
 def test_wrong_triton_urls_are_refused(urls: str, said: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from control_plane.adapters.worker_process import RunningWorker, WorkerProcessLa
 from control_plane.codec.worker_message import (
     CannotBegin,
     Changed,
+    CopiesSeen,
     Counted,
     Drain,
     FingerprintsChanged,
@@ -27,10 +29,22 @@ from control_plane.codec.worker_message import (
     Listen,
     Listening,
     LoadModel,
+    ModelsSeen,
+    Reported,
+    SeenCopy,
+    SeenModel,
+    SeenServer,
+    ServersSeen,
     UpstreamDown,
+    UpstreamUp,
 )
+from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.fleet import ModelSpec, Tier
+from control_plane.domain.fleet_report import Wanted
+from control_plane.domain.model import ModelState
 from control_plane.settings import load_settings
 from tests.aio import run
+from tests.redis_server import free_port
 from tests.wire.gateway import INFER, LIVE, infer_request
 
 FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "admin_port": 0}
@@ -107,6 +121,33 @@ def test_it_says_that_it_has_taken_what_is_loaded_whether_it_listens_or_not(tmp_
             bench.worker.send(UpstreamDown("Triton is having its tea"))
             bench.worker.send(FingerprintsChanged(2, {"a": None}))
             assert await bench.heard(FingerprintsTaken) == FingerprintsTaken(2)
+
+    run(main())
+
+
+def test_in_a_fleet_it_asks_for_the_model_that_a_request_wants_and_sends_it_where_the_parent_says(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(tmp_path, servers=2) as bench, asyncio.TaskGroup() as tasks:
+            send = bench.worker.send
+            send(ServersSeen({"s0": SeenServer(100), "s1": SeenServer(100)}))
+            send(UpstreamUp(TritonEndpoints("127.0.0.1", free_port(), free_port(), None), "s0"))
+            send(UpstreamDown("Triton is having its tea", "s1"))
+            send(ModelsSeen({"m": SeenModel(ModelSpec("m"), Tier.WARM, 40, 0.1, 0.01)}))
+            send(CopiesSeen("s0", {}))
+            send(FingerprintsChanged(1, {"m": (b"k" * 32, True, True)}))
+            send(Listen())
+            await bench.heard(Listening)
+            assert (await bench.ask(infer_request(INFER, model=b"nonesuch"))).startswith(b"HTTP/1.1 404")
+            asking = tasks.create_task(bench.ask(infer_request(INFER)))
+            report = (await bench.heard(Reported)).report
+            assert (report.uses, report.wanted) == ({"m": 1}, (Wanted("m", 0),))
+            send(CopiesSeen("s0", {"m": SeenCopy(1, ModelState.READY, 40, time.monotonic(), None)}))
+            assert (await asking).startswith(b"HTTP/1.1 503"), "nobody listens there"
+            send(UpstreamDown("it leaves", "s0"))
+            send(ServersSeen({"s0": None}))
+            send(FingerprintsChanged(2, {}))
+            await bench.heard(FingerprintsTaken)
+            assert (await bench.ask(LIVE)).startswith(b"HTTP/1.1 200")
 
     run(main())
 

@@ -229,11 +229,12 @@ class TestControl:
         told = response.model_stats.add(name="a")
         told.memory_usage.add(type="CPU", byte_size=3)
         told.memory_usage.add(type="GPU", byte_size=4)
+        response.model_stats.add(name="a", version="2").memory_usage.add(type="CPU", byte_size=5)
         response.model_stats.add(name="silent")
 
         async def main() -> None:
             async with triton(answering(response)) as (client, _):
-                assert await client.memory_bytes() == {"a": 7}
+                assert await client.memory_bytes() == {"a": 12}
 
         run(main())
 

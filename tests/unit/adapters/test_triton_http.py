@@ -245,6 +245,22 @@ class TestFailure:
 
         run(main())
 
+    def test_what_was_not_sent_is_told_from_what_may_have_been_computed(self) -> None:
+        async def drop(exchange: Exchange) -> bytes:
+            return b""
+
+        async def main() -> None:
+            async with pool(drop) as (http, _):
+                with pytest.raises(UpstreamUnavailable) as sent:
+                    await send(http)
+            with pytest.raises(UpstreamUnavailable) as unsent:
+                await send(http)
+            with pytest.raises(UpstreamUnavailable) as nobody:
+                await send(TritonHttp("127.0.0.1", 1, max_connections=1))
+            assert [each.value.is_unsent for each in (sent, unsent, nobody)] == [False, True, True]
+
+        run(main())
+
     def test_nobody_there_is_unavailable_and_loses_no_slot(self) -> None:
         async def main() -> None:
             with socket.socket() as bound:

@@ -16,6 +16,7 @@ import pytest
 from control_plane.adapters.triton_http2 import TritonHttp2, TritonStream
 from control_plane.codec.grpc_message import PREFIX_BYTES, GrpcAnswer, GrpcHead, answer_of, frame_message
 from control_plane.domain.errors import UpstreamUnavailable
+from control_plane.domain.inference import Loss
 from control_plane.ports import GrpcCall
 from tests.aio import run, settle
 from tests.h2_peer import H2Peer
@@ -116,6 +117,7 @@ class TestUnary:
             async with triton(never) as (client, fake):
                 answer = await client.unary(call(), timeout_s=0.2)
                 assert (answer.code, answer.details) == (DEADLINE_EXCEEDED, "Deadline Exceeded")
+                assert answer.loss is Loss.SILENT
                 await fake.cancelled.wait()
 
         run(main())
@@ -184,6 +186,7 @@ class TestConnections:
             answer = await client.unary(call(), timeout_s=5)
             assert answer.code == UNAVAILABLE
             assert "cannot connect to Triton at 127.0.0.1:1: " in answer.details
+            assert answer.loss is Loss.UNSENT
             with pytest.raises(UpstreamUnavailable, match="cannot connect"):
                 await client.open_stream(STREAM_HEAD, timeout_s=5)
             await client.close()
@@ -208,8 +211,9 @@ class TestConnections:
                     task = tasks.create_task(client.unary(call(), timeout_s=30))
                     await fake.arrivals.get()
                     await client.close()
-                assert task.result().code == UNAVAILABLE
-                assert (await client.unary(call(), timeout_s=1)).code == UNAVAILABLE
+                assert (task.result().code, task.result().loss) == (UNAVAILABLE, Loss.BROKEN_OFF)
+                after = await client.unary(call(), timeout_s=1)
+                assert (after.code, after.loss) == (UNAVAILABLE, Loss.UNSENT)
                 with pytest.raises(UpstreamUnavailable, match="have been closed"):
                     await client.open_stream(STREAM_HEAD, timeout_s=1)
 

@@ -21,8 +21,9 @@ def bench() -> Bench:
     return Bench()
 
 
-VIEW_A = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory_bytes": None}
-VIEW_B = {"name": "b", "state": "UNAVAILABLE", "reason": "", "versions": [], "memory_bytes": None}
+NO_FLEET: dict[str, object] = {"tier": None, "servers": []}
+VIEW_A = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory_bytes": None, **NO_FLEET}
+VIEW_B = {"name": "b", "state": "UNAVAILABLE", "reason": "", "versions": [], "memory_bytes": None, **NO_FLEET}
 
 
 class TestModels:

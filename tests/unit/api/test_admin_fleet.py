@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,8 +10,11 @@ from fastapi import FastAPI
 
 from control_plane.api.admin_errors import answer_errors
 from control_plane.api.admin_fleet import add_fleet_path
+from control_plane.api.admin_models import add_model_paths
 from control_plane.domain.fleet import NEVER_S, Copy
 from control_plane.domain.fleet_event import FleetEvent, FleetEventKind
+from control_plane.domain.fleet_memory import Wish
+from control_plane.domain.model import summarise
 from control_plane.services.fleet import FleetService
 from control_plane.services.fleet_state import NO_BUDGET
 from tests.aio import run
@@ -26,35 +30,95 @@ def state() -> State:
     return State(model("a"), model("b"), model("cold", 7, min_copies=1))
 
 
-def show(state: State) -> Any:
-    async def ask() -> httpx.Response:
+class FakeTiers:
+    """`services.model_tiers` in which `cold` has to be fetched."""
+
+    def expected_fetch_s(self, model: str) -> float:
+        return 4.5 if model == "cold" else 0.0
+
+    def bytes_to_fetch(self, model: str) -> int | None:
+        return 900 if model == "cold" else 0
+
+
+def fleet_of(state: State, *, is_owner: bool = True, tiers: FakeTiers | None = None) -> FleetService:
+    loads = SimpleNamespace(events=[EVENT], why_quarantined=state.measurements.why_quarantined)
+    residency = SimpleNamespace(loads=loads)
+    return cast("FleetService", SimpleNamespace(state=state, residency=residency, is_owner=is_owner, tiers=tiers))
+
+
+def ask(fleet: FleetService, path: str, models: Any = None) -> Any:
+    async def get() -> httpx.Response:
         app = FastAPI()
         answer_errors(app)
-        loads = SimpleNamespace(events=[EVENT])
-        add_fleet_path(app, cast("FleetService", SimpleNamespace(state=state, residency=SimpleNamespace(loads=loads))))
+        add_fleet_path(app, fleet)
+        add_model_paths(app, models, fleet)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080") as client:
-            return await client.get("/fleet")
+            return await client.get(path)
 
-    response = run(ask())
+    response = run(get())
     assert response.status_code == 200, response.text
     return response.json()
+
+
+def show(state: State, **fields: Any) -> Any:
+    return ask(fleet_of(state, **fields), "/fleet")
 
 
 def test_servers_with_what_is_on_them(state: State) -> None:
     state.see(b=READY)
     claim = state.take("b")
+    claim.copy.sequences = 3
     state.fleet.put_copy(state.fleet.servers["s0"], Copy("a", LOADING, 0, 100.0, 107.0, last_used_s=NEVER_S))
     state.at_s = 102.0
     first, second = show(state)["servers"]
     assert (first["name"], first["is_up"], first["budget_bytes"], first["held_bytes"]) == ("s0", True, 1000, 40)
     assert (second["name"], second["is_up"], second["copies"]) == ("s1", False, [])
     assert first["copies"] == [
-        {"model": "a", "state": "LOADING", "bytes": 0, "in_flight": 0, "idle_s": None, "ready_in_s": 5.0},
-        {"model": "b", "state": "READY", "bytes": 40, "in_flight": 1, "idle_s": 2.0, "ready_in_s": None},
+        {"model": "a", "state": "LOADING", "bytes": 0, "in_flight": 0, "sequences": 0, "idle_s": None, "ready_in_s": 5.0},
+        {"model": "b", "state": "READY", "bytes": 40, "in_flight": 1, "sequences": 3, "idle_s": 2.0, "ready_in_s": None},
     ]
     state.at_s = 200.0
     assert show(state)["servers"][0]["copies"][0]["ready_in_s"] == 0.0
     claim.release(answered=False)
+
+
+def test_what_becomes_of_servers(state: State) -> None:
+    server = state.fleet.servers["s0"]
+    server.pool, server.labels, server.is_ejected, server.is_leaving = "short", {"gpu": "t4"}, True, True
+    first, second = show(state)["servers"]
+    names = ("pool", "labels", "is_ejected", "is_leaving")
+    assert [first[name] for name in names] == ["short", {"gpu": "t4"}, True, True]
+    assert [second[name] for name in names] == ["", {}, False, False]
+
+
+@pytest.mark.parametrize("is_owner", [True, False])
+def test_who_loads_and_unloads(state: State, is_owner: bool) -> None:
+    assert show(state, is_owner=is_owner)["is_owner"] is is_owner
+
+
+def test_what_is_cold_says_what_its_fetch_takes(state: State) -> None:
+    a, _, cold = show(state, tiers=FakeTiers())["models"]
+    assert (a["fetch_s"], a["fetch_bytes"], cold["fetch_s"], cold["fetch_bytes"]) == (0.0, 0, 4.5, 900)
+    assert [(each["fetch_s"], each["fetch_bytes"]) for each in show(state)["models"]] == [(0.0, 0)] * 3
+
+
+def test_why_a_model_is_not_served(state: State) -> None:
+    state.measurements.failed(state.fleet.models["a"], "no weights")
+    state.follow({"b": Wish(is_withdrawn=True)})
+    a, b, cold = show(state)["models"]
+    assert [(each["why_quarantined"], each["is_withdrawn"]) for each in (a, b, cold)] == [("no weights", False), ("", True), ("", False)]
+    assert a["quarantined_for_s"] > 0.0
+
+
+def test_the_list_of_models_says_where_they_are(state: State) -> None:
+    state.see(b=READY)
+    models = SimpleNamespace(list_models=partial(as_awaitable, [summarise(name, []) for name in ("a", "b", "elsewhere")]))
+    a, b, elsewhere = ask(fleet_of(state), "/models", models)
+    assert [(each["tier"], each["servers"]) for each in (a, b, elsewhere)] == [("warm", []), ("hot", ["s0"]), (None, [])]
+
+
+async def as_awaitable(value: Any) -> Any:
+    return value
 
 
 def test_no_bound_is_null(state: State) -> None:
@@ -82,4 +146,4 @@ def test_events_as_they_were(state: State) -> None:
 def test_where_there_is_no_fleet_it_says_how_to_have_one() -> None:
     status, body = Bench().ask("GET", "/fleet")
     assert status == 404
-    assert "--servers or --memory-budget" in body["error"]
+    assert "--servers, --memory-budget" in body["error"]

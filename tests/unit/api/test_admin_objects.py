@@ -30,6 +30,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "deadline_s": None,
         "tenants": None,
         "cache": {"is_on": None, "ttl_s": None, "is_private": False, "min_cost_units": 0.0},
+        "pool": "",
     },
     "prices": {"models": "*", "tenant": ""},
 }
@@ -41,6 +42,7 @@ ALL: dict[str, dict[str, object]] = {
         "deadline_s": 1.5,
         "tenants": ["acme", "b"],
         "cache": {"is_on": True, "ttl_s": 60, "is_private": True, "min_cost_units": 2.5},
+        "pool": "long-urgent",
     },
     "prices": {"from_s": 1e9, "per_unit": 1e-6, "currency": "USD", "models": "text_*", "tenant": "acme"},
 }
@@ -187,6 +189,7 @@ WRONG: dict[str, dict[str, list[object]]] = {
         "deadline_s": [0, -1, 1e10],
         "tenants": ["acme", [""], ["a b"], [1], ["a"] * 1001],
         "cache": [None, True, {"ttl_s": 0}, {"on": True}, {"is_on": "model"}, {"min_cost_units": -1}, {"min_cost_units": None}],
+        "pool": [None, "-", "a b", "a" * 64],
         "weight": [1],
     },
     "prices": {

@@ -39,6 +39,19 @@ def test_without_tritons_part_ours_is_still_there(upstream: FakeUpstream | None,
     assert "Triton's metrics are missing" in caplog.text
 
 
+def test_in_a_fleet_labels_stay_when_all_servers_but_one_are_gone() -> None:
+    servers = Servers(None, ("s0", "s1"))
+    page = MetricsPage(render_own=lambda: OWN, servers=servers, access=governance().access)
+    for name, metrics in (("s0", b"nv_power 7\n"), ("s1", UpstreamUnavailable("refused"))):
+        servers.members[name].up(FakeUpstream(metrics=metrics))
+    request = HttpRequest(b"GET", b"/metrics")
+    assert run(page.answer(request)).body == OWN + b'nv_power{server="s0"} 7\n'
+    servers.members["s1"].down("it has crashed")
+    assert run(page.answer(request)).body == OWN + b'nv_power{server="s0"} 7\n'
+    servers.members["s0"].down("it has crashed")
+    assert run(page.answer(request)).body == OWN
+
+
 @pytest.mark.parametrize(
     ("method", "target", "status"),
     [

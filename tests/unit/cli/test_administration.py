@@ -204,8 +204,8 @@ class TestTenants:
 
 class TestRoutes:
     def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
-        more = ("--version", 3, "--deadline-ms", 1500, "--tenant", "acme", "--tenant", "b")
-        shown = ["r", "m", "3", "1500", "acme,", "b", "model"]
+        more = ("--version", 3, "--deadline-ms", 1500, "--tenant", "acme", "--tenant", "b", "--pool", "short")
+        shown = ["r", "m", "3", "1500", "acme,", "b", "model", "short"]
         assert tidegate("routes", "set", "r", "--model", "m", *more, *where).table[1:] == [shown]
         assert tidegate("routes", "list", *where).table[1:] == [shown]
         assert tidegate("routes", "set", "r", "--model", "n", *where).table[1:] == [["r", "n", "everybody", "model"]]

@@ -24,8 +24,8 @@ def samples(page: bytes) -> set[tuple[str, tuple[tuple[str, str], ...], float]]:
     return {(sample.name, tuple(sorted(sample.labels.items())), sample.value) for family in families for sample in family.samples}
 
 
-def test_one_page_is_left_as_it_is() -> None:
-    assert merged_metrics({"triton": ONE}) == ONE
+def test_one_that_is_there_alone_says_whose_it_is_too() -> None:
+    assert samples(merged_metrics({"y": TWO})) == {("nv_count_total", (("model", "a b"), ("server", "y"), ("version", "1")), 5.0)}
 
 
 def test_of_several_each_sample_says_whose_it_is() -> None:

@@ -5,7 +5,7 @@ from base64 import b64encode
 
 import pytest
 
-from control_plane.codec.model_control import read_load_request, read_unload_request
+from control_plane.codec.model_control import read_index_request, read_load_request, read_unload_request
 from control_plane.domain.errors import InvalidRequest, UnparsableRequest
 from control_plane.domain.model import ModelOverride
 
@@ -60,3 +60,16 @@ def test_an_unload_says_whether_dependents_go_too(value: bool) -> None:
 def test_other_unloads_are_refused(body: bytes) -> None:
     with pytest.raises(UnparsableRequest):
         read_unload_request(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "only_ready"), [(b"", False), (b"{}", False), (b'{"ready":true}', True), (b'{"ready":false,"other":1}', False)]
+)
+def test_an_index_may_be_of_what_is_ready(body: bytes, only_ready: bool) -> None:
+    assert read_index_request(body) is only_ready
+
+
+@pytest.mark.parametrize("body", [b'{"ready":1}', b'{"ready":null}', b'{"ready":', b"[true]"])
+def test_an_index_that_cannot_be_read_is_no_index_of_everything(body: bytes) -> None:
+    with pytest.raises(UnparsableRequest):
+        read_index_request(body)

@@ -107,6 +107,8 @@ BAD = [
     (replace(ROUTE, cache=CachePolicy(ttl_s=0.0)), "cache.ttl_s must be above 0"),
     (replace(ROUTE, cache=CachePolicy(min_cost_units=-1.0)), "cache.min_cost_units must be at least 0"),
     (replace(ROUTE, cache=CachePolicy(min_cost_units=float("nan"))), "cache.min_cost_units must be a finite"),
+    (replace(ROUTE, pool="a b"), "pool must be 1-63"),
+    (replace(ROUTE, pool="a" * 64), "pool must be 1-63"),
     (replace(PURGE, model="**"), r"purge '\*\*': model must be"),
     (replace(PURGE, model=""), "model must be"),
     (replace(PURGE, generation=""), "generation must be 32 hexadecimal digits"),

@@ -25,15 +25,15 @@ from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
         pytest.param("GET", "/v2/health/ready", V2Route(Action.READY), id="ready"),
         pytest.param("GET", "http://host:8000/v2/models/m", V2Route(Action.READ, "m"), id="absolute form"),
         pytest.param("GET", "/v2", V2Route(Action.READ), id="server metadata"),
-        pytest.param("GET", "/v2/models/stats", V2Route(Action.READ), id="all statistics, not a model called stats"),
+        pytest.param("GET", "/v2/models/stats", V2Route(Action.STATISTICS), id="all statistics, not a model called stats"),
         pytest.param("GET", "/v2/models/m", V2Route(Action.READ, "m"), id="model metadata"),
         pytest.param("GET", "/v2/models/m/versions/3", V2Route(Action.READ, "m", "3"), id="a version's metadata"),
-        pytest.param("GET", "/v2/models/m/ready", V2Route(Action.READ, "m"), id="model ready"),
-        pytest.param("GET", "/v2/models/m/versions/3/ready", V2Route(Action.READ, "m", "3"), id="a version ready"),
+        pytest.param("GET", "/v2/models/m/ready", V2Route(Action.MODEL_READY, "m"), id="model ready"),
+        pytest.param("GET", "/v2/models/m/versions/3/ready", V2Route(Action.MODEL_READY, "m", "3"), id="a version ready"),
         pytest.param("GET", "/v2/models/m/config", V2Route(Action.READ, "m"), id="config"),
-        pytest.param("GET", "/v2/models/m/versions/3/stats", V2Route(Action.READ, "m", "3"), id="a version's statistics"),
-        pytest.param("POST", "/v2/repository/index", V2Route(Action.ADMIN), id="repository index"),
-        pytest.param("POST", "/v2/repository/r/index", V2Route(Action.ADMIN), id="the index of one repository"),
+        pytest.param("GET", "/v2/models/m/versions/3/stats", V2Route(Action.STATISTICS, "m", "3"), id="a version's statistics"),
+        pytest.param("POST", "/v2/repository/index", V2Route(Action.INDEX), id="repository index"),
+        pytest.param("POST", "/v2/repository/r/index", V2Route(Action.INDEX), id="the index of one repository"),
         pytest.param("POST", "/v2/models/m/generate", V2Route(Action.GENERATE, "m"), id="generate"),
         pytest.param("POST", "/v2/models/m/versions/2/generate_stream", V2Route(Action.GENERATE, "m", "2"), id="generate_stream"),
         pytest.param("POST", "/v2/repository/models/m/load", V2Route(Action.LOAD, "m"), id="load"),
@@ -135,12 +135,14 @@ def test_a_wrong_method_is_told_the_right_ones() -> None:
     assert refused.value.allowed == ("GET", "HEAD", "OPTIONS", "POST")
 
 
-@pytest.mark.parametrize("action", [Action.LOAD, Action.UNLOAD, Action.ADMIN, Action.SHARED_MEMORY])
+@pytest.mark.parametrize("action", [Action.INDEX, Action.LOAD, Action.UNLOAD, Action.ADMIN, Action.SHARED_MEMORY])
 def test_what_changes_the_server_is_the_administrators(action: Action) -> None:
     assert action in ADMINISTRATORS_ONLY
 
 
-@pytest.mark.parametrize("action", [Action.INFER, Action.GENERATE, Action.LIVE, Action.READY, Action.READ, Action.OPTIONS])
+@pytest.mark.parametrize(
+    "action", [Action.INFER, Action.GENERATE, Action.LIVE, Action.READY, Action.READ, Action.MODEL_READY, Action.STATISTICS, Action.OPTIONS]
+)
 def test_what_only_reads_or_infers_is_everyones(action: Action) -> None:
     assert action not in ADMINISTRATORS_ONLY
 

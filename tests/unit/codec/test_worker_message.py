@@ -9,6 +9,7 @@ from control_plane.codec.worker_message import (
     Begin,
     CannotBegin,
     Changed,
+    CopiesSeen,
     Counted,
     Drain,
     FingerprintsChanged,
@@ -18,7 +19,13 @@ from control_plane.codec.worker_message import (
     Listening,
     LoadModel,
     Message,
+    ModelsSeen,
     ReloadTls,
+    Reported,
+    SeenCopy,
+    SeenModel,
+    SeenServer,
+    ServersSeen,
     ToWorker,
     UnloadModel,
     UpstreamDown,
@@ -27,7 +34,10 @@ from control_plane.codec.worker_message import (
     encode,
 )
 from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.fleet import ModelSpec, Tier
+from control_plane.domain.fleet_report import CopyUse, FleetReport, Wanted
 from control_plane.domain.inference import Door, Outcome
+from control_plane.domain.model import ModelState
 from control_plane.domain.request_counts import Ended, RequestCounts, Took
 
 MESSAGES: list[Message] = [
@@ -35,6 +45,18 @@ MESSAGES: list[Message] = [
     UpstreamUp(TritonEndpoints("127.0.0.1", 1, 2, None)),
     UpstreamUp(TritonEndpoints("127.0.0.1", 1, 2, 3, "secret")),
     UpstreamDown("Triton has ended"),
+    UpstreamUp(TritonEndpoints("::1", 1, 2, 3, "secret"), "triton-1"),
+    UpstreamDown("it has left", "triton-1"),
+    ServersSeen({"triton-1": SeenServer(2**40, "long", {"zone": "b"}, is_leaving=True), "triton-2": None}),
+    CopiesSeen("triton-1", {}),
+    CopiesSeen(
+        "triton-1",
+        {"a": SeenCopy(7, ModelState.LOADING, 2**33, 1.5, 2.25), "b": SeenCopy(8, ModelState.READY, 0, 1.5, None, is_step=True)},
+    ),
+    ModelsSeen({"a": SeenModel(ModelSpec("a", 5, 1, 2, 3, 0.1, {"zone": "b"}), Tier.COLD, 5, 2.0, 0.01), "gone": None}),
+    ModelsSeen({"b": SeenModel(ModelSpec("b"), Tier.WARM, 5, 2.0, 0.01, True, True, 3, 1.7e9, "its weights are missing")}),
+    Reported(FleetReport("w1")),
+    Reported(FleetReport("w1", {"a": 2}, {"a": 0.1}, {"[::1]:1": {"a": CopyUse(1, 2)}}, (Wanted("a", 1, "long"),), ("[::1]:1",))),
     Listen(),
     ReloadTls(),
     Drain(4.5),

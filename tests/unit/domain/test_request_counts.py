@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from control_plane.domain.inference import CacheStatus, Door, Outcome
-from control_plane.domain.request_counts import Cached, CacheHolding, Ended, RequestCounts, Took, total
+from control_plane.domain.request_counts import Cached, CacheHolding, Ended, Refused, RequestCounts, Took, Waited, total
 from control_plane.domain.shared_cache_counts import SharedCacheCounts
 
 A = RequestCounts(
@@ -12,6 +12,8 @@ A = RequestCounts(
     holding=CacheHolding(2, 20, 200),
     shared_cache=SharedCacheCounts(hits=3, late=1),
     shared_cache_away=1,
+    refused=(Refused("in_use", 1),),
+    waited=Waited((1, 2), 0.5),
 )
 B = RequestCounts(
     (Ended("m", Door.HTTP, Outcome.ANSWERED, 10), Ended("m", Door.GRPC, Outcome.ANSWERED, 1)),
@@ -21,6 +23,8 @@ B = RequestCounts(
     holding=CacheHolding(1, 10, 100),
     shared_cache=SharedCacheCounts(hits=1, dropped=2),
     shared_cache_away=1,
+    refused=(Refused("loading", 5), Refused("in_use", 2)),
+    waited=Waited((10, 20), 7.0),
 )
 
 
@@ -33,6 +37,8 @@ def test_the_total_adds_what_is_of_one_kind_and_keeps_the_rest_apart() -> None:
         holding=CacheHolding(3, 30, 300),
         shared_cache=SharedCacheCounts(hits=4, late=1, dropped=2),
         shared_cache_away=2,
+        refused=(Refused("in_use", 3), Refused("loading", 5)),
+        waited=Waited((11, 22), 7.5),
     )
 
 
@@ -49,5 +55,12 @@ def test_a_worker_without_a_shared_cache_takes_nothing_from_the_others() -> None
 
 def test_what_has_ended_has_nothing_in_flight_and_keeps_its_counts() -> None:
     assert A.retired() == RequestCounts(
-        A.ended, A.took, in_flight=0, cached=A.cached, holding=CacheHolding(evicted=200), shared_cache=A.shared_cache
+        A.ended,
+        A.took,
+        in_flight=0,
+        cached=A.cached,
+        holding=CacheHolding(evicted=200),
+        shared_cache=A.shared_cache,
+        refused=A.refused,
+        waited=A.waited,
     )

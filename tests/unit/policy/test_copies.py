@@ -77,6 +77,8 @@ def test_copies_that_leave_or_are_on_servers_that_are_down_do_not_count() -> Non
     fleet.servers["s0"].copies["m"].state = ModelState.UNLOADING
     fleet.servers["s1"].is_up = False
     assert wanted(fleet) == 1
+    fleet.servers["s2"].is_leaving = True
+    assert wanted(fleet) == 0
 
 
 @pytest.mark.parametrize(
@@ -93,17 +95,66 @@ def test_what_its_spec_says(least: int, most: int | None, busy: float, expected:
     assert wanted(fleet) == expected
 
 
+def test_no_more_than_there_are_servers_that_it_may_be_on() -> None:
+    fleet = fleet_of(1, busy=10.0)
+    facts_of(fleet).spec = replace(facts_of(fleet).spec, server_labels={"gpu": "h200"})
+    for number in (0, 1, 2):
+        fleet.servers[f"s{number}"].labels = {"gpu": "h200"}
+    assert wanted(fleet) == 3
+    fleet.servers["s2"].is_leaving = True
+    assert wanted(fleet) == 2
+
+
+# With a latency objective; services take 10 ms
+
+
+@pytest.mark.parametrize(
+    ("copies", "busy", "objective_ms", "expected"),
+    [
+        pytest.param(1, 0.20, 50, 1, id="busy, and fast enough"),
+        pytest.param(1, 0.30, 50, 2, id="busy, and its requests wait for each other too long"),
+        pytest.param(1, 1.90, 20, 5, id="as many as it takes, at once"),
+        pytest.param(2, 0.42, 50, 2, id="two are enough"),
+        pytest.param(1, 0.29, 11, 2, id="not less busy than a tenth: the wait is no more for each other"),
+        pytest.param(1, 0.60, 10, 1, id="an objective that no number of copies could reach"),
+        pytest.param(1, 0.80, 1000, 2, id="an objective that is easily reached: by demand"),
+        pytest.param(1, 30.0, 50, 8, id="no more than there are servers"),
+        pytest.param(2, 0.15, 50, 1, id="one would be fast enough"),
+        pytest.param(2, 0.20, 50, 2, id="one would, but barely"),
+    ],
+)
+def test_objectives(copies: int, busy: float, objective_ms: float, expected: int) -> None:
+    fleet = fleet_of(copies, busy=busy)
+    facts_of(fleet).spec = replace(facts_of(fleet).spec, latency_objective_s=objective_ms / 1000)
+    assert wanted(fleet) == expected
+
+
+@given(st.floats(0, 20), st.integers(1, 12), st.floats(0.001, 1.0))
+def test_with_an_objective_too_steady_demand_leads_to_a_number_that_stays(busy: float, copies: int, objective_s: float) -> None:
+    fleet = fleet_of(copies, servers=250, busy=busy)
+    facts_of(fleet).spec = replace(facts_of(fleet).spec, latency_objective_s=objective_s)
+    numbers = settled(fleet, 30)
+    assert numbers[-15:] == [numbers[-1]] * 15
+    assert numbers in (sorted(numbers), sorted(numbers, reverse=True))
+
+
+def settled(fleet: Fleet, ticks: int) -> list[int]:
+    """What is wanted at each tick, after which it is so."""
+    numbers = []
+    for _ in range(ticks):
+        numbers.append(wanted(fleet))
+        for number, at in enumerate(fleet.servers.values()):
+            if number < numbers[-1]:
+                fleet.put_copy(at, Copy("m", ModelState.READY, 1, NOW_S - 500.0))
+            else:
+                fleet.drop_copy(at, "m")
+    return numbers
+
+
 @given(st.floats(0, 20), st.integers(1, 12))
 def test_steady_demand_leads_to_a_number_that_stays(busy: float, copies: int) -> None:
     fleet = fleet_of(copies, servers=50, busy=busy)
-    numbers = []
-    for _ in range(60):
-        numbers.append(wanted(fleet))
-        for number in range(50):
-            if number < numbers[-1]:
-                fleet.put_copy(fleet.servers[f"s{number}"], Copy("m", ModelState.READY, 1, NOW_S - 500.0))
-            else:
-                fleet.drop_copy(fleet.servers[f"s{number}"], "m")
+    numbers = settled(fleet, 60)
     assert numbers[-20:] == [numbers[-1]] * 20
     assert busy <= 0.7 * numbers[-1] + 1e-9
     assert numbers in (sorted(numbers), sorted(numbers, reverse=True))

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.domain.fleet import ModelFacts, ModelSpec
-from control_plane.policy.demand import after_use, chance_of_use
+from control_plane.policy.demand import after_use
 
 NEVER = ModelFacts(ModelSpec("never"), 1, 1.0, 0.01)
 
@@ -35,6 +37,13 @@ def test_the_fast_rate_forgets_sooner() -> None:
     assert facts.rate_slow > 0.4
 
 
+def test_many_at_once_are_as_many_one_by_one() -> None:
+    one_by_one, at_once = used(10.0, 60.0, 60.0, 60.0), used(10.0)
+    after_use(at_once, 60.0, 3)
+    assert at_once.rate_fast == pytest.approx(one_by_one.rate_fast)
+    assert at_once.rate_slow == pytest.approx(one_by_one.rate_slow)
+
+
 def test_demand_fades_while_nobody_asks() -> None:
     facts = steadily(2.0, 300.0)
     assert facts.demand(300.0 + 90.0) == pytest.approx(facts.demand(300.0) / 20, rel=0.01)
@@ -50,23 +59,22 @@ def test_demand_fades_while_nobody_asks() -> None:
     ],
 )
 def test_which_is_likelier_to_be_used(likelier: ModelFacts, other: ModelFacts) -> None:
-    assert chance_of_use(likelier, 100.0, 5.0) > chance_of_use(other, 100.0, 5.0)
+    assert likelier.uses_per_s(100.0) > other.uses_per_s(100.0)
 
 
-def test_what_was_never_used_has_no_chance() -> None:
-    assert chance_of_use(NEVER, 100.0, 1e9) == 0.0
+def test_what_was_never_used_is_not_expected() -> None:
+    assert NEVER.uses_per_s(100.0) == 0.0
 
 
 def test_a_clock_that_stands_still_is_no_matter() -> None:
     facts = used(5.0, 5.0, 5.0)
     assert facts.rate_fast == pytest.approx(3 / 30)
-    assert 0.0 < chance_of_use(facts, 5.0, 1.0) <= 1.0
+    assert 0.0 < facts.uses_per_s(5.0) < inf
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50), st.floats(0, 1e6), st.floats(0, 1e6))
-def test_a_chance_falls_with_idle_time_and_grows_with_the_horizon(times_s: list[float], idle_s: float, horizon_s: float) -> None:
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50), st.floats(0, 1e6))
+def test_the_longer_it_lies_idle_the_less_it_is_expected(times_s: list[float], idle_s: float) -> None:
     facts = used(*sorted(times_s))
     last_s = max(times_s)
-    sooner, later = (chance_of_use(facts, last_s + each, horizon_s) for each in (idle_s, 2 * idle_s))
-    assert 0.0 <= later <= sooner <= 1.0
-    assert chance_of_use(facts, last_s + idle_s, 2 * horizon_s) >= sooner
+    sooner, later = (facts.uses_per_s(last_s + each) for each in (idle_s, 2 * idle_s))
+    assert 0.0 <= later <= sooner

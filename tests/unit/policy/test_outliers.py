@@ -103,6 +103,30 @@ def test_errors(outcomes: str, is_ejected: bool) -> None:
     assert outliers.judge(POOL, 1.0) == ({"b": 6.0} if is_ejected else {})
 
 
+def test_an_answer_whose_time_says_nothing_is_an_answer_all_the_same() -> None:
+    outliers = after({"a": 1.0, "b": 1.0, "c": 1.0})
+    fail(outliers, "b", times=4)
+    outliers.served("b")
+    fail(outliers, "b", times=4)
+    assert outliers.judge(POOL, 0.0) == {}
+
+
+def test_and_it_ends_no_trial() -> None:
+    outliers = Outliers(LIMITS)
+    fail(outliers, "b")
+    assert outliers.judge(POOL, 0.0) == {"b": 5.0}
+    for number in range(4):
+        outliers.tried("b", 5.0 + number)
+        outliers.served("b")
+    assert outliers.judge(POOL, 9.0).keys() == {"b"}
+
+
+def test_each_pool_is_judged_by_its_own() -> None:
+    """Those that serve long requests are not slow beside those that serve short ones."""
+    outliers = after({"s0": 1.0, "s1": 1.0, "s2": 1.0, "l0": 9.0, "l1": 9.0, "l2": 9.0})
+    assert outliers.judge(["s0", "s1", "s2"], 0.0) == outliers.judge(["l0", "l1", "l2"], 0.0) == {}
+
+
 def test_errors_count_more_than_slowness() -> None:
     outliers = after({"a": 1.0, "b": 1.0, "c": 50.0})
     fail(outliers, "b")
@@ -162,7 +186,7 @@ def test_who_has_left_begins_anew() -> None:
     outliers = Outliers(LIMITS)
     fail(outliers, "b")
     outliers.judge(POOL, 0.0)
-    outliers.forget("b")
+    outliers.keep({"a", "c"})
     assert outliers.judge(POOL, 0.0) == {}
 
 

@@ -89,14 +89,15 @@ def test_models_are_spread_over_equal_servers() -> None:
     ("pool", "expected"),
     [
         pytest.param("long", "c", id="its own"),
-        pytest.param("other", "a", id="no server is in it: any"),
-        pytest.param("down", "a", id="those in it are down: any"),
+        pytest.param("other", "e", id="no server is in it: what is for everything"),
+        pytest.param("down", "e", id="those in it are down: what is for everything"),
         pytest.param(None, "a", id="none in particular"),
+        pytest.param("", "e", id="whatever is for everything"),
     ],
 )
 def test_pools(pool: str | None, expected: str) -> None:
     fleet = fleet_of()
-    for number, (name, its_pool) in enumerate({"a": "short", "b": "short", "c": "long", "d": "down"}.items()):
+    for number, (name, its_pool) in enumerate({"a": "short", "b": "short", "c": "long", "d": "down", "e": ""}.items()):
         server(fleet, name, work_s=5.0 * number).pool = its_pool
     fleet.servers["d"].is_up = False
     assert placed(fleet, pool=pool).server == expected
@@ -150,6 +151,15 @@ def test_a_pinned_model_may_lose_a_copy_that_it_need_not_have() -> None:
     _pin(fleet, "rare")
     server(fleet, "far", "rare", budget=1, work_s=1e6)
     assert placed(fleet).victims == ("rare",)
+
+
+def test_a_pinned_model_stays_on_an_ejected_server_too() -> None:
+    """It may recover before the model is loaded elsewhere, and nobody else has it."""
+    fleet = fleet_of(often=0.5, rare=0.001)
+    at = server(fleet, "s", "often", "rare")
+    _pin(fleet, "rare")
+    at.is_ejected, at.budget_bytes = True, 1
+    assert surplus(fleet, at, NOW_S) == ("often",)
 
 
 def test_copies_that_the_others_can_do_without_go_first() -> None:
@@ -247,6 +257,58 @@ def test_refusals_say_when_to_come_again(prepare: object, obstacle: Obstacle, re
     assert "'new'" in refusal.text
 
 
+@pytest.mark.parametrize(
+    ("labels", "missing"),
+    [
+        pytest.param({"gpu": "h200"}, None, id="a server has it"),
+        pytest.param({"gpu": "h200", "disk": "nvme"}, None, id="a server has both"),
+        pytest.param({"gpu": "h100"}, "gpu=h100", id="another value"),
+        pytest.param({"gpu": "h200", "rack": "7"}, "rack=7", id="one that no server has"),
+        pytest.param({"gpu": "h200", "zone": "b"}, "gpu=h200, zone=b", id="each is somewhere, but not both on one"),
+        pytest.param({"zone": "c"}, "zone=c", id="a server has it that is down"),
+    ],
+)
+def test_labels(labels: dict[str, str], missing: str | None) -> None:
+    fleet = fleet_of()
+    for name, its_labels in {"x": {}, "a": {"gpu": "h200", "disk": "nvme"}, "b": {"zone": "b"}, "down": {"zone": "c"}}.items():
+        server(fleet, name).labels = its_labels
+    fleet.servers["down"].is_up = False
+    fleet.models["new"].spec = replace(fleet.models["new"].spec, server_labels=labels)
+    if missing is None:
+        assert placed(fleet, pool="elsewhere").server == "a"
+    else:
+        refusal = refused(fleet)
+        assert refusal.obstacle is Obstacle.NO_SERVER
+        assert refusal.text == f"no server that is up has the labels that 'new' needs: {missing}"
+
+
+def test_labels_go_before_pools() -> None:
+    fleet = fleet_of()
+    for name, pool in {"a": "short", "b": "long"}.items():
+        server(fleet, name).pool = pool
+    fleet.servers["b"].labels = {"gpu": "h200"}
+    fleet.models["new"].spec = replace(fleet.models["new"].spec, server_labels={"gpu": "h200"})
+    assert placed(fleet, pool="short").server == "b"
+
+
+def test_a_server_that_leaves_takes_nothing_and_what_is_there_does_not_stay() -> None:
+    fleet = fleet_of()
+    fleet.models["new"].spec = replace(fleet.models["new"].spec, max_copies=1)
+    server(fleet, "leaves", "new").is_leaving = True
+    server(fleet, "leaves too").is_leaving = True
+    assert refused(fleet).obstacle is Obstacle.NO_SERVER
+    server(fleet, "stays", work_s=9.0)
+    assert placed(fleet).server == "stays"
+
+
+def test_a_copy_that_leaves_does_not_make_up_for_a_pinned_one() -> None:
+    fleet = fleet_of(pinned=1.0)
+    _pin(fleet, "pinned")
+    server(fleet, "stays", "pinned", budget=1)
+    server(fleet, "leaves", "pinned").is_leaving = True
+    assert refused(fleet).obstacle is Obstacle.IN_USE
+
+
 def test_a_model_has_no_more_copies_than_it_may() -> None:
     fleet = fleet_of()
     fleet.models["new"].spec = replace(fleet.models["new"].spec, max_copies=1)
@@ -262,6 +324,7 @@ def test_a_model_has_no_more_copies_than_it_may() -> None:
     [
         pytest.param(1.0, False, id="the load takes longer"),
         pytest.param(1.5, False, id="others would wait"),
+        pytest.param(2.05, False, id="sooner by less than a twentieth of a load"),
         pytest.param(2.5, True, id="yes"),
     ],
 )
@@ -272,7 +335,39 @@ def test_another_copy_has_to_be_worth_what_it_costs(sooner_than_s: float, is_wor
     found = place(fleet, "new", NOW_S, sooner_than_s=sooner_than_s, limits=LIMITS)
     assert isinstance(found, Placement) is is_worth_it
     if not is_worth_it:
-        assert refused(fleet, sooner_than_s=sooner_than_s).obstacle is Obstacle.NOT_SOONER
+        refusal = refused(fleet, sooner_than_s=sooner_than_s)
+        assert refusal.obstacle is Obstacle.NOT_SOONER
+        assert isinstance(place(fleet, "new", NOW_S, sooner_than_s=refusal.sooner_than_s + 1e-9, limits=LIMITS), Placement)
+        assert isinstance(place(fleet, "new", NOW_S, sooner_than_s=refusal.sooner_than_s - 1e-9, limits=LIMITS), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("now_takes_s", "objective_s", "prepare", "is_worth_it"),
+    [
+        pytest.param(0.3, None, {}, False, id="no objective"),
+        pytest.param(0.3, 0.4, {}, False, id="within it"),
+        pytest.param(0.3, 0.2, {}, True, id="too slow, and those who come later are served in time"),
+        pytest.param(0.3, 0.2, {"rate": 0.1}, False, id="hardly any will come"),
+        pytest.param(0.3, 0.2, {"work_s": 0.2}, False, id="too slow there as well"),
+        pytest.param(0.3, 0.005, {}, False, id="an objective that no server could reach"),
+        pytest.param(0.3, 0.2, {"victim": 0.5, "rate": 4.0}, False, id="others would lose more"),
+        pytest.param(0.3, 0.2, {"victim": 1e-8}, True, id="others would lose less"),
+        pytest.param(0.3, 0.2, {"victim": 0.5, "rate": 20.0}, True, id="many will come"),
+        pytest.param(0.3, 0.2, {"loading": True}, False, id="one is under way"),
+    ],
+)
+def test_another_copy_for_the_objectives_sake(
+    now_takes_s: float, objective_s: float | None, prepare: dict[str, float], is_worth_it: bool
+) -> None:
+    fleet = fleet_of(used=prepare.get("victim", 0.0))
+    facts = fleet.models["new"]
+    facts.spec, facts.rate_fast = replace(facts.spec, latency_objective_s=objective_s), prepare.get("rate", 4.0)
+    server(fleet, "has", "new")
+    server(fleet, "s", *(["used"] if "victim" in prepare else []), budget=1, work_s=prepare.get("work_s", 0.0))
+    if "loading" in prepare:
+        server(fleet, "loads", "new").copies["new"].state = ModelState.LOADING
+    found = place(fleet, "new", NOW_S, sooner_than_s=now_takes_s, limits=LIMITS)
+    assert isinstance(found, Placement) is is_worth_it, found
 
 
 def test_a_rare_model_does_not_take_the_place_of_what_everybody_uses_until_it_has_waited() -> None:

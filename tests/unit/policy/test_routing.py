@@ -37,6 +37,11 @@ def counted(fleet: Fleet, choices: int = 600, likeness: int | None = None) -> Co
     return Counter(chosen(fleet, draw=random.random(), likeness=likeness).server for _ in range(choices))
 
 
+def counted_in(fleet: Fleet, pool: str) -> Counter[str | None]:
+    random = Random(1)
+    return Counter(chosen(fleet, draw=random.random(), pool=pool).server for _ in range(100))
+
+
 MISS = Choice(None, inf, asks_to_place=True)
 
 
@@ -127,6 +132,52 @@ def test_requests_that_are_alike_stay_together_in_a_large_fleet() -> None:
     assert len(counted(fleet, 50, likeness=123456789)) == 1
 
 
+def test_in_a_large_fleet_requests_that_are_alike_leave_where_they_meet_for_a_server_that_is_idle() -> None:
+    fleet = fleet_of(**{f"s{number}": 0.0 for number in range(40)})
+    (meeting,) = counted(fleet, 20, likeness=5)
+    for at in fleet.servers.values():
+        at.work_s = 0.0 if at.name in ("s3", "s33") else 0.1
+    found = counted(fleet, 200, likeness=5)
+    assert 0 < found["s3"] + found["s33"] < 200
+    assert found[meeting] > 50
+
+
+def test_in_a_large_fleet_requests_that_are_alike_can_use_all_of_it() -> None:
+    fleet = fleet_of(**{f"s{number}": 0.0 for number in range(40)})
+    random = Random(1)
+    for _ in range(400):
+        name = chosen(fleet, draw=random.random(), likeness=5).server
+        assert name is not None
+        fleet.servers[name].work_s += SERVICE_S
+    loads = [at.work_s for at in fleet.servers.values()]
+    assert min(loads) > 0
+    assert max(loads) < 3 * sum(loads) / len(loads)
+
+
+# Servers that leave
+
+
+def test_a_server_that_leaves_gets_nothing_new() -> None:
+    fleet = fleet_of(a=0.0, b=5.0)
+    fleet.servers["a"].is_leaving = True
+    assert counted(fleet).keys() == {"b"}
+    fleet.servers["b"].is_leaving = True
+    assert chosen(fleet) == MISS
+    fleet.servers["a"].is_ejected, fleet.servers["a"].probe_from_s = True, NOW_S
+    assert chosen(fleet) == MISS
+
+
+# Objectives
+
+
+@pytest.mark.parametrize(("work_s", "asks"), [(0.03, False), (0.05, True)])
+@pytest.mark.parametrize("servers", [["a"], ["a", "b"]])
+def test_what_takes_longer_than_it_should_asks_for_another_copy(servers: list[str], work_s: float, asks: bool) -> None:
+    fleet = fleet_of(**dict.fromkeys(servers, work_s))
+    fleet.models["m"].spec = replace(fleet.models["m"].spec, latency_objective_s=0.05)
+    assert chosen(fleet).asks_to_place is asks
+
+
 # Pools
 
 
@@ -139,6 +190,13 @@ def test_another_pool_counts_as_far_as_a_load() -> None:
     assert chosen(fleet, pool="short") == Choice("a", 1.0 + SERVICE_S, asks_to_place=False)
     fleet.servers["a"].work_s = 0.1
     assert chosen(fleet, pool="short").asks_to_place
+
+
+def test_a_server_in_no_pool_is_as_near_as_any() -> None:
+    fleet = fleet_of(a=0.0, b=0.0)
+    fleet.servers["b"].pool = "short"
+    assert counted_in(fleet, "short").keys() == {"a", "b"}
+    assert counted_in(fleet, "").keys() == {"a"}
 
 
 # Ejected servers

@@ -6,20 +6,26 @@ A fake Triton counts memory as it is taken, not as the fleet pictures it, and wr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from control_plane.domain.errors import ControlPlaneError, UpstreamUnavailable
-from control_plane.domain.fleet import Copy, DescribedModel, ModelSpec, Server
+from control_plane.domain.fleet import Copy, DescribedModel, ModelSpec, Server, Tier
 from control_plane.domain.fleet_event import FleetEventKind
 from control_plane.domain.inference import InferCall
 from control_plane.domain.model import ModelOverride, ModelState
+from control_plane.ports import FleetMemory
+from control_plane.services.claims import Claim
+from control_plane.services.copy_loads import AskOwner
 from control_plane.services.dispatch import FleetDispatch
+from control_plane.services.fleet_files import FleetFiles
+from control_plane.services.fleet_memory import Remembering
 from control_plane.services.fleet_models import FleetModels
-from control_plane.services.fleet_state import Claim, FleetState
+from control_plane.services.fleet_state import FleetState
 from control_plane.services.models import ModelService
 from control_plane.services.reconciler import Reconciler
 from control_plane.services.residency import Residency
@@ -27,6 +33,7 @@ from control_plane.services.server_loads import ServerLoads
 from control_plane.services.servers import Servers
 from tests.aio import run_in_virtual_time
 from tests.fakes import FakeControl, FakeUpstream
+from tests.fakes.fleet_memory import FakeFleetMemory
 
 T = TypeVar("T")
 READY, LOADING, UNLOADING = ModelState.READY, ModelState.LOADING, ModelState.UNLOADING
@@ -45,6 +52,8 @@ class TimedControl(FakeControl):
     steps: dict[str, list[str]] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
+    dead: set[str] = field(default_factory=set)
+    """Models whose processes have died: READY as before, holding nothing, and never given up once they are unloaded."""
 
     async def load(self, name: str, *, override: ModelOverride | None = None, timeout_s: float) -> None:
         if not self.live:
@@ -54,6 +63,7 @@ class TimedControl(FakeControl):
         ended: asyncio.Future[ControlPlaneError | None] = asyncio.get_running_loop().create_future()
         for each in (name, *self.steps.get(name, [])):
             self.states[each] = LOADING
+            self.dead.discard(each)
         self._check()
         asyncio.get_running_loop().call_later(self.load_s.get(name, 1.0), self._end, name, ended)
         error = await ended
@@ -68,7 +78,8 @@ class TimedControl(FakeControl):
         for each in (name, *(self.steps.get(name, []) if unload_dependents else [])):
             if self.states.get(each) is READY:
                 self.states[each] = UNLOADING
-                asyncio.get_running_loop().call_later(self.drain_s, self._drained, each)
+                if each not in self.dead:
+                    asyncio.get_running_loop().call_later(self.drain_s, self._drained, each)
 
     def die(self) -> None:
         """With all that it had; loads that were under way end so."""
@@ -93,7 +104,7 @@ class TimedControl(FakeControl):
 
     def _check(self) -> None:
         own = {step for name in self.states for step in self.steps.get(name, [])}
-        held = sum(self.sizes.get(name, 0) for name in self.states if name not in own)
+        held = sum(self.sizes.get(name, 0) for name in self.states if name not in own | self.dead)
         if held > self.budget_bytes:
             self.violations.append(f"{held} held by {self.states}")
         loading = [name for name, state in self.states.items() if state is LOADING and name not in own]
@@ -121,19 +132,73 @@ class FakeDescriptions:
 
     models: dict[str, DescribedModel]
 
+    cold: set[str] = field(default_factory=set)
+
     def read(self) -> dict[str, DescribedModel]:
-        return dict(self.models)
+        return {name: described for name, described in self.models.items() if name not in self.cold}
+
+
+@dataclass
+class FakeTiers:
+    """`services.model_tiers.ModelTiers` as far as a fleet needs it: what is in `cold` takes a while to fetch."""
+
+    described: FakeDescriptions
+    fetch_s: float = 10.0
+    verify_s: float = 0.0
+    """Of what is warm, each time."""
+    failures: dict[str, ControlPlaneError] = field(default_factory=dict)
+    fetched: list[str] = field(default_factory=list)
+    pins: Counter[str] = field(default_factory=Counter)
+    ends_s: dict[str, float] = field(default_factory=dict)
+
+    def names(self) -> list[str]:
+        return sorted(self.described.models)
+
+    def tier_of(self, model: str) -> Tier:
+        return Tier.COLD if model in self.described.cold else Tier.WARM
+
+    def expected_fetch_s(self, model: str) -> float:
+        if self.tier_of(model) is Tier.WARM:
+            return 0.0
+        return max(0.0, self.ends_s[model] - asyncio.get_running_loop().time()) if model in self.ends_s else self.fetch_s
+
+    async def ensure_warm(self, model: str, *, deadline_s: float) -> None:
+        if model in self.described.cold:
+            self.fetched.append(model)
+            self.ends_s[model] = asyncio.get_running_loop().time() + self.fetch_s
+            await asyncio.sleep(self.fetch_s)
+            del self.ends_s[model]
+            if model in self.failures:
+                raise self.failures[model]
+            self.described.cold.discard(model)
+        elif self.verify_s:
+            await asyncio.sleep(self.verify_s)
+
+    @contextmanager
+    def pinned(self, model: str) -> Iterator[None]:
+        self.pins[model] += 1
+        try:
+            yield
+        finally:
+            self.pins[model] -= 1
 
 
 class FleetBench:
     """Servers of 100 bytes, models of 40 unless given; made inside of the loop."""
 
-    def __init__(self, *models: DescribedModel, servers: int = 1, budget_bytes: int = 100, wait_s: float = WAIT_S) -> None:
+    def __init__(
+        self,
+        *models: DescribedModel,
+        servers: int = 1,
+        budget_bytes: int = 100,
+        wait_s: float = WAIT_S,
+        memory: FleetMemory | None = None,
+    ) -> None:
         self.now_s = asyncio.get_running_loop().time
         names = tuple(f"s{number}" for number in range(servers))
         self.described = FakeDescriptions({each.spec.name: each for each in models or [model(name) for name in "abcd"]})
         self.servers = Servers(None, names)
-        self.state = FleetState(self.servers, budget_bytes=budget_bytes, now_s=self.now_s)
+        self.state = FleetState(self.servers, budget_bytes=budget_bytes, now_s=self.now_s, today_s=lambda: 1e9 + self.now_s())
         self.state.describe(self.described.models)
         sizes = {name: each.spec.resident_bytes or 0 for name, each in self.described.models.items()}
         steps = {name: sorted(each.steps) for name, each in self.described.models.items()}
@@ -144,10 +209,24 @@ class FleetBench:
         self.is_owner = True
         self.resident: dict[str, int | None] = dict.fromkeys(names)
         self.loads = {name: self._loads(name) for name in names}
-        self.residency = Residency(self.state, self.loads, wait_s=wait_s, today_s=lambda: 1e9 + self.now_s(), draw=lambda: 0.0)
+        self.ask_owner: AskOwner = lambda model, pool: False
+        self.tiers = FakeTiers(self.described)
+        self.files = FleetFiles(self.state, self.described, self.tiers, timeout_s=300.0)  # type: ignore[arg-type]
+        self.residency = Residency(
+            self.state,
+            self.loads,
+            wait_s=wait_s,
+            files=self.files,
+            ask_owner=lambda model, pool: self.ask_owner(model, pool),
+            today_s=lambda: 1e9 + self.now_s(),
+            draw=lambda: 0.0,
+        )
         self.dispatch = FleetDispatch(self.residency, now_s=self.now_s)
-        self.models = FleetModels(state=self.state, servers=self.servers, residency=self.residency, load_timeout_s=300.0)
-        self.reconciler = Reconciler(self.state, self.loads, self.residency, self.described, is_owner=lambda: self.is_owner)
+        self.remembering = Remembering(memory or FakeFleetMemory(), self.state, is_owner=lambda: self.is_owner)
+        self.models = FleetModels(
+            state=self.state, servers=self.servers, residency=self.residency, remembering=self.remembering, load_timeout_s=300.0
+        )
+        self.reconciler = Reconciler(self.state, self.loads, self.residency, self.files, is_owner=lambda: self.is_owner)
         for name in names:
             self.bring_up(name)
 
@@ -160,6 +239,7 @@ class FleetBench:
         control.drain_s, control.failures = was.drain_s, was.failures
         upstream = FakeUpstream(control=control)
         self.servers.members[name].up(upstream)
+        self.state.observe(name, [])
         return upstream
 
     def kill(self, name: str) -> None:
@@ -218,12 +298,14 @@ def call(name: str) -> InferCall:
 
 
 @asynccontextmanager
-async def running(bench: FleetBench, *, reconciles: bool = False) -> AsyncIterator[FleetBench]:
-    """A block in which models can be loaded, and with `reconciles` also ticks."""
+async def running(bench: FleetBench, *, reconciles: bool = False, remembers: bool = False) -> AsyncIterator[FleetBench]:
+    """A block in which models can be loaded, and with `reconciles` also ticks; with `remembers` what is known is shared."""
     loop = asyncio.get_running_loop()
     owners = [loop.create_task(bench.residency.loads.run()), *(loop.create_task(unit.run()) for unit in bench.units.values())]
     if reconciles:
         owners.append(loop.create_task(bench.reconciler.run()))
+    if remembers:
+        owners += [loop.create_task(bench.remembering.run()), loop.create_task(bench.models.run())]
     await asyncio.sleep(0)
     try:
         yield bench

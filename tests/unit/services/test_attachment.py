@@ -16,14 +16,14 @@ from tests.fakes import FakeUpstream
 
 
 class Bench:
-    def __init__(self, *, live: bool = True) -> None:
+    def __init__(self, *, live: bool = True, start_timeout_s: float | None = 10.0) -> None:
         self.upstream, self.servers = FakeUpstream(), Servers()
         self.upstream.control.live = live
         self.restored: list[Upstream] = []
         self.was_up_while_restoring: list[bool] = []
         self.may_restore = asyncio.Event()
         self.may_restore.set()
-        self.attachment = Attachment(upstream=self.upstream, servers=self.servers, restore=self._restore, start_timeout_s=10.0)
+        self.attachment = Attachment(upstream=self.upstream, servers=self.servers, restore=self._restore, start_timeout_s=start_timeout_s)
 
     async def _restore(self, upstream: Upstream) -> None:
         self.was_up_while_restoring.append(self.servers.is_up)
@@ -70,12 +70,25 @@ def test_waits_for_a_triton_that_is_still_starting() -> None:
 def test_gives_up_when_it_is_not_live_within_the_start_timeout() -> None:
     async def main() -> None:
         bench = Bench(live=False)
-        with pytest.raises(StartupError, match="no live Triton answered at --triton-url within 10 s"):
+        with pytest.raises(StartupError, match=r"no live Triton answered at --triton-url \(127\.0\.0\.1:2\) within 10 s"):
             await bench.attachment.run()
         assert asyncio.get_running_loop().time() == pytest.approx(10.0)
         assert bench.upstream.closed
         with pytest.raises(UpstreamUnavailable):
             bench.servers.pick()
+
+    run_in_virtual_time(main())
+
+
+def test_one_that_need_not_be_up_at_the_start_is_waited_for_however_long_it_takes() -> None:
+    async def main() -> None:
+        bench = Bench(live=False, start_timeout_s=None)
+        async with bench.running():
+            await asyncio.sleep(3600.0)
+            assert not bench.servers.is_up
+            bench.upstream.control.live = True
+            await asyncio.sleep(1.0)
+            assert bench.servers.pick() is bench.upstream
 
     run_in_virtual_time(main())
 
@@ -89,12 +102,12 @@ def test_down_within_two_seconds_of_its_death_with_a_reason(caplog: pytest.LogCa
             bench.upstream.control.live = False
             await bench.wait_until_down()
             assert asyncio.get_running_loop().time() - died_s < 2.0
-            with pytest.raises(UpstreamUnavailable, match="the attached Triton does not answer"):
+            with pytest.raises(UpstreamUnavailable, match=r"the attached Triton at 127\.0\.0\.1:2 does not answer"):
                 bench.servers.pick()
 
     with caplog.at_level(logging.ERROR):
         run_in_virtual_time(main())
-    assert "the attached Triton does not answer" in caplog.text
+    assert "the attached Triton at 127.0.0.1:2 does not answer" in caplog.text
 
 
 def test_comes_back_whenever_it_does_with_its_models_restored_first() -> None:

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from control_plane.codec.http_message import HttpAnswer, make_answer
-from control_plane.domain.errors import ModelNotFound, Overloaded, UpstreamUnavailable
+from control_plane.domain.errors import (
+    ModelNotFound,
+    Overloaded,
+    UpstreamUnavailable,
+)
 from control_plane.domain.inference import Outcome
 from control_plane.ports import Upstream
 from tests.fakes import FakeHttpStream
@@ -204,6 +208,64 @@ def test_who_sends_by_itself_has_its_place_for_as_long_as_the_block_lasts() -> N
             assert await bench.dispatch.reading("b", timeout_s=5.0) is server
             assert await bench.dispatch.ready() == {"a", "b"}
             assert idle(bench)
+
+    play(main)
+
+
+def pooled(*pools: str) -> FleetBench:
+    bench = FleetBench(servers=len(pools))
+    for server, pool in zip(list(bench.state.fleet.servers.values()), pools, strict=True):
+        server.pool = pool
+        bench.state.fleet.add_server(server)
+    return bench
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`services.running_requests.RunningRequest`, as far as a dispatch reads it."""
+
+    units: float | None
+    pool: str = ""
+    rows: int = 1
+    priority: int = 0
+
+
+@pytest.mark.parametrize(
+    ("units", "pool", "loaded_on"),
+    [
+        pytest.param(1.0, "", "s0", id="short"),
+        pytest.param(1000.0, "", "s1", id="long"),
+        pytest.param(1.0, "long", "s1", id="as its route says"),
+    ],
+)
+def test_each_kind_of_request_goes_to_its_pool(units: float, pool: str, loaded_on: str) -> None:
+    async def main() -> None:
+        async with running(pooled("short", "long")) as bench:
+            asked, by, request = call("a"), Asked(units, pool), Request([make_answer(200, b""), make_answer(200, b"")])
+            await bench.dispatch.send(request, asked, timeout_s=5.0, running=by)  # type: ignore[arg-type]
+            await bench.dispatch.stream(request, asked, timeout_s=5.0, running=by)  # type: ignore[arg-type]
+            async with bench.dispatch.server_for(asked, timeout_s=5.0, running=by) as server:  # type: ignore[arg-type]
+                assert server is bench.servers.of(loaded_on)
+            assert bench.tritons[loaded_on].loads == ["a"]
+            assert {id(each) for each, _ in request.sent} == {id(server)}
+
+    play(main)
+
+
+def test_a_conversation_stays_where_it_is_while_others_are_spread() -> None:
+    async def main() -> None:
+        async with running(FleetBench(servers=3)) as bench:
+            for name in ("s0", "s1", "s2"):
+                bench.tritons[name].states["a"] = READY
+                await bench.loads[name].look()
+
+            async def where(conversation: int) -> Upstream:
+                async with bench.dispatch.server_for(replace(call("a"), sequence_id=str(conversation)), timeout_s=5.0) as server:
+                    return server
+
+            at = {number: await where(number) for number in range(30)}
+            assert [await where(number) for number in at] == list(at.values())
+            assert len({id(server) for server in at.values()}) == 3
 
     play(main)
 

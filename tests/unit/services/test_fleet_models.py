@@ -49,6 +49,17 @@ class TestLoading:
 
         play(main)
 
+    def test_of_what_was_to_be_kept_what_finds_no_room_is_refused_at_once(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(model("a", 60), model("b", 60))) as bench:
+                await bench.models.keep("a", waits_for_room=False)
+                with pytest.raises(Overloaded, match="no room for 'b'"):
+                    await bench.models.keep("b", waits_for_room=False)
+                assert bench.now_s() == pytest.approx(1.0)
+                assert bench.state.fleet.models["b"].spec.min_copies == 0
+
+        play(main)
+
     def test_waits_for_as_long_as_loads_may_take_not_as_requests_may_wait(self) -> None:
         async def main() -> None:
             bench = FleetBench(wait_s=5.0)

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from itertools import permutations
 
 import pytest
 
 from control_plane.domain.fleet import Copy, DescribedModel, ModelSpec, Tier
+from control_plane.domain.fleet_memory import Measured
 from control_plane.domain.model import ModelVersion
-from control_plane.services.fleet_state import Claim, FleetState
+from control_plane.services.claims import Claim
+from control_plane.services.fleet_state import FleetState
 from control_plane.services.servers import Servers
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeUpstream
@@ -180,6 +183,8 @@ class TestServers:
         assert not state.fleet.servers["s0"].is_up
         claim.release(answered=False)
         state.members.up(FakeUpstream())
+        assert not state.fleet.servers["s0"].is_up, "what is there is not known yet"
+        state.see()
         assert state.fleet.servers["s0"].is_up
         assert state.fleet.servers["s0"].work_s == 0.0
 
@@ -192,7 +197,7 @@ class TestDescribe:
         assert state.fleet.models["told"].resident_bytes == 7 * MIB
         assert 10 * MIB < state.fleet.models["guessed"].resident_bytes < 100 * MIB
         for name in ("told", "guessed"):
-            state.loaded(name, 3.0, 33 * MIB)
+            state.measurements.loaded(name, 3.0, 33 * MIB)
         state.describe({"told": told, "guessed": guessed})
         assert (state.fleet.models["told"].resident_bytes, state.fleet.models["guessed"].resident_bytes) == (7 * MIB, 33 * MIB)
 
@@ -200,13 +205,13 @@ class TestDescribe:
     def test_what_says_nothing_is_no_measurement(self, more: int | None) -> None:
         state = State(DescribedModel(ModelSpec("a"), file_bytes=10 * MIB))
         before = state.fleet.models["a"].resident_bytes
-        state.loaded("a", 3.0, more)
+        state.measurements.loaded("a", 3.0, more)
         assert state.fleet.models["a"].resident_bytes == before
 
     def test_the_first_load_says_how_long_they_take_and_the_next_ones_a_little(self, state: State) -> None:
-        state.loaded("a", 10.0, None)
+        state.measurements.loaded("a", 10.0, None)
         assert state.fleet.models["a"].load_s == 10.0
-        state.loaded("a", 20.0, None)
+        state.measurements.loaded("a", 20.0, None)
         assert 10.0 < state.fleet.models["a"].load_s < 15.0
         state.describe(state.described)
         assert 10.0 < state.fleet.models["a"].load_s < 15.0
@@ -220,6 +225,14 @@ class TestDescribe:
         state.pin("a", 0)
         state.describe({"a": model("a", min_copies=1)})
         assert state.fleet.models["a"].spec.min_copies == 0
+
+    def test_one_that_is_found_later_is_known_from_before(self) -> None:
+        state = State()
+        state.recall({"late": Measured(5, 33, 7.0, 0.5, failures=1, quarantined_until_s=time.time() + 60, why="no weights")})
+        state.describe({"late": DescribedModel(ModelSpec("late"), 5)})
+        facts = state.fleet.models["late"]
+        assert (facts.resident_bytes, facts.load_s, facts.service_s) == (33, 7.0, 0.5)
+        assert state.measurements.why_quarantined("late") == "no weights"
 
     def test_what_has_no_folder_any_more_is_known_while_it_is_loaded(self, state: State) -> None:
         state.see(a=READY)

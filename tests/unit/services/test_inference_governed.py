@@ -73,8 +73,23 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
+class Dispatch:
+    """`services.inference.Dispatch`, which notes what it is told."""
+
+    catalogue = None
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, float | None, int]] = []
+
+    async def send(self, request: Any, call: InferCall, *, timeout_s: float, running: Any = None) -> Any:
+        self.told.append((call.model_name, running.pool, running.units, running.priority))
+        return await request.send(None, timeout_s=timeout_s)
+
+    stream = send
+
+
 class Bench:
-    def __init__(self, *tenants: Tenant, routes: tuple[Route, ...] = (), max_in_flight_per_model: int = 1000) -> None:
+    def __init__(self, *tenants: Tenant, routes: tuple[Route, ...] = (), max_in_flight_per_model: int = 1000, dispatch: Any = None) -> None:
         servers = Servers()
         servers.up(FakeUpstream())
         self.meter, self.recorder = FakeMeter(), FakeRecorder()
@@ -91,6 +106,7 @@ class Bench:
             recorder=self.recorder,
             governance=rights,
             default_timeout_s=30.0,
+            dispatch=dispatch,
             now_s=now_s,
             today_s=lambda: TODAY_S,
         )
@@ -99,6 +115,21 @@ class Bench:
     def event(self) -> UsageEvent:
         (event,) = self.meter.events
         return event
+
+
+def test_who_chooses_servers_is_told_what_a_request_costs_and_who_asks_and_its_routes_pool() -> None:
+    dispatch = Dispatch()
+    bench = Bench(Tenant("team", priority=2), routes=(Route("m", "real", pool="long"),), dispatch=dispatch)
+
+    async def main() -> None:
+        streamed = Request()
+        streamed.answer = FakeHttpStream()
+        await bench.service.infer(Request())
+        (await bench.service.generate(streamed)).close()
+
+    run(main())
+
+    assert dispatch.told == [("real", "long", 3.0, 2)] * 2
 
 
 def test_an_answered_request_leaves_an_event_with_all_that_is_charged() -> None:

@@ -77,6 +77,17 @@ class Plans(LoadPlans):
             now_s=asyncio.get_running_loop().time,
         )
 
+    async def load_now(self, model: ModelFacts) -> None:
+        await self.load(model, load=self._ask_to_load)
+
+    async def raise_up(self, name: str, *parts: str) -> None:
+        """`revive` it."""
+        await self.revive(facts(name), parts=parts, load=self._ask_to_load)
+
+    async def _ask_to_load(self, name: str, begin: Begin) -> None:
+        await begin()
+        await self.triton.load(name)
+
     async def bring(self, name: str, *victims: str, before: Callable[[], Awaitable[None]] | None = None) -> None:
         """`before` is what is done before Triton is asked."""
 
@@ -322,5 +333,62 @@ def test_unloading_waits_until_the_memory_is_free() -> None:
         assert now_s() >= 3.0
         await plans.unload("b")
         assert (triton.said, triton.states) == (["unload a", "unload b"], {})
+
+    run_in_virtual_time(main())
+
+
+class Stuck(Triton):
+    """Of a model whose process has died it never says that it is gone."""
+
+    async def unload(self, name: str, *, timeout_s: float) -> None:
+        self.said.append(f"unload {name}")
+        self.states[name] = UNLOADING
+
+
+class TestDeadProcesses:
+    def test_one_is_loaded_anew_though_triton_never_gives_it_up(self) -> None:
+        async def main() -> None:
+            triton, now_s = Stuck({"a": READY, "m": READY}), asyncio.get_running_loop().time
+            plans = Plans(triton)
+            await plans.raise_up("m")
+            assert (triton.said, triton.states) == (["unload m", "load m"], {"a": READY, "m": READY})
+            assert now_s() < 1.5
+
+        run_in_virtual_time(main())
+
+    def test_an_ensembles_steps_hold_no_memory_either(self) -> None:
+        async def main() -> None:
+            triton = Stuck({"a": READY, "b": UNLOADING, "m": READY})
+            await Plans(triton).raise_up("m", "b")
+            assert triton.said == ["unload m", "load m"]
+
+        run_in_virtual_time(main())
+
+    def test_afterwards_what_unloads_counts_again(self) -> None:
+        async def main() -> None:
+            triton = Stuck({"a": READY, "b": READY})
+            plans = Plans(triton)
+            await plans.raise_up("b")
+            with pytest.raises(DeadlineExceeded, match="waited 10 s for 'b' to be released"):
+                await plans.bring("m", "b")
+            assert triton.said == ["unload b", "load b", "unload b"]
+
+        run_in_virtual_time(main())
+
+
+def test_one_that_is_found_to_be_larger_before_it_begins_is_not_loaded_beyond_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        triton, model = Triton({"a": READY, "c": UNLOADING}), facts("m")
+        asyncio.get_running_loop().call_later(2.0, triton.states.pop, "c")
+
+        def grow() -> None:
+            model.resident_bytes = 9
+            monkeypatch.setitem(BYTES, "m", 9)
+
+        asyncio.get_running_loop().call_later(1.0, grow)
+        plans = Plans(triton)
+        with pytest.raises(Overloaded, match="does not fit on server 's' any more: 3 bytes are missing"):
+            await plans.load_now(model)
+        assert not triton.said
 
     run_in_virtual_time(main())

@@ -154,3 +154,15 @@ def test_a_copy_serves_when_it_is_known_what_its_answers_are_made_of() -> None:
                 raise AssertionError("it never serves")
 
     play(main)
+
+
+def test_a_triton_whose_memory_cannot_be_read_is_asked_for_its_models_sizes() -> None:
+    async def main() -> None:
+        async with running(FleetBench(DescribedModel(ModelSpec("a"), 5), model("told"))) as bench:
+            bench.tritons["s0"].memory = {"a": 30, "told": 30}
+            await bench.loads["s0"].weigh()
+            assert [bench.state.fleet.models[name].resident_bytes for name in ("a", "told")] == [30, 40]
+            bench.kill("s0")
+            await bench.loads["s0"].weigh()
+
+    play(main)

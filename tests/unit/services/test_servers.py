@@ -7,10 +7,26 @@ import pytest
 from control_plane.domain.errors import UpstreamUnavailable
 from control_plane.ports import Upstream
 from control_plane.services.servers import OneServer, Servers
-from tests.aio import run, settle
+from tests.aio import run, run_in_virtual_time, settle
 from tests.fakes import FakeUpstream
 from tests.unit.services.fleet_bench import READY, UNLOADING, call
 from tests.unit.services.test_dispatch import Request
+
+
+class Listener:
+    """`services.servers.Follower`."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, str]] = []
+
+    def up(self, upstream: Upstream, server: str) -> None:
+        self.told.append((upstream, server))
+
+    def down(self, reason: str, server: str) -> None:
+        self.told.append((reason, server))
+
+    def left(self, server: str) -> None:
+        self.told.append(("left", server))
 
 
 def test_before_anything_is_up_it_says_why() -> None:
@@ -51,17 +67,7 @@ def test_waiting_ends_when_it_is_up_and_begins_anew_after_it_was_down() -> None:
 
 
 def test_a_follower_is_told_of_every_change() -> None:
-    class Follower:
-        def __init__(self) -> None:
-            self.told: list[object] = []
-
-        def up(self, upstream: Upstream, server: str) -> None:
-            self.told.append((upstream, server))
-
-        def down(self, reason: str, server: str) -> None:
-            self.told.append((reason, server))
-
-    follower, upstream = Follower(), FakeUpstream()
+    follower, upstream = Listener(), FakeUpstream()
     servers = Servers(follower)
     servers.up(upstream)
     servers.down("Triton has ended")
@@ -110,23 +116,94 @@ class TestSeveral:
 
         run(main())
 
-    def test_who_follows_is_told_whose_change_it_is_and_who_followed_before_is_not(self, servers: Servers) -> None:
-        class Follower:
-            def __init__(self) -> None:
-                self.told: list[tuple[str, str]] = []
-
-            def up(self, upstream: Upstream, server: str) -> None:
-                self.told.append(("up", server))
-
-            def down(self, reason: str, server: str) -> None:
-                self.told.append((reason, server))
-
-        before, after = Follower(), Follower()
-        servers.follow(before)
-        servers.members["s1"].up(FakeUpstream())
-        servers.follow(after)
+    def test_each_who_follows_is_told_whose_change_it_is_from_then_on(self, servers: Servers) -> None:
+        first, second, upstream = Listener(), Listener(), FakeUpstream()
+        servers.follow(first)
+        servers.members["s1"].up(upstream)
+        servers.follow(second)
         servers.members["s1"].down("it crashed")
-        assert (before.told, after.told) == ([("up", "s1")], [("it crashed", "s1")])
+        servers.remove("s1")
+        assert first.told == [(upstream, "s1"), *second.told]
+        assert second.told == [("it crashed", "s1"), ("left", "s1")]
+
+
+class TestAsking:
+    """Calls that all answer alike."""
+
+    def asked(self, servers: Servers, *gone: Upstream) -> list[Upstream]:
+        """In turn, until one answers."""
+        found: list[Upstream] = []
+
+        async def ask(upstream: Upstream) -> int:
+            found.append(upstream)
+            if upstream in gone:
+                raise UpstreamUnavailable("connection refused")
+            return len(found)
+
+        assert run(servers.ask(ask)) == len(found)
+        return found
+
+    def test_the_first_that_is_up_answers_and_one_that_has_just_gone_is_passed_over(self) -> None:
+        servers, first, second = Servers(None, ("s0", "s1", "s2")), FakeUpstream(), FakeUpstream()
+        servers.members["s1"].up(first)
+        servers.members["s2"].up(second)
+        assert self.asked(servers) == [first]
+        assert self.asked(servers, first) == [first, second]
+
+    def test_with_none_it_says_why(self) -> None:
+        servers, only = Servers(), FakeUpstream()
+        with pytest.raises(UpstreamUnavailable, match="Triton is starting"):
+            self.asked(servers)
+        servers.up(only)
+        with pytest.raises(UpstreamUnavailable, match="connection refused"):
+            self.asked(servers, only)
+
+
+class TestJoiningAndLeaving:
+    def test_with_none_it_says_so(self) -> None:
+        with pytest.raises(UpstreamUnavailable, match="no server has joined the fleet yet"):
+            Servers(None, ()).pick()
+
+    def test_one_that_joins_is_told_of_like_the_others(self) -> None:
+        follower, upstream = Listener(), FakeUpstream()
+        servers = Servers(follower, ())
+        servers.add("late").up(upstream)
+        assert servers.pick() is servers.of("late") is upstream
+        assert follower.told == [(upstream, "late")]
+
+    def test_when_the_first_has_left_another_answers_what_all_answer_alike(self) -> None:
+        servers, second = Servers(None, ("s0", "s1")), FakeUpstream()
+        servers.members["s0"].up(FakeUpstream())
+        servers.members["s1"].up(second)
+        servers.members["s0"].down("it leaves")
+        servers.remove("s0")
+        assert list(servers.members) == ["s1"]
+        assert servers.pick() is second
+        servers.members["s1"].down("it leaves, too")
+        servers.remove("s1")
+        assert not servers.is_up
+        with pytest.raises(UpstreamUnavailable, match="no server has joined"):
+            servers.pick()
+
+    def test_nobody_waits_long_for_those_that_need_not_be_up(self) -> None:
+        async def main() -> None:
+            now_s = asyncio.get_running_loop().time
+            servers = Servers(None, ())
+            servers.add("here", is_needed=False)
+            away = servers.add("away", is_needed=False)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(3600.0):
+                    await servers.wait_until_up()
+            servers.members["here"].up(FakeUpstream())
+            began_s = now_s()
+            await servers.wait_until_up()
+            assert 0.0 < now_s() - began_s < 5.0
+            away.up(FakeUpstream())
+            began_s = now_s()
+            await servers.wait_until_up()
+            assert now_s() == began_s
+
+        run_in_virtual_time(main())
 
 
 def test_where_there_is_one_all_goes_there() -> None:

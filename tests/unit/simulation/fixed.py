@@ -26,6 +26,8 @@ def shape(servers: int = 1, slots: int = 1, **more: object) -> FleetShape:
 class Fixed:
     """Sends everything where `where` says, and lets the first models go that are ready. It notes what it was shown."""
 
+    requests_may_move = False
+
     def __init__(
         self,
         where: Callable[[Request, Fleet], str | None] = lambda request, fleet: "server-0",

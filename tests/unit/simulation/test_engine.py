@@ -42,6 +42,37 @@ def test_by_hand(requests: list[tuple[float, str]], slots: int, loads: int, unlo
     assert latencies(outcome) == answered_after_s
 
 
+def test_memory_that_takes_its_time_to_be_free() -> None:
+    models = {name: ModelCost(SLOT, LOAD_S, unload_s=2.0) for name in "ab"}
+    outcome = simulate(Workload([Request(0, "a", 1.0), Request(10, "b", 1.0)], models), shape(), Fixed())
+    assert latencies(outcome) == [6, 8]
+    assert outcome.most_held_bytes == SLOT
+
+
+class Moving(Fixed):
+    requests_may_move = True
+
+
+def test_who_waits_for_a_load_goes_where_another_copy_is_ready_first() -> None:
+    """The second request for a is sent behind a load of b, and at 5 there is a copy on the other server."""
+    requests = [(0.0, "b"), (0.0, "a"), (1.0, "a")]
+    where = iter(["server-0", "server-1", "server-0", "server-1"])
+    outcome = simulate(workload(*requests), shape(servers=2, slots=2), Moving(lambda request, fleet: next(where)))
+    assert latencies(outcome) == [6, 6, 6]
+    where = iter(["server-0", "server-1", "server-0"])
+    assert latencies(simulate(workload(*requests), shape(servers=2, slots=2), Fixed(lambda request, fleet: next(where)))) == [6, 6, 10]
+
+
+def test_who_waits_for_a_load_goes_elsewhere_where_there_is_no_room_for_it() -> None:
+    class Full(Moving):
+        def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> list[str] | None:
+            return None if server == "server-0" and model == "b" else []
+
+    where = iter(["server-0", "server-0", "server-1"])
+    outcome = simulate(workload((0, "a"), (10, "b")), shape(servers=2), Full(lambda request, fleet: next(where)))
+    assert (latencies(outcome), outcome.loads, outcome.refused) == ([6, 6], 2, 0)
+
+
 def test_a_server_that_serves_nothing_during_a_load() -> None:
     outcome = simulate(workload((0, "a"), (10, "b"), (11, "a")), shape(slots=2, serves_while_loading=False), Fixed())
     # b is ready at 15; a's request came before it into the queue and ends at 16, b's at 17.

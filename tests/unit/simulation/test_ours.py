@@ -52,6 +52,23 @@ def test_servers_that_come_and_go() -> None:
     assert outcome.most_held_bytes <= 5 * SLOT
 
 
+@pytest.mark.parametrize(
+    ("objective_s", "loads", "is_met"),
+    [
+        pytest.param(None, 1, False, id="none: one copy is busy, but not too busy"),
+        pytest.param(0.030, 2, True, id="two copies keep to it"),
+        pytest.param(0.005, 1, False, id="one that no number of copies could keep to"),
+    ],
+)
+def test_a_latency_objective(objective_s: float | None, loads: int, is_met: bool) -> None:
+    """Half busy by requests of 10 ms, in a fleet with room; a load takes so long that no request would be served sooner by one."""
+    busy = Workload(poisson(Random(1), ["a"] * 6000, 50.0, 0.010), {"a": ModelCost(SLOT, 2.0, latency_objective_s=objective_s)})
+    outcome = simulate(busy, FleetShape(4, SLOT, deadline_s=60.0), Ours(Random(1)))
+    assert (outcome.loads, outcome.answered) == (loads, 6000)
+    # Some 150 of them come while nothing is loaded yet.
+    assert (outcome.part_within(0.030) > 0.96) is is_met, outcome.part_within(0.030)
+
+
 def fleet(*ready_on: str, min_copies: int = 0) -> Fleet:
     """Three servers, a model of one slot, and where it has been ready for long."""
     made = Fleet(models={"a": ModelFacts(ModelSpec("a", min_copies=min_copies), SLOT, 0.05, 0.01)})

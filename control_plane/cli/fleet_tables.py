@@ -1,0 +1,166 @@
+"""What `tidegate fleet` prints: `GET /fleet` as tables that can be read in 80 columns, and in colour or without."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Column, Table
+
+from control_plane.cli.printing import printable
+
+View = Mapping[str, Any]
+"""An object of the admin API's answer."""
+
+_MIB = 2**20
+_FEW = 8
+"""Models that should be seen before events are."""
+_KINDS = {"failed": "red", "lost": "red", "evicted": "yellow", "loaded": "green"}
+_TIERS = {"hot": 0, "warm": 1, "cold": 2}
+
+
+def fleet_tables(found: View, *, events: int, models: int | None = None) -> RenderableType:
+    """So many of the latest events, and of the models so many: those that are used most; None: all of them."""
+    parts: list[RenderableType] = [*_servers(found["servers"]), "", *_models(found["models"], models)]
+    if events and found["events"]:
+        parts += ["", _events(found["events"][-events:])]
+    if not found["is_owner"]:
+        parts += ["", "[dim]Another process loads and unloads this fleet's models: what happened to them, and why, is told there.[/]"]
+    return Group(*parts)
+
+
+def _table(title: str, *columns: Column) -> Table:
+    return Table(*columns, box=None, title=title, title_justify="left", pad_edge=False)
+
+
+def _name(header: str) -> Column:
+    return Column(header, overflow="fold")
+
+
+def _figure(header: str) -> Column:
+    return Column(header, justify="right", no_wrap=True)
+
+
+def _servers(servers: Sequence[View]) -> list[RenderableType]:
+    """Below each what is on it, over the whole width."""
+    width = max((len(server["name"]) for server in servers), default=0)
+    parts: list[RenderableType] = ["[italic]servers[/]"]
+    for server in servers:
+        budget = "no bound" if server["budget_bytes"] is None else _size(server["budget_bytes"])
+        held = f"{_size(server['held_bytes'])} of {budget}"
+        parts.append(f"{_text(server['name'].ljust(width))}  {_server_state(server)}  {held}{_pool(server)}")
+        parts.append(Padding(", ".join(map(_copy, server["copies"])) or "[dim]nothing[/]", (0, 0, 0, 2)))
+    return parts
+
+
+def _server_state(server: View) -> str:
+    if not server["is_up"]:
+        return "[red]down[/]"
+    if server["is_leaving"]:
+        return "[yellow]leaving[/]"
+    return "[red]ejected[/]" if server["is_ejected"] else "[green]up[/]"
+
+
+def _pool(server: View) -> str:
+    labels = [f"{key}={value}" for key, value in sorted(server["labels"].items())]
+    pool = [f"pool {server['pool']}"] if server["pool"] else []
+    return "".join(f"  {_text(each)}" for each in (*pool, *labels))
+
+
+def _copy(copy: View) -> str:
+    """With what tells it from one that just serves."""
+    name = _text(copy["model"])
+    match copy["state"]:
+        case "LOADING":
+            return f"[yellow]{name} (loads, {copy['ready_in_s'] or 0.0:.1f} s)[/]"
+        case "UNLOADING":
+            return f"[dim]{name} (unloads)[/]"
+    sequences = f" ({copy['sequences']} seq.)" if copy["sequences"] else ""
+    return f"[green]{name}[/]{sequences}"
+
+
+def _models(models: Sequence[View], most: int | None) -> list[RenderableType]:
+    is_cold = any(model["fetch_s"] for model in models)
+    figures = [_figure(header) for header in ("copies", "memory", "load", "uses/s", *(["to fetch"] if is_cold else []))]
+    table = _table("models", _name("model"), Column("tier", no_wrap=True), *figures)
+    ordered = sorted(models, key=lambda model: (_TIERS[model["tier"]], -model["uses_per_s"], model["name"]))
+    for model in ordered[:most]:
+        tier = f"[{'green' if model['tier'] == 'hot' else 'dim'}]{model['tier']}[/]"
+        cells = (_copies(model), _size(model["resident_bytes"]), f"{model['load_s']:.1f} s", f"{model['uses_per_s']:.2f}")
+        table.add_row(_text(model["name"]), tier, *cells, *([_fetch(model)] if is_cold else []))
+    hidden = 0 if most is None else len(models) - most
+    return [table, *([f"[dim]and {hidden} more[/]"] if hidden > 0 else []), *map(_trouble, filter(_is_refused, models))]
+
+
+def _copies(model: View) -> str:
+    """How many there are, and between how many there should be, where anybody has said so."""
+    least, most = model["min_copies"], model["max_copies"]
+    bounds = "" if not least and most is None else f" ({least}{'+' if most is None else f'-{most}'})"
+    return f"{len(model['servers'])}{bounds}"
+
+
+def _fetch(model: View) -> str:
+    if not model["fetch_s"]:
+        return ""
+    size = "" if model["fetch_bytes"] is None else f"{_size(model['fetch_bytes'])}, "
+    return f"{size}{model['fetch_s']:.0f} s"
+
+
+def _is_refused(model: View) -> bool:
+    return bool(model["is_withdrawn"] or model["quarantined_for_s"])
+
+
+def _trouble(model: View) -> str:
+    """A line of its own: reasons are long."""
+    name = _text(model["name"])
+    if model["is_withdrawn"]:
+        return f"[yellow]{name} is not loaded: an administrator has unloaded it[/]"
+    why = _text(_first_line(model["why_quarantined"]) or "it failed to load")
+    return f"[red]{name} is not tried for {model['quarantined_for_s']:.0f} s: {why}[/]"
+
+
+def _events(events: Sequence[View]) -> Table:
+    table = _table("latest", Column("when", no_wrap=True), Column("", no_wrap=True), Column("", overflow="fold"))
+    for event in events:
+        when = time.strftime("%H:%M:%S", time.localtime(event["at_s"]))
+        kind = f"[{_KINDS.get(event['kind'], 'dim')}]{event['kind']}[/]"
+        table.add_row(when, kind, _text(_what(event)))
+    return table
+
+
+def _what(event: View) -> str:
+    took = f" in {event['seconds']:.1f} s" if event["seconds"] else ""
+    why = _first_line(event["reason"])
+    return f"{event['model']} on {event['server']}{took}{': ' if why else ''}{why}"
+
+
+def fitting_tables(
+    found: View, *, height: int, events: int, models: int | None, rows_of: Callable[[RenderableType], int]
+) -> RenderableType:
+    """What can be shown of it in so many rows, the most important first: what is below a live table's end nobody can scroll to.
+
+    Where there is no room for both, events make room for models. `rows_of` what is printed.
+    """
+    wanted = len(found["models"]) if models is None else models
+    for fewer in (events, events // 2, events // 4, 0):
+        room = height - rows_of(fleet_tables(found, events=fewer, models=0))
+        if room >= min(wanted, _FEW):
+            break
+    return fleet_tables(found, events=fewer, models=max(1, min(room, wanted)))
+
+
+def _text(text: str) -> str:
+    """What models, servers and their files say, as it is."""
+    return escape(printable(text))
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _size(count: int) -> str:
+    return f"{count / _MIB:.0f} MiB" if count < 1000 * _MIB else f"{count / 1024 / _MIB:.1f} GiB"

@@ -1,0 +1,39 @@
+"""What is remembered of a fleet's models as text: `domain.fleet_memory` in JSON, as files and Redis keep it.
+
+Fields that are not known here a newer tidegate has written; they are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from math import isfinite
+from typing import TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from control_plane.domain.errors import InvalidRequest
+from control_plane.domain.fleet_memory import Measured, Wish
+from control_plane.domain.model import MODEL_NAME
+
+RecordT = TypeVar("RecordT", Measured, Wish)
+
+_READERS: dict[type, TypeAdapter[object]] = {each: TypeAdapter(each) for each in (Measured, Wish)}
+
+
+def encode(record: Measured | Wish) -> bytes:
+    """JSON that `decode` reads."""
+    return orjson.dumps(record)
+
+
+def decode(kind: type[RecordT], model: str, text: bytes | str) -> RecordT:
+    """Raises InvalidRequest: it is none, or not of a model."""
+    try:
+        found = _READERS[kind].validate_json(text, strict=True)
+    except ValidationError as exc:
+        raise InvalidRequest(f"what is remembered of model '{model[:80]}' cannot be read: {exc.errors()[0]['msg']}") from exc
+    assert isinstance(found, kind)
+    numbers = [value for each in fields(found) if isinstance(value := getattr(found, each.name), int | float)]
+    if not MODEL_NAME.fullmatch(model) or not all(isfinite(number) and number >= 0 for number in numbers):
+        raise InvalidRequest(f"what is remembered of model '{model[:80]}' cannot be so")
+    return found

@@ -1,0 +1,58 @@
+"""Model statistics of several Tritons as those of one: in the form of Triton's HTTP answers, which that of its protobuf messages is, too.
+
+Source: Triton's extension_statistics.md (server 24.10). Counts and nanoseconds add up; when the last inference was is the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Statistics = dict[str, Any]
+"""Of one version of one model; in protobuf's JSON form large numbers are texts."""
+
+_NAMES = frozenset(("name", "version", "type", "id", "batch_size"))
+"""What tells the items of a list apart, and is not added up."""
+
+_DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+
+
+def merged_statistics(parts: Iterable[Iterable[Statistics]]) -> list[Statistics]:
+    """By name and version."""
+    merged: list[Statistics] = _merged("", [each for part in parts for each in part], [])
+    return sorted(merged, key=lambda each: (each["name"], each.get("version", "")))
+
+
+def no_statistics(name: str, version: str) -> Statistics:
+    """Of a model that has served nothing where it is now, since it is nowhere."""
+    return {
+        "name": name,
+        "version": version,
+        "last_inference": 0,
+        "inference_count": 0,
+        "execution_count": 0,
+        "inference_stats": {each: {"count": 0, "ns": 0} for each in _DURATIONS},
+        "response_stats": {},
+        "batch_stats": [],
+        "memory_usage": [],
+    }
+
+
+def _merged(key: str, one: Any, other: Any) -> Any:
+    match one:
+        case dict():
+            shared = {name: _merged(name, one[name], other[name]) for name in one.keys() & other.keys()}
+            return {**one, **other, **shared}
+        case list():
+            items: dict[tuple[Any, ...], Any] = {}
+            for item in (*one, *other):
+                identity = _identity(item)
+                items[identity] = _merged("", items[identity], item) if identity in items else item
+            return list(items.values())
+    if key in _NAMES:
+        return one
+    return max(int(one), int(other)) if key == "last_inference" else int(one) + int(other)
+
+
+def _identity(item: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(sorted((name, value) for name, value in item.items() if name in _NAMES))

@@ -1,0 +1,38 @@
+"""What an answer says of the server that gave it, beyond the request: that there is none, or that a process it computes with is gone.
+
+Asked by `services/dispatch`. Triton tells the second by its words alone (server 24.10): it goes on listing the model as READY.
+"""
+
+from __future__ import annotations
+
+import re
+
+from control_plane.codec.grpc_message import GrpcAnswer
+from control_plane.codec.http_message import HttpAnswer
+from control_plane.domain.inference import Loss
+
+_DEAD_STUB = re.compile(rb"Stub process '([^']{1,300})' is not healthy")
+_NUMBERS = re.compile("(_[0-9]+){1,2}$")
+"""Of the instance group and of the instance in it."""
+_READ_BYTES = 1000
+"""Of an error's text; Triton puts its words first."""
+
+_INTERNAL = 13
+
+
+def loss_of(answer: object) -> Loss | None:
+    """Why there is no answer of the server's; None: this is one."""
+    return answer.loss if isinstance(answer, GrpcAnswer) else None
+
+
+def dead_model_of(answer: object) -> str | None:
+    """The model whose Python process is gone, for which it does not come back before a load; None: this says nothing of the kind."""
+    if isinstance(answer, HttpAnswer):
+        return dead_model_in(bytes(answer.body[:_READ_BYTES])) if answer.status == 500 else None
+    return dead_model_in(answer.details.encode()) if isinstance(answer, GrpcAnswer) and answer.code == _INTERNAL else None
+
+
+def dead_model_in(text: bytes) -> str | None:
+    """The same of an error's words. Where the model's configuration names its instances, it is their name."""
+    found = _DEAD_STUB.search(text[:_READ_BYTES])
+    return None if found is None else _NUMBERS.sub("", found[1].decode(errors="replace"))

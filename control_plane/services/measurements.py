@@ -1,0 +1,163 @@
+"""What is known of a fleet's models by having loaded them: in the facts that policies decide by, and as it outlives processes.
+
+A model's size is, in this order: what its owner declares; what its loads and the weighing of servers have shown, where a server's
+memory can be read (an embedded Triton's); what Triton itself tells, where it is attached and the model's backend reports it (native
+ONNX Runtime and TensorRT do, Python does not); what was remembered of any of these while its files are as large as they were; and
+until then its files' bytes, where there are any here, and a process for it and each step of an ensemble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from control_plane.domain.fleet import NEVER_S, DescribedModel, Fleet, ModelFacts
+from control_plane.domain.fleet_memory import Measured
+from control_plane.domain.model import ModelState
+from control_plane.policy.restart import RestartLimits, restart_delay_s
+
+FIRST_LOAD_S = 2.0
+"""Of a model that has never been loaded: a Python stub with its imports takes about that."""
+FIRST_SERVICE_S = 0.01
+PROCESS_BYTES = 48 * 2**20
+"""What a model takes beside its weights until it has been measured: a Python stub with its imports."""
+SMOOTHING = 0.2
+"""Of each new measurement of loads and services."""
+
+_QUARANTINE = RestartLimits(first_delay_s=2.0, max_delay_s=300.0)
+_WORTH_TELLING = 0.5
+"""Of what is known as a service time: it changes with every request, and the next process only starts from it."""
+
+_TEXT_BYTES = 2000
+
+
+class Measurements:
+    """Of one process; another one's may be put in their place (`recall`)."""
+
+    def __init__(self, fleet: Fleet, *, now_s: Callable[[], float], today_s: Callable[[], float]) -> None:
+        """`now_s` is the loop's time, `today_s` seconds since 1970."""
+        self.known: dict[str, Measured] = {}
+        self._fleet = fleet
+        self._now_s = now_s
+        self._today_s = today_s
+
+    def of(self, model: str) -> Measured:
+        return self.known.get(model, Measured(0))
+
+    # The facts
+
+    def describe(self, facts: ModelFacts, model: DescribedModel, *, fetch_s: float) -> None:
+        """Bring them in line with what is known of it as it is now; from its tier it takes `fetch_s` more to load."""
+        known = self._of_these_files(facts.name, model.file_bytes)
+        estimate = model.file_bytes + PROCESS_BYTES * (1 + len(model.steps))
+        held = facts.resident_bytes if facts.name in self._fleet.holders else 0  # by what it was, if its files have changed
+        measured = known.resident_bytes if known.resident_bytes is not None else max(estimate, held)
+        facts.resident_bytes = measured if facts.spec.resident_bytes is None else facts.spec.resident_bytes
+        facts.load_s = (FIRST_LOAD_S if known.load_s is None else known.load_s) + fetch_s
+
+    def _of_these_files(self, model: str, file_bytes: int) -> Measured:
+        known = self.of(model)
+        if model in self.known and file_bytes not in (0, known.file_bytes):
+            if known.file_bytes != 0:
+                self.forgive(model)
+                known = Measured(0, answered=known.answered, refusal=known.refusal)
+            known = self.known[model] = replace(known, file_bytes=file_bytes)
+        return known
+
+    def recall(self, model: str, known: Measured | None) -> None:
+        """As it was told elsewhere; `describe` makes facts of it, but for when it may be tried again."""
+        if known is None:
+            self.known.pop(model, None)
+        else:
+            self.known[model] = known
+        if (facts := self._fleet.models.get(model)) is not None:
+            self.quarantine(facts)
+
+    def first_service_s(self, model: str) -> float:
+        """What is expected of it before it has served anybody here."""
+        known_s = self.of(model).service_s
+        return FIRST_SERVICE_S if known_s is None else known_s
+
+    # Sizes and times
+
+    def loaded(self, model: str, took_s: float, bytes_more: int | None) -> None:
+        """It has been; `bytes_more` is what the server holds more than before, where that can be told."""
+        facts, known = self._fleet.models[model], self.of(model)
+        before_s = took_s if known.load_s is None else known.load_s
+        facts.load_s = before_s + SMOOTHING * (took_s - before_s)
+        self.known[facts.name] = replace(known, load_s=facts.load_s)
+        if bytes_more is not None:
+            self._at_least(facts, bytes_more)  # into memory that a server has kept from another it seems to take less
+
+    def weighed(self, server: str, held_bytes: int) -> None:
+        """All that is there holds so much together: what is more than was thought is the lot of those whose owners declare nothing."""
+        copies = [copy for copy in self._fleet.servers[server].copies.values() if not copy.is_step]
+        if any(copy.state is not ModelState.READY for copy in copies):
+            return
+        grown = held_bytes - sum(copy.bytes for copy in copies)
+        undeclared = [facts for copy in copies if (facts := self._fleet.models.get(copy.model)) and facts.spec.resident_bytes is None]
+        thought = sum(facts.resident_bytes for facts in undeclared)
+        if grown > 0 and thought > 0:
+            for facts in undeclared:
+                self._at_least(facts, facts.resident_bytes + int(grown * facts.resident_bytes / thought))
+
+    def told(self, sizes: Mapping[str, int]) -> None:
+        """A Triton says what its models hold."""
+        for model, size in sizes.items():
+            if (facts := self._fleet.models.get(model)) is not None:
+                self._at_least(facts, size)
+
+    def _at_least(self, facts: ModelFacts, size: int) -> None:
+        known = self.of(facts.name)
+        if facts.spec.resident_bytes is None and size > (known.resident_bytes or 0):
+            facts.resident_bytes = size
+            self.known[facts.name] = replace(known, resident_bytes=size)
+
+    def told_service(self, model: str, service_s: float, count: int) -> None:
+        """What so many requests have taken elsewhere, mean."""
+        if (facts := self._fleet.models.get(model)) is not None:
+            facts.service_s += (1 - (1 - SMOOTHING) ** count) * (service_s - facts.service_s)
+
+    def take_down_services(self) -> None:
+        """What requests take by now, where that is something else than is known."""
+        for name, facts in self._fleet.models.items():
+            before_s = self.first_service_s(name)
+            if abs(facts.service_s - before_s) > _WORTH_TELLING * before_s:
+                self.known[name] = replace(self.of(name), service_s=facts.service_s)
+
+    # Failures
+
+    def failed(self, facts: ModelFacts, why: str) -> None:
+        """A load of it has: it is left alone for a while, each time for longer."""
+        known = self.of(facts.name)
+        until_s = self._today_s() + restart_delay_s(known.failures + 1, limits=_QUARANTINE)
+        self.known[facts.name] = replace(known, failures=known.failures + 1, quarantined_until_s=until_s, why=_kept(why))
+        self.quarantine(facts)
+
+    def forgive(self, model: str) -> None:
+        """It may be tried again, or it has been loaded."""
+        if (known := self.known.get(model)) is not None:
+            self.known[model] = replace(known, failures=0, quarantined_until_s=0.0, why="")
+        if (facts := self._fleet.models.get(model)) is not None:
+            facts.quarantined_until_s = NEVER_S
+
+    def why_quarantined(self, model: str) -> str | None:
+        """Why it is not tried again yet; None: it has not failed, or it is."""
+        facts, known = self._fleet.models.get(model), self.of(model)
+        return known.why if known.failures and facts is not None and facts.quarantined_until_s > self._now_s() else None
+
+    def quarantine(self, facts: ModelFacts) -> None:
+        """Leave it alone for as long as is known that it should be."""
+        left_s = min(self.of(facts.name).quarantined_until_s - self._today_s(), _QUARANTINE.max_delay_s)  # others' clocks may be wrong
+        facts.quarantined_until_s = self._now_s() + left_s if left_s > 0 else NEVER_S
+
+    # What others asked for
+
+    def answer(self, model: str, asked: str, refusal: str) -> None:
+        """What was asked has been done, or there is a reason why not."""
+        self.known[model] = replace(self.of(model), answered=asked, refusal=_kept(refusal))
+
+
+def _kept(text: str) -> str:
+    """As it can be written anywhere."""
+    return text.encode(errors="replace")[:_TEXT_BYTES].decode(errors="replace")

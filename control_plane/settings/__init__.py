@@ -1,0 +1,139 @@
+"""Every setting of `tidegate serve`, parsed once; each is also an environment variable `TIDEGATE_<NAME>`.
+
+Built by the command line and handed on by group. Unknown `TIDEGATE_` variables are errors, so that a misspelt one
+never passes for a default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import SecretStr, ValidationError
+
+from control_plane.domain.errors import StartupError
+from control_plane.settings.doors import AdminSettings, AuthenticationSettings, GatewaySettings, TlsSettings
+from control_plane.settings.fields import ENV_PREFIX, HAS_SECRETS, PROJECT_ROOT, ByteCount, Group, without_secrets, without_user
+from control_plane.settings.keeping import CacheSettings, ProcessSettings, StateSettings, UsageSettings
+from control_plane.settings.servers import FleetSettings, TritonSettings
+from control_plane.settings.triton_urls import POOL, parse_triton_url, parse_triton_urls
+
+__all__ = [
+    "ENV_PREFIX",
+    "POOL",
+    "PROJECT_ROOT",
+    "AdminSettings",
+    "AuthenticationSettings",
+    "ByteCount",
+    "CacheSettings",
+    "FleetSettings",
+    "GatewaySettings",
+    "ProcessSettings",
+    "Settings",
+    "StateSettings",
+    "TlsSettings",
+    "TritonSettings",
+    "UsageSettings",
+    "effective",
+    "from_plain",
+    "load_settings",
+    "parse_triton_url",
+    "parse_triton_urls",
+    "to_plain",
+    "without_secrets",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of it, by group."""
+
+    process: ProcessSettings
+    state: StateSettings
+    gateway: GatewaySettings
+    tls: TlsSettings
+    authentication: AuthenticationSettings
+    admin: AdminSettings
+    triton: TritonSettings
+    fleet: FleetSettings
+    usage: UsageSettings
+    cache: CacheSettings
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether others run Triton."""
+        return bool(self.triton.triton_url) or self.fleet.servers_file is not None
+
+    @property
+    def is_fleet(self) -> bool:
+        """Whether models are loaded where and when they are asked for."""
+        return self.fleet.is_on or len(parse_triton_urls(self.triton.triton_url)) > 1
+
+
+_GROUPS: dict[str, type[Group]] = {
+    "process": ProcessSettings,
+    "state": StateSettings,
+    "gateway": GatewaySettings,
+    "tls": TlsSettings,
+    "authentication": AuthenticationSettings,
+    "admin": AdminSettings,
+    "triton": TritonSettings,
+    "fleet": FleetSettings,
+    "usage": UsageSettings,
+    "cache": CacheSettings,
+}
+
+
+def load_settings(overrides: Mapping[str, object] | None = None) -> Settings:
+    """Defaults, then `TIDEGATE_` variables, then `overrides` (from the command line; None values count as not given).
+
+    Raises:
+        StartupError: an unknown variable or a value that does not fit; the text names it and what would fit.
+    """
+    given = {name: value for name, value in (overrides or {}).items() if value is not None}
+    _refuse_unknown(os.environ)
+    try:
+        groups: dict[str, Any] = {
+            key: group(**{name: given[name] for name in group.model_fields if name in given}) for key, group in _GROUPS.items()
+        }
+    except ValidationError as exc:
+        raise StartupError("; ".join(_describe(error, given) for error in exc.errors())) from exc
+    return Settings(**groups)
+
+
+def effective(settings: Settings) -> dict[str, object]:
+    """Every setting by name with its value in force, secrets masked."""
+    return {name: _masked(value) for key in _GROUPS for name, value in getattr(settings, key)}
+
+
+def to_plain(settings: Settings) -> dict[str, Any]:
+    """For another process of ours, as what JSON can hold; unlike `effective`, with secrets."""
+    return {key: getattr(settings, key).model_dump(mode="json") for key in _GROUPS}
+
+
+def from_plain(plain: Mapping[str, Any]) -> Settings:
+    """What `to_plain` was given; the environment has no say."""
+    groups: dict[str, Any] = {key: group(**plain[key]) for key, group in _GROUPS.items()}
+    return Settings(**groups)
+
+
+def _masked(value: object) -> object:
+    if isinstance(value, SecretStr):
+        return "********"
+    return without_user(value) if isinstance(value, str) else value
+
+
+def _refuse_unknown(environment: Mapping[str, str]) -> None:
+    known = {(ENV_PREFIX + name).upper() for group in _GROUPS.values() for name in group.model_fields}
+    unknown = sorted(name for name in environment if name.upper().startswith(ENV_PREFIX) and name.upper() not in known)
+    if unknown:
+        raise StartupError(f"unknown setting {', '.join(unknown)}; `tidegate config show` lists the ones there are")
+
+
+def _describe(error: Mapping[str, Any], given: Mapping[str, object]) -> str:
+    name = str(error["loc"][0]) if error["loc"] else "settings"
+    where = "--" + name.replace("_", "-") if name in given else ENV_PREFIX + name.upper()  # not every setting has a flag
+    got = "" if error["type"] == HAS_SECRETS else f", got {without_secrets(repr(error['input']))}"
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}{got}"

@@ -1,0 +1,134 @@
+"""Settings of the doors: where callers connect, over what, and who is let in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+
+from control_plane.settings.fields import Group, NetworkList, Port, Seconds
+
+
+class GatewaySettings(Group):
+    """The data plane: where Triton's clients connect."""
+
+    host: str = "127.0.0.1"
+    """Address of the HTTP, gRPC and metrics ports. Anything beyond loopback needs authentication (`tls_client_ca`)
+    and is refused without."""
+
+    http_port: Port = 8000
+    """Triton's own default, so that clients need no change; 0 chooses a free one."""
+
+    grpc_port: Port = 8001
+    """Triton's own default; 0 chooses a free one."""
+
+    metrics_port: Port = 8002
+    """Triton's own default; 0 chooses a free one."""
+
+    http_socket: Path | None = None
+    """Unix socket that answers HTTP beside the port, for clients on this machine: only this user can open it. Never TLS."""
+
+    grpc_socket: Path | None = None
+    """The same for gRPC."""
+
+    max_body_bytes: int = Field(128 * 2**20, ge=1024)
+    """Largest request body or message, in bytes. Each is held in memory once; too small refuses image batches."""
+
+    max_header_bytes: int = Field(16 * 2**10, ge=1024)
+    """Largest request head, in bytes; one line of it may have 8000, since Triton closes the connection over a longer one."""
+
+    max_buffered_bytes: int = Field(2**30, ge=1024)
+    """Bytes of request bodies held at a time, over all connections of both doors; bodies up to 64 KiB do not count.
+    Requests beyond wait or are refused with 503; below `max_body_bytes` the largest bodies never fit."""
+
+    header_timeout_s: Seconds = 10.0
+    """Seconds a request head may take from its first byte. More lets slow clients hold connections."""
+
+    body_timeout_s: Seconds = 60.0
+    """Seconds a request body may make no progress at all. Less cuts off clients on bad links."""
+
+    idle_timeout_s: float = Field(300.0, ge=0, allow_inf_nan=False)
+    """Seconds a connection may be kept without a request; 0 is for ever, as Triton has it."""
+
+    allow_shared_memory: bool = False
+    """Let local clients register shared memory and name it in requests. Triton maps any region that it may open, for any client."""
+
+    max_connections: int = Field(4096, ge=1)
+    """HTTP connections at a time; further ones are closed at once. Each costs a few KiB and a file descriptor."""
+
+    max_upstream_connections: int = Field(512, ge=1)
+    """HTTP connections to one Triton, of which one model gets half at most; requests beyond wait. Triton's eight threads share them."""
+
+    max_in_flight_per_model: int = Field(64, ge=1)
+    """Requests of one model at Triton at a time, where authentication is on, while one tenant uses it. Fewer fill batches worse.
+    Also the most that there ever are: set no higher than the next, a tenant within its share waits in line like a flood."""
+
+    max_in_flight_per_shared_model: int = Field(16, ge=1)
+    """The same while several tenants use it, at most: it is halved as long as that costs no throughput, down to 2, and the next is the
+    tenant's whose turn it is. Beyond it come requests of tenants that keep to their share, as many again at most. What is at Triton nobody
+    overtakes: more fill batches better, for longer waits beside a flood (64: the text encoder does half more, and takes thrice as long)."""
+
+    request_timeout_s: Seconds = 30.0
+    """Deadline in seconds of a request that names none (header `tidegate-timeout-ms`, or gRPC's own)."""
+
+    drain_timeout_s: float = Field(4.0, ge=0, allow_inf_nan=False)
+    """Seconds that requests in flight may go on after SIGTERM; with Triton's own exit it stays under ten."""
+
+
+class TlsSettings(Group):
+    """TLS on the HTTP, gRPC and metrics ports. Changed files are taken up within seconds, or at SIGHUP, by new connections."""
+
+    tls_certificate: Path | None = None
+    """PEM file of the server's certificate and what leads from it to its root; turns TLS on. Needs `tls_key`."""
+
+    tls_key: Path | None = None
+    """PEM file of its private key, without a passphrase."""
+
+    tls_client_ca: Path | None = None
+    """PEM file of the authorities whose client certificates are accepted. Every client must then show one, which counts as
+    authentication."""
+
+    @property
+    def tls_is_on(self) -> bool:
+        return self.tls_certificate is not None
+
+
+class AuthenticationSettings(Group):
+    """Who is let in: API keys, and tokens (JWTs) where `jwks_url` is given."""
+
+    authentication: bool = False
+    """Demand a key or token on every port, but for health and version. Off, everybody who connects may do everything."""
+
+    trusted_proxies: NetworkList = Field(default_factory=list)
+    """Networks, such as `10.0.0.0/8`, of proxies whose `x-forwarded-for` is believed: sources of failed attempts are told apart by it.
+    Too wide lets callers choose their address; without a proxy that is there, all its callers are slowed for one."""
+
+    jwks_url: str = ""
+    """Where the issuer publishes the public keys of its tokens: HTTPS, or HTTP on loopback. Read every five minutes, and when a token
+    names an unknown key; after an hour without success tokens are refused. Empty: API keys only."""
+
+    jwt_issuer: str = ""
+    """The claim `iss` of every token. Needed with `jwks_url`."""
+
+    jwt_audience: str = ""
+    """What the claim `aud` must be or contain, so that tokens meant for other services are refused. Needed with `jwks_url`."""
+
+    jwt_tenant_claim: str = Field("tenant", min_length=1)
+    """The claim that names the tenant, which must exist here."""
+
+    jwt_scope_claim: str = Field("scope", min_length=1)
+    """The claim with the scopes, as a list or in one text with spaces between; words that are no scopes of ours are passed over."""
+
+
+class AdminSettings(Group):
+    """The FastAPI admin API."""
+
+    admin_host: str = "127.0.0.1"
+    """Address of the admin API. Whoever reaches it can load models, which is code execution."""
+
+    admin_port: Port = 8080
+    """0 chooses a free one."""
+
+    api_key: SecretStr | None = Field(None, exclude=True)
+    """Key or token that the commands which talk to a running `tidegate` show it; `serve` has no use for it, nor have its workers.
+    As a variable (`TIDEGATE_API_KEY`) only: other users of a machine see the arguments of its processes."""

@@ -1,0 +1,102 @@
+"""What kinds of values settings have, as variables and flags give them, and what is common to all groups."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from control_plane.domain.cpus import parse_cpus
+
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+ENV_PREFIX = "TIDEGATE_"
+
+
+def _split_commas(value: object) -> object:
+    return split_names(value) if isinstance(value, str) else value
+
+
+def _parse_networks(value: object) -> object:
+    parts = _split_commas(value)
+    return [ip_network(str(part)) for part in parts] if isinstance(parts, list) else parts
+
+
+def _parse_cpus(value: object) -> object:
+    return parse_cpus(value) if isinstance(value, str) else value
+
+
+def _parse_parameters(value: object) -> object:
+    """`MODEL:KEY=VALUE` by model and key, both of which may have dots."""
+    if not isinstance(value, str | list):
+        return value
+    parameters: dict[str, dict[str, str]] = {}
+    for entry in value.split(",") if isinstance(value, str) else value:
+        name, equals, setting = str(entry).strip().partition("=")
+        model, colon, key = name.partition(":")
+        if not (model and colon and key and equals):
+            raise ValueError(f"{entry!r} is no MODEL:KEY=VALUE, such as text_encoder:variant=fp32")
+        parameters.setdefault(model, {})[key] = setting
+    return parameters
+
+
+HAS_SECRETS = "has_secrets"
+"""The type of an error whose input nobody is shown."""
+
+
+def _count_bytes(value: object, parse: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return parse(value)
+    except ValidationError as exc:
+        raise ValueError(f"{exc.errors()[0]['msg']}; expected a number of bytes, such as 2GiB or 500MB") from None
+
+
+def _without_credentials(url: str) -> str:
+    """What leaves a bucket's or host's place with something more is a key or password, which every list of settings would show."""
+    parts = urlsplit(url)
+    try:
+        is_plain = not parts.scheme or ("@" not in parts.netloc and (":" not in parts.netloc or parts.port is not None))
+    except ValueError:  # what stands where a port would
+        is_plain = False
+    if not is_plain or parts.query or "::" in url:
+        raise PydanticCustomError(
+            HAS_SECRETS,
+            "leave credentials and options out of the URL: a store's client finds them in the provider's own variables (AWS_ACCESS_KEY_ID, "
+            "...), files or roles; expected such as s3://BUCKET/PREFIX",
+        )
+    return url
+
+
+def without_secrets(text: str) -> str:
+    """With nothing of a URL that may be one."""
+    return re.sub(r"\?[^\s\"',]+", "?...", without_user(text))
+
+
+def without_user(text: str) -> str:
+    """With neither user nor password of a URL; what follows is whole."""
+    return re.sub(r"//[^\s\"',]*@", "//...@", text)
+
+
+def split_names(value: str) -> list[str]:
+    """With commas between them."""
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NameList = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
+StoreList = Annotated[list[Annotated[str, AfterValidator(_without_credentials)]], NoDecode, BeforeValidator(_split_commas)]
+ByteCount = Annotated[ByteSize, Field(gt=0), WrapValidator(_count_bytes)]
+PathList = Annotated[list[Path], NoDecode, BeforeValidator(_split_commas)]
+ModelParameters = Annotated[dict[str, dict[str, str]], NoDecode, BeforeValidator(_parse_parameters)]
+NetworkList = Annotated[list[IPv4Network | IPv6Network], NoDecode, BeforeValidator(_parse_networks)]
+CpuList = Annotated[tuple[int, ...], NoDecode, BeforeValidator(_parse_cpus)]
+
+
+class Group(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from control_plane.domain.errors import StoreUnavailable
+from control_plane.domain.fleet_memory import Measured, Wish
+
+
+@dataclass
+class FakeFleetMemory:
+    """`ports.FleetMemory`; several processes may share it. While it `is_away` it cannot be reached."""
+
+    models: dict[str, Measured] = field(default_factory=dict)
+    wanted: dict[str, Wish] = field(default_factory=dict)
+    is_away: bool = False
+    writes: int = 0
+
+    async def measured(self) -> Mapping[str, Measured]:
+        self._reach()
+        return dict(self.models)
+
+    async def measure(self, changes: Mapping[str, Measured | None]) -> None:
+        self._reach()
+        self.writes += 1
+        for name, known in changes.items():
+            self.models.pop(name, None)
+            if known is not None:
+                self.models[name] = known
+
+    async def wishes(self) -> Mapping[str, Wish]:
+        self._reach()
+        return dict(self.wanted)
+
+    async def wish(self, model: str, wish: Wish | None) -> None:
+        self._reach()
+        self.wanted.pop(model, None)
+        if wish is not None:
+            self.wanted[model] = wish
+
+    async def close(self) -> None: ...
+
+    def _reach(self) -> None:
+        if self.is_away:
+            raise StoreUnavailable("the store is away")
