@@ -129,7 +129,9 @@ class Restore:
         self._failures = failures
 
     async def __call__(self, upstream: Upstream) -> None:
-        self._failures[self._name] = await self._models.restore(upstream)
+        self._failures.pop(self._name, None)
+        if failures := await self._models.restore(upstream):
+            self._failures[self._name] = failures  # nothing is kept of a server that may leave
 
 
 def models_to_load(settings: Settings, repository: ModelRepository | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
@@ -35,6 +36,8 @@ from control_plane.services.ownership import Ownership
 from control_plane.services.servers import Follower, Servers
 from control_plane.settings import Settings, parse_triton_urls
 from control_plane.triton_units import Unit, Units
+
+_log = logging.getLogger(__name__)
 
 _FILES_FLEET = "default"
 """The name of a fleet whose servers come and go."""
@@ -123,6 +126,8 @@ class Tritons:
         settings = self._settings
         config_name = config_name_in_force(settings.triton.model_config_name)
         parameters, url = settings.triton.model_parameter, self._shared_url()
+        if url is not None:
+            _log.info("the fleet is %r for all gateways that share --state-url: see that each of them says so", self.fleet_name)
         return FleetService(
             self.servers,
             ModelDescriptionFiles(self._sources, config_name=config_name, parameters=parameters),
@@ -143,7 +148,7 @@ class Tritons:
 
     @property
     def fleet_name(self) -> str:
-        """The same for all gateways before the same Tritons, in whatever order each names them; a file's change, the fleet stays."""
+        """The same for all gateways before the same Tritons, in whatever order, if each names them alike; a file's change, it stays."""
         fleet = self._settings.fleet
         if fleet.fleet_name or fleet.servers_file is not None:
             return fleet.fleet_name or _FILES_FLEET

@@ -37,6 +37,10 @@ class AdminClient:
         found: dict[str, Any] = self.ask("POST", "models", name, "unload")
         return found
 
+    def release(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("POST", "models", name, "release")
+        return found
+
     def ask(self, method: str, *segments: str, body: Mapping[str, object] | None = None, query: Mapping[str, str] | None = None) -> Any:
         """Any call, by the segments of its path: what its JSON says, its CSV as text, or None."""
         path = "".join(f"/{quote(segment, safe='')}" for segment in segments)

@@ -47,12 +47,10 @@ class LocalFleetMemory:
             await self._known()
             return self._wishes
 
-    async def wish(self, model: str, wish: Wish | None) -> None:
+    async def wish(self, changes: Mapping[str, Wish | None]) -> None:
         async with self._turn:
             measured = await self._known()
-            wishes = {name: each for name, each in self._wishes.items() if name != model}
-            if wish is not None:
-                wishes[model] = wish
+            wishes = {name: wish for name, wish in {**self._wishes, **changes}.items() if wish is not None}
             await asyncio.to_thread(self._write, measured, wishes)
             self._wishes = wishes
 

@@ -19,11 +19,15 @@ from tritonclient.grpc import model_config_pb2
 
 from control_plane.adapters.model_config import config_file, read_config, steps_of
 from control_plane.domain.errors import ModelLoadFailed
-from control_plane.domain.fleet import DescribedModel, ModelSpec
+from control_plane.domain.fleet import MOST_BYTES, DescribedModel, ModelSpec
+from control_plane.domain.model import MODEL_NAME
+from control_plane.settings import can_be_told
 
 _log = logging.getLogger(__name__)
 
 _PREFIX = "tidegate_"
+_MOST_COPIES = 10**6
+_MOST_PRIORITY = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +57,10 @@ class ModelDescriptionFiles:
         self._config_name = config_name
         self._parameters = parameters or {}
         self._known: dict[Path, _Configured] = {}
+        self._nameless: set[Path] = set()
 
     def read(self) -> dict[str, DescribedModel]:
-        self._known = {folder: self._configured(folder) for folder in self._folders()}
+        self._known = {folder: self._configured(folder) for folder in self._named(list(self._folders()))}
         own: dict[str, DescribedModel] = {}
         for folder, each in self._known.items():
             if each.spec is not None:
@@ -70,8 +75,16 @@ class ModelDescriptionFiles:
             except OSError as exc:
                 _log.warning("models in %s cannot be read: %s", source, exc)
 
+    def _named(self, folders: list[Path]) -> list[Path]:
+        """Those that Triton's clients could name; each of the others is told of once."""
+        nameless = {folder for folder in folders if not MODEL_NAME.fullmatch(folder.name)}
+        for folder in sorted(nameless - self._nameless):
+            _log.warning("%r cannot be a model's name, and is left out: use letters, digits, '.', '_' and '-'", str(folder))
+        self._nameless = nameless
+        return [folder for folder in folders if folder not in nameless]
+
     def _configured(self, folder: Path) -> _Configured:
-        file = config_file(folder, self._config_name)
+        file = self._config_file(folder)
         state = _state(file)
         known = self._known.get(folder)
         if known is not None and known.file_state == state:
@@ -83,6 +96,12 @@ class ModelDescriptionFiles:
             return _Configured(state, None)
         declared = {key: value.string_value for key, value in config.parameters.items()} | dict(self._parameters.get(folder.name, {}))
         return _Configured(state, _spec(folder.name, declared), tuple(steps_of(config)), _has_sequences(config))
+
+    def _config_file(self, folder: Path) -> Path:
+        try:
+            return config_file(folder, self._config_name)
+        except OSError:  # its `configs` may not be looked into
+            return config_file(folder, "")
 
 
 def _spec(model: str, declared: Mapping[str, str]) -> ModelSpec:
@@ -117,21 +136,25 @@ def _value(model: str, key: str, text: str) -> dict[str, Any]:
 
 def _bytes(text: str) -> int:
     size = int(TypeAdapter(ByteSize).validate_python(text))  # as --memory-budget is read; its ValidationError is a ValueError
-    return _at_least(1, size)
+    return _between(1, MOST_BYTES, size)
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    return lambda text: _between(least, most, int(text))
 
 
 def _seconds(milliseconds: str) -> float:
-    value = float(milliseconds)
+    value = float(milliseconds) / 1000
     if not 0 < value < math.inf:
         raise ValueError(value)
-    return value / 1000
+    return value
 
 
 def _labels(text: str) -> dict[str, str]:
     labels = {}
     for label in text.split(","):
         key, equals, value = (part.strip() for part in label.partition("="))
-        if not (key and equals and value) or key in labels:
+        if not (key and equals and value and can_be_told(label)) or key in labels:
             raise ValueError(label)
         labels[key] = value
     return labels
@@ -143,17 +166,19 @@ def _boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _at_least(least: int, value: int) -> int:
-    if value < least:
+def _between(least: int, most: int, value: int) -> int:
+    if not least <= value <= most:
         raise ValueError(value)
     return value
 
 
 _PARAMETERS: Mapping[str, _Parameter] = {
-    f"{_PREFIX}resident_bytes": _Parameter("resident_bytes", _bytes, "bytes, such as 200MiB"),
-    f"{_PREFIX}min_copies": _Parameter("min_copies", lambda text: _at_least(0, int(text)), "a whole number from 0"),
-    f"{_PREFIX}max_copies": _Parameter("max_copies", lambda text: _at_least(1, int(text)), "a whole number from 1"),
-    f"{_PREFIX}priority": _Parameter("priority", int, "a whole number; the higher stays"),
+    f"{_PREFIX}resident_bytes": _Parameter("resident_bytes", _bytes, "bytes, such as 200MiB, and an EiB at most"),
+    f"{_PREFIX}min_copies": _Parameter("min_copies", _whole(0, _MOST_COPIES), f"a whole number from 0 to {_MOST_COPIES}"),
+    f"{_PREFIX}max_copies": _Parameter("max_copies", _whole(1, _MOST_COPIES), f"a whole number from 1 to {_MOST_COPIES}"),
+    f"{_PREFIX}priority": _Parameter(
+        "priority", _whole(-_MOST_PRIORITY, _MOST_PRIORITY), f"a whole number within {_MOST_PRIORITY} of 0; the higher stays"
+    ),
     f"{_PREFIX}latency_objective_ms": _Parameter("latency_objective_s", _seconds, "milliseconds above 0, such as 50"),
     f"{_PREFIX}server_labels": _Parameter("server_labels", _labels, "labels with their values, such as gpu=h200,zone=a, each once"),
     f"{_PREFIX}pinned": _Parameter("is_pinned", _boolean, "true or false"),
@@ -177,7 +202,7 @@ def _with_steps(model: DescribedModel, own: Mapping[str, DescribedModel]) -> Des
     return replace(
         model,
         steps=frozenset(steps),
-        file_bytes=sum(part.file_bytes for part in parts),
+        file_bytes=min(sum(part.file_bytes for part in parts), MOST_BYTES),  # files with holes are as large as they say
         has_sequences=any(part.has_sequences for part in parts),
     )
 

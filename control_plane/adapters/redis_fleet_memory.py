@@ -41,11 +41,12 @@ class RedisFleetMemory:
     async def measure(self, changes: Mapping[str, Measured | None]) -> None:
         await self._measured.change(changes)
 
-    async def wishes(self) -> Mapping[str, Wish]:
-        return await self._wishes.read()
+    async def wishes(self) -> Mapping[str, Wish] | None:
+        found = await self._wishes.read()
+        return None if self._wishes.is_lost else found
 
-    async def wish(self, model: str, wish: Wish | None) -> None:
-        await self._wishes.change({model: wish})
+    async def wish(self, changes: Mapping[str, Wish | None]) -> None:
+        await self._wishes.change(changes)
 
     async def close(self) -> None:
         await self._link.close()
@@ -56,6 +57,8 @@ class _Hash(Generic[RecordT]):
         self._link = link
         self._key = key
         self._kind: type[RecordT] = kind
+        self.is_lost = False
+        """It had a token, and has none: somebody has emptied the Redis, or it came back without what it had."""
         self._token: bytes | None = None
         self._lines: dict[bytes, bytes] = {}
         self._records: Mapping[str, RecordT] = {}
@@ -67,7 +70,8 @@ class _Hash(Generic[RecordT]):
             if token is not None and token == self._token:
                 return self._records
             lines = await self._ask("HGETALL", self._key)
-        self._token = lines.pop(_TOKEN.encode(), None)
+        had_any, self._token = self._token is not None or self.is_lost, lines.pop(_TOKEN.encode(), None)
+        self.is_lost = had_any and self._token is None
         before, self._lines = self._lines, lines
         if lines != before:
             self._records = self._decoded(before)

@@ -63,7 +63,7 @@ class RedisLink:
                 yield
         except TimeoutError as exc:
             raise StoreUnavailable(f"{self.place} does not answer within {timeout_s:g} s") from exc
-        except (RedisError, OSError) as exc:
+        except (RedisError, OSError, UnicodeDecodeError) as exc:  # others may have written what is no text
             raise StoreUnavailable(f"{self.place}: {exc}") from exc
 
     async def require_durable(self) -> None:

@@ -12,24 +12,43 @@ Kubernetes does it with a ConfigMap. It is taken up once it has been the same fo
 
 from __future__ import annotations
 
+import io
 import os
 import reprlib
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from control_plane.domain.endpoints import ListedServer, authority
 from control_plane.domain.errors import StartupError
-from control_plane.settings import POOL, ByteCount, parse_triton_url, without_secrets
+from control_plane.settings import POOL, ByteCount, can_be_told, parse_triton_url, without_secrets
 
 _MOST_BYTES = 2**20
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 _SUCH_AS = "such as `- url: http://10.0.0.5:8000`"
-_shown = reprlib.Repr()
+
+
+class _Shown(reprlib.Repr):
+    """What is wrong, cut short; a password first, of which a cut would leave the beginning."""
+
+    def repr_str(self, x: str, level: int) -> str:
+        return super().repr_str(without_secrets(x), level)
+
+
+_shown = _Shown()
 _shown.maxstring = 100
+
+
+def _require_text(text: str) -> str:
+    if not can_be_told(text):
+        raise ValueError("should be a text")
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_require_text)]
 
 
 class _Entry(BaseModel):
@@ -38,7 +57,7 @@ class _Entry(BaseModel):
     url: str
     name: str | None = Field(None, pattern=_NAME)
     pool: str = Field("", pattern=rf"^(?:{POOL.pattern})?$")
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[_Text, _Text] = Field(default_factory=dict)
     memory_budget: ByteCount | None = None
 
 
@@ -81,20 +100,25 @@ class ServersFile:
             found = os.stat(self._path)
         except OSError as exc:
             return exc.errno
-        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
     def _load(self) -> Any:
         try:
             with self._path.open("rb") as file:
                 text = file.read(_MOST_BYTES + 1)
         except OSError as exc:
+            self._read = exc.errno  # so that it is tried again, unless looking at it fails likewise
             raise self._wrong(f"cannot be read: {exc.strerror}; it should be a YAML list of servers, {_SUCH_AS}") from None
         if len(text) > _MOST_BYTES:
             raise self._wrong(f"is larger than {_MOST_BYTES} bytes")
         try:
-            return yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, RecursionError) as exc:  # dates that there are none are a ValueError
+            return yaml.safe_load(io.BytesIO(text))  # of a stream its messages show no lines, which may have a password
+        except yaml.YAMLError as exc:
             raise self._wrong(f"is no YAML: {' '.join(without_secrets(str(exc)).split())}") from None
+        except (ArithmeticError, AttributeError, LookupError, ValueError, RecursionError):  # of its readers of dates, numbers and truths
+            raise self._wrong(
+                "is no YAML that can be read: a value is not what its tag or its form says, or it is nested too deep"
+            ) from None
 
     def _parse(self, loaded: Any) -> list[_Entry]:
         if not isinstance(loaded, list) or not loaded:
@@ -122,4 +146,4 @@ def _describe(error: Any) -> str:
     number, *path = error["loc"]
     where = f"entry {number + 1}" + "".join(f": {part}" for part in path if part != "[key]")
     said = _WORDS.get(error["type"]) or error["msg"].removeprefix("Value error, ")
-    return f"{where} {said}, got {without_secrets(_shown.repr(error['input']))}"
+    return f"{without_secrets(where)} {said}, got {_shown.repr(error['input'])}"

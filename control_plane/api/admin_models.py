@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from control_plane.api.admin_errors import error_responses
 from control_plane.api.admin_fleet import nearest_tier
 from control_plane.api.admin_views import Name
-from control_plane.domain.errors import ErrorCode
+from control_plane.domain.errors import ErrorCode, RouteNotFound
 from control_plane.domain.fleet import Tier
 from control_plane.domain.model import Model, ModelState
 from control_plane.services.fleet import FleetService
@@ -39,7 +39,13 @@ _LIST_ERRORS = error_responses(
     ErrorCode.STARTUP,  # the repositories have become unusable, such as by two models of one name
 )
 _READ_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.MODEL_NOT_FOUND)
-_CHANGE_ERRORS = _READ_ERRORS | error_responses(ErrorCode.LOAD_FAILED, ErrorCode.STORE_UNAVAILABLE)
+_CHANGE_ERRORS = _READ_ERRORS | error_responses(
+    ErrorCode.LOAD_FAILED,
+    ErrorCode.STORE_UNAVAILABLE,
+    ErrorCode.OVERLOADED,  # a fleet has no room for it
+    ErrorCode.NOT_SUPPORTED,  # by a fleet
+    ErrorCode.CONFLICT,  # an administrator has unloaded it meanwhile
+)
 
 
 def add_model_paths(app: FastAPI, models: ModelService | FleetModels, fleet: FleetService | None = None) -> None:
@@ -68,6 +74,15 @@ def add_model_paths(app: FastAPI, models: ModelService | FleetModels, fleet: Fle
         """Unload it; requests in flight finish first, so it may be UNLOADING in the answer."""
         await models.get(name)  # Triton says nothing about an unknown one
         await models.unload(name)
+        return await view(name)
+
+    @app.post("/models/{name}/release", tags=["models"], responses=_CHANGE_ERRORS)
+    async def release_model(name: Name) -> ModelView:
+        """In a fleet: forget that it was loaded to stay or unloaded for good; from now on its requests decide."""
+        if fleet is None:
+            raise RouteNotFound("this tidegate runs no fleet: its Triton keeps what was loaded, and nothing else")
+        await models.get(name)
+        await fleet.models.release(name)
         return await view(name)
 
 

@@ -37,10 +37,12 @@ class GrpcFleetAnswers:
 
     async def ready(self, call: GrpcCall, model: str, version: str, *, timeout_s: float) -> GrpcAnswer:
         """ModelReady. Raises UpstreamUnavailable."""
-        holders = self._catalogue.servers_of(model) if version and model else []
-        if holders:  # which versions there are it knows
-            return await holders[0].grpc.unary(call, timeout_s=timeout_s)
-        return message_answer(service_pb2.ModelReadyResponse(ready=self._catalogue.is_ready(model)).SerializeToString())
+        is_ready = self._catalogue.is_ready(model)
+        holders = self._catalogue.servers_of(model) if version and is_ready else []
+        answers = await asked_of_all(holders, lambda server: server.grpc.unary(call, timeout_s=timeout_s))
+        if answers:  # which versions there are they know
+            return next((answer for answer in answers if _says_ready(answer)), answers[0])
+        return message_answer(service_pb2.ModelReadyResponse(ready=is_ready).SerializeToString())
 
     async def statistics(self, call: GrpcCall, model: str, version: str, *, timeout_s: float) -> GrpcAnswer:
         """ModelStatistics. Raises UpstreamUnavailable: no server is up."""
@@ -56,11 +58,17 @@ class GrpcFleetAnswers:
         return _statistics([no_statistics(model, version)])
 
 
+def _says_ready(answer: GrpcAnswer) -> bool:
+    return answer.code == 0 and bool(service_pb2.ModelReadyResponse.FromString(_message_in(answer)).ready)
+
+
 def _read(answer: GrpcAnswer) -> list[dict[str, Any]]:
-    message = service_pb2.ModelStatisticsResponse.FromString(
-        bytes(message_in(b"".join(answer.body), answer.encoding, max_bytes=_MAX_BYTES))
-    )
+    message = service_pb2.ModelStatisticsResponse.FromString(_message_in(answer))
     return [json_format.MessageToDict(each, preserving_proto_field_name=True) for each in message.model_stats]
+
+
+def _message_in(answer: GrpcAnswer) -> bytes:
+    return bytes(message_in(b"".join(answer.body), answer.encoding, max_bytes=_MAX_BYTES))
 
 
 def _statistics(found: list[dict[str, Any]]) -> GrpcAnswer:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tritonclient.grpc import service_pb2
 
@@ -164,6 +165,9 @@ class _Asked:
         return await relay.inference.turn(self.running, timeout_s=timeout_s)
 
 
+_Asking: TypeAlias = asyncio.Task[tuple[str, GrpcAnswer | None]]
+
+
 class _StreamCall:
     """One call."""
 
@@ -180,22 +184,24 @@ class _StreamCall:
         self._infer_head = GrpcHead(_MODEL_INFER, metadata, None, head.encoding)
         self._decoupled: dict[Upstream, GrpcStream] = {}
         """To the servers that have the decoupled models it has asked; each of these keeps its place there until the end."""
+        self._opening = asyncio.Lock()
         self._places: dict[str, Upstream] = {}
         self._held = AsyncExitStack()
-        self._unanswered: asyncio.Queue[asyncio.Task[tuple[str, GrpcAnswer]] | None] = asyncio.Queue(_MAX_UNANSWERED)
+        self._unanswered: asyncio.Queue[_Asking | None] = asyncio.Queue(_MAX_UNANSWERED)
         self._under_way: set[_Asked] = set()
-        self._sequences: dict[tuple[str, str], asyncio.Task[tuple[str, GrpcAnswer]]] = {}
+        self._sequences: dict[tuple[str, str], _Asking] = {}
         """The last request of each, which the next one has to wait for."""
 
     async def run(self) -> GrpcAnswer:
         try:
             async with self._held, asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._answer_in_order(), name="grpc-stream-answers")
+                answers = tasks.create_task(self._answer_in_order(), name="grpc-stream-answers")
                 while (frame := await self._messages.receive()) is not None:
                     await self._take(InferMessage(frame, self._stream_head, max_bytes=self._relay.max_message_bytes), tasks)
+                await self._unanswered.put(None)
+                await answers  # among those that wait for their models may be some for decoupled ones
                 for stream in self._decoupled.values():
                     stream.half_close()
-                await self._unanswered.put(None)
         except BaseExceptionGroup as group:
             first = group.exceptions[0]
             if isinstance(first, _Ended):
@@ -220,9 +226,10 @@ class _StreamCall:
             await self._messages.send(_error(message.id(), message_of(exc)))
             return
         self._running.model_name = self._running.model_name or asked.call.model_name
-        if await self._relay.kinds.is_decoupled(asked.call.model_name):
+        is_decoupled = await self._relay.kinds.is_decoupled(asked.call.model_name)
+        if is_decoupled and (asked.call.model_name, asked.call.sequence_id) not in self._sequences:
             await self._pass_on(asked, tasks)
-        else:
+        else:  # or nobody knows, before it is loaded: the messages behind it do not wait for that
             await self._unanswered.put(self._start(asked, tasks))
 
     async def _read(self, message: InferMessage, principal: Principal) -> _Asked:
@@ -245,35 +252,52 @@ class _StreamCall:
         self._under_way.discard(asked)
         asked.running.end(outcome)
 
-    # Ordinary models
+    # Ordinary models, and those that may be
 
-    def _start(self, asked: _Asked, tasks: asyncio.TaskGroup) -> asyncio.Task[tuple[str, GrpcAnswer]]:
+    def _start(self, asked: _Asked, tasks: asyncio.TaskGroup) -> _Asking:
         sequence = (asked.call.model_name, asked.call.sequence_id)
-        asking = tasks.create_task(self._ask(asked, self._sequences.get(sequence)), name="grpc-stream-request")
+        asking = tasks.create_task(self._ask(asked, self._sequences.get(sequence), tasks), name="grpc-stream-request")
         if asked.call.sequence_id:
             self._sequences[sequence] = asking
             asking.add_done_callback(lambda done: self._sequences.pop(sequence, None) if self._sequences.get(sequence) is done else None)
         return asking
 
-    async def _ask(self, asked: _Asked, before: asyncio.Task[tuple[str, GrpcAnswer]] | None) -> tuple[str, GrpcAnswer]:
-        """The request's id, and its answer."""
+    async def _ask(self, asked: _Asked, before: _Asking | None, tasks: asyncio.TaskGroup) -> tuple[str, GrpcAnswer | None]:
+        """The request's id, and its answer; None: its model turned out to be decoupled."""
+        now_s = asyncio.get_running_loop().time
+        answer: GrpcAnswer | None = None
         outcome = Outcome.ABANDONED
         try:
             if before is not None:
                 await asyncio.wait((before,))
             timeout_s = await asked.turn(self._relay)
-            infer = _Infer(GrpcCall(self._infer_head, asked.message.frame))
-            answer = await self._relay.inference.dispatch.send(infer, asked.call, timeout_s=timeout_s, running=asked.running)
-            outcome = infer.outcome(answer)
+            deadline_s = now_s() + timeout_s
+            if await self._turns_out_decoupled(asked.call.model_name, timeout_s):
+                await self._send_decoupled(asked, await self._place(asked, deadline_s - now_s()), tasks)
+                outcome = Outcome.ANSWERED
+            else:
+                infer, left_s = _Infer(GrpcCall(self._infer_head, asked.message.frame)), deadline_s - now_s()
+                answer = await self._relay.inference.dispatch.send(infer, asked.call, timeout_s=left_s, running=asked.running)
+                outcome = infer.outcome(answer)
         except ControlPlaneError as exc:
             answer, outcome = failure(exc), outcome_of(exc)
         finally:
             self._end(asked, outcome)
         return asked.call.request_id, answer
 
+    async def _turns_out_decoupled(self, model: str, timeout_s: float) -> bool:
+        """One that is nowhere is loaded first. No, also where Triton does not tell: what it says to the request then reaches the caller."""
+        found = await self._relay.kinds.is_decoupled(model)
+        if found is None:
+            await self._relay.inference.dispatch.reading(model, timeout_s=timeout_s)
+            found = await self._relay.kinds.is_decoupled(model)
+        return bool(found)
+
     async def _answer_in_order(self) -> None:
         while (asking := await self._unanswered.get()) is not None:
             request_id, answer = await asking
+            if answer is None:
+                continue
             if answer.code == 0:
                 message = message_in(b"".join(answer.body), answer.encoding, max_bytes=_MAX_ANSWER_BYTES)
                 await self._messages.send(frame_message(stream_answer(message)), answer.headers)
@@ -287,21 +311,27 @@ class _StreamCall:
     async def _pass_on(self, asked: _Asked, tasks: asyncio.TaskGroup) -> None:
         """Send it, which is all that is known of it: a decoupled model answers as often as it likes, and may never say when it is done."""
         try:
-            timeout_s = await asked.turn(self._relay)
-            server = self._places.get(asked.call.model_name) or await self._place(asked, timeout_s)
+            server = await self._place(asked, await asked.turn(self._relay))
         except ControlPlaneError as exc:
             self._end(asked, outcome_of(exc))
             await self._messages.send(_error(asked.call.request_id, message_of(exc)))
             return
-        stream = self._decoupled.get(server) or await self._open_decoupled(server, tasks)
-        await stream.send(asked.message.frame)
+        await self._send_decoupled(asked, server, tasks)
         self._end(asked, Outcome.ANSWERED)
 
+    async def _send_decoupled(self, asked: _Asked, server: Upstream, tasks: asyncio.TaskGroup) -> None:
+        async with self._opening:
+            stream = self._decoupled.get(server) or await self._open_decoupled(server, tasks)
+        await stream.send(asked.message.frame)
+
     async def _place(self, asked: _Asked, timeout_s: float) -> Upstream:
-        held = self._relay.inference.dispatch.server_for(asked.call, timeout_s=timeout_s, running=asked.running)
-        server = await self._held.enter_async_context(held)
-        self._places[asked.call.model_name] = server
-        return server
+        """The same for all requests for a model."""
+        model = asked.call.model_name
+        if model not in self._places:
+            held = self._relay.inference.dispatch.server_for(asked.call, timeout_s=timeout_s, running=asked.running)
+            server = await self._held.enter_async_context(held)
+            self._places.setdefault(model, server)  # another's may have been found meanwhile
+        return self._places[model]
 
     async def _open_decoupled(self, server: Upstream, tasks: asyncio.TaskGroup) -> GrpcStream:
         stream = await server.grpc.open_stream(self._stream_head, timeout_s=self._relay.request_timeout_s)

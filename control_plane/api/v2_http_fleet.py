@@ -39,10 +39,12 @@ class HttpFleetAnswers:
         return None
 
     async def _ready(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
+        if not self._catalogue.is_ready(route.model_name):
+            return _NOT_READY
         holders = self._catalogue.servers_of(route.model_name) if route.model_version else []
-        if holders:  # which versions there are it knows
-            return await holders[0].http.send(request, timeout_s=self._timeout_s)
-        return _READY if self._catalogue.is_ready(route.model_name) else _NOT_READY
+        answers = await asked_of_all(holders, lambda server: server.http.send(request, timeout_s=self._timeout_s))
+        # Which versions there are they know.
+        return next((answer for answer in answers if answer.status == 200), answers[0] if answers else _READY)
 
     async def _statistics(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
         servers = self._catalogue.servers_of(route.model_name)

@@ -47,6 +47,12 @@ def unload(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: Stat
 
 
 @app.command()
+def release(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+    """In a fleet, neither keep a model loaded nor away any longer, whatever `load` or `unload` said: its requests decide."""
+    _show([admin_client(state_dir, admin_url).release(name)])
+
+
+@app.command()
 def build(
     name: NameArgument,
     variant: Annotated[list[str] | None, typer.Option(help="Build only this variant; repeatable.")] = None,

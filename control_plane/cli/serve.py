@@ -15,7 +15,7 @@ from rich.console import Console
 from control_plane.adapters.logs import configure_logging
 from control_plane.app import Announce, App
 from control_plane.services.models import LoadFailure
-from control_plane.settings import Settings, load_settings
+from control_plane.settings import Settings, load_settings, without_user
 
 _PORT_HELP = "0 chooses a free one"
 
@@ -91,7 +91,7 @@ async def _run(settings: Settings, announce: Announce) -> None:
 
 def _opening_line(settings: Settings) -> str:
     if settings.triton.triton_url:
-        return f"attaching to the Triton at {settings.triton.triton_url} ..."
+        return f"attaching to the Triton at {without_user(settings.triton.triton_url)} ..."
     if settings.fleet.servers_file is not None:
         return f"attaching to the Tritons that {settings.fleet.servers_file} lists ..."
     return "starting Triton and loading models ..."

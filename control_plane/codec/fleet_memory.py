@@ -6,7 +6,7 @@ Fields that are not known here a newer tidegate has written; they are left out.
 from __future__ import annotations
 
 from dataclasses import fields
-from math import isfinite
+from math import inf
 from typing import TypeVar
 
 import orjson
@@ -17,6 +17,9 @@ from control_plane.domain.fleet_memory import Measured, Wish
 from control_plane.domain.model import MODEL_NAME
 
 RecordT = TypeVar("RecordT", Measured, Wish)
+
+_MOST = 2**63
+"""Below it `encode` can write what has grown since, too."""
 
 _READERS: dict[type, TypeAdapter[object]] = {each: TypeAdapter(each) for each in (Measured, Wish)}
 
@@ -31,9 +34,13 @@ def decode(kind: type[RecordT], model: str, text: bytes | str) -> RecordT:
     try:
         found = _READERS[kind].validate_json(text, strict=True)
     except ValidationError as exc:
-        raise InvalidRequest(f"what is remembered of model '{model[:80]}' cannot be read: {exc.errors()[0]['msg']}") from exc
+        raise InvalidRequest(f"what is remembered of model {model[:80]!r} cannot be read: {exc.errors()[0]['msg']}") from exc
     assert isinstance(found, kind)
     numbers = [value for each in fields(found) if isinstance(value := getattr(found, each.name), int | float)]
-    if not MODEL_NAME.fullmatch(model) or not all(isfinite(number) and number >= 0 for number in numbers):
-        raise InvalidRequest(f"what is remembered of model '{model[:80]}' cannot be so")
+    if not MODEL_NAME.fullmatch(model) or not all(map(_can_be, numbers)):
+        raise InvalidRequest(f"what is remembered of model {model[:80]!r} cannot be so")
     return found
+
+
+def _can_be(number: float) -> bool:
+    return 0 <= number < (_MOST if isinstance(number, int) else inf)  # NaN is neither

@@ -16,6 +16,9 @@ from control_plane.domain.model import ModelState
 
 NEVER_S = float("-inf")
 
+MOST_BYTES = 2**60
+"""Of a model, a server or a disk: more than there is, and what is counted with it can be told to other processes (64 bits)."""
+
 POOL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 """What a pool of servers may be called."""
 
@@ -24,6 +27,10 @@ FAST_S = 30.0
 
 SLOW_S = 900.0
 """Over which `rate_slow` is one."""
+
+AWAY_LOADS = 2.0
+"""A request counts for waiting so many loads of its model longer at a server that is for others: more than a load where it belongs takes,
+and less than one for which a model goes that is as good as sure to be loaded again."""
 
 # Shorter idle times say nothing.
 _NOW_S = 0.001
@@ -173,6 +180,10 @@ class Server:
     def is_for(self, pool: str | None) -> bool:
         """Whether requests that go to this pool are at the right place; None: all servers are for them."""
         return pool is None or self.pool in ("", pool)
+
+    def away_s(self, pool: str | None, load_s: float) -> float:
+        """For how much longer than it does a request that goes to this pool counts for waiting here."""
+        return 0.0 if self.is_for(pool) else AWAY_LOADS * load_s
 
     @property
     def is_open(self) -> bool:

@@ -1,13 +1,14 @@
 """How many copies of a model there should be, by measured demand; asked by `services/reconciler` every tick.
 
-It grows as soon as its copies are busy, or so busy that its requests wait for each other longer than its latency objective allows, and
-shrinks one by one when they have long been idle; between the two nothing changes. Bursts
-are no matter of this: there `policy/routing` asks for another copy itself. Nor are the last copies of models that nobody uses:
+It grows, in the pools where it is, as soon as its copies are busy, or so busy that its requests wait for each other longer than its
+latency objective allows, and shrinks one by one when they have long been idle; between the two nothing changes. Bursts are no
+matter of this: there `policy/routing` asks for another copy itself. Nor are the last copies of models that nobody uses:
 they cost nothing until somebody needs their memory.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from math import ceil, exp, log
 
@@ -44,20 +45,39 @@ _DEFAULT = CopiesLimits()
 
 
 def wanted_copies(facts: ModelFacts, fleet: Fleet, now_s: float, *, limits: CopiesLimits = _DEFAULT) -> int:
-    """Between what its spec asks for at least and at most, and never more than there are servers up that it may be on."""
+    """Between what its spec asks for at least and at most, and never more than there are servers up that it may be on.
+
+    By demand it is as many as the pools hold in which it has a copy, and one in each of these.
+    """
     have = _staying(facts, fleet)
-    wanted = _by_demand(facts, have, now_s, limits)
+    pools = {server.pool for server in have}
+    wanted = max(_by_demand(facts, have, now_s, limits), len(pools))
     fitting = [server for server in fleet.servers.values() if _is_staying(server) and server.has_labels(facts.spec.server_labels)]
+    if wanted > len(have):
+        wanted = max(len(have), min(wanted, sum(any(server.is_for(pool) for pool in pools) for server in fitting)))
     most = len(fitting) if facts.spec.max_copies is None else min(len(fitting), facts.spec.max_copies)
     return min(max(wanted, facts.spec.min_copies), most)
 
 
-def copy_to_drop(facts: ModelFacts, fleet: Fleet, now_s: float, *, limits: CopiesLimits = _DEFAULT) -> str | None:
-    """The server whose copy goes when there are more than wanted; None: all of them are in use or new.
+def pool_to_grow(facts: ModelFacts, fleet: Fleet) -> str | None:
+    """Where the next copy goes that is wanted: to the pool of the busiest one; None: anywhere, since it is not for demand's sake."""
+    have = _staying(facts, fleet)
+    if not have or len(have) < facts.spec.min_copies:
+        return None
+    return max(have, key=lambda server: (server.copies[facts.name].in_flight, server.work_s / server.parallel)).pool
 
-    From a server that is ejected if there is one, else from the one that has the least memory free, then the most to do.
+
+def copy_to_drop(facts: ModelFacts, fleet: Fleet, now_s: float, *, limits: CopiesLimits = _DEFAULT) -> str | None:
+    """The server whose copy goes when there are more than wanted; None: all of them are in use or new, or the last of their pool.
+
+    The last of a pool goes only if the model may not have so many. From a server that is ejected if there is one, else from the one that
+    has the least memory free, then the most to do.
     """
-    can_go = [server for server in _staying(facts, fleet) if _is_idle(server, facts.name, now_s, limits)]
+    have, most = _staying(facts, fleet), facts.spec.max_copies
+    in_pool = Counter(server.pool for server in have)
+    is_over = most is not None and len(have) > most
+    spare = [server for server in have if is_over or in_pool[server.pool] > 1]
+    can_go = [server for server in spare if _is_idle(server, facts.name, now_s, limits)]
     if not can_go:
         return None
     return min(can_go, key=lambda server: (not server.is_ejected, server.free_bytes, -server.work_s, server.name)).name

@@ -44,6 +44,10 @@ class OutlierLimits:
     settled_after_s: float = 120.0
     """Without being ejected again: then the pauses begin anew."""
 
+    on_trust_s: float = 10.0
+    """After a trial is due, or after as long as the pause was if that is longer, it comes back without one: no request has come that
+    could try it, and none may ever come here, or for what it still has."""
+
 
 @dataclass(slots=True)
 class _Record:
@@ -81,10 +85,13 @@ class Outliers:
         record.answers += 1
         record.slowness += (slowness - record.slowness) / min(record.answers, self._limits.answers)
 
-    def served(self, server: str) -> None:
-        """A request has been answered, how soon says nothing: others hampered it, or its answer was an error of its model's."""
+    def served(self, server: str, now_s: float) -> None:
+        """A request has been answered, how soon says nothing: it was a stream, others hampered it, or its answer was an error of its
+        model's."""
         record = self._record(server)
-        if record.try_from_s == inf:
+        if record.try_from_s < inf:
+            self._tried(record, now_s, did_well=True)  # all that its requests may be able to show
+        else:
             record.errors = 0
 
     def failed(self, server: str, now_s: float) -> None:
@@ -96,6 +103,8 @@ class Outliers:
 
     def judge(self, pool: Collection[str], now_s: float) -> dict[str, float]:
         """Of the servers of a pool that are up: those that are ejected now, each with when the next request may try it."""
+        for name in pool:
+            self._trust_if_overdue(self._record(name), now_s)
         out = [name for name in pool if self._record(name).try_from_s < inf]
         suspects = self._suspects([name for name in pool if name not in out], pool)
         room = int(self._limits.part * len(pool)) - len(out)
@@ -151,6 +160,10 @@ class Outliers:
             return
         record.trials += 1
         if record.trials >= self._limits.trials:
+            self._take_back(record, now_s)
+
+    def _trust_if_overdue(self, record: _Record, now_s: float) -> None:
+        if now_s > record.try_from_s + max(record.pause_s, self._limits.on_trust_s):
             self._take_back(record, now_s)
 
     def _take_back(self, record: _Record, now_s: float) -> None:

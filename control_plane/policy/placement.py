@@ -37,11 +37,15 @@ class PlacementLimits:
     its files; all of them if none of these will do."""
 
     gain_loads: float = 0.05
-    """By so much another copy has to serve sooner: with less, each of two requests that come at once has a copy loaded for itself."""
+    """By so much another copy has to serve sooner than one that is being loaded: with less, each of two requests that come at once has a
+    copy loaded for itself. Beside copies that are busy it would come too late (99.1 % instead of 99.6 within 100 ms as models drift)."""
 
     look_again_loads: float = 0.02
     """For so long nobody asks again for another copy of a model for which it was no use just now: a look at the servers takes up to a few
     milliseconds, and a busy model would ask for one with every request. With more, bursts wait for the copy that they need."""
+
+    stays_in_pool: bool = False
+    """Where the pool has no room, servers that are for others will not do either."""
 
     longest_wait_s: float = inf
     """For the loads before it on its server: what would have to wait longer is refused."""
@@ -59,7 +63,7 @@ class Placement:
     expected_s: float
     """From now until it has served one request."""
     cost_s: float
-    """The same, and what others are expected to wait for what goes."""
+    """The same, what others are expected to wait for what goes, and what it counts that the server is for others."""
 
 
 class Obstacle(StrEnum):
@@ -119,24 +123,23 @@ def place(
         return Refusal(Obstacle.QUARANTINED, f"'{model}' failed to load and is not tried again yet", facts.quarantined_until_s - now_s)
     if facts.spec.max_copies is not None and _staying_copies(fleet, model) >= facts.spec.max_copies:
         return Refusal(Obstacle.ENOUGH_COPIES, f"'{model}' has all the copies that it may have", max(facts.service_s, _SOON_S))
-    servers = _open_to(fleet, facts.spec, pool)
-    if not servers:
-        return Refusal(Obstacle.NO_SERVER, _why_no_server(fleet, facts.spec), _LONG_S)
-    large_enough = [server for server in servers if server.budget_bytes >= facts.resident_bytes]
-    if not large_enough:
-        return Refusal(Obstacle.TOO_LARGE, f"'{model}' needs {facts.resident_bytes} bytes, more than a server has for models", _LONG_S)
-    search = _Search(fleet, facts, now_s, limits)
-    best = search.best_of(_sample(large_enough, model, limits.looked_at)) or search.best_of(large_enough)
+    servers = _open_to(fleet, facts, pool if limits.stays_in_pool else None)
+    if isinstance(servers, Refusal):
+        return servers
+    search = _Search(fleet, facts, now_s, limits, pool)
+    best = search.best_in_pool(servers) or search.best_elsewhere(servers)
     if best is None:
-        retry_s = min(search.free_in_s(server) for server in large_enough)
+        retry_s = min(search.free_in_s(server) for server in servers)
         return Refusal(Obstacle.IN_USE, f"there is no room for '{model}' while all that is loaded is in use or new", retry_s)
     return search.objection(best, sooner_than_s) or best
 
 
 def surplus(fleet: Fleet, server: Server, now_s: float, *, limits: PlacementLimits = LIMITS) -> tuple[str, ...]:
-    """What goes from a server whose models turn out to need more than its budget; nothing as long as what may go is not enough."""
+    """What goes from a server whose models turn out to need more than its budget: all that may, where that is not enough."""
     nothing = ModelFacts(ModelSpec(""), resident_bytes=0, load_s=0.0, service_s=0.0)
-    return tuple(_Search(fleet, nothing, now_s, limits).victims_on(server) or ())
+    search = _Search(fleet, nothing, now_s, limits)
+    victims = search.victims_on(server)
+    return tuple(search.may_go(server) if victims is None else victims)
 
 
 def _staying_copies(fleet: Fleet, model: str) -> int:
@@ -144,11 +147,17 @@ def _staying_copies(fleet: Fleet, model: str) -> int:
     return sum(server.is_up and not server.is_leaving and server.copies[model].state is not ModelState.UNLOADING for server in holders)
 
 
-def _open_to(fleet: Fleet, model: ModelSpec, pool: str | None) -> list[Server]:
-    """Servers that could take it: those of the pool, or, where it has none that are up, the others."""
-    fitting = [server for server in fleet.servers.values() if server.is_open and server.has_labels(model.server_labels)]
-    own = [server for server in fitting if server.is_for(pool)]
-    return [server for server in own or fitting if model.name not in server.copies]
+def _open_to(fleet: Fleet, facts: ModelFacts, pool: str | None) -> list[Server] | Refusal:
+    """Servers that could take it, of the pool."""
+    name, labels = facts.name, facts.spec.server_labels
+    fitting = [server for server in fleet.servers.values() if server.is_open and server.is_for(pool) and server.has_labels(labels)]
+    large_enough = [server for server in fitting if server.budget_bytes >= facts.resident_bytes]
+    if fitting and not large_enough:
+        return Refusal(Obstacle.TOO_LARGE, f"'{name}' needs {facts.resident_bytes} bytes, more than a server has for models", _LONG_S)
+    servers = [server for server in large_enough if name not in server.copies]
+    if not servers and any(server.copies[name].state is ModelState.UNLOADING for server in large_enough):
+        return Refusal(Obstacle.IN_USE, f"'{name}' is still being unloaded", max(facts.service_s, _SOON_S))
+    return servers or Refusal(Obstacle.NO_SERVER, _why_no_server(fleet, facts.spec), _LONG_S)
 
 
 def _why_no_server(fleet: Fleet, model: ModelSpec) -> str:
@@ -170,19 +179,31 @@ def _sample(servers: Sequence[Server], model: str, size: int) -> Iterator[Server
 class _Search:
     """For one model's place."""
 
-    def __init__(self, fleet: Fleet, facts: ModelFacts, now_s: float, limits: PlacementLimits) -> None:
+    def __init__(self, fleet: Fleet, facts: ModelFacts, now_s: float, limits: PlacementLimits, pool: str | None = None) -> None:
         self._fleet = fleet
         self._facts = facts
         self._now_s = now_s
         self._limits = limits
+        self._pool = pool
 
-    def best_of(self, servers: Iterable[Server]) -> Placement | None:
+    def best_in_pool(self, servers: Sequence[Server]) -> Placement | None:
+        return self._best_of_many([server for server in servers if server.is_for(self._pool)])
+
+    def best_elsewhere(self, servers: Sequence[Server]) -> Placement | None:
+        return self._best_of_many([server for server in servers if not server.is_for(self._pool)])
+
+    def _best_of_many(self, servers: Sequence[Server]) -> Placement | None:
+        if not servers:
+            return None
+        return self._best_of(_sample(servers, self._facts.name, self._limits.looked_at)) or self._best_of(servers)
+
+    def _best_of(self, servers: Iterable[Server]) -> Placement | None:
         found = (placement for server in servers if (placement := self._on(server)) is not None)
         return min(found, key=lambda placement: placement.cost_s, default=None)
 
     def objection(self, best: Placement, sooner_than_s: float) -> Refusal | None:
         facts = self._facts
-        worth_s = best.cost_s + self._limits.gain_loads * facts.load_s
+        worth_s = best.cost_s + (self._limits.gain_loads * facts.load_s if self._is_loading() else 0.0)
         if worth_s > sooner_than_s and not self._helps_who_comes_later(best, sooner_than_s):
             return Refusal(Obstacle.NOT_SOONER, f"another copy of '{facts.name}' would not serve sooner", facts.load_s, worth_s)
         late_s = best.ready_s - self._now_s - facts.load_s - self._limits.longest_wait_s
@@ -227,8 +248,8 @@ class _Search:
         begins_in_s = max(0.0, server.loads_until_s - self._now_s) if server.serves_while_loading else work_s
         ready_in_s = begins_in_s + facts.load_s
         expected_s = max(ready_in_s, work_s) + facts.service_s
-        harm_s = sum(map(self._harm_s, victims))
-        return Placement(server.name, tuple(victims), self._now_s + ready_in_s, expected_s, expected_s + harm_s)
+        cost_s = expected_s + server.away_s(self._pool, facts.load_s) + sum(map(self._harm_s, victims))
+        return Placement(server.name, tuple(victims), self._now_s + ready_in_s, expected_s, cost_s)
 
     def victims_on(self, server: Server) -> list[str] | None:
         """The cheapest first; None: all that may go there is not enough."""
@@ -237,12 +258,16 @@ class _Search:
         if missing <= 0:
             return []
         chosen: list[str] = []
-        for *_, name in sorted(self._rank(copy) for copy in server.copies.values() if self._may_go_in_s(copy) <= 0.0):
+        for name in self.may_go(server):
             chosen.append(name)
             missing -= server.copies[name].bytes
             if missing <= 0:
                 return _needed(chosen, server, -missing)
         return None
+
+    def may_go(self, server: Server) -> list[str]:
+        """Now, the cheapest first."""
+        return [name for *_, name in sorted(self._rank(copy) for copy in server.copies.values() if self._may_go_in_s(copy) <= 0.0)]
 
     def _may_go_in_s(self, copy: Copy) -> float:
         """0: now. It ends what it does, is new for a while, or is to stay."""

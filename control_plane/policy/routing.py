@@ -33,7 +33,7 @@ class Choice:
     server: str | None
     """None: there is no copy that could serve it."""
     expected_s: float
-    """Until it has been served there; infinite where there is no copy."""
+    """Until it has been served there; infinite where there is no copy, or none but on ejected servers: anywhere else is better."""
     asks_to_place: bool
     """A load elsewhere may be sooner than `expected_s`, or it is the only way: `placement.place` says."""
     is_probe: bool = False
@@ -57,7 +57,7 @@ def choose(
     """Choose a copy that is ready or loads.
 
     `draw` is random, of [0, 1). Requests of equal `likeness`, a hash of what they have in common, go to the same of several equally good
-    copies. Outside of the `pool` a request waits as if for one more load, so it goes there if the pool has no room to load the model.
+    copies. Outside of the `pool` a request counts for waiting longer than a load takes: it goes there if the pool has no room for a copy.
     """
     holders, facts = fleet.holders.get(model), fleet.models.get(model)
     if not holders or facts is None:
@@ -87,9 +87,9 @@ def choose(
 
 
 def _is_long(expected_s: float, facts: ModelFacts) -> bool:
-    """Longer than a load takes, or than requests should."""
+    """Longer than a load takes, as always outside of the pool, or than requests should and could."""
     objective_s = facts.spec.latency_objective_s
-    return expected_s - facts.service_s > facts.load_s or (objective_s is not None and expected_s > objective_s)
+    return expected_s - facts.service_s > facts.load_s or (objective_s is not None and facts.service_s < objective_s < expected_s)
 
 
 def _expected_s(server: Server, copy: Copy, facts: ModelFacts, now_s: float, pool: str | None) -> float:
@@ -104,9 +104,7 @@ def _expected_s(server: Server, copy: Copy, facts: ModelFacts, now_s: float, poo
         wait_s = max(wait_s, abs(copy.ready_s - now_s) + waiting_s)
     elif copy.state is not ModelState.READY:
         return inf
-    if not server.is_for(pool):
-        wait_s += facts.load_s
-    return wait_s + facts.service_s
+    return wait_s + server.away_s(pool, facts.load_s) + facts.service_s
 
 
 def _of_its_kind(near: Sequence[tuple[float, str]], likeness: int, meeting: Sequence[Server]) -> tuple[float, str]:
@@ -146,4 +144,4 @@ def _among_ejected(servers: Sequence[Server], facts: ModelFacts, now_s: float) -
         return probe
     costs = [(_expected_s(server, server.copies[facts.name], facts, now_s, None), server.name) for server in servers if server.is_ejected]
     cost_s, name = min(costs)
-    return _MISS if cost_s == inf else Choice(name, cost_s + facts.load_s, asks_to_place=True)
+    return _MISS if cost_s == inf else Choice(name, inf, asks_to_place=True)

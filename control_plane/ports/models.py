@@ -193,11 +193,12 @@ class FleetMemory(Protocol):
     async def measure(self, changes: Mapping[str, Measured | None]) -> None:
         """The owner's alone; None: it is forgotten."""
 
-    async def wishes(self) -> Mapping[str, Wish]:
-        """By model; those that have none are as their folders say."""
+    async def wishes(self) -> Mapping[str, Wish] | None:
+        """By model; those that have none are as their folders say. None: since they were last read all have been lost, until some are
+        written."""
 
-    async def wish(self, model: str, wish: Wish | None) -> None:
-        """Whichever process an administrator has told it."""
+    async def wish(self, changes: Mapping[str, Wish | None]) -> None:
+        """Whichever process an administrator has told it; None: as its folder says."""
 
     async def close(self) -> None: ...
 

@@ -13,13 +13,14 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from typing import Protocol
 
 from control_plane.domain.errors import ControlPlaneError, Overloaded, UpstreamUnavailable
 from control_plane.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts, Server
 from control_plane.domain.fleet_event import FleetEvent, FleetEventKind
 from control_plane.domain.model import ModelState
-from control_plane.policy.placement import Obstacle, Placement, Refusal, place
+from control_plane.policy.placement import LIMITS, Obstacle, Placement, PlacementLimits, Refusal, place
 from control_plane.services.fleet_state import FleetState
 
 _log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ TellOwner = Callable[[str, str], bool]
 _OWNERS_TO_JUDGE = frozenset((Obstacle.IN_USE, Obstacle.CHURN, Obstacle.LATE))
 """What others use, and how much, the fleet's owner knows best."""
 
+_IN_POOL = replace(LIMITS, stays_in_pool=True)
 _EVENTS = 500
 _PAUSE_S = 0.5
 """After a load that could not even begin: tried again at once it would fail at once, and so on."""
@@ -118,23 +120,28 @@ class CopyLoads:
         ready = [server.copies[facts.name].ready_s for server in holders.values() if server.copies[facts.name].state is ModelState.LOADING]
         return max(0.0, min(ready, default=now_s + facts.load_s) - now_s)
 
-    def want(self, model: str) -> None:
-        """Begin to load another copy, where placement sees fit. Nothing happens while one is being loaded."""
+    def want(self, model: str, *, pool: str | None = None) -> None:
+        """Begin to load another copy, in that pool and no other, where placement sees fit. Nothing happens while one is being loaded."""
         if not self.is_loading(model):
-            self.bring(self._state.fleet.models[model])
+            self.bring(self._state.fleet.models[model], pool=pool, limits=_IN_POOL)
 
-    def bring(self, facts: ModelFacts, *, pool: str | None = None, sooner_than_s: float = math.inf) -> Refusal | None:
+    def bring(
+        self, facts: ModelFacts, *, pool: str | None = None, sooner_than_s: float = math.inf, limits: PlacementLimits = LIMITS
+    ) -> Refusal | None:
         """Load one more copy, where placement sees fit; None: it is under way. Raises as `begin`."""
         if self._fetches_first(facts, pool):
             return None
         now_s = self._state.now_s()
-        placement = place(self._state.fleet, facts.name, now_s, sooner_than_s=sooner_than_s, pool=pool)
+        placement = place(self._state.fleet, facts.name, now_s, sooner_than_s=sooner_than_s, pool=pool, limits=limits)
         if isinstance(placement, Refusal):
-            if placement.obstacle in _OWNERS_TO_JUDGE:
-                self._ask_owner(facts.name, pool)
+            self.is_left_to_owner(facts, placement, pool=pool)
             return placement
         self.begin(facts, placement, pool=pool)
         return None
+
+    def is_left_to_owner(self, facts: ModelFacts, refusal: Refusal, *, pool: str | None = None) -> bool:
+        """Whether the fleet's owner, another process, has been asked, and may load it all the same."""
+        return refusal.obstacle in _OWNERS_TO_JUDGE and self._ask_owner(facts.name, pool)
 
     def _fetches_first(self, facts: ModelFacts, pool: str | None) -> bool:
         """Whether its files are being fetched: where it fits is known when they are here, and no server waits for that."""
@@ -176,7 +183,7 @@ class CopyLoads:
         try:
             async with self._turns[server]:
                 if still():
-                    await self._plans[server].take_out(model)
+                    await self._plans_of(server).take_out(model)
                     self._tell(kind, model, server, reason)
         except ControlPlaneError as exc:
             _log.warning("a copy could not be unloaded: %s", exc, extra={"model": model, "server": server})
@@ -198,7 +205,7 @@ class CopyLoads:
         try:
             async with self._turns[server.name]:
                 if server.copies.get(copy.model) is copy:
-                    await self._plans[server.name].revive(facts)
+                    await self._plans_of(server.name).revive(facts)
                     self._tell(FleetEventKind.LOADED, copy.model, server.name, "", self._state.now_s() - began_s)
         except Exception as exc:  # as in `_bring_in`
             self._quarantine(facts, server.name, exc)
@@ -214,19 +221,30 @@ class CopyLoads:
 
     async def reload(self, model: str, server: str) -> None:
         """Load one copy anew; where there is no room for two it is unloaded first, and requests wait. Raises ControlPlaneError."""
-        facts, at = self._state.fleet.models[model], self._state.fleet.servers[server]
+        facts = self._state.fleet.models[model]
         async with self._turns[server]:
-            if at.free_bytes >= facts.resident_bytes:
-                await self._plans[server].reload(facts)
+            plans = self._plans_of(server)
+            if self._state.fleet.servers[server].free_bytes >= facts.resident_bytes:
+                await plans.reload(facts)
             else:
-                await self._plans[server].bring_in(facts, (model,))
+                await plans.bring_in(facts, (model,))
         self._tell(FleetEventKind.LOADED, model, server, "an administrator asked for it")
 
     async def take_out(self, model: str, server: str, *, kind: FleetEventKind, reason: str) -> None:
         """Unload one copy. Raises ControlPlaneError."""
         async with self._turns[server]:
-            await self._plans[server].take_out(model)
+            await self._plans_of(server).take_out(model)
         self._tell(kind, model, server, reason)
+
+    def _plans_of(self, server: str) -> Plans:
+        """Raises UpstreamUnavailable: it has left the fleet while its turn was awaited."""
+        if server not in self._plans or server not in self._state.fleet.servers:
+            raise UpstreamUnavailable(f"server '{server}' has left the fleet")
+        return self._plans[server]
+
+    def forget(self, server: str) -> None:
+        """It has left; who still waits for a turn there finds that out."""
+        self._turns.pop(server, None)
 
     def why_quarantined(self, model: str) -> str | None:
         """Why it is not tried again yet; None: it has not failed, or it is."""
@@ -310,7 +328,7 @@ class CopyLoads:
     async def _bring_in(self, facts: ModelFacts, server: Server, victims: tuple[str, ...]) -> None:
         began_s = self._state.now_s()
         try:
-            await self._plans[server.name].bring_in(facts, victims)
+            await self._plans_of(server.name).bring_in(facts, victims)
         except Exception as exc:  # the root of a task: what one model's files do to us must not end the gateway
             self._quarantine(facts, server.name, exc)
             return

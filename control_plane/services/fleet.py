@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from control_plane.domain.endpoints import ListedServer
-from control_plane.domain.errors import ControlPlaneError, Overloaded, UpstreamUnavailable
+from control_plane.domain.errors import ControlPlaneError, Overloaded, StoreUnavailable, UpstreamUnavailable
 from control_plane.domain.fleet import Server
 from control_plane.domain.fleet_counts import FleetCounts
 from control_plane.domain.fleet_report import FleetReport, Wanted
@@ -130,6 +130,7 @@ class FleetService:
         """That server has left, and its connections are closed."""
         del self._loads[name]
         self._servers.remove(name)
+        self.residency.forget(name)
 
     async def open(self, load: Sequence[str]) -> list[LoadFailure]:
         """Load and keep these, `*` for as many of all as fit; what fails is told, and the rest is served."""
@@ -142,12 +143,15 @@ class FleetService:
         return await self._keep_all() if ALL_MODELS in load else await self._keep(load)
 
     async def _keep(self, models: Sequence[str]) -> list[LoadFailure]:
+        """Nobody waits for room: what finds none now is loaded as soon as there is some."""
         failures = []
         for name in models:
             try:
-                await self.models.keep(name)
+                await self.models.keep(name, waits_for_room=False)
             except ControlPlaneError as exc:
                 failures.append(LoadFailure(name, str(exc)))
+                if isinstance(exc, Overloaded):
+                    self.state.pin(name, 1)
         return failures
 
     async def _keep_all(self) -> list[LoadFailure]:
@@ -183,7 +187,8 @@ class FleetService:
             await self._remembering.close()
             await self._ownership.stop()
             if self._line is not None:
-                await self._line.close()
+                with suppress(StoreUnavailable):
+                    await self._line.close()
 
     def make_for_workers(self) -> FleetForWorkers:
         """What this process's workers are told of it, and tell it; before `run`."""
@@ -215,7 +220,12 @@ class FleetService:
             self.residency.want(wanted)
             ready = self.state.fleet.ready_copies(wanted.model)
             if wanted.model in self.state.fleet.models and self._unseen.lacks(wanted, ready):
-                self.residency.loads.want(wanted.model)
+                self._load_beside(wanted)
+
+    def _load_beside(self, wanted: Wanted) -> None:
+        """Where its requests look for it."""
+        if not self.residency.loads.is_loading(wanted.model):
+            self.residency.loads.bring(self.state.fleet.models[wanted.model], pool=wanted.pool)
 
 
 def _nobody_else(*what: object) -> bool:

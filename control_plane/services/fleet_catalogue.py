@@ -80,16 +80,18 @@ class FleetCatalogue:
 
 
 def best_lines(lines: Sequence[ModelVersion]) -> list[ModelVersion]:
-    """Of the indexes of several servers, one line for each version: READY if it is that anywhere, and of failures one that says why."""
-    loaded = {line.name for line in lines if line.version}
+    """Of the indexes of several servers, the best first, one line for each version: READY if it is that anywhere, and of failures one that
+    says why."""
+    listed = {line.name for line in lines if line.version}
+    there = {line.name for line in lines if line.state is not ModelState.UNAVAILABLE}
     best: dict[tuple[str, str], ModelVersion] = {}
     for line in lines:
-        if not line.version and line.name in loaded:  # it was never loaded there, but was elsewhere
+        if not line.version and line.name in (there if line.reason else listed):  # it failed, or was never loaded there, but was elsewhere
             continue
         known = best.get((line.name, line.version))
         if known is None or _rank(line) < _rank(known):
             best[line.name, line.version] = line
-    return list(best.values())
+    return sorted(best.values(), key=_rank)
 
 
 def _rank(line: ModelVersion) -> tuple[int, bool]:

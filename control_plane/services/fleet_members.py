@@ -74,6 +74,8 @@ class FleetMembers:
         self._join = join
         self._start_timeout_s = start_timeout_s
         self._wanted = first
+        self._told = ""
+        """Of what is wrong with the list: one that cannot be read is tried again and again."""
         self._joined = {each.name: _Joined(each, join(each)) for each in first}
 
     async def run(self) -> None:
@@ -101,8 +103,11 @@ class FleetMembers:
             try:
                 self._wanted = await asyncio.to_thread(self._list.read)
             except StartupError as exc:
-                _log.error("the list of servers has changed and cannot be used, the servers stay as they are: %s", exc)
+                if str(exc) != self._told:
+                    _log.error("the list of servers has changed and cannot be used, the servers stay as they are: %s", exc)
+                self._told = str(exc)
             else:
+                self._told = ""
                 _log.info("%s lists %d servers", self._list.name, len(self._wanted))
 
     def _follow(self, tasks: asyncio.TaskGroup) -> None:

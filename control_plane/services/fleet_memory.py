@@ -13,11 +13,13 @@ from contextlib import suppress
 
 from control_plane.domain.errors import DeadlineExceeded, StoreUnavailable
 from control_plane.domain.fleet_memory import Measured, Wish
+from control_plane.domain.model import MODEL_NAME
 from control_plane.ports import FleetMemory
 from control_plane.services.fleet_state import FleetState
 
 _log = logging.getLogger(__name__)
 
+_NOTHING = Wish()
 _PERIOD_S = 0.5
 _SERVICES_S = 10.0
 _KEPT_S = 3600.0
@@ -64,20 +66,38 @@ class Remembering:
 
     async def wish(self, model: str, wish: Wish | None) -> None:
         """An administrator wants this of it from now on; None: what its folder says. Raises StoreUnavailable: nobody was told."""
-        async with self._turn:
-            await self._memory.wish(model, wish)
-            others = {name: each for name, each in self._state.wishes.items() if name != model}
-            self._follow(others if wish is None else {**others, model: wish})
+        await self.change_wish(model, lambda _: wish or _NOTHING)
 
-    async def answer(self, model: str, asked: str, *, timeout_s: float) -> str:
-        """Wait for what the owner says of a wish: why it cannot be, or nothing. Raises DeadlineExceeded."""
+    async def change_wish(self, model: str, change: Callable[[Wish], Wish]) -> None:
+        """What `change` makes of what is wanted of it by now, whoever has said that. Raises StoreUnavailable, and what `change` raises."""
+        async with self._turn:
+            wishes = await self._read_wishes()
+            before = wishes.get(model, _NOTHING)
+            wish = change(before)
+            if wish != before:
+                await self._memory.wish({model: None if wish == _NOTHING else wish})
+            others = {name: each for name, each in wishes.items() if name != model}
+            self._follow(others if wish == _NOTHING else {**others, model: wish})
+
+    def is_pending(self, model: str, wish: Wish) -> bool:
+        """Whether the owner has yet to do what is asked with that."""
+        return wish.asked not in ("", self._state.measurements.of(model).answered)
+
+    async def answer(self, model: str, *, timeout_s: float) -> str:
+        """Wait for what the owner says of what is asked of it now: why it cannot be, or nothing. Raises DeadlineExceeded.
+
+        Who asks for the same since is waited for too; who wants something else ends the waiting.
+        """
+        asked = standing = self._state.wishes.get(model, _NOTHING)
         try:
             async with asyncio.timeout(timeout_s):
-                while (known := self._state.measurements.of(model)).answered != asked:
+                while self.is_pending(model, asked) and self.is_pending(model, standing) and standing.is_withdrawn == asked.is_withdrawn:
                     await self.wait_for_turn()
+                    standing = self._state.wishes.get(model, _NOTHING)
         except TimeoutError as exc:
             raise DeadlineExceeded(f"the fleet's owner has not done it for model '{model}' within {timeout_s:g} s") from exc
-        return known.refusal
+        known = self._state.measurements.of(model)
+        return known.refusal if known.answered in (asked.asked, standing.asked) else ""
 
     async def close(self) -> None:
         """Tell what is new; the owner calls it while it still is."""
@@ -90,13 +110,23 @@ class Remembering:
     async def _try_to_turn(self) -> None:
         try:
             async with self._turn:
-                self._follow(await self._memory.wishes())
+                self._follow(await self._read_wishes())
                 await self._share(await self._memory.measured())
             self._is_away = False
         except StoreUnavailable as exc:
             if not self._is_away:
                 _log.warning("what is known of the fleet's models cannot be shared; each gateway goes by what it has: %s", exc)
             self._is_away = True
+
+    async def _read_wishes(self) -> Mapping[str, Wish]:
+        """What the store has lost it is told again: else what administrators have unloaded would come back."""
+        found, known = await self._memory.wishes(), self._state.wishes
+        if found is not None:
+            return found
+        if known:
+            _log.warning("what administrators have said of %d models was lost by the store, and is written there again", len(known))
+            await self._memory.wish(known)
+        return known
 
     def _follow(self, wishes: Mapping[str, Wish]) -> None:
         if wishes != self._state.wishes:
@@ -122,11 +152,12 @@ class Remembering:
         gone = self._gone(found)
         for name in gone:
             self._state.measurements.recall(name, None)
-        changes = {name: known for name, known in self._state.measurements.known.items() if known != found.get(name)}
+        known = {name: each for name, each in self._state.measurements.known.items() if MODEL_NAME.fullmatch(name)}
+        changes = {name: each for name, each in known.items() if each != found.get(name)}  # others' names no store gives back
         if changes or gone & found.keys():
             await self._memory.measure({**changes, **dict.fromkeys(gone & found.keys())})
-        for name in gone & self._state.wishes.keys():
-            await self._memory.wish(name, None)
+        if forgotten := gone & self._state.wishes.keys():
+            await self._memory.wish(dict.fromkeys(forgotten))
 
     def _gone(self, found: Mapping[str, Measured]) -> set[str]:
         """Those that nobody has had for long."""

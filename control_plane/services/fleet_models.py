@@ -1,7 +1,7 @@
 """The models of a fleet as its administrators see them: where they are, and loading and unloading them everywhere.
 
 Stands where `services/models` stands for one Triton. `load` pins a model, so that it stays; `unload` takes it from all servers, and it
-is not loaded again before somebody asks for that. Either holds for all gateways of the fleet and after restarts
+is not loaded again before somebody asks for that; `release` takes back either. All hold for all gateways of the fleet and after restarts
 (`services/fleet_memory`), whichever was told: the fleet's owner carries out what others were, and says what came of it.
 """
 
@@ -12,11 +12,12 @@ import logging
 from dataclasses import replace
 from uuid import uuid4
 
-from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, NotSupported, Overloaded
-from control_plane.domain.fleet import ModelFacts
+from control_plane.domain.errors import Conflict, ControlPlaneError, ModelLoadFailed, ModelNotFound, NotSupported, Overloaded
+from control_plane.domain.fleet import Copy, ModelFacts
 from control_plane.domain.fleet_event import FleetEventKind
 from control_plane.domain.fleet_memory import Wish
 from control_plane.domain.model import Model, ModelOverride, ModelState, ModelVersion, summarise
+from control_plane.services.fleet_catalogue import asked_of_all, best_lines
 from control_plane.services.fleet_memory import Remembering
 from control_plane.services.fleet_state import FleetState
 from control_plane.services.residency import Residency
@@ -24,9 +25,11 @@ from control_plane.services.servers import Servers
 
 _log = logging.getLogger(__name__)
 
+_GONE = Wish(min_copies=0, is_withdrawn=True)
 _UNLOADED = "an administrator asked for it"
 _LATER_S = 5.0
 """After the owner has refused: it may have room then, or another model may be unloaded."""
+_NAMED = 3
 _ANSWER_S = 2.0
 """For the owner to see what it is asked, and the answer to come back."""
 
@@ -51,16 +54,17 @@ class FleetModels:
             while True:
                 await self._remembering.wait_for_turn()
                 for name, wish in self._state.wishes.items() if self._remembering.is_owner() else ():
-                    if name not in self._changing and wish.asked not in ("", self._state.measurements.of(name).answered):
+                    if name not in self._changing and self._remembering.is_pending(name, wish):
                         self._changing.add(name)
                         tasks.create_task(self._carry_out(name, wish), name=f"wish-for-{name}")
                     elif name not in self._changing and wish.is_withdrawn:
                         self._let_go(name)
 
     async def list_models(self) -> list[Model]:
-        """Every model of the repositories and of the servers, by name. Raises UpstreamUnavailable: no server is up."""
+        """Every model of the repositories and of the servers, by name. Raises UpstreamUnavailable: no server is up, or none answers."""
         self._servers.pick()
-        index = [line for upstream in self._servers.live.values() for line in await upstream.control.index()]
+        indexes = await asked_of_all(list(self._servers.live.values()), lambda server: server.control.index())
+        index = best_lines([line for each in indexes for line in each])
         names = {line.name for line in index} | set(self._state.described)
         return [self._model(name, index) for name in sorted(names)]
 
@@ -80,20 +84,17 @@ class FleetModels:
         """
         if override is not None:  # evicted, it would come back without
             raise NotSupported("a fleet loads models as their folders have them; change the folder, or serve it by one Triton of its own")
-        facts = self._facts(name)
-        before = self._state.wishes.get(name, Wish())
-        offered = Wish() if before.is_withdrawn else before
+        self._facts(name)
         if self._remembering.is_owner():
-            if before.is_withdrawn:
-                await self._remembering.wish(name, None)
+            await self._remembering.change_wish(name, lambda before: Wish() if before.is_withdrawn else before)
             await self._load_here(name)
         else:
-            await self._have_it_done(name, offered)
-        await self._remembering.wish(name, Wish(min_copies=max(1, facts.spec.min_copies)))
+            await self._have_it_done(name, is_withdrawn=False)
+        await self._remembering.change_wish(name, lambda before: self._pinned(name, before))
 
     async def keep(self, name: str, *, waits_for_room: bool = True) -> None:
         """Have it loaded while this process runs, as it was started to, unless an administrator has unloaded it. Raises as `load`."""
-        facts = self._facts(name)
+        self._facts(name)
         if self._state.is_withdrawn(name):
             _log.info("model stays unloaded, as an administrator said; `tidegate models load` has it loaded again", extra={"model": name})
             return
@@ -101,7 +102,14 @@ class FleetModels:
             self._residency.loads.forgive(name)  # what was wrong may have been put right for this start
         if not self._state.fleet.ready_copies(name):  # from a life of this gateway before, or another's
             await self._bring(name, waits_for_room=waits_for_room)
-        self._state.pin(name, max(1, facts.spec.min_copies))
+        self._state.pin(name, 1)
+
+    async def release(self, name: str) -> None:
+        """What administrators have said of it holds no longer: it is loaded and evicted as its requests want it, and kept if its folder or
+        the command line says so. Raises ModelNotFound; StoreUnavailable: nobody was told."""
+        if name not in self._state.wishes:
+            self._facts(name)
+        await self._remembering.wish(name, None)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Take it from every server; requests in flight finish.
@@ -111,23 +119,36 @@ class FleetModels:
         """
         if name not in self._state.fleet.models and name not in self._state.fleet.holders:
             return
-        gone = Wish(min_copies=0, is_withdrawn=True)
         if self._remembering.is_owner():
-            await self._remembering.wish(name, gone)
+            await self._remembering.wish(name, _GONE)
             await self._unload_here(name)
         else:
-            await self._have_it_done(name, gone)
+            await self._have_it_done(name, is_withdrawn=True)
 
     # Who is not the owner
 
-    async def _have_it_done(self, name: str, wish: Wish) -> None:
-        asked = uuid4().hex
-        await self._remembering.wish(name, replace(wish, asked=asked))
-        refusal = await self._remembering.answer(name, asked, timeout_s=self._load_timeout_s + _ANSWER_S)
+    async def _have_it_done(self, name: str, *, is_withdrawn: bool) -> None:
+        """Also what somebody else has asked for, if it is the same and not done yet."""
+
+        def asked(before: Wish) -> Wish:
+            if before.is_withdrawn == is_withdrawn and self._remembering.is_pending(name, before):
+                return before
+            return replace(_GONE if is_withdrawn else Wish() if before.is_withdrawn else before, asked=uuid4().hex)
+
+        await self._remembering.change_wish(name, asked)
+        refusal = await self._remembering.answer(name, timeout_s=self._load_timeout_s + _ANSWER_S)
+        if not is_withdrawn and self._state.is_withdrawn(name):
+            raise _unloaded_meanwhile(name)
         if refusal and self._state.measurements.why_quarantined(name) is not None:
             raise ModelLoadFailed(refusal)
         if refusal:
             raise Overloaded(refusal, retry_after_s=_LATER_S)
+
+    def _pinned(self, name: str, before: Wish) -> Wish:
+        """From now on, beside what others have asked for meanwhile."""
+        if before.is_withdrawn:
+            raise _unloaded_meanwhile(name)
+        return Wish(min_copies=1, asked=before.asked if self._remembering.is_pending(name, before) else "")
 
     # The owner
 
@@ -153,8 +174,31 @@ class FleetModels:
             await self._bring(name)
 
     async def _bring(self, name: str, *, waits_for_room: bool = True) -> None:
+        if staying := self._what_stays_in_its_way(self._facts(name)):
+            others = "" if len(staying) <= _NAMED else f" and {len(staying) - _NAMED} more"
+            raise Overloaded(
+                f"there is no room for '{name}' beside those that are to stay loaded: {', '.join(staying[:_NAMED])}{others}; "
+                "`tidegate models release` lets one go when its room is needed",
+                retry_after_s=_LATER_S,
+            )
         deadline_s = self._state.now_s() + self._load_timeout_s
         await self._residency.bring(name, deadline_s=deadline_s, waits_for_room=waits_for_room)
+
+    def _what_stays_in_its_way(self, facts: ModelFacts) -> list[str]:
+        """Empty where there is a server on which there may be room for it some time: elsewhere who asks would wait in vain."""
+        fleet, found = self._state.fleet, dict[str, None]()
+        fitting = [server for server in fleet.servers.values() if server.is_open and server.has_labels(facts.spec.server_labels)]
+        for server in [server for server in fitting if server.budget_bytes >= facts.resident_bytes]:
+            staying = [copy for copy in server.copies.values() if self._stays(copy)]
+            if server.budget_bytes - sum(copy.bytes for copy in staying) >= facts.resident_bytes:
+                return []
+            found.update(dict.fromkeys(copy.model for copy in staying))
+        return sorted(found)
+
+    def _stays(self, copy: Copy) -> bool:
+        facts = self._state.fleet.models.get(copy.model)
+        is_kept = facts is not None and 0 < self._state.fleet.ready_copies(copy.model) <= facts.spec.min_copies
+        return is_kept and copy.state is ModelState.READY and not copy.is_step
 
     async def _unload_here(self, name: str) -> None:
         self._changing.add(name)
@@ -184,3 +228,7 @@ class FleetModels:
     def _model(self, name: str, index: list[ModelVersion]) -> Model:
         facts = self._state.fleet.models.get(name)
         return summarise(name, index, None if facts is None else facts.resident_bytes)
+
+
+def _unloaded_meanwhile(model: str) -> Conflict:
+    return Conflict(f"model '{model}' has been unloaded by an administrator meanwhile")

@@ -8,10 +8,10 @@ until then its files' bytes, where there are any here, and a process for it and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from control_plane.domain.fleet import NEVER_S, DescribedModel, Fleet, ModelFacts
+from control_plane.domain.fleet import MOST_BYTES, NEVER_S, Copy, DescribedModel, Fleet, ModelFacts
 from control_plane.domain.fleet_memory import Measured
 from control_plane.domain.model import ModelState
 from control_plane.policy.restart import RestartLimits, restart_delay_s
@@ -28,6 +28,9 @@ _QUARANTINE = RestartLimits(first_delay_s=2.0, max_delay_s=300.0)
 _WORTH_TELLING = 0.5
 """Of what is known as a service time: it changes with every request, and the next process only starts from it."""
 
+_WORTH_SHRINKING = 0.1
+"""Of what a server holds: what its models take goes up and down by itself."""
+
 _TEXT_BYTES = 2000
 
 
@@ -40,6 +43,9 @@ class Measurements:
         self._fleet = fleet
         self._now_s = now_s
         self._today_s = today_s
+        self._loaded: dict[str, int] = {}
+        """What loads in this process have shown of models at most. Less is not believed: into memory that a server has kept from another
+        a model seems to take less."""
 
     def of(self, model: str) -> Measured:
         return self.known.get(model, Measured(0))
@@ -60,6 +66,7 @@ class Measurements:
         if model in self.known and file_bytes not in (0, known.file_bytes):
             if known.file_bytes != 0:
                 self.forgive(model)
+                self._loaded.pop(model, None)
                 known = Measured(0, answered=known.answered, refusal=known.refusal)
             known = self.known[model] = replace(known, file_bytes=file_bytes)
         return known
@@ -87,10 +94,15 @@ class Measurements:
         facts.load_s = before_s + SMOOTHING * (took_s - before_s)
         self.known[facts.name] = replace(known, load_s=facts.load_s)
         if bytes_more is not None:
-            self._at_least(facts, bytes_more)  # into memory that a server has kept from another it seems to take less
+            self._loaded[model] = max(bytes_more, self._loaded.get(model, 0))
+            self._at_least(facts, bytes_more)
 
     def weighed(self, server: str, held_bytes: int) -> None:
-        """All that is there holds so much together: what is more than was thought is the lot of those whose owners declare nothing."""
+        """All that is there holds so much together: what is more than was thought is the lot of those whose owners declare nothing.
+
+        Nobody can tell which of them it is. So what they were given too much is taken back where all that is there turns out to hold less;
+        not by a load that shows less, since many models grow with their first requests, each time anew.
+        """
         copies = [copy for copy in self._fleet.servers[server].copies.values() if not copy.is_step]
         if any(copy.state is not ModelState.READY for copy in copies):
             return
@@ -100,6 +112,23 @@ class Measurements:
         if grown > 0 and thought > 0:
             for facts in undeclared:
                 self._at_least(facts, facts.resident_bytes + int(grown * facts.resident_bytes / thought))
+        elif -grown > _WORTH_SHRINKING * held_bytes:
+            self._take_back(-grown, [self._fleet.models[copy.model] for copy in copies if self._is_at_its_size(copy)])
+
+    def _is_at_its_size(self, copy: Copy) -> bool:
+        """It is there, and nowhere else, as a load of it has been measured, and has been used since."""
+        return copy.model in self._loaded and len(self._fleet.holders[copy.model]) == 1 and copy.last_used_s > copy.since_s
+
+    def _take_back(self, surplus: int, models: Sequence[ModelFacts]) -> None:
+        """Of what each is thought to take beside what its loads have shown, in proportion."""
+        shares = {
+            facts.name: max(0, facts.resident_bytes - self._loaded[facts.name]) for facts in models if facts.spec.resident_bytes is None
+        }
+        part = min(1.0, surplus / max(1, sum(shares.values())))
+        for model, share in shares.items():
+            facts = self._fleet.models[model]
+            facts.resident_bytes -= int(share * part)
+            self.known[model] = replace(self.of(model), resident_bytes=facts.resident_bytes)
 
     def told(self, sizes: Mapping[str, int]) -> None:
         """A Triton says what its models hold."""
@@ -108,7 +137,7 @@ class Measurements:
                 self._at_least(facts, size)
 
     def _at_least(self, facts: ModelFacts, size: int) -> None:
-        known = self.of(facts.name)
+        known, size = self.of(facts.name), min(size, MOST_BYTES)
         if facts.spec.resident_bytes is None and size > (known.resident_bytes or 0):
             facts.resident_bytes = size
             self.known[facts.name] = replace(known, resident_bytes=size)

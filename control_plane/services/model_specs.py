@@ -12,7 +12,7 @@ _NOTHING = Wish()
 
 
 class ModelSpecs:
-    """The last word is an administrator's."""
+    """Whoever wants the most copies gets them; but what an administrator has unloaded is kept nowhere."""
 
     def __init__(self) -> None:
         self.wishes: Mapping[str, Wish] = {}
@@ -27,7 +27,7 @@ class ModelSpecs:
         """One copy of what has sequences, unless its owner says otherwise: every process then sends them to the same."""
         name, most = model.spec.name, model.spec.max_copies
         wish = self.wishes.get(name, _NOTHING)
-        least = self.pins.get(name, model.spec.min_copies) if wish.min_copies is None else wish.min_copies
+        least = max(model.spec.min_copies, self.pins.get(name, 0), wish.min_copies or 0)
         return replace(
             model.spec,
             min_copies=0 if wish.is_withdrawn else least,

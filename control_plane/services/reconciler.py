@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from control_plane.domain.errors import ControlPlaneError
 from control_plane.domain.fleet import ModelFacts, Server
 from control_plane.domain.fleet_event import FleetEventKind
 from control_plane.domain.model import ModelState
-from control_plane.policy.copies import copy_to_drop, wanted_copies
+from control_plane.policy.copies import copy_to_drop, pool_to_grow, wanted_copies
 from control_plane.policy.placement import surplus
 from control_plane.services.fleet_files import FleetFiles
 from control_plane.services.fleet_state import FleetState
@@ -62,8 +62,7 @@ class Reconciler:
         """Tick until cancelled."""
         while True:
             await self._files.describe()
-            for looking in list(self._looking.values()):  # servers join and leave meanwhile
-                await looking.weigh()
+            await self._of_all(lambda looking: looking.weigh())
             for _ in range(_DESCRIBE_EVERY):
                 await self.tick()
                 await asyncio.sleep(_TICK_S)
@@ -81,14 +80,18 @@ class Reconciler:
 
     async def look(self) -> None:
         """At what every server has."""
+        await self._of_all(lambda looking: looking.look())
+
+    async def _of_all(self, ask: Callable[[Looking], Awaitable[None]]) -> None:
+        """At once, since one that hangs must not keep the others waiting."""
         async with asyncio.TaskGroup() as tasks:
             for name in self._looking.keys() & self._state.live():
-                tasks.create_task(self._look(name, self._looking[name]), name=f"look-at-{name}")
+                tasks.create_task(self._ask(name, self._looking[name], ask), name=f"look-at-{name}")
 
-    async def _look(self, server: str, looking: Looking) -> None:
+    async def _ask(self, server: str, looking: Looking, ask: Callable[[Looking], Awaitable[None]]) -> None:
         try:
             async with asyncio.timeout(_LOOK_S):
-                await looking.look()
+                await ask(looking)
         except (ControlPlaneError, TimeoutError) as exc:
             _log.debug("server %s tells nothing of its models: %s", server, exc)  # it is down, which others say aloud
 
@@ -96,7 +99,7 @@ class Reconciler:
         fleet, now_s = self._state.fleet, self._state.now_s()
         have, wanted = self._copies(facts.name), wanted_copies(facts, fleet, now_s)
         if have < wanted:
-            self._residency.loads.want(facts.name)
+            self._residency.loads.want(facts.name, pool=pool_to_grow(facts, fleet))
         elif have - self._leaving(facts.name) > wanted and (server := copy_to_drop(facts, fleet, now_s)) is not None:
             reason = "its copies are more than its requests need"
             still = partial(self._is_surplus_copy, facts, fleet.servers[server])

@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from control_plane.domain.errors import ModelLoadFailed, ModelNotFound, Overloaded
+from control_plane.domain.errors import Conflict, ModelLoadFailed, ModelNotFound, Overloaded
 from control_plane.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts
 from control_plane.domain.fleet_counts import LOADING
 from control_plane.domain.fleet_event import FleetEventKind
@@ -33,6 +33,8 @@ _RESTART_S = 2.0
 _LEAST_RETRY_S = 1.0
 _LEAST_WAIT_S = 0.001
 """Less may be less than the clock's next tick, and nothing has changed then."""
+_OWNER_BEGINS_S = 1.0
+"""The fleet's owner has begun a load that it was asked for in that; before, what this process would refuse is not refused."""
 _HANGS_S, _HANGS_TIMES = 1.0, 10.0
 """What takes so many times as long as expected, and so long at least, and nobody else got an answer meanwhile: the server hangs."""
 
@@ -98,10 +100,10 @@ class Residency:
                 return claim
             has_waited = True
             if choice.server is None:
-                await self._wait(facts, deadline_s, aim.pool)
+                await self._wait(facts, deadline_s, aim.pool, since_s=now_s)
             else:
                 with waiting_at(fleet.servers[choice.server], facts):
-                    await self._wait(facts, deadline_s, aim.pool)
+                    await self._wait(facts, deadline_s, aim.pool, since_s=now_s)
 
     def _choose(self, facts: ModelFacts, aim: Aim) -> Choice:
         """Also among copies whose loads begin now, since a request may be served sooner there."""
@@ -134,7 +136,7 @@ class Residency:
         if claim.took_alone_s is not None:
             self._outliers.answered(server, claim.took_alone_s, expected_s=claim.facts.service_s, now_s=now_s)
         else:
-            self._outliers.served(server)
+            self._outliers.served(server, now_s)
 
     def failed(self, claim: Claim) -> None:
         """The server did not answer. What was lost with a Triton's life says nothing of the next one."""
@@ -184,6 +186,11 @@ class Residency:
             server.is_ejected = name in ejected
             server.probe_from_s = out.get(name, math.inf)
 
+    def forget(self, server: str) -> None:
+        """It has left; another may come by its name."""
+        self._answered_s.pop(server, None)
+        self.loads.forget(server)
+
     def ready(self) -> set[str]:
         """Models with a copy that is ready."""
         servers = self._state.fleet.servers.values()
@@ -195,10 +202,13 @@ class Residency:
             self.loads.drop(claim.server, claim.copy, FleetEventKind.LOST, "the server says that it does not have it")
 
     async def bring(self, model: str, *, deadline_s: float, waits_for_room: bool = True) -> None:
-        """Return when there is a copy, however long it takes. Raises ModelLoadFailed; Overloaded: it will not be there in time."""
+        """Return when there is a copy, however long it takes. Raises ModelLoadFailed; Overloaded: it will not be there in time;
+        Conflict: an administrator has unloaded it."""
         hopeless = set[Obstacle]() if waits_for_room else {Obstacle.IN_USE, Obstacle.CHURN}
         facts = self._state.fleet.models[model]
         while not self._state.fleet.ready_copies(model):
+            if self._state.is_withdrawn(model):
+                raise Conflict(f"model '{model}' has been unloaded by an administrator meanwhile")
             if (reason := self.loads.why_quarantined(model)) is not None:
                 raise ModelLoadFailed(reason)
             placement = None if self.loads.is_loading(model) else place(self._state.fleet, model, self._state.now_s())
@@ -227,12 +237,15 @@ class Residency:
 
     # Waiting
 
-    async def _wait(self, facts: ModelFacts, deadline_s: float, pool: str | None = None) -> None:
-        """Until something has changed. Raises Overloaded: there is no time for that."""
+    async def _wait(self, facts: ModelFacts, deadline_s: float, pool: str | None = None, *, since_s: float = NEVER_S) -> None:
+        """Until something has changed, for who waits `since_s`. Raises Overloaded: there is no time for that."""
         now_s = self._state.now_s()
         refusal = None if self.loads.is_loading(facts.name) else self._refusal(facts, pool)
         left_s = deadline_s - now_s
         expected_s = self.loads.expected_s(facts) if refusal is None else self._retry_s(refusal)
+        owner_has_s = since_s + _OWNER_BEGINS_S - now_s
+        if refusal is not None and owner_has_s > 0 and self.loads.is_left_to_owner(facts, refusal, pool=pool):
+            expected_s = min(expected_s, owner_has_s, left_s)
         if left_s <= 0 or expected_s > left_s:
             self._state.counts.refused[LOADING if refusal is None else refusal.obstacle.value] += 1
             raise Overloaded(self._why_not(facts, refusal, expected_s), retry_after_s=max(expected_s, _LEAST_RETRY_S))

@@ -15,7 +15,16 @@ from pydantic import SecretStr, ValidationError
 
 from control_plane.domain.errors import StartupError
 from control_plane.settings.doors import AdminSettings, AuthenticationSettings, GatewaySettings, TlsSettings
-from control_plane.settings.fields import ENV_PREFIX, HAS_SECRETS, PROJECT_ROOT, ByteCount, Group, without_secrets, without_user
+from control_plane.settings.fields import (
+    ENV_PREFIX,
+    HAS_SECRETS,
+    PROJECT_ROOT,
+    ByteCount,
+    Group,
+    can_be_told,
+    without_secrets,
+    without_user,
+)
 from control_plane.settings.keeping import CacheSettings, ProcessSettings, StateSettings, UsageSettings
 from control_plane.settings.servers import FleetSettings, TritonSettings
 from control_plane.settings.triton_urls import POOL, parse_triton_url, parse_triton_urls
@@ -36,6 +45,7 @@ __all__ = [
     "TlsSettings",
     "TritonSettings",
     "UsageSettings",
+    "can_be_told",
     "effective",
     "from_plain",
     "load_settings",
@@ -43,6 +53,7 @@ __all__ = [
     "parse_triton_urls",
     "to_plain",
     "without_secrets",
+    "without_user",
 ]
 
 

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from control_plane.domain.cpus import parse_cpus
+from control_plane.domain.fleet import MOST_BYTES
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 ENV_PREFIX = "TIDEGATE_"
@@ -78,8 +79,18 @@ def without_secrets(text: str) -> str:
 
 
 def without_user(text: str) -> str:
-    """With neither user nor password of a URL; what follows is whole."""
-    return re.sub(r"//[^\s\"',]*@", "//...@", text)
+    """With neither user nor password of a URL, whatever a password is made of: up to the last `@` before the next URL."""
+    return re.sub(r"//((?:(?!://).)*)", _cut_user, text, flags=re.DOTALL)
+
+
+def _cut_user(found: re.Match[str]) -> str:
+    _, at, rest = found[1].rpartition("@")
+    return f"//...@{rest}" if at else found[0]
+
+
+def can_be_told(text: str) -> bool:
+    """To other processes: not what stands for bytes that are no text (lone surrogates)."""
+    return text.encode(errors="replace").decode() == text
 
 
 def split_names(value: str) -> list[str]:
@@ -91,7 +102,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NameList = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
 StoreList = Annotated[list[Annotated[str, AfterValidator(_without_credentials)]], NoDecode, BeforeValidator(_split_commas)]
-ByteCount = Annotated[ByteSize, Field(gt=0), WrapValidator(_count_bytes)]
+ByteCount = Annotated[ByteSize, Field(gt=0, le=MOST_BYTES), WrapValidator(_count_bytes)]
 PathList = Annotated[list[Path], NoDecode, BeforeValidator(_split_commas)]
 ModelParameters = Annotated[dict[str, dict[str, str]], NoDecode, BeforeValidator(_parse_parameters)]
 NetworkList = Annotated[list[IPv4Network | IPv6Network], NoDecode, BeforeValidator(_parse_networks)]

@@ -37,7 +37,8 @@ class TritonSettings(Group):
 
     triton_url: str = ""
     """Attach to a running Triton instead: `http://HOST:HTTP_PORT[?grpc_port=N&metrics_port=N&pool=NAME]`; the others default to the next
-    two. Several, with commas between, are a fleet; each must be able to load every model, and nobody else may load there."""
+    two. Several, with commas between, are a fleet; each must be able to load every model, and nobody else may load there. Gateways that
+    share them name all of them, and each alike, or have one `fleet_name`."""
 
     model_config_name: str = "auto"
     """Which `configs/<name>.pbtxt` of a model Triton uses; `auto` is `gpu` where an NVIDIA device is present, else the plain config."""
@@ -82,7 +83,8 @@ class FleetSettings(Group):
 
     fleet_name: str = Field("", pattern=r"^[A-Za-z0-9._-]{0,64}$")
     """Gateways that share a `state_url` and this name share one fleet, of which one of them loads and unloads. Not given: with `triton_url`
-    made of what it names, so that it is the same wherever the same Tritons are named; with `servers_file`, where they change, `default`.
+    made of the hosts and ports that it names, as they are written: where one says `localhost` and another `127.0.0.1`, or not all of them,
+    are two fleets, of which each loads and unloads as if alone; the log says at the start which it is. With `servers_file` `default`.
     Two fleets that share a Redis and a name would wait for each other and load nothing but what the one that is first wants."""
 
     memory_budget: ByteCount | None = None

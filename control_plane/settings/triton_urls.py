@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 from control_plane.domain.endpoints import ListedServer, TritonEndpoints, server_names
 from control_plane.domain.errors import StartupError
 from control_plane.domain.fleet import POOL_NAME
-from control_plane.settings.fields import split_names, without_user
+from control_plane.settings.fields import can_be_told, split_names, without_user
 
 POOL = POOL_NAME
 """What a pool's name may be."""
@@ -18,7 +18,8 @@ _MAX_PORT = 65535
 
 def parse_triton_urls(urls: str) -> list[ListedServer]:
     """Each of `urls`, which have commas between them. Raises StartupError, also for one that is there twice."""
-    found = [_parse(url, "--triton-url", {*_PORTS, "pool"}) for url in split_names(urls)]
+    each = [urls] if "@" in urls else split_names(urls)  # a password, with which none is taken, may have commas
+    found = [_parse(url, "--triton-url", {*_PORTS, "pool"}) for url in each]
     if len({endpoints.place for endpoints, _ in found}) < len(found):
         raise StartupError(f"--triton-url {without_user(urls)!r} names a Triton twice")
     return [ListedServer(name, endpoints, pool) for name, (endpoints, pool) in zip(server_names(len(found)), found, strict=True)]
@@ -33,15 +34,17 @@ def _parse(url: str, setting: str, known: set[str]) -> tuple[TritonEndpoints, st
     """And the pool, where it may name one."""
     shown = f"{setting} {without_user(url)!r}"
     expected = f"expected http://HOST:HTTP_PORT[?{'&'.join(f'{name}={_FORMS[name]}' for name in sorted(known))}]"
+    if "@" in url or not can_be_told(url):
+        raise StartupError(f"{shown}: {expected}")
     try:
         parts = urlsplit(url)
         values = {name: each[-1] for name, each in parse_qs(parts.query, strict_parsing=bool(parts.query)).items()}
         ports = {name: int(value) for name, value in values.items() if name in _PORTS}
         http_port = parts.port or 8000
     except ValueError as exc:
-        raise StartupError(f"{shown}: {without_user(str(exc))}; {expected}") from None
+        raise StartupError(f"{shown}: {exc}; {expected}") from None
     pool = values.get("pool", "")
-    has_more = parts.username is not None or parts.fragment or parts.path not in ("", "/") or values.keys() - known
+    has_more = parts.fragment or parts.path not in ("", "/") or values.keys() - known
     if parts.scheme != "http" or not parts.hostname or has_more or (pool and not POOL.fullmatch(pool)):
         raise StartupError(f"{shown}: {expected}")
     grpc_port, metrics_port = ports.get("grpc_port", http_port + 1), ports.get("metrics_port", http_port + 2)

@@ -39,7 +39,7 @@ class Ours:
         model = request.model
         found = choose(fleet, model, now_s, self._random.random(), limits=self._routing_limits)
         before_s, unless_longer_than_s = self._no_copy.get(model, (now_s, inf))
-        if found.asks_to_place and (now_s >= before_s or found.expected_s > unless_longer_than_s):
+        if found.asks_to_place and (found.server is None or now_s >= before_s or found.expected_s > unless_longer_than_s):
             placed = place(fleet, model, now_s, sooner_than_s=found.expected_s, limits=self._placement_limits)
             if isinstance(placed, Placement):
                 return Choice(placed.server)

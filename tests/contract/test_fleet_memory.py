@@ -45,7 +45,7 @@ def test_there_is_nothing_at_first(opening: Opening[FleetMemory]) -> None:
             assert await memory.measured() == {}
             assert await memory.wishes() == {}
             await memory.measure({"a": None})
-            await memory.wish("a", None)
+            await memory.wish({"a": None})
             assert await memory.measured() == await memory.wishes() == {}
 
     run(main())
@@ -55,11 +55,11 @@ def test_what_is_remembered_outlives_who_wrote_it(opening: Opening[FleetMemory])
     async def main() -> None:
         async with handles(opening, 1) as (memory,):
             await memory.measure({"a": KNOWN, "b": LOADED, "c": LOADED})
-            await memory.wish("a", WISH)
-            await memory.wish("z", GONE)
+            await memory.wish({"a": WISH})
+            await memory.wish({"z": GONE})
             await memory.measure({"b": None, "c": KNOWN})
-            await memory.wish("a", GONE)
-            await memory.wish("z", None)
+            await memory.wish({"a": GONE})
+            await memory.wish({"z": None})
         async with handles(opening, 1) as (memory,):
             assert await memory.measured() == {"a": KNOWN, "c": KNOWN}
             assert await memory.wishes() == {"a": GONE}
@@ -71,10 +71,10 @@ def test_what_was_read_stays_as_it_was(opening: Opening[FleetMemory]) -> None:
     async def main() -> None:
         async with handles(opening, 1) as (memory,):
             await memory.measure({"a": KNOWN})
-            await memory.wish("a", WISH)
+            await memory.wish({"a": WISH})
             measured, wishes = await memory.measured(), await memory.wishes()
             await memory.measure({"a": None, "b": LOADED})
-            await memory.wish("b", GONE)
+            await memory.wish({"b": GONE})
             assert (measured, wishes) == ({"a": KNOWN}, {"a": WISH})
             assert (await memory.measured(), await memory.wishes()) == ({"b": LOADED}, {"a": WISH, "b": GONE})
 
@@ -85,7 +85,7 @@ def test_changes_at_the_same_time_are_all_kept(opening: Opening[FleetMemory]) ->
     async def main() -> None:
         async with handles(opening, 1) as (memory,):
             await asyncio.gather(
-                *(memory.wish(f"m{number}", WISH) for number in range(20)),
+                *(memory.wish({f"m{number}": WISH}) for number in range(20)),
                 *(memory.measure({f"m{number}": LOADED}) for number in range(20)),
             )
         async with handles(opening, 1) as (memory,):
@@ -107,7 +107,7 @@ class TestRedis:
                 await other._link.client.hset("tidegate:fleet-memory:a:measured", "b", '{"file_bytes":1}')
             assert await other.measured() is seen  # of what did not change its token nothing is read again
             await one.measure({"a": KNOWN})
-            await other.wish("a", GONE)
+            await other.wish({"a": GONE})
             assert (await other.measured(), await one.wishes()) == ({"a": KNOWN, "b": Measured(1)}, {"a": GONE})
             assert (await foreign.measured(), await foreign.wishes()) == ({}, {})
             for each in (one, other, foreign):
@@ -121,9 +121,18 @@ class TestRedis:
         async def main() -> None:
             memory = make_redis_fleet_memory(SecretStr(server.url))
             await memory.measure({"a": LOADED})
+            await memory.wish({"a": GONE, "b": WISH})
+            await memory.wish({"b": None})
             assert await memory.measured() == {"a": LOADED}
+            assert await memory.wishes() == {"a": GONE}
             server.call("FLUSHALL")
             assert await memory.measured() == {}
+            for _ in range(2):
+                assert await memory.wishes() is None
+            await memory.wish({"a": GONE})
+            assert await memory.wishes() == {"a": GONE}
+            await memory.wish({"a": None})
+            assert await memory.wishes() == {}
             await memory.close()
 
         run(main())
@@ -155,7 +164,7 @@ class TestRedis:
                 memory = make_redis_fleet_memory(SecretStr(redis.url))
                 await memory.measure({"a": KNOWN})
                 redis.stop()
-                for call in (memory.measured(), memory.wishes(), memory.measure({"b": KNOWN}), memory.wish("a", GONE)):
+                for call in (memory.measured(), memory.wishes(), memory.measure({"b": KNOWN}), memory.wish({"a": GONE})):
                     with pytest.raises(StoreUnavailable):
                         await call
                 redis.start()

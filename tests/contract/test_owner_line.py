@@ -98,6 +98,20 @@ def test_what_is_no_report_is_ignored_and_said(redis: RedisServer, garbage: byte
     assert len(caplog.text) < 1000
 
 
+def test_what_is_no_text_is_no_end(redis: RedisServer) -> None:
+    async def main() -> None:
+        line = make_redis_owner_line(SecretStr(redis.url))
+        async with line._link.calling():
+            await line._link.client.rpush("tidegate:fleet-reports", b"\xff")
+        with pytest.raises(StoreUnavailable, match="redis://"):
+            await line.take(timeout_s=PATIENCE_S)
+        await line.report(ONE)
+        assert await line.take(timeout_s=PATIENCE_S) == [ONE]
+        await line.close()
+
+    run(main())
+
+
 def test_what_nobody_takes_is_bounded_and_forgotten(redis: RedisServer) -> None:
     async def main() -> None:
         line = make_redis_owner_line(SecretStr(redis.url))

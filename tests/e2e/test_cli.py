@@ -67,6 +67,7 @@ def test_models_load_and_unload(tidegate: Tidegate) -> None:
     where = ("--state-dir", str(tidegate.state_dir))
     assert run_cli("models", "unload", "slow", *where).returncode == 0
     assert "READY" in run_cli("models", "load", "slow", *where).stdout
+    assert "runs no fleet" in run_cli("models", "release", "slow", *where).stderr
     refused = run_cli("models", "load", "nowhere", *where)
     assert refused.returncode == 1
     assert "nowhere" in refused.stderr

@@ -15,6 +15,7 @@ class FakeFleetMemory:
     wanted: dict[str, Wish] = field(default_factory=dict)
     is_away: bool = False
     writes: int = 0
+    has_lost_wishes: bool = False
 
     async def measured(self) -> Mapping[str, Measured]:
         self._reach()
@@ -28,15 +29,19 @@ class FakeFleetMemory:
             if known is not None:
                 self.models[name] = known
 
-    async def wishes(self) -> Mapping[str, Wish]:
+    async def wishes(self) -> Mapping[str, Wish] | None:
         self._reach()
-        return dict(self.wanted)
+        return None if self.has_lost_wishes else dict(self.wanted)
 
-    async def wish(self, model: str, wish: Wish | None) -> None:
+    async def wish(self, changes: Mapping[str, Wish | None]) -> None:
         self._reach()
-        self.wanted.pop(model, None)
-        if wish is not None:
-            self.wanted[model] = wish
+        self.has_lost_wishes = False
+        self.wanted = {name: wish for name, wish in {**self.wanted, **changes}.items() if wish is not None}
+
+    def lose_wishes(self) -> None:
+        """As a Redis that has been emptied."""
+        self.wanted.clear()
+        self.has_lost_wishes = True
 
     async def close(self) -> None: ...
 

@@ -12,7 +12,16 @@ from pydantic import SecretStr
 from control_plane import settings as module
 from control_plane.domain.endpoints import ListedServer, TritonEndpoints, authority
 from control_plane.domain.errors import StartupError
-from control_plane.settings import Settings, effective, from_plain, load_settings, parse_triton_url, parse_triton_urls, to_plain
+from control_plane.settings import (
+    Settings,
+    effective,
+    from_plain,
+    load_settings,
+    parse_triton_url,
+    parse_triton_urls,
+    to_plain,
+    without_user,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -220,6 +229,29 @@ def test_nobody_is_shown_a_password_in_a_triton_url() -> None:
     assert value_of("triton_url", load_settings({"triton_url": url})) == "http://...@h:9000"
 
 
+@pytest.mark.parametrize(
+    "password", ["s3,cret", "s3'cret", 's3"cret', "s3/cret", "s3//cret", "s3@cret", "s3?cret", "s3 cret", "\u2100cret"]
+)
+@pytest.mark.parametrize("before", ["", "http://h:1,"])
+def test_whatever_it_is_made_of(password: str, before: str) -> None:
+    urls = f"{before}http://user:{password}@h:9000"
+    with pytest.raises(StartupError) as caught:
+        parse_triton_urls(urls)
+    assert "cret" not in str(caught.value)
+    assert "s3" not in str(caught.value)
+    assert without_user(urls) == f"{before}http://...@h:9000"
+
+
+def test_who_has_none_is_shown_whole() -> None:
+    for text in ("http://h:1,http://h:11", "me@work", "//" * 100_000):
+        assert without_user(text) == text
+
+
+def test_a_host_that_cannot_be_told_is_none() -> None:
+    with pytest.raises(StartupError, match="expected http://HOST"):
+        parse_triton_url("http://h\udcff:1")
+
+
 @pytest.mark.parametrize(("host", "written"), [("h", "h:1"), ("127.0.0.1", "127.0.0.1:1"), ("::1", "[::1]:1")])
 def test_authority(host: str, written: str) -> None:
     assert authority(host, 1) == written
@@ -282,7 +314,9 @@ def test_a_budget_is_read_as_bytes_and_another_process_has_the_same(text: str, c
     assert from_plain(json.loads(json.dumps(to_plain(settings)))).fleet.memory_budget == count
 
 
-@pytest.mark.parametrize(("name", "value"), [("memory_budget", "2Gi"), ("memory_budget", "lots"), ("warm_bytes", "64 gigs")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("memory_budget", "2Gi"), ("memory_budget", "lots"), ("warm_bytes", "64 gigs"), ("memory_budget", "2EiB")]
+)
 def test_who_miswrites_a_number_of_bytes_is_told_how_it_is_written(name: str, value: str) -> None:
     with pytest.raises(StartupError, match=rf"--{name.replace('_', '-')}: .*, such as 2GiB or 500MB, got '{value}'"):
         load_settings({name: value})

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,16 @@ from tests.aio import run
 from tests.fakes import FakeUpstream
 
 TWO = "http://127.0.0.1:1,http://127.0.0.1:11"
+
+
+@pytest.fixture(autouse=True)
+def loop() -> Iterator[None]:
+    """As grpc.aio wants it for a channel, also after tests that have had loops of their own."""
+    current = asyncio.new_event_loop()
+    asyncio.set_event_loop(current)
+    yield
+    asyncio.set_event_loop(None)
+    current.close()
 
 
 def tritons(tmp_path: Path, **given: Any) -> Tritons:
@@ -130,6 +142,14 @@ class TestFleetName:
     def test_a_files_stays_while_servers_come_and_go(self, tmp_path: Path) -> None:
         one = of_file(tmp_path, "- url: http://h:1")
         assert one.fleet_name == of_file(tmp_path, "- url: http://h:11").fleet_name == "default"
+
+    @pytest.mark.parametrize(("state_url", "told"), [("redis://127.0.0.1:1", 1), (None, 0)])
+    def test_it_is_told_where_others_may_share_it(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, state_url: str | None, told: int
+    ) -> None:
+        with caplog.at_level(logging.INFO, "control_plane.tritons"):
+            one = tritons(tmp_path, triton_url=TWO, state_url=state_url)
+        assert caplog.text.count(f"the fleet is '{one.fleet_name}' for all gateways") == told
 
     def test_it_can_be_given(self, tmp_path: Path) -> None:
         assert of_file(tmp_path, "- url: http://h:1", fleet_name="mine").fleet_name == "mine"

@@ -14,7 +14,7 @@ from control_plane.codec.grpc_message import GrpcAnswer, message_answer, status_
 from control_plane.domain.inference import Door, Outcome
 from control_plane.ports import GrpcCall
 from tests.aio import run, settle
-from tests.fakes import FakeGrpc
+from tests.fakes import FakeGrpc, FakeUpstream
 from tests.wire.grpc_door import INFER, Bench, door, infer_message, message_of, until
 from tests.wire.test_grpc_streams import has_ended
 
@@ -226,3 +226,52 @@ def test_a_cancelled_stream_cancels_what_it_asked() -> None:
             await until(lambda: it.recorder.outcomes == [Outcome.ABANDONED])
 
     run(main())
+
+
+@pytest.mark.parametrize("turns_out_decoupled", [True, False])
+def test_messages_for_other_models_do_not_wait_for_one_that_has_to_be_loaded(turns_out_decoupled: bool) -> None:
+    """Which kind it is nobody knows before."""
+
+    async def main() -> None:
+        async with door(FakeGrpc(answer=by_id)) as it:
+            fleet = _Fleet(it)
+            call = it.stream()
+            await call.write(request("cold"))
+            await call.write(infer_message(id_="hot"))
+            stream = await it.upstream.grpc.streams.get()
+            assert await stream.sent.get() == infer_message(id_="hot")
+            await call.done_writing()
+            fleet.load(ORDINARY, is_decoupled=turns_out_decoupled)
+            if turns_out_decoupled:
+                assert await stream.sent.get() == request("cold")
+            else:
+                assert (await read(call)).infer_response.id == "cold"
+            assert await stream.sent.get() is None
+            stream.end()
+            assert await has_ended(call)
+            assert fleet.waited_at_most_s <= 30.0
+
+    run(main())
+
+
+class _Fleet:
+    """What a fleet's dispatch tells of where models are."""
+
+    def __init__(self, it: Bench) -> None:
+        self._it, self._loaded, self.waited_at_most_s = it, asyncio.Event(), 0.0
+        self._holders = {"m": [it.upstream]}
+        it.inference.dispatch.catalogue = self  # type: ignore[misc, assignment]
+        it.inference.dispatch.reading = self._reading  # type: ignore[method-assign]
+
+    def load(self, name: str, *, is_decoupled: bool) -> None:
+        self._it.upstream.control.decoupled[name] = is_decoupled
+        self._holders[name] = [self._it.upstream]
+        self._loaded.set()
+
+    def servers_of(self, name: str) -> list[FakeUpstream]:
+        return self._holders.get(name, [])
+
+    async def _reading(self, name: str, *, timeout_s: float) -> FakeUpstream:
+        self.waited_at_most_s = timeout_s
+        await self._loaded.wait()
+        return self._it.upstream

@@ -37,7 +37,8 @@ def test_a_damaged_file_is_set_aside_and_its_place_taken(path: Path, caplog: pyt
 
 def test_an_entry_that_cannot_be_is_left_out_and_the_rest_stands(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path.write_text(
-        '{"measured":{"a":{"file_bytes":5,"load_s":2.0,"newer":[]},"b":{"file_bytes":"5"},"../c":{"file_bytes":1}},"wishes":{"a":7}}'
+        '{"measured":{"a":{"file_bytes":5,"load_s":2.0,"newer":[]},"b":{"file_bytes":"5"},"../c":{"file_bytes":1},'
+        f'"d":{{"file_bytes":0,"failures":{10**400}}}}},"wishes":{{"a":7}}}}'
     )
 
     async def main() -> None:
@@ -47,7 +48,7 @@ def test_an_entry_that_cannot_be_is_left_out_and_the_rest_stands(path: Path, cap
 
     with caplog.at_level(logging.WARNING):
         run(main())
-    assert len(caplog.records) == 3
+    assert len(caplog.records) == 4
     assert path.exists()
 
 
@@ -58,7 +59,7 @@ def test_what_cannot_be_written_is_unavailable_and_not_known(tmp_path: Path) -> 
         memory = LocalFleetMemory(tmp_path / "memory.json")
         await memory.measure({"a": KNOWN})
         (tmp_path / "memory.partial").mkdir()
-        for call in (memory.measure({"b": KNOWN}), memory.wish("a", Wish(1))):
+        for call in (memory.measure({"b": KNOWN}), memory.wish({"a": Wish(1)})):
             with pytest.raises(StoreUnavailable, match=r"memory\.json cannot be written: Is a directory"):
                 await call
         assert (await memory.measured(), await memory.wishes()) == ({"a": KNOWN}, {})

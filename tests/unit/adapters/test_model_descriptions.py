@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
 from control_plane.adapters.model_descriptions import ModelDescriptionFiles
-from control_plane.domain.fleet import DescribedModel, ModelSpec
+from control_plane.codec import fleet_memory
+from control_plane.codec.worker_message import ModelsSeen, SeenModel, encode
+from control_plane.domain.fleet import MOST_BYTES, DescribedModel, ModelSpec, Tier
+from control_plane.domain.fleet_memory import Wish
 
 MIB = 2**20
 
@@ -78,6 +82,13 @@ class TestDeclared:
             pytest.param("resident_bytes", "200 parsecs", "such as 200MiB", id="bytes in no unit"),
             pytest.param("resident_bytes", "0", "such as 200MiB", id="no bytes"),
             pytest.param("resident_bytes", "-1MiB", "such as 200MiB", id="fewer than no bytes"),
+            pytest.param("resident_bytes", "2EiB", "an EiB at most", id="more bytes than there are"),
+            pytest.param("resident_bytes", "9" * 40, "an EiB at most", id="more bytes than can be told"),
+            pytest.param("min_copies", "1000001", "from 0 to 1000000", id="more copies than servers"),
+            pytest.param("max_copies", "9" * 40, "from 1 to 1000000", id="at most more than can be told"),
+            pytest.param("priority", "-1000000001", "within 1000000000 of 0", id="too low a priority"),
+            pytest.param("priority", "9" * 40, "within 1000000000 of 0", id="a priority that cannot be told"),
+            pytest.param("latency_objective_ms", "4e-324", "milliseconds above 0", id="a time that rounds to none"),
             pytest.param("min_copies", "-1", "whole number from 0", id="fewer than no copies"),
             pytest.param("min_copies", "1.5", "whole number from 0", id="half a copy"),
             pytest.param("max_copies", "0", "whole number from 1", id="no copies at most"),
@@ -100,6 +111,18 @@ class TestDeclared:
         (warning,) = caplog.messages
         assert f"model m: tidegate_{key} is {value!r}; expected " in warning
         assert right in warning
+
+    def test_what_it_says_at_most_can_be_told_to_workers(self, repository: Repository, caplog: pytest.LogCaptureFixture) -> None:
+        most = {"resident_bytes": "1EiB", "min_copies": "1000000", "max_copies": "1000000", "priority": "-1000000000"}
+        spec = repository.spec(**most, latency_objective_ms="1e308", server_labels="\u00e9=\U0001f600")
+        assert (caplog.messages, spec.min_copies) == ([], 10**6)
+        assert encode(ModelsSeen({"m": SeenModel(spec, Tier.WARM, MOST_BYTES, 1.0, 1.0)}))
+        assert fleet_memory.encode(Wish(spec.min_copies))
+
+    def test_a_label_that_cannot_be_told_is_left_out(self, repository: Repository, caplog: pytest.LogCaptureFixture) -> None:
+        repository.model("m")
+        assert repository.read(m={"tidegate_server_labels": "a=\udcff"})["m"].spec == ModelSpec("m")
+        assert len(caplog.messages) == 1
 
     def test_a_parameter_that_nobody_knows_is_told(self, repository: Repository, caplog: pytest.LogCaptureFixture) -> None:
         assert repository.spec(min_copy="1") == ModelSpec("m")
@@ -185,6 +208,32 @@ class TestEnsembles:
         repository.model("counter", "sequence_batching { }")
         repository.model("other")
         assert {name for name, model in repository.read().items() if model.has_sequences} == {"all", "pipe", "counter"}
+
+
+class TestFolders:
+    def test_one_whose_name_no_client_can_say_is_no_model_and_that_is_told_once(
+        self, repository: Repository, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        repository.model("m", ensemble("old models"))
+        for name in (os.fsdecode(b"m\xff"), "old models", "m" * 255):
+            repository.model(name, declaring(priority="1"))
+        descriptions = ModelDescriptionFiles([repository.path], config_name="")
+        for _ in range(2):
+            assert descriptions.read().keys() == {"m", "m" * 255}
+        assert ["cannot be a model's name" in message for message in caplog.messages] == [True, True]
+        assert "m\\udcff" in caplog.text
+
+    def test_files_with_holes_weigh_no_more_than_can_be_told(self, repository: Repository) -> None:
+        folder = repository.model("m", files={"1/a": 1})
+        with TemporaryFile(dir="/dev/shm") as hole:
+            os.truncate(hole.fileno(), 2**62)
+            for name in "bcde":
+                (folder / "1" / name).symlink_to(f"/proc/self/fd/{hole.fileno()}")
+            assert repository.read()["m"].file_bytes == MOST_BYTES
+
+    def test_one_that_may_not_be_looked_into_costs_only_itself(self, repository: Repository) -> None:
+        (repository.model("m", declaring(priority="1")) / "configs").mkdir()
+        assert repository.read(config_name="x" * 300)["m"].spec.priority == 1  # the system refuses to look for that
 
 
 class TestAgain:

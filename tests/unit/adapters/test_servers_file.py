@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from control_plane.adapters.servers_file import ServersFile
 from control_plane.domain.endpoints import ListedServer, TritonEndpoints
@@ -68,6 +72,22 @@ def test_json_is_yaml_as_well(tmp_path: Path) -> None:
         pytest.param("- url: !!python/object/apply:os.system ['true']", "is no YAML: could not determine a constructor", id="code"),
         pytest.param("- \x00", "is no YAML", id="binary"),
         pytest.param("[" * 5000, "is no YAML", id="nested deep"),
+        pytest.param(ONE + "  labels: {a: !!bool foo}", "a value is not what its tag or its form says", id="a truth that is none"),
+        pytest.param(ONE + "  name: !!timestamp foo", "a value is not what its tag", id="a tagged date that is none"),
+        pytest.param(ONE + "  name: 2001-13-01", "a value is not what its tag or its form says", id="a date that there is not"),
+        pytest.param(ONE + '  name: !!int ""', "a value is not what its tag", id="a number that is none"),
+        pytest.param(ONE + "  name: 1" + ":00" * 200 + ".0", "a value is not what its tag", id="a number that is too large"),
+        pytest.param(ONE + "  name: 1" + "0" * 5000, "a value is not what its tag", id="a number that is too long"),
+        pytest.param(
+            ONE + "  memory_budget: 100EiB", "memory_budget Input should be less than or equal to 1152921504606846976", id="an end"
+        ),
+        pytest.param(ONE + "  memory_budget: 1" + "0" * 400, "entry 1: memory_budget Input should be less", id="no end of memory"),
+        pytest.param(ONE + "  memory_budget: 1.0e+400", "such as 2GiB", id="infinite memory"),
+        pytest.param(ONE + r'  labels: {a: "\ud800"}', r"entry 1: labels: a should be a text, got '\ud800'", id="no text"),
+        pytest.param(
+            ONE + r'  labels: {"\ud800": a}', "entry 1: labels: \ufffd\ufffd\ufffd should be a text", id="a label's name that is no text"
+        ),
+        pytest.param(r'- url: "http://\ud800"', r"expected http://HOST", id="a host that is no text"),
         pytest.param("# " + "x" * 2**20, "is larger than 1048576 bytes", id="huge"),
     ],
 )
@@ -85,6 +105,38 @@ def test_all_that_is_wrong_is_said_at_once_and_no_password(tmp_path: Path) -> No
     with pytest.raises(StartupError, match=r"http://\.\.\.@h:1") as told:
         listed(tmp_path, "- url: http://me:s3cret@h:1")
     assert "s3cret" not in str(told.value)
+
+
+@pytest.mark.parametrize("password", ["pw,QZ", "pw'QZ", "pw/QZ", "pw//QZ", "pw@QZ", "pw?QZ", "pw QZ", "QZ\u2100", "QZ" * 50])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- url: {}",
+        "- {}",
+        "- uri: {}",
+        "- [{}]",
+        "- {{labels: {{{}: {}}}}}",
+        "- url: {}\n  url",
+        "- url: !!bool {}",
+        "- url: {} [ - ",
+        "- {}: [",
+        "- {}: a",
+    ],
+)
+def test_nobody_is_shown_a_password_in_whatever_is_wrong(tmp_path: Path, password: str, text: str) -> None:
+    url = json.dumps(f"http://me:{password}@h:1", ensure_ascii=False)
+    with pytest.raises(StartupError) as told:
+        listed(tmp_path, text.replace("{}", url).replace("{{", "{").replace("}}", "}"))
+    assert not any(part in str(told.value) for part in ("pw", "QZ"))
+
+
+@given(
+    st.text("ab:!{}[]&*-_.,'\" \n0123456789TZ+<", max_size=40),
+    st.sampled_from(["bool", "int", "float", "timestamp", "binary", "set", "omap", "null"]),
+)
+def test_whatever_is_tagged_is_a_list_or_is_said_to_be_wrong(tmp_path_factory: pytest.TempPathFactory, text: str, tag: str) -> None:
+    with suppress(StartupError):
+        listed(tmp_path_factory.getbasetemp(), f"- url: http://h:1\n  name: !!{tag} {text}")
 
 
 @pytest.mark.parametrize("path", ["nonesuch.yaml", "."])
@@ -152,6 +204,24 @@ class TestChanges:
         path.write_text(TWO)
         assert [file.has_changed() for _ in range(2)] == [False, True]
         assert len(file.read()) == 2
+
+    def test_one_that_may_be_read_from_now_on_is_seen(self, file: ServersFile, path: Path) -> None:
+        path.chmod(0o600)
+        assert [file.has_changed() for _ in range(2)] == [False, True]
+
+    def test_one_that_is_there_and_could_not_be_read_is_tried_again(self, file: ServersFile, path: Path) -> None:
+        path.unlink()
+        path.mkdir()
+        assert [file.has_changed() for _ in range(2)] == [False, True]
+        for _ in range(2):
+            with pytest.raises(StartupError, match="Is a directory"):
+                file.read()
+            assert file.has_changed()
+        path.rmdir()
+        path.write_text(TWO)
+        assert [file.has_changed() for _ in range(2)] == [False, True]
+        assert len(file.read()) == 2
+        assert not file.has_changed()
 
     def test_a_bad_one_is_told_of_once(self, file: ServersFile, path: Path) -> None:
         path.write_text("[]")

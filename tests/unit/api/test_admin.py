@@ -40,8 +40,13 @@ class TestModels:
     def test_unload(self, bench: Bench) -> None:
         assert bench.ask("POST", "/models/a/unload") == (200, VIEW_A | {"state": "UNAVAILABLE", "reason": "unloaded", "versions": []})
 
+    def test_one_triton_releases_nothing(self, bench: Bench) -> None:
+        status, body = bench.ask("POST", "/models/a/release")
+        assert (status, body["code"]) == (404, "route_not_found")
+        assert "runs no fleet" in body["error"]
+
     @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-    @pytest.mark.parametrize("action", ["load", "unload"])
+    @pytest.mark.parametrize("action", ["load", "unload", "release"])
     def test_only_post_changes_anything(self, bench: Bench, method: str, action: str) -> None:
         """An image tag of another site sends GETs without an Origin."""
         assert bench.ask(method, f"/models/a/{action}")[0] == 405
@@ -199,8 +204,9 @@ STATUSES = {
     "GET /models": TRITON,
     "GET /fleet": ALWAYS | {"404"},
     "GET /models/{name}": MODEL,
-    "POST /models/{name}/load": MODEL | {"422"},
-    "POST /models/{name}/unload": MODEL | {"422"},
+    "POST /models/{name}/load": MODEL | {"409", "422", "501"},
+    "POST /models/{name}/unload": MODEL | {"409", "422", "501"},
+    "POST /models/{name}/release": MODEL | {"409", "422", "501"},
     "GET /keys": STORED,
     "POST /keys": STORED - {"200"} | {"201", "400", "413"},
     "POST /keys/{id}/rotate": STORED - {"200"} | {"201", "400", "404", "409", "413"},

@@ -20,6 +20,7 @@ NEEDS: dict[str, Right | None] = {
     "GET /models/{name}": Right.REPOSITORY,
     "POST /models/{name}/load": Right.REPOSITORY,
     "POST /models/{name}/unload": Right.REPOSITORY,
+    "POST /models/{name}/release": Right.REPOSITORY,
     "GET /keys": Right.ADMIN,
     "POST /keys": Right.ADMIN,
     "POST /keys/{id}/rotate": Right.ADMIN,

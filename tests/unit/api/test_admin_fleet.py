@@ -46,14 +46,14 @@ def fleet_of(state: State, *, is_owner: bool = True, tiers: FakeTiers | None = N
     return cast("FleetService", SimpleNamespace(state=state, residency=residency, is_owner=is_owner, tiers=tiers))
 
 
-def ask(fleet: FleetService, path: str, models: Any = None) -> Any:
+def ask(fleet: FleetService, path: str, models: Any = None, *, method: str = "GET") -> Any:
     async def get() -> httpx.Response:
         app = FastAPI()
         answer_errors(app)
         add_fleet_path(app, fleet)
         add_model_paths(app, models, fleet)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080") as client:
-            return await client.get(path)
+            return await client.request(method, path)
 
     response = run(get())
     assert response.status_code == 200, response.text
@@ -115,6 +115,19 @@ def test_the_list_of_models_says_where_they_are(state: State) -> None:
     models = SimpleNamespace(list_models=partial(as_awaitable, [summarise(name, []) for name in ("a", "b", "elsewhere")]))
     a, b, elsewhere = ask(fleet_of(state), "/models", models)
     assert [(each["tier"], each["servers"]) for each in (a, b, elsewhere)] == [("warm", []), ("hot", ["s0"]), (None, [])]
+
+
+def test_a_release_is_the_fleets(state: State) -> None:
+    released = list[str]()
+
+    async def release(name: str) -> None:
+        released.append(name)
+
+    models = SimpleNamespace(get=lambda name: as_awaitable(summarise(name, [])), release=release)
+    fleet = fleet_of(state)
+    fleet.models = models  # type: ignore[assignment]
+    assert ask(fleet, "/models/a/release", models, method="POST")["name"] == "a"
+    assert released == ["a"]
 
 
 async def as_awaitable(value: Any) -> Any:

@@ -18,6 +18,7 @@ from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answe
 from control_plane.codec.merged_statistics import no_statistics
 from control_plane.codec.v2_route import read_route
 from control_plane.domain.errors import UnparsableRequest, UpstreamUnavailable
+from control_plane.domain.fleet_memory import Wish
 from control_plane.domain.model import ModelState, ModelVersion
 from control_plane.domain.route import Route
 from control_plane.ports import GrpcCall
@@ -151,6 +152,20 @@ def test_which_versions_there_are_a_server_knows_that_has_it(bench: Bench) -> No
     assert bench.ask("GET", "/v2/models/b/versions/9/ready")[0] == 400
     assert not read(bench.ready("b", "9"), service_pb2.ModelReadyResponse).ready
     assert bench.ask("GET", "/v2/models/cold/versions/9/ready")[0] == 200, "nobody can say before it is loaded"
+
+
+def test_one_server_that_has_it_is_enough_and_one_that_has_died_no_matter(bench: Bench) -> None:
+    def fail(_: Any) -> Any:
+        raise UpstreamUnavailable("connection refused")
+
+    bench.upstreams["s0"].http.answer = bench.upstreams["s0"].grpc.answer = fail
+    bench.upstreams["s1"].http.answer = lambda request: make_answer(200, b"")
+    bench.upstreams["s1"].grpc.answer = lambda call: message_answer(service_pb2.ModelReadyResponse(ready=True).SerializeToString())
+    assert bench.ask("GET", "/v2/models/a/versions/1/ready")[0] == 200
+    assert read(bench.ready("a", "1"), service_pb2.ModelReadyResponse).ready
+    bench.state.follow({"a": Wish(min_copies=0, is_withdrawn=True)})
+    assert bench.ask("GET", "/v2/models/a/versions/1/ready")[0] == 400
+    assert not read(bench.ready("a", "1"), service_pb2.ModelReadyResponse).ready
 
 
 def test_statistics_of_a_model_on_several_servers_are_the_sum(bench: Bench) -> None:

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from control_plane.codec.fleet_memory import decode, encode
@@ -52,6 +57,37 @@ def test_so_do_wishes(wish: Wish) -> None:
 def test_what_cannot_be_is_refused(model: str, text: bytes) -> None:
     with pytest.raises(InvalidRequest, match="remembered of model"):
         decode(Measured, model, text)
+
+
+FIELDS = {each.name for kind in (Measured, Wish) for each in fields(kind)}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(-(10**400), 10**400) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(
+    st.sampled_from([Measured, Wish]),
+    st.fixed_dictionaries({"file_bytes": st.integers(0, 2**70)}, optional=dict.fromkeys(FIELDS - {"file_bytes"}, JSON)) | JSON,
+    st.just("m") | st.text() | st.just("\ud800"),
+)
+@example(Measured, {"file_bytes": 10**400}, "m")
+@example(Measured, {"file_bytes": 0, "failures": 2**63}, "m")
+@example(Wish, {"min_copies": 10**30}, "m")
+@example(Measured, {"file_bytes": 0, "why": "\ud800"}, "m")
+def test_whatever_it_is_it_is_refused_or_can_be_written_again(kind: Any, found: object, model: str) -> None:
+    try:
+        record = decode(kind, model, json.dumps(found))
+    except InvalidRequest:
+        return
+    assert decode(kind, model, encode(record)) == record
+
+
+@given(st.binary() | st.text())
+def test_so_is_what_is_no_json(text: bytes | str) -> None:
+    with suppress(InvalidRequest):
+        decode(Measured, "m", text)
 
 
 def test_what_a_newer_one_has_added_is_left_out() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from control_plane.domain.fleet import Copy, Fleet, ModelFacts
 from control_plane.domain.model import ModelState
-from control_plane.policy.copies import CopiesLimits, copy_to_drop, wanted_copies
+from control_plane.policy.copies import CopiesLimits, copy_to_drop, pool_to_grow, wanted_copies
 from tests.unit.policy.fleets import NOW_S, fleets, model, server
 
 LIMITS = CopiesLimits(grow_above=0.7, aim_at=0.5, shrink_below=0.35, keep_s=60.0)
@@ -103,6 +103,53 @@ def test_no_more_than_there_are_servers_that_it_may_be_on() -> None:
     assert wanted(fleet) == 3
     fleet.servers["s2"].is_leaving = True
     assert wanted(fleet) == 2
+
+
+# In pools
+
+
+def pooled(*pools: str, copies: int, busy: float = 0.0) -> Fleet:
+    fleet = fleet_of(copies, servers=len(pools), busy=busy)
+    for at, pool in zip(list(fleet.servers.values()), pools, strict=True):
+        at.pool = pool
+    return fleet
+
+
+@pytest.mark.parametrize(
+    ("pools", "copies", "expected"),
+    [
+        pytest.param("ssll", 1, 2, id="no more than its pool has servers"),
+        pytest.param("slsl", 2, 4, id="than its two pools have"),
+        pytest.param("s*l", 1, 2, id="with servers that are for whatever comes"),
+        pytest.param("*sl", 1, 1, id="or those alone"),
+    ],
+)
+def test_by_demand_it_stays_in_its_pools(pools: str, copies: int, expected: int) -> None:
+    fleet = pooled(*(pool.strip("*") for pool in pools), copies=copies, busy=10.0)
+    assert wanted(fleet) == expected
+    facts_of(fleet).spec = replace(facts_of(fleet).spec, min_copies=3)
+    assert wanted(fleet) == max(3, expected), "what its spec asks for may be anywhere"
+
+
+def test_it_grows_where_it_is_busiest() -> None:
+    fleet = pooled("short", "long", "long", copies=2)
+    fleet.servers["s1"].work_s = 1.0
+    assert pool_to_grow(facts_of(fleet), fleet) == "long"
+    fleet.servers["s0"].copies["m"].in_flight = 1
+    assert pool_to_grow(facts_of(fleet), fleet) == "short"
+    facts_of(fleet).spec = replace(facts_of(fleet).spec, min_copies=3)
+    assert pool_to_grow(facts_of(fleet), fleet) is None
+    assert pool_to_grow(facts_of(fleet), fleet_of(0)) is None
+
+
+def test_the_last_copy_of_a_pool_stays() -> None:
+    fleet = pooled("short", "short", "long", copies=3)
+    fleet.servers["s2"].work_s = 1.0
+    assert (wanted(fleet), copy_to_drop(facts_of(fleet), fleet, NOW_S)) == (2, "s0")
+    fleet.drop_copy(fleet.servers["s0"], "m")
+    assert (wanted(fleet), copy_to_drop(facts_of(fleet), fleet, NOW_S)) == (2, None)
+    facts_of(fleet).spec = replace(facts_of(fleet).spec, max_copies=1)
+    assert (wanted(fleet), copy_to_drop(facts_of(fleet), fleet, NOW_S)) == (1, "s2")
 
 
 # With a latency objective; services take 10 ms

@@ -106,19 +106,34 @@ def test_errors(outcomes: str, is_ejected: bool) -> None:
 def test_an_answer_whose_time_says_nothing_is_an_answer_all_the_same() -> None:
     outliers = after({"a": 1.0, "b": 1.0, "c": 1.0})
     fail(outliers, "b", times=4)
-    outliers.served("b")
+    outliers.served("b", 0.0)
     fail(outliers, "b", times=4)
     assert outliers.judge(POOL, 0.0) == {}
 
 
-def test_and_it_ends_no_trial() -> None:
+def test_and_a_trial_that_does_well_there_may_be_no_others() -> None:
     outliers = Outliers(LIMITS)
     fail(outliers, "b")
     assert outliers.judge(POOL, 0.0) == {"b": 5.0}
-    for number in range(4):
-        outliers.tried("b", 5.0 + number)
-        outliers.served("b")
-    assert outliers.judge(POOL, 9.0).keys() == {"b"}
+    for number in range(3):
+        outliers.served("b", 5.0 + number)
+        assert outliers.judge(POOL, 5.0 + number).keys() == {"b"}, "of before it was ejected"
+    for number in range(3):
+        assert outliers.judge(POOL, 8.0 + number).keys() == {"b"}
+        outliers.tried("b", 8.0 + number)
+        outliers.served("b", 8.0 + number)
+    assert outliers.judge(POOL, 11.0) == {}
+
+
+def test_whom_nobody_comes_to_try_is_trusted_again_with_a_longer_pause_if_that_was_wrong() -> None:
+    """What it had may be gone by now, and this process may have no more requests."""
+    outliers = Outliers(LIMITS)
+    fail(outliers, "b")
+    assert outliers.judge(POOL, 0.0) == {"b": 5.0}
+    assert outliers.judge(POOL, 15.0).keys() == {"b"}
+    assert outliers.judge(POOL, 15.1) == {}
+    fail(outliers, "b", now_s=20.0)
+    assert outliers.judge(POOL, 20.0) == {"b": 30.0}
 
 
 def test_each_pool_is_judged_by_its_own() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from control_plane.domain.fleet import Fleet
 from control_plane.domain.model import ModelState
+from control_plane.policy.placement import Placement, Refusal, place
 from control_plane.policy.routing import Choice, RoutingLimits, choose
 from tests.unit.policy.fleets import NOW_S, fleets, model, server
 
@@ -178,18 +179,40 @@ def test_what_takes_longer_than_it_should_asks_for_another_copy(servers: list[st
     assert chosen(fleet).asks_to_place is asks
 
 
+@pytest.mark.parametrize("objective_s", [SERVICE_S, SERVICE_S / 2])
+def test_nobody_asks_for_the_sake_of_an_objective_that_no_copy_could_reach(objective_s: float) -> None:
+    fleet = fleet_of(a=0.05)
+    fleet.models["m"].spec = replace(fleet.models["m"].spec, latency_objective_s=objective_s)
+    assert not chosen(fleet).asks_to_place
+    fleet.servers["a"].work_s = 1.01
+    assert chosen(fleet).asks_to_place, "as without one"
+
+
 # Pools
 
 
-def test_another_pool_counts_as_far_as_a_load() -> None:
+def test_another_pool_counts_as_further_than_a_load() -> None:
     fleet = fleet_of(a=0.0, b=0.5, c=1.5)
     for name, pool in {"a": "long", "b": "short", "c": "long"}.items():
         fleet.servers[name].pool = pool
     assert chosen(fleet, pool="short").server == "b"
-    fleet.servers["b"].work_s = 2.0
-    assert chosen(fleet, pool="short") == Choice("a", 1.0 + SERVICE_S, asks_to_place=False)
-    fleet.servers["a"].work_s = 0.1
-    assert chosen(fleet, pool="short").asks_to_place
+    fleet.servers["b"].work_s = 3.0
+    assert chosen(fleet, pool="short") == Choice("a", 2.0 + SERVICE_S, asks_to_place=True)
+
+
+@pytest.mark.parametrize("service_s", [0.01, 0.3, 2.0])
+def test_where_only_another_pool_has_it_a_load_is_sooner_unless_a_model_goes_that_is_soon_loaded_again(service_s: float) -> None:
+    fleet = fleet_of(a=0.0)
+    fleet.models["m"].service_s, fleet.servers["a"].pool = service_s, "long"
+    model(fleet, "used", uses_per_s=9.0)
+    server(fleet, "b", "used").pool = "short"
+    found = chosen(fleet, pool="short")
+    assert (found.server, found.asks_to_place) == ("a", True)
+    placed = place(fleet, "m", NOW_S, pool="short", sooner_than_s=found.expected_s)
+    assert isinstance(placed, Placement)
+    assert placed.server == "b"
+    fleet.servers["b"].budget_bytes = 1
+    assert isinstance(place(fleet, "m", NOW_S, pool="short", sooner_than_s=found.expected_s), Refusal)
 
 
 def test_a_server_in_no_pool_is_as_near_as_any() -> None:
@@ -221,7 +244,7 @@ def test_only_ejected_servers_have_it(names: list[str]) -> None:
     fleet = fleet_of(**dict.fromkeys(names, 0.0))
     for at in fleet.servers.values():
         at.is_ejected = True
-    assert chosen(fleet) == Choice("a", 1.0 + SERVICE_S, asks_to_place=True)
+    assert chosen(fleet) == Choice("a", inf, asks_to_place=True)
     fleet.servers["a"].probe_from_s = NOW_S
     assert chosen(fleet).is_probe
     for at in fleet.servers.values():

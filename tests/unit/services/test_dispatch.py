@@ -270,6 +270,22 @@ def test_a_conversation_stays_where_it_is_while_others_are_spread() -> None:
     play(main)
 
 
+def test_streams_alone_bring_an_ejected_server_back() -> None:
+    async def main() -> None:
+        async with running(FleetBench(model("a", min_copies=3), servers=3), reconciles=True) as bench:
+            await asyncio.sleep(10)
+            for _ in range(5):
+                bench.residency.failed(bench.state.claim("a", "s0"))  # type: ignore[arg-type]
+            await asyncio.sleep(1)
+            assert bench.server().is_ejected
+            for _ in range(120):
+                async with bench.dispatch.server_for(call("a"), timeout_s=5.0):
+                    await asyncio.sleep(0.1)
+            assert not bench.server().is_ejected
+
+    play(main)
+
+
 def test_a_version_that_is_not_there_does_not_lose_the_copy() -> None:
     async def main() -> None:
         async with running(FleetBench()) as bench:

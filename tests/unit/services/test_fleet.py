@@ -15,6 +15,7 @@ from control_plane.adapters.local_lease import LocalLease
 from control_plane.domain.endpoints import ListedServer, TritonEndpoints
 from control_plane.domain.errors import Overloaded
 from control_plane.domain.fleet import ModelFacts
+from control_plane.domain.fleet_report import Wanted
 from control_plane.services.attachment import Attachment
 from control_plane.services.fleet import FleetService, FleetUnit
 from control_plane.services.fleet_members import FleetMembers
@@ -256,6 +257,21 @@ def test_a_budget_is_changed_in_place() -> None:
     play(main)
 
 
+def test_who_stops_while_the_store_is_away_stops_all_the_same() -> None:
+    class Line(FakeOwnerLine):
+        async def close(self) -> None:
+            self._reach()
+
+    async def main() -> None:
+        shared = Shared(line=Line())
+        bench = Bench("s1", shared=shared)
+        async with bench.running():
+            await bench.use("a")
+            shared.line.is_away = True
+
+    play(main)
+
+
 def test_another_server_of_the_same_name_begins_with_nothing() -> None:
     async def main() -> None:
         bench = Bench("s1", "s2", models="a")
@@ -290,5 +306,69 @@ def test_one_that_is_down_when_it_joins_serves_as_soon_as_it_is_up() -> None:
             bench.tritons["s1"].die()
             await asyncio.sleep(SOON_S)
             assert await bench.use("d") == "s2"
+
+    play(main)
+
+
+def test_who_starts_with_more_models_than_fit_does_not_wait_for_room_but_loads_them_when_there_is_some() -> None:
+    async def main() -> None:
+        bench = Bench("s1")
+        async with bench.running():
+            began_s = bench.now_s()
+            failures = await bench.fleet.open(list("abcd"))
+            assert [failure.name for failure in failures] == ["c", "d"]
+            assert bench.now_s() - began_s < 10.0
+            bench.list.write(listed("s1"), listed("s2"))
+            await asyncio.sleep(30.0)
+            assert bench.fleet.residency.ready() == set("abcd")
+
+    play(main)
+
+
+def test_who_starts_beside_models_in_use_does_not_wait_for_their_requests() -> None:
+    async def main() -> None:
+        bench = Bench("s1")
+        async with bench.running(), asyncio.TaskGroup() as tasks:
+            for name in "cd":
+                tasks.create_task(bench.use(name, for_s=100.0))
+            await asyncio.sleep(10.0)
+            began_s = bench.now_s()
+            assert [failure.name for failure in await bench.fleet.open(["a"])] == ["a"]
+            assert bench.now_s() - began_s < 5.0
+            await asyncio.sleep(100.0)
+            assert "a" in bench.fleet.residency.ready()
+
+    play(main)
+
+
+@pytest.mark.parametrize("pool", ["x", "y", "z"])
+def test_what_somebody_does_not_see_is_loaded_where_he_looks(pool: str) -> None:
+    async def main() -> None:
+        bench = Bench(models="a")
+        bench.list.write(listed("s1", pool="x"), *(listed(f"s{number}", pool="y") for number in range(2, 6)), listed("s9", pool="z"))
+        async with bench.running():
+            await asyncio.sleep(SOON_S)
+            await bench.fleet.residency.bring("a", deadline_s=bench.now_s() + 10.0)
+            for _ in range(10):
+                bench.fleet._want(Wanted("a", ready=0, pool=pool))
+                await asyncio.sleep(0.5)
+            holders = bench.fleet.state.fleet.holders["a"].values()
+            assert pool in {server.pool for server in holders}
+
+    play(main)
+
+
+def test_nothing_is_kept_of_one_that_has_left() -> None:
+    async def main() -> None:
+        bench = Bench("s1", "s2", models="a")
+        async with bench.running():
+            claim = await bench.fleet.residency.claim(call("a"), deadline_s=bench.now_s() + 60.0)
+            claim.release(answered=True)
+            bench.fleet.residency.answered(call("a"), claim)
+            home = claim.server.name
+            bench.list.write(*(listed(name) for name in {"s1", "s2"} - {home}))
+            await asyncio.sleep(60.0)
+            assert home not in bench.fleet.residency._answered_s
+            assert home not in bench.fleet.residency.loads._turns
 
     play(main)

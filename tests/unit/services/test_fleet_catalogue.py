@@ -35,6 +35,12 @@ def catalogue(bench: FleetBench) -> FleetCatalogue:
         ),
         pytest.param([line("a", UNAVAILABLE, ""), line("a", READY)], [line("a", READY)], id="never loaded on one"),
         pytest.param([line("a", UNAVAILABLE, ""), line("a", UNAVAILABLE, "")], [line("a", UNAVAILABLE, "")], id="never loaded on any"),
+        pytest.param(
+            [line("a", UNAVAILABLE, reason="unloaded"), line("a", UNAVAILABLE, "", "no such file")],
+            [line("a", UNAVAILABLE, "", "no such file"), line("a", UNAVAILABLE, reason="unloaded")],
+            id="also a failure of no version",
+        ),
+        pytest.param([line("a", READY), line("a", UNAVAILABLE, "", "no such file")], [line("a", READY)], id="but not where it is there"),
         pytest.param([line("a", READY), line("a", READY, "2")], [line("a", READY), line("a", READY, "2")], id="each version"),
         pytest.param([line("a", READY), line("b", LOADING)], [line("a", READY), line("b", LOADING)], id="each model"),
     ],

@@ -229,6 +229,9 @@ def test_a_list_that_cannot_be_used_changes_nothing_and_the_log_says_why(caplog:
             await asyncio.sleep(60.0)
             assert bench.told == []
             assert sorted(bench.live) == ["a", "b"]
+            bench.listed.changed = True  # it is tried again, and wrong for the same reason
+            await asyncio.sleep(60.0)
+            assert bench.listed.reads == 3
             bench.listed.write(A)
             await asyncio.sleep(SOON_S)
             assert bench.told == ["see off b"]

@@ -3,13 +3,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 
 import pytest
 
-from control_plane.domain.errors import DeadlineExceeded, ModelLoadFailed, ModelNotFound, Overloaded, StoreUnavailable
+from control_plane.domain.errors import Conflict, DeadlineExceeded, ModelLoadFailed, ModelNotFound, Overloaded, StoreUnavailable
 from control_plane.domain.fleet import DescribedModel, ModelSpec
 from control_plane.domain.fleet_memory import Measured, Wish
+from control_plane.domain.model import MODEL_NAME
 from tests.fakes import FakeUpstream
 from tests.fakes.fleet_memory import FakeFleetMemory
 from tests.unit.services.fleet_bench import READY, FleetBench, model, play, running
@@ -132,6 +133,26 @@ class TestMeasurements:
                 assert other.state.fleet.models["a"].load_s == 7.0
                 await asyncio.sleep(SOON_S)
                 assert memory.models["a"].load_s == 7.0
+
+        play(main)
+
+    def test_of_a_model_whose_name_no_store_gives_back_are_not_written_again_and_again(self) -> None:
+        class Named(FakeFleetMemory):
+            async def measured(self) -> Mapping[str, Measured]:
+                return {name: each for name, each in (await super().measured()).items() if MODEL_NAME.fullmatch(name)}
+
+        async def main() -> None:
+            memory = Named()
+            bench = await restarted(memory, model("my model"), model("a"))
+            async with running(bench, reconciles=True, remembers=True):
+                with pytest.raises(Overloaded, match="cannot be a model's name"):
+                    await bench.use("my model", timeout_s=5.0)
+                await bench.use("a")
+                await asyncio.sleep(20)
+                assert memory.models.keys() == {"a"}
+                writes = memory.writes
+                await asyncio.sleep(60)
+                assert memory.writes == writes
 
         play(main)
 
@@ -263,6 +284,159 @@ class TestWishes:
                 assert not owner.tritons["s0"].states
 
         play(main)
+
+    @pytest.mark.parametrize("after_s", [0.0, 0.2, 1.3])
+    def test_who_asks_for_the_same_at_the_same_time_is_answered_too(self, after_s: float) -> None:
+        async def main() -> None:
+            async with two() as (owner, other, memory):
+
+                async def load(after_s: float) -> None:
+                    await asyncio.sleep(after_s)
+                    async with asyncio.timeout(5.0):
+                        await other.models.load("a")
+
+                await asyncio.gather(load(0.0), load(after_s))
+                assert owner.said == ["load a"]
+                assert memory.wanted == {"a": Wish(1)}
+
+        play(main)
+
+    def test_what_another_gateway_asks_for_meanwhile_is_neither_lost_nor_waited_for_in_vain(self) -> None:
+        async def main() -> None:
+            async with two() as (owner, other, memory):
+                third = beside(owner, memory)
+                async with running(third, reconciles=True, remembers=True), asyncio.timeout(10.0), asyncio.TaskGroup() as tasks:
+                    await third.remembering.recall()
+                    for bench in (other, third):
+                        tasks.create_task(bench.models.load("a"))
+                await asyncio.sleep(SOON_S)
+                assert memory.wanted == {"a": Wish(1)}
+                memory.wanted["a"] = Wish(asked="later")  # somebody's who has not seen what stands
+                await owner.models.load("a")
+                assert memory.wanted == {"a": Wish(1, asked="later")}
+                await asyncio.sleep(5.0)
+                assert owner.state.measurements.of("a").answered == "later"
+
+        play(main)
+
+    @pytest.mark.parametrize("other_wish", [Wish(asked="another's"), Wish(1), Wish(asked="an unload's", is_withdrawn=True)])
+    def test_who_waits_for_what_has_been_replaced_by_another_is_answered(self, other_wish: Wish) -> None:
+        async def main() -> None:
+            async with two() as (owner, other, memory):
+                owner.is_owner = False
+                async with asyncio.timeout(10.0), asyncio.TaskGroup() as tasks:
+
+                    async def ask() -> None:
+                        with pytest.raises(Conflict) if other_wish.is_withdrawn else nullcontext():
+                            await other.models.load("a")
+
+                    tasks.create_task(ask())
+                    await asyncio.sleep(SOON_S)
+                    assert memory.wanted["a"].asked
+                    memory.wanted["a"] = other_wish
+                    owner.is_owner = True
+                assert memory.wanted["a"] == (other_wish if other_wish.is_withdrawn else Wish(1))
+
+        play(main)
+
+    def test_an_unload_that_a_load_has_replaced_does_not_wait_for_that(self) -> None:
+        async def main() -> None:
+            async with two() as (owner, other, memory):
+                owner.tritons["s0"].states["a"] = READY
+                owner.tritons["s0"].load_s["a"] = 100.0
+                await asyncio.sleep(SOON_S)
+                owner.is_owner = False
+                async with asyncio.timeout(10.0), asyncio.TaskGroup() as tasks:
+                    tasks.create_task(other.models.unload("a"))
+                    await asyncio.sleep(SOON_S)
+                    memory.wanted["a"] = Wish(asked="another's")
+                    owner.is_owner = True
+
+        play(main)
+
+    @pytest.mark.parametrize("is_there", [False, True])
+    @pytest.mark.parametrize(("loads", "unloads"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+    def test_an_unload_during_a_load_is_not_undone_by_it(self, loads: int, unloads: int, is_there: bool) -> None:
+        async def main() -> None:
+            async with two() as (owner, other, memory):
+                both = (owner, other)
+                if is_there:
+                    await owner.models.load("a")
+                owner.tritons["s0"].load_s["a"] = 20.0
+                async with asyncio.TaskGroup() as tasks:
+
+                    async def load() -> None:
+                        with pytest.raises(Conflict, match="unloaded by an administrator meanwhile"):
+                            await both[loads].models.load("a")
+
+                    tasks.create_task(load())
+                    await asyncio.sleep(3.0)
+                    await both[unloads].models.unload("a")
+                await asyncio.sleep(30.0)
+                assert memory.wanted["a"].is_withdrawn
+                assert not owner.tritons["s0"].states
+
+        play(main)
+
+    def test_a_load_that_has_not_begun_ends_with_an_unload(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(memory=FakeFleetMemory())) as bench:
+                bench.tritons["s0"].load_s["b"] = 20.0
+
+                async def load() -> None:
+                    with pytest.raises(Conflict, match="unloaded by an administrator meanwhile"):
+                        await bench.models.load("a")
+
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(bench.models.load("b"))
+                    await asyncio.sleep(1.0)
+                    tasks.create_task(load())
+                    await asyncio.sleep(1.0)
+                    await bench.models.unload("a")
+                assert bench.said == ["load b"]
+
+        play(main)
+
+    @pytest.mark.parametrize("told", [0, 1])
+    @pytest.mark.parametrize("was", ["load", "unload"])
+    def test_are_taken_back_by_a_release(self, told: int, was: str) -> None:
+        async def main() -> None:
+            async with two(model("a", 60), model("b", 60)) as (owner, other, memory):
+                both = (owner, other)
+                await (owner.models.load("a") if was == "load" else owner.models.unload("a"))
+                await asyncio.sleep(SOON_S)
+                await both[told].models.release("a")
+                assert memory.wanted == {}
+                await asyncio.sleep(SOON_S)
+                for name in "aba":
+                    await owner.use(name)
+                with pytest.raises(ModelNotFound):
+                    await other.models.release("nonesuch")
+
+        play(main)
+
+    def test_what_the_store_has_lost_it_is_told_again(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def main() -> None:
+            async with two() as (owner, other, memory):
+                await owner.models.unload("a")
+                await owner.models.load("b")
+                await asyncio.sleep(SOON_S)
+                memory.lose_wishes()
+                await asyncio.sleep(SOON_S)
+                assert owner.state.is_withdrawn("a")
+                assert other.state.is_withdrawn("a")
+                assert memory.wanted.keys() == {"a", "b"}
+                memory.lose_wishes()
+                await other.models.release("b")  # before anybody has looked
+                assert memory.wanted.keys() == {"a"}
+                await asyncio.sleep(SOON_S)
+                assert owner.state.wishes.keys() == other.state.wishes.keys() == {"a"}
+
+        with caplog.at_level(logging.WARNING):
+            play(main)
+        assert [record.getMessage().partition(" was lost")[0] for record in caplog.records] == [
+            "what administrators have said of 2 models"
+        ] * 2
 
     def test_hold_after_a_restart(self) -> None:
         async def main() -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
 from control_plane.domain.errors import DeadlineExceeded, ModelLoadFailed, ModelNotFound, NotSupported, Overloaded, UpstreamUnavailable
+from control_plane.domain.fleet_event import FleetEventKind
 from control_plane.domain.model import ModelOverride, ModelState
 from tests.unit.services.fleet_bench import READY, FleetBench, model, play, running
 
@@ -33,6 +36,44 @@ def test_lists_what_there_is_anywhere() -> None:
     play(main)
 
 
+def test_a_server_that_has_just_died_does_not_hide_the_others() -> None:
+    async def main() -> None:
+        async with running(FleetBench(model("a"), servers=2)) as bench:
+            bench.tritons["s1"].states["a"] = READY
+            bench.tritons["s0"].live = False
+            assert (await bench.models.get("a")).state is READY
+            bench.tritons["s1"].live = False
+            with pytest.raises(UpstreamUnavailable):
+                await bench.models.list_models()
+
+    play(main)
+
+
+@pytest.mark.parametrize("reloads", [True, False])
+def test_on_a_server_that_leaves_before_its_turn_nothing_is_done(reloads: bool) -> None:
+    async def main() -> None:
+        async with running(FleetBench(servers=2)) as bench:
+            loads, name = bench.residency.loads, await bench.use("a")
+            change = loads.reload("a", name) if reloads else loads.take_out("a", name, kind=FleetEventKind.UNLOADED, reason="")
+            said = list[str]()
+            async with asyncio.TaskGroup() as tasks, loads._turns[name]:
+                tasks.create_task(_told(change, said))
+                await asyncio.sleep(0.1)
+                bench.kill(name)
+                bench.state.left(name)
+                del bench.loads[name]
+            assert said == [f"server '{name}' has left the fleet"]
+
+    play(main)
+
+
+async def _told(change: Coroutine[Any, Any, None], said: list[str]) -> None:
+    try:
+        await change
+    except UpstreamUnavailable as exc:
+        said.append(str(exc))
+
+
 class TestLoading:
     def test_pins_it_so_that_others_do_not_take_its_place(self) -> None:
         async def main() -> None:
@@ -57,6 +98,23 @@ class TestLoading:
                     await bench.models.keep("b", waits_for_room=False)
                 assert bench.now_s() == pytest.approx(1.0)
                 assert bench.state.fleet.models["b"].spec.min_copies == 0
+
+        play(main)
+
+    def test_beside_what_is_to_stay_it_is_refused_at_once_with_the_names_of_that(self) -> None:
+        async def main() -> None:
+            names = ("one", "two", "three", "four")
+            async with running(FleetBench(*(model(name, 25) for name in names), model("a", 30))) as bench:
+                for name in names:
+                    await bench.models.load(name)
+                began_s = bench.now_s()
+                with pytest.raises(Overloaded, match=r"no room for 'a' beside .*: four, one, three and 1 more; .* release"):
+                    await bench.models.load("a")
+                assert bench.now_s() == began_s
+                for name in names[:2]:
+                    await bench.models.release(name)
+                await bench.models.load("a")
+                assert bench.residency.ready() == {"a", "three", "four"}
 
         play(main)
 

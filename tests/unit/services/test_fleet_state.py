@@ -222,9 +222,6 @@ class TestDescribe:
         state.describe({"a": model("a", min_copies=1), "b": model("b", min_copies=1)})
         assert (state.fleet.models["a"].spec.min_copies, state.fleet.models["b"].spec.min_copies) == (2, 1)
         assert state.fleet.models["a"].service_s == 0.5
-        state.pin("a", 0)
-        state.describe({"a": model("a", min_copies=1)})
-        assert state.fleet.models["a"].spec.min_copies == 0
 
     def test_one_that_is_found_later_is_known_from_before(self) -> None:
         state = State()

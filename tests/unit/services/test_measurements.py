@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.domain.fleet import NEVER_S, Copy, DescribedModel, Fleet, ModelFacts, ModelSpec, Server
+from control_plane.domain.fleet import MOST_BYTES, NEVER_S, Copy, DescribedModel, Fleet, ModelFacts, ModelSpec, Server
 from control_plane.domain.fleet_memory import Measured
 from control_plane.services.measurements import FIRST_LOAD_S, FIRST_SERVICE_S, PROCESS_BYTES, Measurements
 from tests.unit.services.fleet_bench import READY
@@ -67,6 +67,11 @@ class TestSizes:
         bench.measurements.weighed("s0", 47 * MIB)
         assert (bench.a.resident_bytes, bench.told.resident_bytes) == (40 * MIB, 7 * MIB)
         assert bench.measurements.known["a"].resident_bytes == 40 * MIB
+
+    def test_that_are_more_than_there_is_are_taken_for_as_much_as_can_be_told(self) -> None:
+        bench = Bench()
+        bench.measurements.told({"a": 2**64})
+        assert bench.a.resident_bytes == bench.measurements.known["a"].resident_bytes == MOST_BYTES
 
     def test_are_recalled_for_the_same_files(self) -> None:
         bench = Bench(a=Measured(10 * MIB, 33 * MIB, load_s=7.0), told=Measured(10 * MIB, load_s=3.0))
@@ -171,3 +176,58 @@ def test_what_is_forgotten_is_not_known() -> None:
     bench.measurements.recall("a", None)
     bench.describe(DescribedModel(ModelSpec("a"), 10 * MIB))
     assert (bench.a.resident_bytes, bench.measurements.known) == (10 * MIB + PROCESS_BYTES, {})
+
+
+class TestTooLargeSizes:
+    """`a`, `b` and `c`, each of which loads have shown to take 100 MiB."""
+
+    def bench(self) -> tuple[Bench, Server]:
+        bench = Bench()
+        for name in "abc":
+            bench.describe(DescribedModel(ModelSpec(name), 10 * MIB))
+            bench.measurements.loaded(name, 1.0, 100 * MIB)
+        server = bench.put(*"abc")
+        for copy in server.copies.values():
+            copy.last_used_s = 1.0
+        return bench, server
+
+    def weigh(self, bench: Bench, server: Server, held: int) -> list[int]:
+        bench.measurements.weighed("s0", held * MIB)
+        for copy in server.copies.values():
+            copy.bytes = bench.fleet.models[copy.model].resident_bytes
+            known = bench.measurements.known[copy.model].resident_bytes
+            assert known == copy.bytes
+        assert server.held_bytes >= held * MIB - 3
+        return [round(bench.fleet.models[name].resident_bytes / MIB) for name in "abc"]
+
+    def test_that_one_of_many_made_for_all_are_taken_back_when_it_holds_less(self) -> None:
+        bench, server = self.bench()
+        assert self.weigh(bench, server, 900) == [300, 300, 300]
+        bench.measurements.loaded("b", 1.0, 100 * MIB)
+        assert self.weigh(bench, server, 880) == [300, 300, 300]  # it may go up and down so far by itself
+        assert self.weigh(bench, server, 600) == [200, 200, 200]
+        assert self.weigh(bench, server, 200) == [100, 100, 100]  # never to less than a load has shown
+
+    def test_are_not_those_that_a_load_in_kept_memory_does_not_show(self) -> None:
+        bench, server = self.bench()
+        bench.measurements.loaded("b", 1.0, 5 * MIB)
+        assert self.weigh(bench, server, 150) == [100, 100, 100]
+
+    @pytest.mark.parametrize("case", ["not used since its load", "elsewhere too", "of before this process", "declared"])
+    def test_stay_while_it_is_not_certain_that_they_are(self, case: str) -> None:
+        bench, server = self.bench()
+        self.weigh(bench, server, 900)
+        if case == "not used since its load":
+            server.copies["a"].since_s = 2.0
+        elif case == "elsewhere too":
+            other = Server("s1", 1000 * MIB)
+            bench.fleet.add_server(other)
+            bench.fleet.put_copy(other, Copy("a", READY, 300 * MIB, 0.0))
+        elif case == "declared":
+            bench.fleet.models["a"].spec = ModelSpec("a", 300 * MIB)
+        else:
+            for file_bytes in (10 * MIB, 11 * MIB):
+                bench.describe(DescribedModel(ModelSpec("a"), file_bytes))
+            bench.measurements.recall("a", Measured(11 * MIB, 300 * MIB))
+            bench.fleet.models["a"].resident_bytes = 300 * MIB
+        assert self.weigh(bench, server, 300) == [300, 100, 100]

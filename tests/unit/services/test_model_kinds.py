@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from control_plane.services.fleet_catalogue import FleetCatalogue
 from control_plane.services.model_kinds import ModelKinds
 from control_plane.services.servers import OneServer, Servers
 from tests.aio import run
 from tests.fakes import FakeUpstream
+from tests.unit.services.fleet_bench import FleetBench, play, running
 
 
 class Bench:
@@ -13,7 +15,7 @@ class Bench:
         self.upstream.control.decoupled = {"many": True, "one": False}
         self.kinds = ModelKinds(OneServer(self.servers), now_s=lambda: self.now_s)
 
-    def asks(self, name: str) -> bool:
+    def asks(self, name: str) -> bool | None:
         return run(self.kinds.is_decoupled(name))
 
 
@@ -30,12 +32,28 @@ def test_triton_is_asked_once_in_a_while() -> None:
 
 def test_of_what_it_does_not_know_nothing_is_kept() -> None:
     bench = Bench()
-    assert not bench.asks("new")
+    assert bench.asks("new") is None
     bench.upstream.control.decoupled["new"] = True
     assert bench.asks("new")
 
 
-def test_without_a_server_it_is_no() -> None:
+def test_without_a_server_nobody_knows() -> None:
     bench = Bench()
     bench.servers.down("starting")
-    assert not bench.asks("many")
+    assert bench.asks("many") is None
+
+
+def test_in_a_fleet_those_that_have_it_are_asked_and_nothing_is_loaded_or_used_for_it() -> None:
+    async def main() -> None:
+        async with running(FleetBench(servers=2)) as bench:
+            bench.dispatch.catalogue = FleetCatalogue(bench.state, bench.servers)
+            kinds = ModelKinds(bench.dispatch, now_s=bench.now_s)
+            assert await kinds.is_decoupled("a") is None
+            assert (bench.said, bench.state.uses["a"], bench.now_s()) == ([], 0, 0.0)
+            has_it = await bench.use("a")
+            uses = bench.state.uses["a"]
+            bench.tritons[has_it].decoupled = {"a": True}
+            assert await kinds.is_decoupled("a") is True
+            assert bench.state.uses["a"] == uses
+
+    play(main)

@@ -11,11 +11,11 @@ from control_plane.services.model_specs import ModelSpecs
     ("wish", "pin", "least"),
     [
         pytest.param(None, None, 3, id="as its folder says"),
-        pytest.param(None, 1, 1, id="as this process was started"),
-        pytest.param(Wish(), 1, 1, id="administrators who say nothing of it"),
-        pytest.param(Wish(2), 1, 2, id="administrators have the last word"),
-        pytest.param(Wish(2), None, 2, id="administrators"),
-        pytest.param(Wish(0), 1, 0, id="they may unpin it"),
+        pytest.param(None, 4, 4, id="as this process was started"),
+        pytest.param(Wish(), 4, 4, id="administrators who say nothing of it"),
+        pytest.param(Wish(5), 4, 5, id="administrators"),
+        pytest.param(Wish(1), None, 3, id="a load does not stand against its folder"),
+        pytest.param(Wish(1), 1, 3, id="nor does the command line"),
         pytest.param(Wish(2, is_withdrawn=True), 1, 0, id="what is unloaded is kept nowhere"),
     ],
 )

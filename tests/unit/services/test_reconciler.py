@@ -31,6 +31,29 @@ def test_each_copy_is_on_a_server_of_its_own() -> None:
     play(main)
 
 
+def test_a_busy_model_grows_within_its_pool_and_keeps_a_copy_in_each() -> None:
+    async def main() -> None:
+        async with running(FleetBench(model("a"), model("b", 90), servers=4), reconciles=True) as bench:
+            for number, at in enumerate(list(bench.state.fleet.servers.values())):
+                at.pool = "short" if number < 2 else "long"
+                bench.state.fleet.add_server(at)
+            bench.tritons["s0"].states["a"] = bench.tritons["s1"].states["b"] = READY
+            await asyncio.sleep(5.0)
+            facts, claim = bench.state.fleet.models["a"], bench.state.claim("b", "s1")
+            facts.rate_fast, facts.last_used_s = 5.0 / facts.service_s, bench.now_s()
+            await asyncio.sleep(3.0)
+            assert bench.state.fleet.holders["a"].keys() == {"s0"}
+            assert claim is not None
+            claim.release(answered=True)
+            await asyncio.sleep(3.0)
+            assert bench.state.fleet.holders["a"].keys() == {"s0", "s1"}
+            bench.tritons["s2"].states["a"] = READY
+            await asyncio.sleep(600.0)
+            assert [bench.server(name).pool for name in sorted(bench.state.fleet.holders["a"])] == ["short", "long"]
+
+    play(main)
+
+
 def test_only_the_owner_begins_anything() -> None:
     async def main() -> None:
         bench = FleetBench(model("a", min_copies=1), model("b"))
@@ -236,5 +259,32 @@ def test_what_is_asked_for_while_the_gateway_stops_is_refused_and_not_a_defect()
             bench.residency.loads.let_go("a", "s0", kind=FleetEventKind.UNLOADED, reason="")
             with pytest.raises(UpstreamUnavailable, match="starts or stops"):
                 await bench.use("b", 5.0)
+
+    play(main)
+
+
+def test_of_a_budget_below_what_is_kept_all_else_goes() -> None:
+    async def main() -> None:
+        bench = FleetBench(model("kept", 30, min_copies=1), model("a", 30), model("b", 30))
+        async with running(bench, reconciles=True):
+            await asyncio.sleep(5.0)
+            for name in "ab":
+                await bench.use(name)
+            bench.server().budget_bytes = 20
+            await asyncio.sleep(30.0)
+            assert bench.tritons["s0"].states == {"kept": READY}
+
+    play(main)
+
+
+def test_servers_that_do_not_tell_what_they_hold_keep_ticks_waiting_together() -> None:
+    async def main() -> None:
+        bench = FleetBench(servers=3)
+        for triton in bench.tritons.values():
+            triton.memory_bytes = hang  # type: ignore[method-assign,assignment]
+            triton.states["a"] = READY
+        async with running(bench, reconciles=True):
+            await asyncio.sleep(7.0)
+            assert bench.state.fleet.ready_copies("a") == 3
 
     play(main)

@@ -18,9 +18,10 @@ from control_plane.domain.errors import (
 )
 from control_plane.domain.fleet_event import FleetEventKind
 from control_plane.domain.fleet_memory import Wish
-from control_plane.domain.inference import InferCall
+from control_plane.domain.model import ModelState
+from control_plane.services.workloads import Aim
 from tests.fakes import FakeRepository
-from tests.unit.services.fleet_bench import LOADING, READY, FleetBench, model, play, running
+from tests.unit.services.fleet_bench import LOADING, READY, FleetBench, call, model, play, running
 
 _FAILS = ModelLoadFailed("its weights are missing")
 
@@ -406,65 +407,48 @@ class TestAdministrators:
         play(main)
 
 
-def in_sequence(name: str, number: int, *, starts: bool = False, ends: bool = False) -> InferCall:
-    return InferCall(name, "", "", (), sequence_id=str(number), starts_sequence=starts, ends_sequence=ends)
+class TestElsewhere:
+    """What is not where it should be."""
 
-
-class TestSequences:
-    def test_go_where_they_began_until_they_end(self) -> None:
+    def test_a_model_whose_only_copy_is_on_an_ejected_server_is_loaded_on_another(self) -> None:
         async def main() -> None:
-            async with running(FleetBench(model("a", holds=True, max_copies=2), servers=2)) as bench:
-                for name in ("s0", "s1"):
-                    bench.tritons[name].states["a"] = READY
-                    await bench.loads[name].look()
-                first = await bench.residency.claim(in_sequence("a", 1, starts=True), deadline_s=1e3)
-                home = first.server.name
-                others = [await bench.claim("a") for _ in range(5)]  # so that the other server has less to do
-                again = await bench.residency.claim(in_sequence("a", 1, ends=True), deadline_s=1e3)
-                assert again.server.name == home
-                assert bench.copy("a", home).sequences == 1
-                again.release(answered=True)
-                bench.residency.answered(in_sequence("a", 1, ends=True), again)
-                assert bench.copy("a", home).sequences == 0
-                for each in (first, *others):
-                    each.release(answered=True)
+            async with running(FleetBench(servers=3), reconciles=True) as bench:
+                first = await bench.use("a")
+                for _ in range(5):
+                    claim = await bench.claim("a")
+                    claim.release(answered=False)
+                    bench.residency.failed(claim)
+                await asyncio.sleep(1.0)
+                assert bench.server(first).is_ejected
+                assert await bench.use("a") != first
+                assert bench.said == ["load a", "load a"]
 
         play(main)
 
-    def test_go_on_at_a_server_that_leaves_where_nothing_new_goes(self) -> None:
+    def test_requests_of_a_pool_have_their_model_loaded_there_though_an_idle_copy_is_elsewhere(self) -> None:
         async def main() -> None:
-            async with running(FleetBench(model("a", holds=True, max_copies=2), servers=2)) as bench:
-                first = await bench.residency.claim(in_sequence("a", 1, starts=True), deadline_s=1e3)
-                first.release(answered=True)
-                bench.state.fleet.servers[first.server.name].is_leaving = True
-                other = await bench.residency.claim(in_sequence("a", 2, starts=True), deadline_s=1e3)
-                assert other.server is not first.server
-                again = await bench.residency.claim(in_sequence("a", 1), deadline_s=1e3)
-                assert again.copy is first.copy
-                for each in (again, other):
-                    each.release(answered=True)
+            async with running(FleetBench(servers=2)) as bench:
+                for name, pool in {"s0": "short", "s1": "long"}.items():
+                    bench.server(name).pool = pool
+                    bench.state.fleet.add_server(bench.server(name))
+                for pool, expected in {"short": "s0", "long": "s1"}.items():
+                    claim = await bench.residency.claim(call("a"), deadline_s=bench.now_s() + 20.0, aim=Aim(pool))
+                    assert claim.server.name == expected
+                    claim.release(answered=True)
+                assert bench.said == ["load a", "load a"]
 
         play(main)
 
-    def test_fail_clearly_when_their_server_is_gone_and_can_begin_anew(self) -> None:
+    def test_who_comes_while_its_model_is_unloaded_waits_for_that(self) -> None:
         async def main() -> None:
-            async with running(FleetBench(model("a", holds=True, max_copies=2), servers=2)) as bench:
-                claim = await bench.residency.claim(in_sequence("a", 1, starts=True), deadline_s=1e3)
-                bench.kill(claim.server.name)
-                claim.release(answered=False)
-                with pytest.raises(UpstreamUnavailable, match=r"sequence '1' of model 'a' is gone.*start it anew"):
-                    await bench.residency.claim(in_sequence("a", 1), deadline_s=1e3)
-                anew = await bench.residency.claim(in_sequence("a", 1, starts=True), deadline_s=1e3)
-                assert anew.server is not claim.server
-                anew.release(answered=True)
-
-        play(main)
-
-    def test_a_model_without_sequences_is_not_held_by_who_says_so(self) -> None:
-        async def main() -> None:
-            async with running(FleetBench()) as bench:
-                claim = await bench.residency.claim(in_sequence("a", 1, starts=True), deadline_s=1e3)
-                assert claim.copy.sequences == 0
+            async with running(FleetBench()) as bench, asyncio.TaskGroup() as tasks:
+                bench.tritons["s0"].drain_s = 5.0
+                await bench.use("a")
+                claim = await bench.claim("a")
+                tasks.create_task(bench.residency.loads.take_out("a", "s0", kind=FleetEventKind.UNLOADED, reason=""))
+                await asyncio.sleep(0.1)
+                assert bench.copy("a").state is ModelState.UNLOADING
                 claim.release(answered=True)
+                assert await bench.use("a", 8.0) == "s0"
 
         play(main)

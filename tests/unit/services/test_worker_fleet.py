@@ -237,7 +237,7 @@ class TestTroubles:
                     claim.release(answered=False)
                     if claim.server.name == "s0":
                         one.fleet.residency.failed(claim)
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(2.0)  # two ticks and a report
                 assert one.server().is_ejected
                 assert parent.server().is_ejected
                 assert other.server().is_ejected

@@ -11,7 +11,7 @@ from control_plane.domain.model import ModelState
 from control_plane.simulation.engine import simulate
 from control_plane.simulation.generators import drifting, model_names, poisson
 from control_plane.simulation.ours import Ours
-from control_plane.simulation.router import Load, Refusal, Unload
+from control_plane.simulation.router import Choice, Load, Refusal, Unload
 from control_plane.simulation.workload import FleetShape, Joins, Leaves, ModelCost, Request, Workload
 
 SLOT = 100
@@ -50,6 +50,18 @@ def test_servers_that_come_and_go() -> None:
     outcome = simulate(drift(), FleetShape(4, 5 * SLOT, changes=changes), Ours(Random(1)))
     assert outcome.answered == 3000
     assert outcome.most_held_bytes <= 5 * SLOT
+
+
+def test_what_was_no_use_beside_a_copy_is_asked_again_when_that_is_gone() -> None:
+    there, ours, request = fleet("0"), Ours(Random(1)), Request(10.0, "a", 0.01)
+    there.servers["0"].work_s = 0.06
+    for other in ("1", "2"):
+        there.put_copy(there.servers[other], Copy("b", ModelState.READY, SLOT, 0.0, in_flight=1))
+    assert ours.choose(request, there, 10.0) == Choice("0"), "there is no room elsewhere"
+    there.remove_server("0")
+    assert isinstance(ours.choose(request, there, 10.0), Refusal)
+    there.drop_copy(there.servers["2"], "b")
+    assert ours.choose(request, there, 10.0) == Choice("2")
 
 
 @pytest.mark.parametrize(
