@@ -25,7 +25,7 @@ from control_plane.api.http_server import HttpServer
 from control_plane.api.openai_http import OpenaiHttp
 from control_plane.api.v2_grpc import V2Grpc
 from control_plane.api.v2_http import V2Http
-from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.endpoints import Endpoints
 from control_plane.domain.fleet_counts import FleetCounts
 from control_plane.domain.request_counts import Cached, Refused, RequestCounts, Shed, Waited
 from control_plane.ports import ModelAdministration
@@ -194,7 +194,7 @@ def _grpc_limits(gateway: GatewaySettings) -> GrpcLimits:
     )
 
 
-def connect(gateway: GatewaySettings, endpoints: TritonEndpoints) -> Triton:
+def connect(gateway: GatewaySettings, endpoints: Endpoints) -> Triton:
     """One process's connections to Triton."""
     return Triton(endpoints, max_connections=gateway.max_upstream_connections)
 

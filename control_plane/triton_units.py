@@ -13,7 +13,7 @@ from control_plane.adapters.managed_repository import ManagedRepository
 from control_plane.adapters.model_config import config_name_in_force
 from control_plane.adapters.model_files import ModelFiles
 from control_plane.data_plane import connect
-from control_plane.domain.endpoints import ONLY, TritonEndpoints
+from control_plane.domain.endpoints import ONLY, Endpoints
 from control_plane.ports import FingerprintBoard, ModelRepository, Upstream
 from control_plane.services.attachment import Attachment
 from control_plane.services.loaded_contents import LoadedContents
@@ -74,7 +74,7 @@ class Units:
         )
         return Unit(member.name, models, contents, supervisor)
 
-    def attached(self, member: Member, endpoints: TritonEndpoints) -> Unit:
+    def attached(self, member: Member, endpoints: Endpoints) -> Unit:
         """One that others run."""
         models = self._models(member, None, None)
         attachment = Attachment(
@@ -110,7 +110,7 @@ class Units:
         )
         return LoadedContents(files, board)
 
-    def _connect(self, endpoints: TritonEndpoints) -> Upstream:
+    def _connect(self, endpoints: Endpoints) -> Upstream:
         return connect(self._settings.gateway, endpoints)
 
 

@@ -43,7 +43,7 @@ from control_plane.codec.worker_message import (
     UpstreamUp,
 )
 from control_plane.data_plane import DataPlane, DataSockets, connect, share_of
-from control_plane.domain.endpoints import ONLY, TritonEndpoints
+from control_plane.domain.endpoints import ONLY, Endpoints
 from control_plane.domain.errors import StartupError
 from control_plane.domain.fingerprint import Fingerprint
 from control_plane.governing import Governing, open_governing
@@ -133,7 +133,7 @@ class Worker:
                     self._end_within(timeout_s)
         self._end_within(0.0)
 
-    async def _connect(self, server: str, endpoints: TritonEndpoints) -> None:
+    async def _connect(self, server: str, endpoints: Endpoints) -> None:
         await self._disconnect(server, "Triton is being restarted")
         upstream = self._upstreams[server] = connect(self._gateway, endpoints)
         self._servers.members[server].up(upstream)

@@ -121,7 +121,7 @@ class PerfAnalyzer:
 
 
 class PerfAnalyzerLoad:
-    """`ports.LoadGenerator`: the requests of one mix to one model, over HTTP."""
+    """`ports.LoadGenerator`: the requests of one mix to one model, over gRPC: over HTTP perf_analyzer knows no Unix sockets."""
 
     def __init__(self, analyzer: PerfAnalyzer, model: str, input_data: Path) -> None:
         self._analyzer = analyzer
@@ -132,7 +132,7 @@ class PerfAnalyzerLoad:
         """Longer than asked for where no request ends in time. Raises UpstreamFailed."""
         window_ms = max(_SHORTEST_WINDOW_MS, round((duration_s - _OVERHEAD_S) * 1000 / _WINDOWS))
         for longer in _LONGER_WINDOWS:
-            load = Load(self._model, address, "http", concurrency, window_ms=window_ms * longer, input_data=(self._input_data,))
+            load = Load(self._model, address, "grpc", concurrency, window_ms=window_ms * longer, input_data=(self._input_data,))
             try:
                 measured = await self._analyzer.run_async(load)
             except UpstreamFailed as exc:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import grpc
 import grpc.aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from control_plane.adapters.connecting import short_path
 from control_plane.adapters.model_config import steps_of, string_parameters
 from control_plane.domain.compute_time import ComputeTime
-from control_plane.domain.endpoints import GRPC_CONTROL_FIELD, authority
+from control_plane.domain.endpoints import GRPC_CONTROL_FIELD, Address, TcpAddress
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.domain.fingerprint import LoadedConfig
 from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
@@ -59,9 +62,10 @@ _CHANNEL_CLOSED = "the connection to Triton has been closed"
 class TritonGrpc:
     """`ports.ModelControl` over one channel."""
 
-    def __init__(self, host: str, port: int, *, control_secret: str = "") -> None:
+    def __init__(self, address: Address, *, control_secret: str = "") -> None:
         self._metadata = ((GRPC_CONTROL_FIELD, control_secret),) if control_secret else ()
-        self._channel = grpc.aio.insecure_channel(authority(host, port), options=_CHANNEL_OPTIONS)
+        self._held = ExitStack()
+        self._channel = grpc.aio.insecure_channel(self._held.enter_context(grpc_target(address)), options=_CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def is_live(self) -> bool:
@@ -131,7 +135,8 @@ class TritonGrpc:
         return found
 
     async def close(self) -> None:
-        await self._channel.close()
+        with self._held:
+            await self._channel.close()
 
     async def _control(self, method: str, request: Any, timeout_s: float) -> None:
         try:
@@ -149,6 +154,16 @@ class TritonGrpc:
         except (asyncio.CancelledError, grpc.aio.UsageError) as exc:
             _reraise_own(exc)
             raise UpstreamUnavailable(f"{method}: {_CHANNEL_CLOSED}") from exc
+
+
+@contextmanager
+def grpc_target(address: Address) -> Iterator[str]:
+    """How gRPC's clients name it, ours and those of programs that we start; within the block, as they may connect anew."""
+    if isinstance(address, TcpAddress):
+        yield address.authority
+        return
+    with short_path(address.path) as path:
+        yield f"unix:{path}"
 
 
 def _reraise_own(error: BaseException) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+from control_plane.adapters.connecting import open_connection
 from control_plane.adapters.connection_slots import ConnectionSlots
 from control_plane.adapters.triton_http_stream import TritonHttpStream
 from control_plane.codec.http_answer import AnswerError, AnswerReader, ChunkedHead
 from control_plane.codec.http_message import Body, HttpAnswer, HttpRequest, upstream_pieces
-from control_plane.domain.endpoints import CONTROL_FIELD, authority
+from control_plane.domain.endpoints import CONTROL_FIELD, Address
 from control_plane.domain.errors import DeadlineExceeded, UpstreamUnavailable
 
 _REPOSITORY = b"/v2/repository/"
@@ -21,12 +22,11 @@ _REPOSITORY = b"/v2/repository/"
 
 
 class TritonHttp:
-    """`ports.HttpUpstream` over TCP."""
+    """`ports.HttpUpstream` over TCP or a Unix socket."""
 
-    def __init__(self, host: str, port: int, *, max_connections: int, control_secret: str = "") -> None:
-        self._host = host
-        self._port = port
-        self._host_field = authority(host, port).encode()
+    def __init__(self, address: Address, *, max_connections: int, control_secret: str = "") -> None:
+        self._address = address
+        self._host_field = address.authority.encode()
         self._control_field = f"\r\n{CONTROL_FIELD}: {control_secret}".encode() if control_secret else b""
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
@@ -80,14 +80,12 @@ class TritonHttp:
         self._slots.give(connection.model_name)
 
     async def _connect(self, deadline: float) -> _Connection:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(deadline):
-                _, connection = await loop.create_connection(lambda: _Connection(self), self._host, self._port)
+                return await open_connection(lambda: _Connection(self), self._address)
         except OSError as exc:  # TimeoutError is one too
-            reason = f"cannot connect to Triton at {authority(self._host, self._port)}: {exc or 'timed out'}"
+            reason = f"cannot connect to Triton at {self._address}: {exc or 'timed out'}"
             raise UpstreamUnavailable(reason, is_unsent=True) from exc
-        return connection
 
     def _opened(self, connection: _Connection) -> None:
         self._open.add(connection)

@@ -13,6 +13,7 @@ from collections import deque
 from enum import Enum
 from typing import cast
 
+from control_plane.adapters.connecting import open_connection
 from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame, MessageReader, answer_of, status_answer, timeout_value
 from control_plane.codec.http2_connection import Http2Connection
@@ -21,7 +22,7 @@ from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_varyin
 from control_plane.codec.http2_limits import Http2Limits
 from control_plane.codec.http2_output import write_output
 from control_plane.codec.http2_stream import Stream
-from control_plane.domain.endpoints import GRPC_CONTROL_FIELD, authority
+from control_plane.domain.endpoints import GRPC_CONTROL_FIELD, Address
 from control_plane.domain.errors import PayloadTooLarge, UpstreamUnavailable
 from control_plane.domain.inference import Loss
 from control_plane.ports import GrpcCall
@@ -59,13 +60,11 @@ class _ConnectedTooLate(UpstreamUnavailable):
 
 
 class TritonHttp2:
-    """`ports.GrpcUpstream` over TCP."""
+    """`ports.GrpcUpstream` over TCP or a Unix socket."""
 
-    def __init__(self, host: str, port: int, *, control_secret: str = "") -> None:
+    def __init__(self, address: Address, *, control_secret: str = "") -> None:
         self._control: Fields = ((GRPC_CONTROL_FIELD.encode(), control_secret.encode()),) if control_secret else ()
-        self._host = host
-        self._port = port
-        self._authority = authority(host, port)
+        self._address = address
         self._known = KnownBlocks()
         self._blocks = BoundedCache[GrpcHead, bytes]()
         self._lanes: dict[_Lane, _Connection] = {}
@@ -122,13 +121,12 @@ class TritonHttp2:
                 return connection
         except OSError as exc:  # TimeoutError is one too
             error = _ConnectedTooLate if timer.expired() else UpstreamUnavailable
-            raise error(f"cannot connect to Triton at {self._authority}: {str(exc) or 'timed out'}", is_unsent=True) from exc
+            raise error(f"cannot connect to Triton at {self._address}: {str(exc) or 'timed out'}", is_unsent=True) from exc
 
     async def _open_connection(self, lane: _Lane) -> _Connection:
         connection: _Connection | None = None
         if not self._is_closed:
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(lambda: _Connection(lane, self._open, self._known), self._host, self._port)
+            connection = await open_connection(lambda: _Connection(lane, self._open, self._known), self._address)
         if connection is None or self._is_closed:  # also while it was being opened
             if connection is not None:
                 connection.close()
@@ -139,19 +137,19 @@ class TritonHttp2:
         block = self._blocks.get(head)
         if block is None:
             control = self._control if head.method == _INDEX else ()
-            block = encode_varying((*_request_fields(head, self._authority), *control))
+            block = encode_varying((*_request_fields(head, self._address.authority), *control))
             self._blocks.keep(head, block, size_bytes=len(block) + size_of(head.metadata))
         if head.timeout_s is None or timeout_s is None:
             return block
         return block + encode_varying(((b"grpc-timeout", timeout_value(timeout_s)),))
 
 
-def _request_fields(head: GrpcHead, authority_: str) -> Fields:
+def _request_fields(head: GrpcHead, authority: str) -> Fields:
     return (
         (b":method", b"POST"),
         (b":scheme", b"http"),
         (b":path", head.method.encode("latin-1")),
-        (b":authority", authority_.encode()),
+        (b":authority", authority.encode()),
         (b"te", b"trailers"),
         *head.metadata,
     )

@@ -1,7 +1,8 @@
 """A Triton of its own for each way to serve a model: `ports.TuningServers`, for `tidegate tune`.
 
-Each reads a temporary repository in which the tuned model's folder is linked but for its configuration. On loopback,
-without a gateway in front, on free ports. Nothing of it is left when its block ends, no process when this one is killed.
+Each reads a temporary repository in which the tuned model's folder is linked but for its configuration. It is asked
+over gRPC without a gateway in front, on a Unix socket unless `triton_transport` says ports. Nothing of it is left when its
+block ends, no process when this one is killed.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from control_plane.adapters.embedded_triton.process import EmbeddedTriton, Embed
 from control_plane.adapters.managed_repository import ManagedRepository
 from control_plane.adapters.model_config import config_name_in_force
 from control_plane.adapters.triton import Triton
+from control_plane.adapters.triton_grpc import grpc_target
 from control_plane.adapters.tuning_config import PARAMETERS
 from control_plane.domain.cpus import parse_cpus
-from control_plane.domain.endpoints import authority
 from control_plane.domain.errors import StartupError
 from control_plane.domain.tuning import Candidate, Knob
 from control_plane.settings import TritonSettings
@@ -50,7 +51,8 @@ class EmbeddedTuningServers:
             triton = await EmbeddedTritonLauncher(settings, Path(folder), cpus=triton_cpus).start()
             try:
                 await self._load(triton)
-                yield authority(triton.endpoints.host, triton.endpoints.http_port)
+                with grpc_target(triton.endpoints.grpc) as address:
+                    yield address
             finally:
                 await triton.stop(grace_s=_STOP_GRACE_S)
 

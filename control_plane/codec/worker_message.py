@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from pydantic import Base64Bytes, TypeAdapter
 
-from control_plane.domain.endpoints import ONLY, TritonEndpoints
+from control_plane.domain.endpoints import ONLY, Endpoints
 from control_plane.domain.fleet import ModelSpec, Tier
 from control_plane.domain.fleet_report import FleetReport
 from control_plane.domain.model import ModelState
@@ -34,7 +34,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamUp:
-    endpoints: TritonEndpoints
+    endpoints: Endpoints
     server: str = ONLY
 
 

@@ -10,7 +10,7 @@ from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame
 from control_plane.codec.http2_headers import Fields
 from control_plane.codec.http_message import HttpAnswer, HttpRequest
 from control_plane.domain.compute_time import ComputeTime
-from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.endpoints import Endpoints
 from control_plane.domain.fingerprint import LoadedConfig
 from control_plane.domain.model import ModelOverride, ModelVersion
 from control_plane.domain.principal import NOBODY, Principal
@@ -131,7 +131,7 @@ class Upstream(Protocol):
     """One connected Triton."""
 
     @property
-    def endpoints(self) -> TritonEndpoints:
+    def endpoints(self) -> Endpoints:
         """Where it listens, for other processes to connect to it too."""
 
     @property
@@ -150,14 +150,14 @@ class Upstream(Protocol):
         """Close every pooled connection: one idle keep-alive connection holds up Triton's exit (server 24.10)."""
 
 
-Connect = Callable[[TritonEndpoints], Upstream]
+Connect = Callable[[Endpoints], Upstream]
 
 
 class TritonProcess(Protocol):
     """One life of an embedded Triton."""
 
     @property
-    def endpoints(self) -> TritonEndpoints: ...
+    def endpoints(self) -> Endpoints: ...
 
     async def wait(self) -> str:
         """Return when it has ended: how, with the tail of its log."""

@@ -110,7 +110,7 @@ class Supervisor:
             await _unless_ended(process, self._bring_up(upstream))
             self._servers.up(upstream)
             self._has_been_up = True
-            _log.info("Triton is up, gRPC at %s:%d", process.endpoints.host, process.endpoints.grpc_port)
+            _log.info("Triton is up, gRPC at %s", process.endpoints.grpc)
             return await process.wait()
         except _Ended as exc:
             return str(exc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ByteSize, Field
 
@@ -42,6 +43,11 @@ class TritonSettings(Group):
 
     model_config_name: str = "auto"
     """Which `configs/<name>.pbtxt` of a model Triton uses; `auto` is `gpu` where an NVIDIA device is present, else the plain config."""
+
+    triton_transport: Literal["unix", "tcp"] = "unix"
+    """How the embedded Triton is reached: `unix`, by sockets that only this user can open, or `tcp`, by free ports on loopback, for
+    measuring it straight. There every user of this machine may ask it anything, and, with the secret in its flags, load code that
+    then runs as this user."""
 
     lock_model_control: bool = True
     """Whether the embedded Triton lists, loads and unloads models for the gateway only. Off, whoever is on this machine may use its

@@ -43,7 +43,7 @@ class Started:
     @property
     def url(self) -> str:
         """Where its HTTP door is."""
-        return f"http://{self.process.endpoints.host}:{self.process.endpoints.http_port}"
+        return f"http://{self.process.endpoints.http}"
 
 
 @asynccontextmanager
@@ -57,7 +57,8 @@ async def tritons(count: int, models: Path, folder: Path) -> AsyncIterator[list[
 async def _triton(models: Path, state: Path) -> AsyncIterator[Started]:
     repository = ManagedRepository([models], state, config_name="")
     repository.place_all()
-    process = await EmbeddedTritonLauncher(TritonSettings(cache_dir=PROJECT / ".cache"), state).start()
+    settings = TritonSettings(cache_dir=PROJECT / ".cache", triton_transport="tcp")  # a proxy that is no part of tidegate asks it
+    process = await EmbeddedTritonLauncher(settings, state).start()
     upstream = Triton(process.endpoints, max_connections=4)
     try:
         async with asyncio.timeout(_LIVE_S):

@@ -48,7 +48,7 @@ class Doors:
     def _find_triton(self) -> None:
         self._restarts = self.running.said().count("Triton is up")
         self._triton = next(pid for pid in servers.descendants(self.running.process.pid) if _name(pid) == "tritonserver")
-        self.straight_http = self.running.triton_port("HTTPService")
+        self.straight_http = self.running.triton_port("HTTPService")  # by relays: Triton itself has Unix sockets only
         self.straight_grpc = f"127.0.0.1:{self.running.triton_port('GRPCInferenceService')}"
 
 

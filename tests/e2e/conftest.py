@@ -40,3 +40,4 @@ def start() -> Iterator[Start]:
         if running.process.poll() is None:
             running.process.kill()
             running.process.wait()
+        running.close_relay()

@@ -21,14 +21,17 @@ import tritonclient.grpc.aio
 import uvloop
 from tritonclient.utils import InferenceServerException
 
-from control_plane.adapters.embedded_triton.command import choose_endpoints, shm_prefix
+from control_plane.adapters.embedded_triton.command import choose_ports, shm_prefix
 from control_plane.adapters.embedded_triton.process import EmbeddedTriton, EmbeddedTritonLauncher
 from control_plane.adapters.managed_repository import ManagedRepository
 from control_plane.adapters.triton import Triton
-from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.adapters.triton_grpc import grpc_target
+from control_plane.codec.grpc_message import GrpcHead, frame_message
+from control_plane.codec.http_message import HttpRequest
+from control_plane.domain.endpoints import Endpoints, TritonEndpoints
 from control_plane.domain.errors import StartupError
 from control_plane.domain.model import ModelState
-from control_plane.ports import Upstream
+from control_plane.ports import GrpcCall, Upstream
 from control_plane.services.servers import Servers
 from control_plane.services.supervisor import Supervisor
 from control_plane.settings import TritonSettings
@@ -86,6 +89,11 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
     state_dir = tmp_path / "state"
     yield state_dir
     assert shared_memory(state_dir) == []
+    assert sockets(state_dir) == []
+
+
+def sockets(state_dir: Path) -> list[Path]:
+    return list((state_dir / "triton/sockets").glob("*"))
 
 
 def shared_memory(state_dir: Path) -> list[str]:
@@ -115,13 +123,14 @@ async def live(state_dir: Path, cache_dir: Path = CACHE) -> AsyncIterator[tuple[
         await process.stop(grace_s=0.6)  # what is worth testing of a stop has been, by now
 
 
-async def infer(endpoints: TritonEndpoints, model: str, name: str, *values: float) -> Any:
+async def infer(endpoints: Endpoints, model: str, name: str, *values: float) -> Any:
     """Send these FP32 values as one input; the answer is the client's result."""
     array = np.array([values], dtype=np.float32)
     tensor = tritonclient.grpc.aio.InferInput(name, list(array.shape), "FP32")
     tensor.set_data_from_numpy(array)
-    async with tritonclient.grpc.aio.InferenceServerClient(f"{endpoints.host}:{endpoints.grpc_port}") as client:
-        return await client.infer(model, [tensor])
+    with grpc_target(endpoints.grpc) as target:
+        async with tritonclient.grpc.aio.InferenceServerClient(target) as client:
+            return await client.infer(model, [tensor])
 
 
 def below_me(state_dir: Path) -> set[int]:
@@ -143,6 +152,28 @@ def test_a_model_is_served_and_loading_it_again_unchanged_does_nothing(state_dir
                 answer = await infer(process.endpoints, "echo", "INPUT0", 1.5, 2.5)
                 assert answer.as_numpy("OUTPUT0").tolist() == [[1.5, 2.5]]
         assert (state_dir / "triton/triton.log").read_text().count('"loading: echo:1"') == 1
+
+    run(scenario())
+
+
+def test_a_state_folder_may_be_longer_than_a_unix_sockets_path(tmp_path: Path, run: Run) -> None:
+    folder = tmp_path / ("f" * 100) / ("g" * 100)
+    folder.mkdir(parents=True)
+
+    async def scenario() -> None:
+        place(folder, "echo")
+        async with live(folder) as (process, upstream):
+            assert len(process.endpoints.place) > 107
+            await upstream.control.load("echo", timeout_s=30)
+            assert (await upstream.http.send(HttpRequest(b"GET", b"/v2/models/echo/ready"), timeout_s=20)).status == 200
+            call = GrpcCall(
+                GrpcHead("/inference.GRPCInferenceService/ServerLive", ((b"content-type", b"application/grpc"),), None), frame_message(b"")
+            )
+            assert (await upstream.grpc.unary(call, timeout_s=20)).code == 0
+            assert b"nv_inference_count" in await upstream.metrics_text()
+            answer = await infer(process.endpoints, "echo", "INPUT0", 1.5)
+            assert answer.as_numpy("OUTPUT0").tolist() == [[1.5]]
+        assert shared_memory(folder) == sockets(folder) == []
 
     run(scenario())
 
@@ -222,7 +253,7 @@ def test_what_a_load_adds_to_its_memory_is_the_models_and_goes_with_it(state_dir
     run(scenario())
 
 
-async def sleep_in_triton(endpoints: TritonEndpoints, seconds: float) -> None:
+async def sleep_in_triton(endpoints: Endpoints, seconds: float) -> None:
     with suppress(InferenceServerException):
         await infer(endpoints, "slow", "SECONDS", seconds)
 
@@ -302,7 +333,9 @@ def owner(state_dir: Path) -> Iterator[set[int]]:
 def test_kill_9_of_the_owner_leaves_no_process_and_no_shared_memory(state_dir: Path) -> None:
     with owner(state_dir) as below:
         assert shared_memory(state_dir)
-    wait_for(lambda: not living(below) and not shared_memory(state_dir), timeout_s=STOP_S, what="the end of everything")
+        assert sockets(state_dir)
+    gone = lambda: not (living(below) or shared_memory(state_dir) or sockets(state_dir))  # noqa: E731
+    wait_for(gone, timeout_s=STOP_S, what="the end of everything")
 
 
 def test_after_a_kill_9_of_the_owner_the_state_folder_is_usable_at_once(state_dir: Path, run: Run) -> None:
@@ -328,13 +361,15 @@ async def supervised(supervisor: Supervisor, scenario: Coroutine[Any, Any, None]
             running.cancel()
 
 
-def make_supervisor(state_dir: Path, servers: Servers, choose: Callable[[], TritonEndpoints] = choose_endpoints) -> Supervisor:
+def make_supervisor(state_dir: Path, servers: Servers, choose: Callable[[], TritonEndpoints] | None = None) -> Supervisor:
     async def restore(upstream: Upstream) -> None:
         place(state_dir, "echo")
         await upstream.control.load("echo", timeout_s=30)
 
+    """`choose` has it listen on ports."""
+    settings = TritonSettings(cache_dir=CACHE, triton_transport="unix" if choose is None else "tcp")
     return Supervisor(
-        launcher=EmbeddedTritonLauncher(TritonSettings(cache_dir=CACHE), state_dir, choose=choose),
+        launcher=EmbeddedTritonLauncher(settings, state_dir, choose=choose or choose_ports),
         connect=lambda endpoints: Triton(endpoints, max_connections=4),
         servers=servers,
         restore=restore,
@@ -371,7 +406,7 @@ class Taken:
         self.port = self.socket.getsockname()[1]
 
     def __call__(self) -> TritonEndpoints:
-        free = choose_endpoints()
+        free = choose_ports()
         if self.left == 0:
             return free
         self.left -= 1

@@ -19,6 +19,7 @@ from control_plane.adapters.embedded_triton.process import EmbeddedTritonLaunche
 from control_plane.adapters.managed_repository import ManagedRepository
 from control_plane.adapters.model_files import ModelFiles
 from control_plane.adapters.triton import Triton
+from control_plane.adapters.triton_grpc import grpc_target
 from control_plane.codec.http_message import HttpRequest
 from control_plane.domain.errors import ModelLoadFailed, UpstreamUnavailable
 from control_plane.domain.fingerprint import Fingerprint
@@ -133,11 +134,11 @@ class Bench:
         return found
 
     async def ask(self, model: str) -> float:
-        endpoints = self.upstream.endpoints
         tensor = tritonclient.grpc.aio.InferInput("X", [1], "FP32")
         tensor.set_data_from_numpy(ONE)
-        async with tritonclient.grpc.aio.InferenceServerClient(f"{endpoints.host}:{endpoints.grpc_port}") as client:
-            return float((await client.infer(model, [tensor])).as_numpy("Y")[0])
+        with grpc_target(self.upstream.endpoints.grpc) as target:
+            async with tritonclient.grpc.aio.InferenceServerClient(target) as client:
+                return float((await client.infer(model, [tensor])).as_numpy("Y")[0])
 
     async def expect(self, answers: Mapping[str, float]) -> None:
         """What is known is so, and what has one digest has always had one answer."""

@@ -19,7 +19,7 @@ from control_plane.adapters.embedded_triton.process import EmbeddedTritonLaunche
 from control_plane.adapters.managed_repository import ManagedRepository
 from control_plane.adapters.redis_lease import make_redis_lease
 from control_plane.adapters.triton_grpc import TritonGrpc
-from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.endpoints import Endpoints
 from control_plane.domain.model import ModelState
 from control_plane.policy.load_plan import states_of
 from control_plane.settings import TritonSettings
@@ -82,7 +82,7 @@ def make_models(folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def triton(state_dir: Path, source: Path) -> AsyncIterator[TritonEndpoints]:
+async def triton(state_dir: Path, source: Path) -> AsyncIterator[Endpoints]:
     ManagedRepository((source,), state_dir, config_name="").place_all()
     process = await EmbeddedTritonLauncher(TritonSettings(cache_dir=PROJECT / ".cache"), state_dir).start()
     try:
@@ -92,9 +92,9 @@ async def triton(state_dir: Path, source: Path) -> AsyncIterator[TritonEndpoints
 
 
 @contextmanager
-def owners(url: str, endpoints: TritonEndpoints, folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+def owners(url: str, endpoints: Endpoints, folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     words = [sys.executable, "-u", "-m", "tests.e2e.two_owners"]
-    where = [url, str(endpoints.grpc_port), endpoints.control_secret]
+    where = [url, str(endpoints.grpc).removeprefix("unix:"), endpoints.control_secret]
     processes = {}
     try:
         for holder in ("one", "other"):
@@ -114,7 +114,7 @@ def test_one_that_is_held_still_past_its_lease_does_no_harm(tmp_path: Path) -> N
 
     async def main(url: str) -> None:
         async with triton(tmp_path / "state", make_models(tmp_path / "models")) as endpoints:
-            control = TritonGrpc(endpoints.host, endpoints.grpc_port, control_secret=endpoints.control_secret)
+            control = TritonGrpc(endpoints.grpc, control_secret=endpoints.control_secret)
             lease = make_redis_lease(SecretStr(url))
             while not await control.is_live():
                 await asyncio.sleep(0.02)

@@ -15,7 +15,7 @@ from tests.e2e import tidegate as servers
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_access import triton_url
 from tests.e2e.test_fleet import answer_of, ask, loaded, write_models
-from tests.e2e.tidegate import Tidegate, wait_for
+from tests.e2e.tidegate import SHARED_TRITON, Tidegate, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -36,7 +36,7 @@ def hosts(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     try:
         for name in ("first", "second"):
             flags = ("--model-repository", str(repository))
-            started.append(servers.start(tmp_path_factory.mktemp(name), *flags, env={"TIDEGATE_LOCK_MODEL_CONTROL": "false"}))
+            started.append(servers.start(tmp_path_factory.mktemp(name), *flags, env=SHARED_TRITON))
         yield started
     finally:
         for host in started:

@@ -14,7 +14,7 @@ from tests.e2e import tidegate as servers
 from tests.e2e.raw_http import status
 from tests.e2e.test_access import triton_url
 from tests.e2e.test_fleet import BUDGET_BYTES, MIB, answer_of, ask, shown, write_models
-from tests.e2e.tidegate import Tidegate, wait_for
+from tests.e2e.tidegate import SHARED_TRITON, Tidegate, wait_for
 from tests.redis_server import redis_server
 
 pytestmark = pytest.mark.timeout(180)
@@ -30,7 +30,7 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tidegat
     write_models(repository, MODELS)
     (root / "redis").mkdir()
     with redis_server(root / "redis") as redis:
-        host = servers.start(root / "host", "--model-repository", str(repository), env={"TIDEGATE_LOCK_MODEL_CONTROL": "false"})
+        host = servers.start(root / "host", "--model-repository", str(repository), env=SHARED_TRITON)
         flags = (
             "--triton-url",
             triton_url(host),

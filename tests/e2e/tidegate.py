@@ -14,9 +14,12 @@ from itertools import chain
 from pathlib import Path
 
 from control_plane.domain.endpoints import CONTROL_FIELD
+from tests.unix_relay import UnixRelay
 
 PROJECT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 45.0
+SHARED_TRITON = {"TIDEGATE_TRITON_TRANSPORT": "tcp", "TIDEGATE_LOCK_MODEL_CONTROL": "false"}
+"""Variables of one whose Triton other gateways attach to and load models into."""
 
 
 @dataclass
@@ -27,6 +30,7 @@ class Tidegate:
     state_dir: Path
     endpoints: dict[str, str]
     output: Path
+    _relay: UnixRelay | None = None
 
     def address(self, door: str) -> str:
         """`host:port` of http, grpc or admin, as Triton's clients want it."""
@@ -42,8 +46,14 @@ class Tidegate:
         return (self.state_dir / "triton" / "triton.log").read_text()
 
     def triton_port(self, service: str) -> int:
-        """Triton's own private port of HTTPService, GRPCInferenceService or Metrics Service, by its log."""
-        return int(re.findall(rf"Started {service} at 127\.0\.0\.1:(\d+)", self.triton_log())[-1])
+        """A port that leads to Triton's own HTTPService, GRPCInferenceService or Metrics Service, by its log."""
+        place, port = re.findall(rf'Started {service} at (\S+):(\d+)"?$', self.triton_log(), re.MULTILINE)[-1]
+        if not place.startswith("unix:"):
+            return int(port)
+        path = place.removeprefix("unix:") + (f":{port}" if service == "GRPCInferenceService" else "")
+        if self._relay is None:
+            self._relay = UnixRelay()
+        return self._relay.port_of(str((self.state_dir / "triton/imports" / path).resolve()))
 
     def control_fields(self) -> list[tuple[str, str]]:
         """What Triton wants to see of whoever straight lists, loads or unloads models over HTTP: by its flags."""
@@ -54,7 +64,15 @@ class Tidegate:
     def stop(self, *, timeout_s: float = 10.0) -> int:
         """End it as Ctrl-C does; its exit status."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(timeout=timeout_s)
+        try:
+            return self.process.wait(timeout=timeout_s)
+        finally:
+            self.close_relay()
+
+    def close_relay(self) -> None:
+        if self._relay is not None:
+            self._relay.close()
+            self._relay = None
 
     def said(self) -> str:
         return self.output.read_text()

@@ -1,6 +1,6 @@
 """One of two processes that share a Triton and a Redis: wants one model after the other, and loads them while it owns the fleet.
 
-`python -m tests.e2e.two_owners HOLDER REDIS_URL GRPC_PORT SECRET`; prints what it does, a line each.
+`python -m tests.e2e.two_owners HOLDER REDIS_URL GRPC_SOCKET SECRET`; prints what it does, a line each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from control_plane.adapters.redis_lease import make_redis_lease
 from control_plane.adapters.triton_grpc import TritonGrpc
+from control_plane.domain.endpoints import UnixAddress
 from control_plane.domain.errors import ControlPlaneError
 from control_plane.domain.fleet import ModelFacts, ModelSpec, Server
 from control_plane.domain.model import ModelState
@@ -28,8 +29,8 @@ BUDGET = 100 * MIB
 LIMITS = LeaseLimits(ttl_s=2.0, margin_s=0.4)
 
 
-async def main(holder: str, url: str, port: int, secret: str) -> None:
-    control = TritonGrpc("127.0.0.1", port, control_secret=secret)
+async def main(holder: str, url: str, path: str, secret: str) -> None:
+    control = TritonGrpc(UnixAddress(path), control_secret=secret)
     ownership = Ownership(make_redis_lease(SecretStr(url)), holder=holder, limits=LIMITS)
     plans = LoadPlans(
         Server("triton", BUDGET),
@@ -67,4 +68,4 @@ async def main(holder: str, url: str, port: int, secret: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4]))

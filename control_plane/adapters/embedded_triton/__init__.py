@@ -5,8 +5,10 @@
     backend_directory.py  the wheel's `python` backend and ours side by side, and what stubs can import
     command.py            Triton's flags and environment
     guardian.py           a program of its own that starts Triton and lets nothing of it outlive us
+    confine.py            what the guardian starts: it gives up what Triton is not to have, and becomes it
     log_file.py           Triton's log: rotated at start, its tail in every message about an end
     process.py            `ports.TritonLauncher` and `ports.TritonProcess`
 
-What Triton reads lies under `<state_dir>/triton/`: `repository/` (managed_repository.py), `backends/`, `imports/`, `lib/`.
+What Triton reads lies under `<state_dir>/triton/`: `repository/` (managed_repository.py), `backends/`, `imports/`, `lib/`, and while it
+runs its Unix sockets, below `sockets/`.
 """

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from control_plane.adapters.embedded_triton.installation import TritonInstallation
-from control_plane.domain.endpoints import CONTROL_FIELD, TritonEndpoints
+from control_plane.domain.endpoints import (
+    CONTROL_FIELD,
+    GRPC_SOCKET,
+    GRPC_SOCKET_PORT,
+    HTTP_SOCKET,
+    METRICS_SOCKET,
+    Endpoints,
+    TritonEndpoints,
+    TritonSockets,
+)
 from control_plane.domain.errors import StartupError
 from control_plane.settings import ENV_PREFIX
 
@@ -49,6 +60,11 @@ class TritonFolders:
         return self.root / "imports"
 
     @property
+    def sockets(self) -> Path:
+        """Each life has a folder of its own there."""
+        return self.root / "sockets"
+
+    @property
     def log(self) -> Path:
         return self.root / "triton.log"
 
@@ -81,7 +97,20 @@ def shm_prefix(root: Path) -> str:
     return f"tidegate_{digest[:16]}_"
 
 
-def choose_endpoints() -> TritonEndpoints:
+def make_sockets(folders: TritonFolders) -> TritonSockets:
+    """A folder that only this user may enter, for the sockets of one life, and a new secret; the guardian removes it.
+
+    Also removes what lives of other processes have left there: they and their guardians were killed.
+    """
+    folders.sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own = f"{os.getpid()}."
+    for left in folders.sockets.iterdir():
+        if not left.name.startswith(own):
+            shutil.rmtree(left, ignore_errors=True)
+    return TritonSockets(tempfile.mkdtemp(prefix=own, dir=folders.sockets), control_secret=secrets.token_hex(16))
+
+
+def choose_ports() -> TritonEndpoints:
     """Three ports free now, and a new secret; where one is taken before Triton binds it, that start fails and the next chooses anew."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
@@ -95,7 +124,7 @@ def triton_command(
     installation: TritonInstallation,
     *,
     folders: TritonFolders,
-    endpoints: TritonEndpoints,
+    endpoints: Endpoints,
     load_timeout_s: float,
     config_name: str,
     model_cpus: Sequence[int] = (),
@@ -110,13 +139,7 @@ def triton_command(
         "--strict-readiness=false",
         f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
         "--log-format=ISO8601",
-        # Loopback only: whoever reaches Triton can have it run code (CVE-2025-23319 and by design).
-        f"--http-address={endpoints.host}",
-        f"--grpc-address={endpoints.host}",
-        f"--metrics-address={endpoints.host}",
-        f"--http-port={endpoints.http_port}",
-        f"--grpc-port={endpoints.grpc_port}",
-        f"--metrics-port={endpoints.metrics_port}",
+        *_listening(endpoints, folders),
         f"--backend-config=python,shm-region-prefix-name={shm_prefix(folders.root)}",
         # A stub's initialize() is part of the load; Triton's 30 s would end long ones first.
         f"--backend-config=python,stub-timeout-seconds={max(1, round(load_timeout_s))}",
@@ -126,8 +149,23 @@ def triton_command(
     ]
 
 
+def _listening(endpoints: Endpoints, folders: TritonFolders) -> list[str]:
+    """Where this user alone gets: whoever reaches Triton can have it run code (CVE-2025-23319 and by design)."""
+    if isinstance(endpoints, TritonEndpoints):
+        addresses = dict.fromkeys(("http", "grpc", "metrics"), endpoints.host)
+        ports = {"http": endpoints.http_port, "grpc": endpoints.grpc_port, "metrics": endpoints.metrics_port}
+    else:
+        # From its working directory, since a path may have 107 bytes only.
+        folder = os.path.relpath(endpoints.folder, folders.imports)
+        files = {"http": HTTP_SOCKET, "grpc": GRPC_SOCKET, "metrics": METRICS_SOCKET}
+        addresses = {name: f"unix:{folder}/{file}" for name, file in files.items()}
+        ports = {"grpc": GRPC_SOCKET_PORT}  # the others' are ignored
+    return [f"--{name}-address={value}" for name, value in addresses.items()] + [f"--{name}-port={value}" for name, value in ports.items()]
+
+
 def _lock(secret: str) -> list[str]:
-    """Nobody else loads: what is loaded is known then. Against mistakes, not attackers: other users of the machine see these flags."""
+    """Nobody else loads: what is loaded is known then. Against mistakes, not attackers: other users of the machine see these flags, but
+    cannot connect; who can is this user, and may do everything anyway."""
     return [f"--{api}=model-repository:{CONTROL_FIELD}={secret}" for api in ("http-restricted-api", "grpc-restricted-protocol")]
 
 

@@ -1,11 +1,11 @@
 """Starts one Triton, and lets nothing of it outlive its owner: a program of its own, of the standard library only.
 
-    python -I -S guardian.py OWNER_PID LOCK_FILE SHM_PREFIX CPUS COMMAND...
+    python -I -S guardian.py OWNER_PID LOCK_FILE SHM_PREFIX SOCKETS CPUS COMMAND...
 
 The launcher runs it in a session of its own, with a pipe as its standard input, and holds the other end. A line on the
 pipe, such as `3.5`, orders a stop within that many seconds. The end of the pipe means that the owner is gone, however
-it went: SIGTERM to Triton, a short grace, SIGKILL to everything beneath, then the regions it left in /dev/shm. SIGTERM
-to the guardian does the same. Its exit status is Triton's, 128 + N where signal N ended it.
+it went: SIGTERM to Triton, a short grace, SIGKILL to everything beneath, then the regions it left in /dev/shm and the
+folder SOCKETS, if it has one. SIGTERM to the guardian does the same. Its exit status is Triton's, 128 + N where signal N ended it.
 
 The lock makes lives of one state folder follow each other: a new one waits until the old one's guardian has cleaned up.
 Should the guardian itself be killed, the kernel kills Triton (PR_SET_PDEATHSIG), stubs end themselves within 0.3 s
@@ -20,6 +20,7 @@ import fcntl
 import math
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -90,20 +91,27 @@ class Owner:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one life of Triton; the exit status is the process's."""
-    owner_pid, lock_path, shm_prefix, cpus, *command = arguments
+    owner_pid, lock_path, shm_prefix, sockets, cpus, *command = arguments
     if cpus:  # before there are threads and children: all of them inherit it
         os.sched_setaffinity(0, map(int, cpus.split(",")))
     owner = Owner(int(owner_pid), sys.stdin.fileno())
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever loses its parent beneath becomes our child
-    with Path(lock_path).open("w") as lock:
-        if not _acquire(lock.fileno(), owner):
-            return NOT_STARTED
+    try:
+        with Path(lock_path).open("w") as lock:
+            if not _acquire(lock.fileno(), owner):
+                return NOT_STARTED
+            return _live(command, owner, shm_prefix)
+    finally:
+        remove_sockets(sockets)
+
+
+def _live(command: Sequence[str], owner: Owner, shm_prefix: str) -> int:
+    remove_shared_memory(shm_prefix)
+    try:
+        return _guard(_spawn(command), owner)
+    finally:
+        _end_descendants()
         remove_shared_memory(shm_prefix)
-        try:
-            return _guard(_spawn(command), owner)
-        finally:
-            _end_descendants()
-            remove_shared_memory(shm_prefix)
 
 
 def _acquire(lock: int, owner: Owner) -> bool:
@@ -217,6 +225,12 @@ def remove_shared_memory(prefix: str) -> None:
     """Remove the regions in /dev/shm whose names start with `prefix`."""
     for region in _SHARED_MEMORY.glob(f"{prefix}*"):
         region.unlink(missing_ok=True)
+
+
+def remove_sockets(folder: str) -> None:
+    """Remove the folder of a life's sockets; empty where it had none."""
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wake_on_signals(handler: object) -> int:

@@ -17,10 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from control_plane.adapters.embedded_triton import guardian
+from control_plane.adapters.embedded_triton import confine, guardian
 from control_plane.adapters.embedded_triton.backend_directory import assemble_backends, assemble_imports
 from control_plane.adapters.embedded_triton.command import (
-    choose_endpoints,
+    choose_ports,
+    make_sockets,
     require_bash,
     shm_prefix,
     triton_command,
@@ -33,7 +34,7 @@ from control_plane.adapters.embedded_triton.shared_libraries import link_libpyth
 from control_plane.adapters.model_config import config_name_in_force
 from control_plane.adapters.process_memory import held_bytes
 from control_plane.domain.cpus import format_cpus
-from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.endpoints import Endpoints, TritonEndpoints, TritonSockets
 from control_plane.domain.errors import StartupError
 from control_plane.settings import TritonSettings
 
@@ -45,7 +46,7 @@ _KILL_MARGIN_S = 0.5
 class _Launch:
     command: list[str]
     environment: dict[str, str]
-    endpoints: TritonEndpoints
+    endpoints: Endpoints
 
 
 class EmbeddedTritonLauncher:
@@ -58,10 +59,11 @@ class EmbeddedTritonLauncher:
         *,
         cpus: Sequence[int] = (),
         environment: Mapping[str, str] = os.environ,
-        choose: Callable[[], TritonEndpoints] = choose_endpoints,
+        choose: Callable[[], TritonEndpoints] = choose_ports,
     ) -> None:
         """`cpus` are those that Triton and its stubs run on; none given is those of this process.
-        `environment` is what Triton inherits, less our own settings. Raises StartupError: unusable state folder."""
+        `environment` is what Triton inherits, less our own settings; `choose` is for the transport `tcp`. Raises StartupError: unusable
+        state folder."""
         self._settings = settings
         self._cpus = cpus
         self._environment = environment
@@ -70,7 +72,7 @@ class EmbeddedTritonLauncher:
         self._preparing = threading.Lock()
 
     async def start(self) -> EmbeddedTriton:
-        """Start one, on free ports; it is not live yet.
+        """Start one, on sockets or ports of its own; it is not live yet.
 
         The first start unpacks the wheel, off the event loop. Cancelling it leaves nothing running.
 
@@ -87,7 +89,7 @@ class EmbeddedTritonLauncher:
         log, output = open_log(self._folders.log)
         with output:
             process = await asyncio.create_subprocess_exec(
-                *self._guarded(launch.command),
+                *self._guarded(launch),
                 stdin=PIPE,
                 stdout=output,
                 stderr=STDOUT,
@@ -107,6 +109,7 @@ class EmbeddedTritonLauncher:
         installation = ensure_installed(settings.cache_dir.absolute())
         python_backends = settings.python_backends.absolute()
         folders.repository.mkdir(parents=True, exist_ok=True)
+        folders.root.chmod(0o700)
         assemble_backends(folders.backends, python_backend=installation.python_backend, python_backends=python_backends)
         assemble_imports(folders.imports, python_backends)
         link_libpython(folders.libraries)
@@ -114,7 +117,9 @@ class EmbeddedTritonLauncher:
         require_bash(environment)
         for binary in (installation.binary, installation.stub):
             require_loadable(binary, environment)
-        endpoints = self._choose() if settings.lock_model_control else replace(self._choose(), control_secret="")
+        endpoints = self._choose() if settings.triton_transport == "tcp" else make_sockets(folders)
+        if not settings.lock_model_control:
+            endpoints = replace(endpoints, control_secret="")
         command = triton_command(
             installation,
             folders=folders,
@@ -125,22 +130,24 @@ class EmbeddedTritonLauncher:
         )
         return _Launch(command, environment, endpoints)
 
-    def _guarded(self, command: list[str]) -> list[str]:
-        arguments = [str(os.getpid()), str(self._folders.lock), shm_prefix(self._folders.root), format_cpus(self._cpus)]
-        return [sys.executable, "-I", "-S", guardian.__file__, *arguments, *command]
+    def _guarded(self, launch: _Launch) -> list[str]:
+        python = (sys.executable, "-I", "-S")
+        owned = [str(self._folders.lock), shm_prefix(self._folders.root), _sockets(launch.endpoints)]
+        arguments = [str(os.getpid()), *owned, format_cpus(self._cpus)]
+        return [*python, guardian.__file__, *arguments, *python, confine.__file__, *launch.command]
 
 
 class EmbeddedTriton:
     """One life of an embedded Triton, behind its guardian."""
 
-    def __init__(self, process: Process, endpoints: TritonEndpoints, log: LogFile, shared_memory: str) -> None:
+    def __init__(self, process: Process, endpoints: Endpoints, log: LogFile, shared_memory: str) -> None:
         self._guardian = process
         self._endpoints = endpoints
         self._log = log
         self._shared_memory = shared_memory
 
     @property
-    def endpoints(self) -> TritonEndpoints:
+    def endpoints(self) -> Endpoints:
         return self._endpoints
 
     async def wait(self) -> str:
@@ -181,6 +188,12 @@ class EmbeddedTriton:
             guardian.kill_all(left)
             await asyncio.sleep(0.02)
         guardian.remove_shared_memory(self._shared_memory)
+        guardian.remove_sockets(_sockets(self._endpoints))
+
+
+def _sockets(endpoints: Endpoints) -> str:
+    """The folder that goes with the life; empty where it has ports."""
+    return endpoints.folder if isinstance(endpoints, TritonSockets) else ""
 
 
 def describe_exit(status: int) -> str:

@@ -1,21 +1,24 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from control_plane.adapters.triton import Triton
+from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, frame_message
 from control_plane.codec.http_message import HttpRequest
-from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.endpoints import TritonEndpoints, TritonSockets
 from control_plane.domain.errors import UpstreamUnavailable
+from control_plane.ports import GrpcCall
 from tests.aio import run
 from tests.unit.adapters.scripted_triton import Exchange, ScriptedTriton, scripted_triton
 
 PAGE = b"nv_inference_count 7\n"
 
 
-async def page_of(status: bytes, port: int | None = None) -> bytes:
-    """What `metrics_text` makes of one answer of Triton's metrics port."""
+async def page_of(status: bytes, *, folder: Path | None = None) -> bytes:
+    """What `metrics_text` makes of one answer of Triton's metrics port, or of its socket in a folder."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -24,8 +27,11 @@ async def page_of(status: bytes, port: int | None = None) -> bytes:
         writer.close()
 
     closed: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        triton = Triton(TritonEndpoints("127.0.0.1", 1, 1, server.sockets[0].getsockname()[1]), max_connections=1)
+    listening = asyncio.start_server(serve, "127.0.0.1", 0) if folder is None else asyncio.start_unix_server(serve, folder / "metrics.sock")
+    async with await listening as server:
+        port = server.sockets[0].getsockname()[1]
+        endpoints = TritonEndpoints("127.0.0.1", 1, 1, port) if folder is None else TritonSockets(str(folder))
+        triton = Triton(endpoints, max_connections=1)
         try:
             return await triton.metrics_text()
         finally:
@@ -37,13 +43,60 @@ def test_metrics_are_tritons_page() -> None:
     assert run(page_of(b"200 OK")) == PAGE
 
 
+def test_metrics_come_by_a_unix_socket_too(tmp_path: Path) -> None:
+    assert run(page_of(b"200 OK", folder=tmp_path)) == PAGE
+
+
+def test_nobody_at_a_unix_socket_is_unavailable_and_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        triton = Triton(TritonSockets(str(tmp_path)), max_connections=1)
+        with pytest.raises(UpstreamUnavailable, match=f"metrics at unix:{tmp_path}/metrics.sock cannot be read"):
+            await triton.metrics_text()
+        with pytest.raises(UpstreamUnavailable, match=f"cannot connect to Triton at unix:{tmp_path}/http.sock: .*No such file"):
+            await triton.http.send(HttpRequest(b"GET", b"/v2"), timeout_s=20)
+        with pytest.raises(UpstreamUnavailable, match="RepositoryIndex: "):
+            await triton.control.index()
+        call = GrpcCall(GrpcHead("/s/m", (), None), frame_message(b""))
+        assert f"cannot connect to Triton at unix:{tmp_path}/grpc.sock:1: " in message_of(await triton.grpc.unary(call, timeout_s=20))
+        await triton.close()
+
+    run(main())
+
+
+def message_of(answer: GrpcAnswer) -> str:
+    return dict(answer.trailers)[b"grpc-message"].decode()
+
+
+def test_over_a_unix_socket_requests_go_to_localhost(tmp_path: Path) -> None:
+    """A path is no host."""
+
+    async def main() -> None:
+        heads = asyncio.Queue[bytes]()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heads.put_nowait(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            await reader.read()
+            writer.close()
+            heads.put_nowait(b"closed")
+
+        async with await asyncio.start_unix_server(serve, tmp_path / "http.sock"):
+            triton = Triton(TritonSockets(str(tmp_path)), max_connections=1)
+            assert (await triton.http.send(HttpRequest(b"GET", b"/v2"), timeout_s=20)).status == 200
+            assert b"\r\nHost: localhost\r\n" in await heads.get()
+            await triton.close()
+            assert await heads.get() == b"closed"
+
+    run(main())
+
+
 def test_a_proxy_in_the_environment_is_not_asked_for_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
     assert run(page_of(b"200 OK")) == PAGE
 
 
 def test_metrics_that_triton_refuses_are_unavailable() -> None:
-    with pytest.raises(UpstreamUnavailable, match=r"metrics at http://127.0.0.1:.* cannot be read"):
+    with pytest.raises(UpstreamUnavailable, match=r"metrics at 127.0.0.1:.* cannot be read"):
         run(page_of(b"503 Service Unavailable"))
 
 

@@ -15,6 +15,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from control_plane.adapters.triton_grpc import TritonGrpc
 from control_plane.domain.compute_time import ComputeTime
+from control_plane.domain.endpoints import TcpAddress
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.domain.fingerprint import LoadedConfig
 from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
@@ -27,7 +28,7 @@ SERVICE = "/inference.GRPCInferenceService/"
 @asynccontextmanager
 async def triton(handle: Handler) -> AsyncIterator[tuple[TritonGrpc, FakeServer]]:
     async with serving(handle) as fake:
-        client = TritonGrpc("127.0.0.1", fake.port)
+        client = TritonGrpc(TcpAddress("127.0.0.1", fake.port))
         try:
             yield client, fake
         finally:
@@ -145,7 +146,7 @@ class TestControl:
         async def main() -> None:
             async with serving(answering(service_pb2.RepositoryModelLoadResponse())) as fake:
                 for secret in ("s3cret", ""):
-                    client = TritonGrpc("127.0.0.1", fake.port, control_secret=secret)
+                    client = TritonGrpc(TcpAddress("127.0.0.1", fake.port), control_secret=secret)
                     await client.load("a", timeout_s=10)
                     metadata = dict((await fake.arrivals.get())[2].invocation_metadata())
                     await client.close()
@@ -245,7 +246,7 @@ class TestLiveness:
             server = grpc.aio.server(handlers=(FakeServer(answering(service_pb2.ServerLiveResponse(live=True))),))
             port = server.add_insecure_port("[::1]:0")
             await server.start()
-            client = TritonGrpc("::1", port)
+            client = TritonGrpc(TcpAddress("::1", port))
             assert await client.is_live()
             await client.close()
             await server.stop(0)

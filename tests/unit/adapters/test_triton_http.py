@@ -9,6 +9,7 @@ import pytest
 
 from control_plane.adapters.triton_http import TritonHttp
 from control_plane.codec.http_message import HttpAnswer, HttpRequest
+from control_plane.domain.endpoints import TcpAddress
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
 from tests.aio import run, settle
 from tests.unit.adapters.scripted_triton import OK, Exchange, Script, ScriptedTriton, answer_ok, scripted_triton
@@ -19,7 +20,7 @@ REQUEST = HttpRequest(b"POST", b"/v2/models/m/infer", [(b"X-Trace", b"7")], b"bo
 @asynccontextmanager
 async def pool(script: Script = answer_ok, *, limit: int = 10) -> AsyncIterator[tuple[TritonHttp, ScriptedTriton]]:
     async with scripted_triton(script) as triton:
-        http = TritonHttp("127.0.0.1", triton.port, max_connections=limit)
+        http = TritonHttp(TcpAddress("127.0.0.1", triton.port), max_connections=limit)
         try:
             yield http, triton
         finally:
@@ -97,7 +98,7 @@ class TestExchange:
     def test_shows_triton_the_secret_for_its_repository_only(self, target: bytes, shows: bool) -> None:
         async def main() -> None:
             async with scripted_triton(answer_ok) as triton:
-                http = TritonHttp("127.0.0.1", triton.port, max_connections=1, control_secret="s3cret")
+                http = TritonHttp(TcpAddress("127.0.0.1", triton.port), max_connections=1, control_secret="s3cret")
                 await http.send(HttpRequest(b"POST", target, [(b"X-Trace", b"7")], b"body"), timeout_s=20)
                 await http.close()
                 await triton.wait_until_open(0)
@@ -134,7 +135,7 @@ class TestExchange:
     def test_an_ipv6_address_is_bracketed_in_host(self) -> None:
         async def main() -> None:
             async with scripted_triton(host="::1") as triton:
-                http = TritonHttp("::1", triton.port, max_connections=1)
+                http = TritonHttp(TcpAddress("::1", triton.port), max_connections=1)
                 await send(http)
                 assert f"\r\nHost: [::1]:{triton.port}\r\n".encode() in triton.exchanges[0].request
                 await http.close()
@@ -256,7 +257,7 @@ class TestFailure:
             with pytest.raises(UpstreamUnavailable) as unsent:
                 await send(http)
             with pytest.raises(UpstreamUnavailable) as nobody:
-                await send(TritonHttp("127.0.0.1", 1, max_connections=1))
+                await send(TritonHttp(TcpAddress("127.0.0.1", 1), max_connections=1))
             assert [each.value.is_unsent for each in (sent, unsent, nobody)] == [False, True, True]
 
         run(main())
@@ -265,7 +266,7 @@ class TestFailure:
         async def main() -> None:
             with socket.socket() as bound:
                 bound.bind(("127.0.0.1", 0))
-                http = TritonHttp("127.0.0.1", bound.getsockname()[1], max_connections=1)
+                http = TritonHttp(TcpAddress("127.0.0.1", bound.getsockname()[1]), max_connections=1)
                 for _ in range(3):
                     assert "cannot connect to Triton at 127.0.0.1:" in await failure(http, UpstreamUnavailable)
 

@@ -15,6 +15,7 @@ import pytest
 
 from control_plane.adapters.triton_http2 import TritonHttp2, TritonStream
 from control_plane.codec.grpc_message import PREFIX_BYTES, GrpcAnswer, GrpcHead, answer_of, frame_message
+from control_plane.domain.endpoints import TcpAddress
 from control_plane.domain.errors import UpstreamUnavailable
 from control_plane.domain.inference import Loss
 from control_plane.ports import GrpcCall
@@ -36,7 +37,7 @@ def call(message: bytes = b"message", *, head: GrpcHead = HEAD) -> GrpcCall:
 @asynccontextmanager
 async def triton(handle: Handler = echo, stream: StreamHandler | None = None) -> AsyncIterator[tuple[TritonHttp2, FakeServer]]:
     async with serving(handle, stream) as fake:
-        client = TritonHttp2("127.0.0.1", fake.port)
+        client = TritonHttp2(TcpAddress("127.0.0.1", fake.port))
         try:
             yield client, fake
         finally:
@@ -61,7 +62,7 @@ class TestUnary:
     def test_shows_triton_the_secret_for_its_index_only(self, method: str, shows: bool) -> None:
         async def main() -> None:
             async with serving(echo) as fake:
-                client = TritonHttp2("127.0.0.1", fake.port, control_secret="s3cret")
+                client = TritonHttp2(TcpAddress("127.0.0.1", fake.port), control_secret="s3cret")
                 head = GrpcHead(f"/inference.GRPCInferenceService/{method}", (CONTENT_TYPE,))
                 await client.unary(call(head=head), timeout_s=10)
                 await client.close()
@@ -182,7 +183,7 @@ class TestUnary:
 class TestConnections:
     def test_nobody_there_is_an_answer(self) -> None:
         async def main() -> None:
-            client = TritonHttp2("127.0.0.1", 1)
+            client = TritonHttp2(TcpAddress("127.0.0.1", 1))
             answer = await client.unary(call(), timeout_s=5)
             assert answer.code == UNAVAILABLE
             assert "cannot connect to Triton at 127.0.0.1:1: " in answer.details
@@ -418,7 +419,7 @@ async def scripted(serve: Serve) -> AsyncIterator[tuple[TritonHttp2, list[H2Peer
             writer.transport.abort()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    client = TritonHttp2("127.0.0.1", server.sockets[0].getsockname()[1])
+    client = TritonHttp2(TcpAddress("127.0.0.1", server.sockets[0].getsockname()[1]))
     try:
         yield client, peers
     finally:

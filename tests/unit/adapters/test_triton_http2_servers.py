@@ -17,6 +17,7 @@ from control_plane.adapters.triton_http2 import TritonHttp2
 from control_plane.codec import http2_frames as frames
 from control_plane.codec.grpc_message import GrpcHead, answer_of, frame_message
 from control_plane.codec.http2_headers import NO_TABLE, encode_fields
+from control_plane.domain.endpoints import TcpAddress
 from tests.aio import run
 from tests.h2_peer import H2Peer
 from tests.unit.adapters.test_triton_http2 import GRPC_ANSWER, _greeting, answer_next, call, scripted
@@ -138,7 +139,7 @@ class TestAnotherServer:
                     one = waiting.enter_context(socket.socket())
                     one.setblocking(False)
                     one.connect_ex(full.getsockname())
-                client = TritonHttp2("127.0.0.1", full.getsockname()[1])
+                client = TritonHttp2(TcpAddress("127.0.0.1", full.getsockname()[1]))
                 answer = await client.unary(call(head=GrpcHead("/m", (CONTENT_TYPE,), own_s)), timeout_s=0.1)
                 assert answer.code == expected
                 await client.close()

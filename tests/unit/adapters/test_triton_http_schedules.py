@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from control_plane.adapters.triton_http import TritonHttp
 from control_plane.codec.http_message import HttpRequest
+from control_plane.domain.endpoints import TcpAddress
 from control_plane.domain.errors import DeadlineExceeded, UpstreamUnavailable
 from tests.aio import run
 from tests.unit.adapters.scripted_triton import OK, Exchange, scripted_triton
@@ -64,7 +65,7 @@ def test_every_slot_and_no_connection_is_left(acts: list[Act]) -> None:
 
     async def main() -> None:
         async with scripted_triton(triton_does) as triton:
-            http = TritonHttp("127.0.0.1", triton.port, max_connections=LIMIT)
+            http = TritonHttp(TcpAddress("127.0.0.1", triton.port), max_connections=LIMIT)
             async with asyncio.TaskGroup() as tasks:
                 for number in range(len(acts)):
                     tasks.create_task(caller_does(http, number))

@@ -9,6 +9,7 @@ import pytest
 from control_plane.adapters.triton_http import TritonHttp
 from control_plane.adapters.triton_http_stream import TritonHttpStream
 from control_plane.codec.http_message import HttpAnswer, HttpRequest
+from control_plane.domain.endpoints import TcpAddress
 from control_plane.domain.errors import DeadlineExceeded, UpstreamUnavailable
 from tests.aio import run
 from tests.unit.adapters.scripted_triton import OK, Exchange, Script, ScriptedTriton, scripted_triton
@@ -22,7 +23,7 @@ REQUEST = HttpRequest(b"POST", b"/v2/models/m/generate_stream", [], b"{}")
 async def pool(script: Script, *, limit: int = 1) -> AsyncIterator[tuple[TritonHttp, ScriptedTriton]]:
     """With one connection by default: one that is not given back is found out by the next request."""
     async with scripted_triton(script) as triton:
-        http = TritonHttp("127.0.0.1", triton.port, max_connections=limit)
+        http = TritonHttp(TcpAddress("127.0.0.1", triton.port), max_connections=limit)
         try:
             yield http, triton
         finally:

@@ -33,7 +33,7 @@ from control_plane.codec.worker_message import (
     decode,
     encode,
 )
-from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.endpoints import TritonEndpoints, TritonSockets
 from control_plane.domain.fleet import ModelSpec, Tier
 from control_plane.domain.fleet_report import CopyUse, FleetReport, Wanted
 from control_plane.domain.inference import Door, Outcome
@@ -46,6 +46,7 @@ MESSAGES: list[Message] = [
     UpstreamUp(TritonEndpoints("127.0.0.1", 1, 2, 3, "secret")),
     UpstreamDown("Triton has ended"),
     UpstreamUp(TritonEndpoints("::1", 1, 2, 3, "secret"), "triton-1"),
+    UpstreamUp(TritonSockets("/state/sockets/1.x", "secret")),
     UpstreamDown("it has left", "triton-1"),
     ServersSeen({"triton-1": SeenServer(2**40, "long", {"zone": "b"}, is_leaving=True), "triton-2": None}),
     CopiesSeen("triton-1", {}),

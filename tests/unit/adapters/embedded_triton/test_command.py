@@ -11,7 +11,8 @@ import pytest
 
 from control_plane.adapters.embedded_triton.command import (
     TritonFolders,
-    choose_endpoints,
+    choose_ports,
+    make_sockets,
     require_bash,
     shm_prefix,
     triton_command,
@@ -19,7 +20,7 @@ from control_plane.adapters.embedded_triton.command import (
     triton_folders,
 )
 from control_plane.adapters.embedded_triton.installation import TritonInstallation
-from control_plane.domain.endpoints import TritonEndpoints
+from control_plane.domain.endpoints import Endpoints, TritonEndpoints, TritonSockets
 from control_plane.domain.errors import StartupError
 
 INSTALLATION = TritonInstallation(Path("/t/tritonserver"), Path("/t/python"), Path("/t/caches"), Path("/t/libs"))
@@ -33,8 +34,10 @@ def folders(tmp_path: Path) -> TritonFolders:
     return found
 
 
-def flags(folders: TritonFolders, *, config_name: str = "", load_timeout_s: float = 300.0) -> dict[str, str]:
-    command = triton_command(INSTALLATION, folders=folders, endpoints=ENDPOINTS, load_timeout_s=load_timeout_s, config_name=config_name)
+def flags(
+    folders: TritonFolders, endpoints: Endpoints = ENDPOINTS, *, config_name: str = "", load_timeout_s: float = 300.0
+) -> dict[str, str]:
+    command = triton_command(INSTALLATION, folders=folders, endpoints=endpoints, load_timeout_s=load_timeout_s, config_name=config_name)
     assert command[0] == "/t/tritonserver"
     return dict(each.removeprefix("--").replace("backend-config=python,", "").split("=", 1) for each in command[1:])  # type: ignore[misc]
 
@@ -56,6 +59,35 @@ def test_flags(folders: TritonFolders) -> None:
         "shm-region-prefix-name": shm_prefix(folders.root),
         "stub-timeout-seconds": "300",
     }
+
+
+def test_sockets_are_named_from_its_working_directory_so_that_no_state_folder_is_too_long(folders: TritonFolders) -> None:
+    said = flags(folders, TritonSockets(f"{folders.sockets}/1.x"))
+    assert {name: value for name, value in said.items() if name.startswith(("http", "grpc", "metrics"))} == {
+        "http-address": "unix:../sockets/1.x/http.sock",
+        "grpc-address": "unix:../sockets/1.x/grpc.sock",
+        "grpc-port": "1",
+        "metrics-address": "unix:../sockets/1.x/metrics.sock",
+    }
+    assert str(TritonSockets("/s").grpc) == "unix:/s/grpc.sock:1", "as Triton then names it"
+
+
+def test_each_life_has_a_folder_of_its_own_for_its_sockets_and_a_secret(folders: TritonFolders) -> None:
+    one, other = make_sockets(folders), make_sockets(folders)
+    assert one.folder != other.folder
+    assert one.control_secret != other.control_secret
+    assert {Path(each.folder).stat().st_mode & 0o777 for each in (one, other)} == {0o700}
+    assert folders.sockets.stat().st_mode & 0o777 == 0o700
+
+
+def test_sockets_of_processes_that_were_killed_are_removed_and_no_others(folders: TritonFolders) -> None:
+    left = folders.sockets / "1.of-a-killed-one"
+    left.mkdir(parents=True)
+    (left / "http.sock").touch()
+    own = make_sockets(folders)
+    make_sockets(folders)
+    assert not left.exists()
+    assert Path(own.folder).exists()
 
 
 def test_what_is_locked_opens_by_the_secret_at_both_doors(folders: TritonFolders) -> None:
@@ -112,7 +144,7 @@ def test_a_library_path_of_the_users_still_counts_after_ours() -> None:
 
 
 def test_ports_are_free_distinct_and_on_loopback() -> None:
-    chosen = choose_endpoints()
+    chosen = choose_ports()
     ports = {chosen.http_port, chosen.grpc_port, chosen.metrics_port}
     assert len(ports) == 3
     for port in ports:
@@ -122,8 +154,8 @@ def test_ports_are_free_distinct_and_on_loopback() -> None:
 
 
 def test_each_start_chooses_anew() -> None:
-    assert len({choose_endpoints().http_port for _ in range(20)}) > 1
-    assert len({choose_endpoints().control_secret for _ in range(20)}) == 20
+    assert len({choose_ports().http_port for _ in range(20)}) > 1
+    assert len({choose_ports().control_secret for _ in range(20)}) == 20
 
 
 def test_the_prefix_is_the_same_for_one_folder_and_starts_no_others(tmp_path: Path) -> None:

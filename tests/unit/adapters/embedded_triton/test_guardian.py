@@ -36,6 +36,10 @@ class Lab:
         return SHARED_MEMORY / f"{self.prefix}region"
 
     @property
+    def sockets(self) -> Path:
+        return self.folder / "sockets"
+
+    @property
     def report(self) -> Path:
         return self.folder / "report"
 
@@ -48,7 +52,9 @@ class Lab:
         return self.guarded(*stand_in, owner=owner)
 
     def guarded(self, *command: str, owner: int | None = None) -> list[str]:
-        return [*PYTHON, guardian.__file__, str(owner or os.getpid()), str(self.folder / "lock"), self.prefix, self.cpus, *command]
+        self.sockets.mkdir(exist_ok=True)
+        owned = [str(self.folder / "lock"), self.prefix, str(self.sockets)]
+        return [*PYTHON, guardian.__file__, str(owner or os.getpid()), *owned, self.cpus, *command]
 
     def start(self, *how: str) -> subprocess.Popen[bytes]:
         return self.run(self.command(*how))
@@ -102,6 +108,7 @@ def wait_for(condition: Callable[[], bool], what: str, within_s: float = SOON_S)
 def assert_nothing_left(lab: Lab, pids: list[int], within_s: float = SOON_S) -> None:
     wait_for(lambda: not any(map(lives, pids)), "the end of every process", within_s)
     wait_for(lambda: not lab.region.exists(), "the removal of shared memory", within_s)
+    wait_for(lambda: not lab.sockets.exists(), "the removal of its sockets", within_s)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +264,7 @@ def test_waiting_for_the_first_life_ends_with_an_order_to_stop(lab: Lab) -> None
     lab.order(second, b"5.0\n")
     assert second.wait(SOON_S) == guardian.NOT_STARTED
     assert not lab.report.exists()
+    assert not lab.sockets.exists()
 
 
 def test_what_an_earlier_life_left_in_shared_memory_is_removed_and_only_that(lab: Lab) -> None:

@@ -17,6 +17,7 @@ import uvloop
 from control_plane.adapters.embedded_triton import guardian
 from control_plane.adapters.embedded_triton.command import shm_prefix
 from control_plane.adapters.embedded_triton.process import EmbeddedTriton, EmbeddedTritonLauncher, describe_exit
+from control_plane.domain.endpoints import TritonEndpoints, TritonSockets
 from control_plane.domain.errors import StartupError
 from control_plane.settings import TritonSettings
 from tests.unit.adapters.embedded_triton.fake_wheel import write_wheel
@@ -72,9 +73,10 @@ def test_triton_is_run_as_it_must_be(lab: Lab, run: Run) -> None:
     async def scenario() -> None:
         process = await lab.start(TIDEGATE_TOKEN="secret", KEPT="yes")
         root, report = lab.state_dir / "triton", lab.report
-        assert f"--http-port={process.endpoints.http_port}" in report["flags"]
-        assert f"--grpc-port={process.endpoints.grpc_port}" in report["flags"]
-        assert f"--metrics-port={process.endpoints.metrics_port}" in report["flags"]
+        assert isinstance(process.endpoints, TritonSockets)
+        folder = process.endpoints.folder
+        assert f"--http-address=unix:../sockets/{os.path.basename(folder)}/http.sock" in report["flags"]
+        assert [os.stat(each).st_mode & 0o777 for each in (folder, root)] == [0o700, 0o700]
         assert "--model-config-name=h100" in report["flags"]
         assert report["cwd"] == str(root / "imports")
         assert report["environment"]["KEPT"] == "yes"
@@ -83,6 +85,20 @@ def test_triton_is_run_as_it_must_be(lab: Lab, run: Run) -> None:
         assert (root / "imports/python_backends/ours/model.py").exists()
         assert sorted(path.name for path in (root / "backends").iterdir()) == ["ours", "python"]
         assert os.getsid(report["pid"]) not in (os.getsid(0), report["pid"])
+        await process.stop(grace_s=2.0)
+        assert os.listdir(root / "sockets") == []
+
+    run(scenario())
+
+
+def test_with_ports_it_has_no_sockets(lab: Lab, run: Run) -> None:
+    lab.settings = lab.settings.model_copy(update={"triton_transport": "tcp"})
+
+    async def scenario() -> None:
+        process = await lab.start()
+        assert isinstance(process.endpoints, TritonEndpoints)
+        assert f"--http-port={process.endpoints.http_port}" in lab.report["flags"]
+        assert not (lab.state_dir / "triton/sockets").exists()
         await process.stop(grace_s=2.0)
 
     run(scenario())
@@ -162,6 +178,7 @@ def test_kill_9_of_the_guardian_is_told_once_everything_is_gone(lab: Lab, run: R
             assert not lives(triton)
             assert not lives(stub)
             assert not region.exists()
+            assert list((lab.state_dir / "triton/sockets").iterdir()) == []
             await process.stop(grace_s=1.0)
         finally:
             region.unlink(missing_ok=True)

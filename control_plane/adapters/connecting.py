@@ -1,0 +1,77 @@
+"""Connections to a Triton, over TCP or through a Unix socket, and Unix sockets whose paths are too long for the kernel.
+
+For the adapters that speak to Triton: `triton_http`, `triton_http2`, `triton_grpc`, `triton`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from control_plane.domain.endpoints import Address, TcpAddress
+
+_MOST_PATH_BYTES = 107
+"""Of a Unix socket's path: the kernel keeps 108 with a NUL at the end (unix(7))."""
+
+_RETRY_S = 0.005
+"""Until the listener's queue may have room; it is accepted from in far less."""
+
+P = TypeVar("P", bound=asyncio.Protocol)
+
+
+async def open_connection(make: Callable[[], P], address: Address) -> P:
+    """Connect; the caller has the deadline. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    if isinstance(address, TcpAddress):
+        return (await loop.create_connection(make, address.host, address.port))[1]
+    connected = await _connect(address.path)
+    try:
+        return (await loop.create_unix_connection(make, sock=connected))[1]
+    except BaseException:
+        connected.close()
+        raise
+
+
+async def _connect(path: str) -> socket.socket:
+    """By hand: at a queue that is full the kernel says EAGAIN, which asyncio takes for progress and uvloop for an error."""
+    unix_socket = socket.socket(socket.AF_UNIX)
+    try:
+        unix_socket.setblocking(False)
+        with short_path(path) as short:
+            while True:
+                try:
+                    unix_socket.connect(short)
+                except BlockingIOError:
+                    await asyncio.sleep(_RETRY_S)
+                else:
+                    return unix_socket
+    except BaseException:
+        unix_socket.close()
+        raise
+
+
+@contextmanager
+def short_path(path: str) -> Iterator[str]:
+    """The same socket by a path that the kernel takes, within the block: through the open folder where its own is too long.
+
+    Named by our process id, so that programs which we start find it as well. Where there is no such folder, `path` as it is.
+    """
+    folder = _open_folder(path) if len(os.fsencode(path)) > _MOST_PATH_BYTES else None
+    if folder is None:
+        yield path
+        return
+    try:
+        yield f"/proc/{os.getpid()}/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
+
+
+def _open_folder(path: str) -> int | None:
+    try:
+        return os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None

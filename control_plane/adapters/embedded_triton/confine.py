@@ -1,0 +1,88 @@
+"""Gives up what Triton is not to have and becomes it, as setpriv(1) does: a program of its own, of the standard library only.
+
+    python -I -S confine.py COMMAND...
+
+The guardian starts it in Triton's place. What Triton and its stubs make, other users of the machine can neither enter nor read: its
+sockets and files by the umask, its regions in /dev/shm by a filter of system calls, since Boost, by which Triton 24.10 makes them, sets
+their mode to 0644 whatever the umask says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from collections.abc import Sequence
+
+_PR_SET_NO_NEW_PRIVS = 38
+_SYS_SECCOMP = 317
+"""On x86_64, as all numbers here: there is no embedded Triton for another machine."""
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4
+"""Else kernels before 5.16 slow computing down for whoever has a filter (speculative store bypass)."""
+
+_AUDIT_ARCH_X86_64 = 0xC000003E
+_SYS_FCHMOD = 91
+_BOOSTS_MODE = 0o644
+
+_LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_ALLOW = 0x7FFF0000
+_SUCCEED_WITHOUT_DOING_IT = 0x00050000
+"""SECCOMP_RET_ERRNO with errno 0."""
+
+_NUMBER_AT, _ARCHITECTURE_AT, _SECOND_ARGUMENT_AT = 0, 4, 24
+"""Offsets in struct seccomp_data (seccomp(2))."""
+
+_KEEP_MODE = (
+    (_LOAD, 0, 0, _ARCHITECTURE_AT),
+    (_JUMP_IF_EQUAL, 0, 5, _AUDIT_ARCH_X86_64),
+    (_LOAD, 0, 0, _NUMBER_AT),
+    (_JUMP_IF_EQUAL, 0, 3, _SYS_FCHMOD),
+    (_LOAD, 0, 0, _SECOND_ARGUMENT_AT),
+    (_JUMP_IF_EQUAL, 0, 1, _BOOSTS_MODE),
+    (_RETURN, 0, 0, _SUCCEED_WITHOUT_DOING_IT),
+    (_RETURN, 0, 0, _ALLOW),
+)
+"""fchmod(fd, 0644) leaves the mode as the umask made it; everything else goes on as it is. (code, jumps if true and if not, operand)"""
+
+
+class _Program(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def main(command: Sequence[str]) -> None:
+    """Become `command`; its descendants inherit all of this."""
+    os.umask(0o077)
+    try:
+        _keep_modes()
+    except OSError as exc:
+        _say(f"other users of this machine can read Triton's shared memory: this kernel filters no system calls ({exc.strerror})")
+    try:
+        os.execv(command[0], list(command))  # noqa: S606
+    except OSError as exc:
+        _say(f"cannot start {command[0]}: {exc.strerror}")
+        sys.exit(127)
+
+
+def _keep_modes() -> None:
+    """Install the filter. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    code = b"".join(struct.pack("HBBI", *instruction) for instruction in _KEEP_MODE)
+    program = _Program(len(_KEEP_MODE), code)
+    # Without CAP_SYS_ADMIN a filter needs it; and no setuid program is any business of a model's.
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    if libc.syscall(_SYS_SECCOMP, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW, ctypes.byref(program)) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"confine: {text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
