@@ -288,7 +288,9 @@ class V2Grpc:
     async def _load(self, call: GrpcCall) -> GrpcAnswer:
         request = self._read(call, service_pb2.RepositoryModelLoadRequest.FromString)
         _refuse_repository_name(request.repository_name)
-        change = self._models.load(request.model_name, override_of(request.parameters))
+        override = override_of(request.parameters)
+        self._access.require_override(call.principal, override)
+        change = self._models.load(request.model_name, override)
         return await _administered(request.model_name, change, service_pb2.RepositoryModelLoadResponse())
 
     async def _unload(self, call: GrpcCall) -> GrpcAnswer:

@@ -160,7 +160,7 @@ class V2Http:
                 return await self._decode_and_infer(HttpInferRequest(request, route, principal, self._memory), route)
             if request.method == b"HEAD":  # Triton's own answer to HEAD has a body, which no client expects
                 request = HttpRequest(b"GET", request.target, request.headers)
-            return await self._other(request, route)
+            return await self._other(request, route, principal)
         except ControlPlaneError as exc:
             return render_error(exc)
         except Exception:
@@ -217,14 +217,16 @@ class V2Http:
             return await self._inference.infer(request)
         return await self._inference.generate(request)
 
-    async def _other(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
+    async def _other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
         match route.action:
             case Action.LIVE:
                 return _EMPTY_TEXT
             case Action.OPTIONS:
                 return no_content([(b"Allow", ", ".join(route.allowed).encode())])
             case Action.LOAD:
-                return await _administered(route.model_name, self._models.load(route.model_name, read_load_request(request.body)))
+                override = read_load_request(request.body)
+                self._access.require_override(principal, override)
+                return await _administered(route.model_name, self._models.load(route.model_name, override))
             case Action.UNLOAD:
                 dependents = read_unload_request(request.body)
                 return await _administered(route.model_name, self._models.unload(route.model_name, unload_dependents=dependents))

@@ -16,9 +16,9 @@ class Right(StrEnum):
     INFER = "infer"
     """Inference, and reading what a model is; of the models and routes whose name a pattern matches."""
     REPOSITORY = "repository"
-    """Loading and unloading, the repository's index, and Triton's settings, through either door or the admin API."""
+    """Loading and unloading models as their repository has them, its index, and Triton's settings, through either door or the admin API."""
     ADMIN = "admin"
-    """Everything, also keys, tenants and usage."""
+    """Everything, also keys, tenants and usage, and loads that bring a configuration or files: these run what their caller wrote."""
     METRICS = "metrics"
     """The metrics port."""
 

@@ -21,10 +21,15 @@ class Need:
     right: Right
     name: str = ""
     """Empty: any inference will do, since the call tells of no model in particular."""
+    why: str = ""
+    """Where the call as such needs less."""
 
 
 METRICS_NEED = Need(Right.METRICS)
 """Of the metrics port."""
+
+OVERRIDE_NEED = Need(Right.ADMIN, why="a load that brings its own configuration or files has the server run what its caller wrote")
+"""Of a load with Triton's parameters `config` or `file:...`; one of a repository's own model needs what its action does."""
 
 _OF_ACTION: Mapping[Action, Right | None] = {
     Action.LIVE: None,
@@ -67,7 +72,7 @@ def refusal(principal: Principal, need: Need | None, *, route: Route | None = No
     if need is None or _has(principal, need):
         return _refusal_of_route(principal, need, route)
     if need.right is not Right.INFER:
-        return f"this needs the scope {need.right}"
+        return f"this needs the scope {need.right}" + (f": {need.why}" if need.why else "")
     if not need.name:
         return "this needs the right to infer: a scope infer:GLOB"
     name = need.name[:_MAX_NAME_CHARS]

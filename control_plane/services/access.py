@@ -9,10 +9,11 @@ from collections.abc import Collection, Sequence
 from ipaddress import IPv4Network, IPv6Network
 
 from control_plane.domain.errors import PermissionDenied
+from control_plane.domain.model import ModelOverride
 from control_plane.domain.principal import NOBODY, Credentials, Principal
 from control_plane.domain.route import Route
 from control_plane.domain.scope import Right
-from control_plane.policy.authorization import Need, refusal
+from control_plane.policy.authorization import OVERRIDE_NEED, Need, refusal
 from control_plane.policy.request_source import source_of
 from control_plane.services.authentication import Authentication
 from control_plane.services.known_state import KnownState
@@ -58,6 +59,11 @@ class Access:
         reason = refusal(principal, need, route=self.route(need.name) if need is not None else None)
         if reason is not None:
             raise PermissionDenied(reason)
+
+    def require_override(self, principal: Principal, override: ModelOverride | None) -> None:
+        """Raises PermissionDenied: `principal` may not load with an `override`."""
+        if override is not None:
+            self.require(principal, OVERRIDE_NEED)
 
     def require_inference(self, principal: Principal, name: str, route: Route | None) -> None:
         """The same of an inference of `name`, which `route` is if it is one."""

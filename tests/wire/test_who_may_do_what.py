@@ -193,6 +193,38 @@ def test_grpc(method: str, shown: str) -> None:
     run(main())
 
 
+HTTP_OVERRIDES = (
+    b'{"parameters":{"config":"{}"}}',
+    b'{"parameters":{"config":""}}',
+    b'{"parameters":{"file:1/model.py":"Y29kZQ=="}}',
+)
+GRPC_OVERRIDES = (("config", "string_param", "{}"), ("config", "string_param", ""), ("file:1/model.py", "bytes_param", b"code"))
+
+
+@pytest.mark.parametrize("shown", ["infer:m", "repository", "admin"])
+def test_code_of_ones_own_may_be_loaded_by_administrators_only(shown: str) -> None:
+    """What a load brings along runs as the server does: whoever may bring it may do everything."""
+    is_allowed, key = shown == "admin", SHOWN[shown]
+
+    async def main() -> None:
+        async with gateway(governed=governed()) as it:
+            for body in HTTP_OVERRIDES:
+                head = b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: h\r\nx-api-key: %b\r\nContent-Length: %d\r\n\r\n"
+                answer = await (await it.connect()).ask(head % (key.encode(), len(body)) + body)
+                assert answer.status == (200 if is_allowed else 403)
+                assert (b"this needs the scope admin: a load that brings" in answer.body) == (shown == "repository")
+            assert len(it.models.asked) == (len(HTTP_OVERRIDES) if is_allowed else 0)
+        async with door(governed=governed()) as it:
+            for name, kind, content in GRPC_OVERRIDES:
+                request = service_pb2.RepositoryModelLoadRequest(model_name="m")
+                setattr(request.parameters[name], kind, content)
+                call = it.call(SERVICE + "RepositoryModelLoad", request.SerializeToString(), metadata=(("x-api-key", key),))
+                assert await call.code() is (grpc.StatusCode.OK if is_allowed else grpc.StatusCode.PERMISSION_DENIED)
+            assert len(it.models.asked) == (len(GRPC_OVERRIDES) if is_allowed else 0)
+
+    run(main())
+
+
 def test_a_stream_refuses_the_request_that_is_not_allowed_and_goes_on() -> None:
     async def main() -> None:
         async with door(governed=governed()) as it:
