@@ -44,6 +44,9 @@ def serve(
     triton_transport: Annotated[
         str | None, typer.Option(help="How the embedded Triton is reached: unix, or tcp for measuring it straight. \\[unix]")
     ] = None,
+    triton_env: Annotated[
+        list[str] | None, typer.Option(help="Variable that the embedded Triton and its models get too, such as HF_HOME; repeatable.")
+    ] = None,
     servers: Annotated[int | None, typer.Option(help="Embedded Tritons; more than one load models where they are asked for. \\[1]")] = None,
     servers_file: Annotated[Path | None, typer.Option(help="YAML list of Tritons that others run; read again when it changes.")] = None,
     pools: Annotated[str | None, typer.Option(help="What each of --servers is for: names with commas between.")] = None,

@@ -17,6 +17,7 @@ from control_plane.domain.fleet import MOST_BYTES
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 ENV_PREFIX = "TIDEGATE_"
+_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _split_commas(value: object) -> object:
@@ -44,6 +45,12 @@ def _parse_parameters(value: object) -> object:
             raise ValueError(f"{entry!r} is no MODEL:KEY=VALUE, such as text_encoder:variant=fp32")
         parameters.setdefault(model, {})[key] = setting
     return parameters
+
+
+def _require_variable(name: str) -> str:
+    if not _VARIABLE.fullmatch(name) or name.upper().startswith(ENV_PREFIX):
+        raise ValueError(f"{name!r} is no name of a variable that may be passed on, such as HF_HOME; our own ({ENV_PREFIX}...) never are")
+    return name
 
 
 HAS_SECRETS = "has_secrets"
@@ -101,6 +108,7 @@ def split_names(value: str) -> list[str]:
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NameList = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
+VariableList = Annotated[list[Annotated[str, AfterValidator(_require_variable)]], NoDecode, BeforeValidator(_split_commas)]
 StoreList = Annotated[list[Annotated[str, AfterValidator(_without_credentials)]], NoDecode, BeforeValidator(_split_commas)]
 ByteCount = Annotated[ByteSize, Field(gt=0, le=MOST_BYTES), WrapValidator(_count_bytes)]
 PathList = Annotated[list[Path], NoDecode, BeforeValidator(_split_commas)]

@@ -7,7 +7,18 @@ from typing import Literal
 
 from pydantic import ByteSize, Field
 
-from control_plane.settings.fields import PROJECT_ROOT, ByteCount, CpuList, Group, ModelParameters, NameList, PathList, Seconds, StoreList
+from control_plane.settings.fields import (
+    PROJECT_ROOT,
+    ByteCount,
+    CpuList,
+    Group,
+    ModelParameters,
+    NameList,
+    PathList,
+    Seconds,
+    StoreList,
+    VariableList,
+)
 
 
 class TritonSettings(Group):
@@ -48,6 +59,11 @@ class TritonSettings(Group):
     """How the embedded Triton is reached: `unix`, by sockets that only this user can open, or `tcp`, by free ports on loopback, for
     measuring it straight. There every user of this machine may ask it anything, and, with the secret in its flags, load code that
     then runs as this user."""
+
+    triton_env: VariableList = Field(default_factory=list)
+    """Variables of this process that the embedded Triton and its models' processes get besides what computing needs (`PATH`,
+    `HOME`, `LANG`, `TZ`, `LD_LIBRARY_PATH`, `CUDA_*`, `NVIDIA_*`, `OMP_*`, `MKL_*`, `TORCH_*` and their like, less names that
+    sound like secrets), by name, such as `HF_HOME`. Every model can read what is passed on."""
 
     lock_model_control: bool = True
     """Whether the embedded Triton lists, loads and unloads models for the gateway only. Off, whoever is on this machine may use its

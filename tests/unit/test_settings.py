@@ -139,6 +139,9 @@ def test_all_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ("fleet_name", "x" * 65),
         ("load_wait_s", "0"),
         ("load_wait_s", "inf"),
+        ("triton_transport", "udp"),
+        ("triton_env", "A=b"),
+        ("triton_env", "TIDEGATE_STATE_URL"),
     ],
 )
 def test_a_bad_value_is_refused_by_what_gave_it(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:

@@ -3,7 +3,8 @@
     installation.py       the wheel, unpacked into the cache folder once per Python version
     shared_libraries.py   whether the dynamic linker finds everything Triton and its Python stub link against
     backend_directory.py  the wheel's `python` backend and ours side by side, and what stubs can import
-    command.py            Triton's flags and environment
+    command.py            Triton's flags
+    environment.py        Triton's environment: what computing needs of ours
     guardian.py           a program of its own that starts Triton and lets nothing of it outlive us
     confine.py            what the guardian starts: it gives up what Triton is not to have, and becomes it
     log_file.py           Triton's log: rotated at start, its tail in every message about an end

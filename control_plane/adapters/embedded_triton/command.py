@@ -1,4 +1,4 @@
-"""Triton's flags and environment: why each is what it is, in one place. Numbers are of server 24.10."""
+"""Triton's flags: why each is what it is, in one place. Numbers are of server 24.10."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import re
 import secrets
 import shutil
 import socket
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ from control_plane.domain.endpoints import (
     TritonSockets,
 )
 from control_plane.domain.errors import StartupError
-from control_plane.settings import ENV_PREFIX
 
 EXIT_TIMEOUT_S = 3
 """Triton's own patience with requests in flight and idle connections at its exit; after it, it ends by itself."""
@@ -173,27 +171,3 @@ def _host_policy(cpus: Sequence[int]) -> list[str]:
     """For instances of kind CPU. Triton pins nothing, silently, unless the policy names a NUMA node as well: the first CPU's."""
     node = next(iter(Path(f"/sys/devices/system/cpu/cpu{cpus[0]}").glob("node[0-9]*")), Path("node0")).name.removeprefix("node")
     return [f"--host-policy=cpu,numa-node={node}", f"--host-policy=cpu,cpu-cores={cpus[0]}-{cpus[-1]}"]
-
-
-def triton_environment(inherited: Mapping[str, str], *, libraries: Path) -> dict[str, str]:
-    """What Triton and its stubs inherit: everything but our own settings, which may hold secrets.
-
-    Stubs run Python in isolated mode: no PYTHON* variable reaches them, PYTHONPATH neither.
-    """
-    kept = {name: value for name, value in inherited.items() if not name.startswith(ENV_PREFIX)}
-    return {
-        **kept,
-        # The stub finds its packages through the first `python3` on the path.
-        "PATH": _joined(Path(sys.executable).parent, kept.get("PATH", "/usr/bin:/bin")),
-        "LD_LIBRARY_PATH": _joined(libraries, kept.get("LD_LIBRARY_PATH")),
-    }
-
-
-def _joined(first: Path, rest: str | None) -> str:
-    return f"{first}:{rest}" if rest else str(first)
-
-
-def require_bash(environment: Mapping[str, str]) -> None:
-    """Raise StartupError where there is no bash: Triton starts Python stubs through it, and without it a load hangs."""
-    if shutil.which("bash", path=environment["PATH"]) is None:
-        raise StartupError("Triton starts Python models through bash, which is not on the PATH: install the package bash")

@@ -22,12 +22,11 @@ from control_plane.adapters.embedded_triton.backend_directory import assemble_ba
 from control_plane.adapters.embedded_triton.command import (
     choose_ports,
     make_sockets,
-    require_bash,
     shm_prefix,
     triton_command,
-    triton_environment,
     triton_folders,
 )
+from control_plane.adapters.embedded_triton.environment import require_bash, triton_environment
 from control_plane.adapters.embedded_triton.installation import ensure_installed
 from control_plane.adapters.embedded_triton.log_file import LogFile, open_log
 from control_plane.adapters.embedded_triton.shared_libraries import link_libpython, require_loadable
@@ -62,7 +61,7 @@ class EmbeddedTritonLauncher:
         choose: Callable[[], TritonEndpoints] = choose_ports,
     ) -> None:
         """`cpus` are those that Triton and its stubs run on; none given is those of this process.
-        `environment` is what Triton inherits, less our own settings; `choose` is for the transport `tcp`. Raises StartupError: unusable
+        `environment` is what Triton inherits from; `choose` is for the transport `tcp`. Raises StartupError: unusable
         state folder."""
         self._settings = settings
         self._cpus = cpus
@@ -113,7 +112,7 @@ class EmbeddedTritonLauncher:
         assemble_backends(folders.backends, python_backend=installation.python_backend, python_backends=python_backends)
         assemble_imports(folders.imports, python_backends)
         link_libpython(folders.libraries)
-        environment = triton_environment(self._environment, libraries=folders.libraries)
+        environment = triton_environment(self._environment, libraries=folders.libraries, named=settings.triton_env)
         require_bash(environment)
         for binary in (installation.binary, installation.stub):
             require_loadable(binary, environment)

@@ -17,13 +17,13 @@ stub = os.fork()
 if stub == 0:
     time.sleep(60)
     os._exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ.get("STUBBORN") else lambda *_: sys.exit(0))
 report = {{"stub": stub, "flags": sys.argv[1:], "environment": dict(os.environ), "cwd": os.getcwd(), "pid": os.getpid()}}
 with open("../report.partial", "w") as partial:
     json.dump(report, partial)
 os.rename("../report.partial", "../report")
 if os.environ.get("FAIL_AT_START"):
     sys.exit("error: creating server: Invalid argument")
-signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ.get("STUBBORN") else lambda *_: sys.exit(0))
 time.sleep(60)
 """
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +11,8 @@ from control_plane.adapters.embedded_triton.command import (
     TritonFolders,
     choose_ports,
     make_sockets,
-    require_bash,
     shm_prefix,
     triton_command,
-    triton_environment,
     triton_folders,
 )
 from control_plane.adapters.embedded_triton.installation import TritonInstallation
@@ -118,31 +114,6 @@ def test_stubs_may_take_as_long_as_a_load(folders: TritonFolders, load_timeout_s
     assert flags(folders, load_timeout_s=load_timeout_s)["stub-timeout-seconds"] == stub_timeout
 
 
-def test_the_environment_is_inherited_less_our_settings() -> None:
-    inherited = {"PATH": "/usr/bin", "HOME": "/root", "OMP_NUM_THREADS": "2", "TIDEGATE_TOKEN": "secret", "TIDEGATE_HOST": "x"}
-    environment = triton_environment(inherited, libraries=Path("/s/lib"))
-    assert environment == {
-        "HOME": "/root",
-        "OMP_NUM_THREADS": "2",
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin",
-        "LD_LIBRARY_PATH": "/s/lib",
-    }
-    assert inherited["TIDEGATE_TOKEN"] == "secret"
-
-
-def test_the_environments_python_comes_first_on_the_path() -> None:
-    path = triton_environment({}, libraries=Path("/s/lib"))["PATH"]
-    found = shutil.which("python3", path=path)
-    assert found is not None
-    assert Path(found).parent == Path(sys.executable).parent
-    assert shutil.which("bash", path=path) is not None
-
-
-def test_a_library_path_of_the_users_still_counts_after_ours() -> None:
-    environment = triton_environment({"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"}, libraries=Path("/s/lib"))
-    assert environment["LD_LIBRARY_PATH"] == "/s/lib:/usr/local/cuda/lib64"
-
-
 def test_ports_are_free_distinct_and_on_loopback() -> None:
     chosen = choose_ports()
     ports = {chosen.http_port, chosen.grpc_port, chosen.metrics_port}
@@ -185,10 +156,3 @@ def test_a_state_folder_that_would_break_the_stubs_shell_command_is_refused(tmp_
 def test_a_relative_or_unusual_state_folder_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert triton_folders(Path(".state/jürgen-1.0_x@y")).root == tmp_path / ".state/jürgen-1.0_x@y/triton"
-
-
-def test_bash_is_required(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match="install the package bash"):
-        require_bash({"PATH": str(tmp_path)})
-    (tmp_path / "bash").touch(mode=0o755)
-    require_bash({"PATH": str(tmp_path)})
