@@ -44,6 +44,9 @@ def serve(
     triton_transport: Annotated[
         str | None, typer.Option(help="How the embedded Triton is reached: unix, or tcp for measuring it straight. \\[unix]")
     ] = None,
+    triton_arg: Annotated[
+        list[str] | None, typer.Option(help="Further flag of tritonserver, such as --rate-limit=execution_count; repeatable.")
+    ] = None,
     triton_env: Annotated[
         list[str] | None, typer.Option(help="Variable that the embedded Triton and its models get too, such as HF_HOME; repeatable.")
     ] = None,

@@ -19,6 +19,7 @@ from control_plane.settings.fields import (
     StoreList,
     VariableList,
 )
+from control_plane.settings.triton_args import TritonArgs
 
 
 class TritonSettings(Group):
@@ -64,6 +65,11 @@ class TritonSettings(Group):
     """Variables of this process that the embedded Triton and its models' processes get besides what computing needs (`PATH`,
     `HOME`, `LANG`, `TZ`, `LD_LIBRARY_PATH`, `CUDA_*`, `NVIDIA_*`, `OMP_*`, `MKL_*`, `TORCH_*` and their like, less names that
     sound like secrets), by name, such as `HF_HOME`. Every model can read what is passed on."""
+
+    triton_arg: TritonArgs = Field(default_factory=list)
+    """Further flags of `tritonserver` for the embedded Triton, each as `--NAME=VALUE`, such as `--rate-limit=execution_count` or
+    `--backend-config=python,shm-default-byte-size=4194304`; as a variable with blanks between. Those that say what a setting of
+    ours says are refused; what Triton makes of the others is its own affair, and one that it does not know ends it at the start."""
 
     lock_model_control: bool = True
     """Whether the embedded Triton lists, loads and unloads models for the gateway only. Off, whoever is on this machine may use its

@@ -117,6 +117,9 @@ REFUSALS = [
     pytest.param(["--model-repository", "/no/such/folder"], "/no/such/folder", id="no such repository"),
     pytest.param(["--triton-url", "ftp://x"], "expected http://HOST", id="bad URL"),
     pytest.param(["--http-port", "99999"], "--http-port", id="no such port"),
+    pytest.param(["--triton-arg", "--no-such-flag=1"], "--no-such-flag=1: Triton has no such flag", id="a flag that Triton does not know"),
+    pytest.param(["--triton-arg", "--http-addr=0.0.0.0"], "Triton has no such flag", id="the beginning of one that is refused"),
+    pytest.param(["--triton-arg", "--rate-limit-resource=x"], "'<resource_name>:<count>", id="a flag's value that Triton does not take"),
 ]
 
 

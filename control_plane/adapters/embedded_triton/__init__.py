@@ -4,6 +4,7 @@
     shared_libraries.py   whether the dynamic linker finds everything Triton and its Python stub link against
     backend_directory.py  the wheel's `python` backend and ours side by side, and what stubs can import
     command.py            Triton's flags
+    known_flags.py        whether Triton knows the flags that an operator hands it
     environment.py        Triton's environment: what computing needs of ours
     guardian.py           a program of its own that starts Triton and lets nothing of it outlive us
     confine.py            what the guardian starts: it gives up what Triton is not to have, and becomes it

@@ -26,6 +26,7 @@ from control_plane.domain.endpoints import (
     TritonSockets,
 )
 from control_plane.domain.errors import StartupError
+from control_plane.settings import TritonSettings
 
 EXIT_TIMEOUT_S = 3
 """Triton's own patience with requests in flight and idle connections at its exit; after it, it ends by itself."""
@@ -120,12 +121,11 @@ def choose_ports() -> TritonEndpoints:
 
 def triton_command(
     installation: TritonInstallation,
+    settings: TritonSettings,
     *,
     folders: TritonFolders,
     endpoints: Endpoints,
-    load_timeout_s: float,
     config_name: str,
-    model_cpus: Sequence[int] = (),
 ) -> list[str]:
     """Program and flags; an empty `config_name` is the plain config.pbtxt. No response cache: its key ignores shapes."""
     return [
@@ -140,10 +140,11 @@ def triton_command(
         *_listening(endpoints, folders),
         f"--backend-config=python,shm-region-prefix-name={shm_prefix(folders.root)}",
         # A stub's initialize() is part of the load; Triton's 30 s would end long ones first.
-        f"--backend-config=python,stub-timeout-seconds={max(1, round(load_timeout_s))}",
+        f"--backend-config=python,stub-timeout-seconds={max(1, round(settings.load_timeout_s))}",
         *([f"--model-config-name={config_name}"] if config_name else []),
-        *(_host_policy(model_cpus) if model_cpus else []),
+        *(_host_policy(settings.model_cpus) if settings.model_cpus else []),
         *(_lock(endpoints.control_secret) if endpoints.control_secret else []),
+        *settings.triton_arg,
     ]
 
 

@@ -28,6 +28,7 @@ from control_plane.adapters.embedded_triton.command import (
 )
 from control_plane.adapters.embedded_triton.environment import require_bash, triton_environment
 from control_plane.adapters.embedded_triton.installation import ensure_installed
+from control_plane.adapters.embedded_triton.known_flags import require_known
 from control_plane.adapters.embedded_triton.log_file import LogFile, open_log
 from control_plane.adapters.embedded_triton.shared_libraries import link_libpython, require_loadable
 from control_plane.adapters.model_config import config_name_in_force
@@ -116,17 +117,12 @@ class EmbeddedTritonLauncher:
         require_bash(environment)
         for binary in (installation.binary, installation.stub):
             require_loadable(binary, environment)
+        require_known(settings.triton_arg, installation.binary, environment)
         endpoints = self._choose() if settings.triton_transport == "tcp" else make_sockets(folders)
         if not settings.lock_model_control:
             endpoints = replace(endpoints, control_secret="")
-        command = triton_command(
-            installation,
-            folders=folders,
-            endpoints=endpoints,
-            load_timeout_s=settings.load_timeout_s,
-            config_name=config_name_in_force(settings.model_config_name),
-            model_cpus=settings.model_cpus,
-        )
+        config_name = config_name_in_force(settings.model_config_name)
+        command = triton_command(installation, settings, folders=folders, endpoints=endpoints, config_name=config_name)
         return _Launch(command, environment, endpoints)
 
     def _guarded(self, launch: _Launch) -> list[str]:

@@ -12,6 +12,8 @@ NAME = "nvidia_pytriton-0.7.0-py3-none-manylinux_2_35_x86_64.whl"
 
 TRITON = f"""#!{sys.executable}
 import json, os, signal, sys, time
+if sys.argv[1:] == ["--help"]:
+    sys.exit("  --log-verbose <integer>\\n\\tset verbose level: see also --nothing\\n  --http-address <string>")
 print("stand-in Triton says hello", flush=True)
 stub = os.fork()
 if stub == 0:

@@ -18,6 +18,7 @@ from control_plane.adapters.embedded_triton.command import (
 from control_plane.adapters.embedded_triton.installation import TritonInstallation
 from control_plane.domain.endpoints import Endpoints, TritonEndpoints, TritonSockets
 from control_plane.domain.errors import StartupError
+from control_plane.settings import TritonSettings
 
 INSTALLATION = TritonInstallation(Path("/t/tritonserver"), Path("/t/python"), Path("/t/caches"), Path("/t/libs"))
 ENDPOINTS = TritonEndpoints(host="127.0.0.1", http_port=1, grpc_port=2, metrics_port=3)
@@ -30,10 +31,13 @@ def folders(tmp_path: Path) -> TritonFolders:
     return found
 
 
-def flags(
-    folders: TritonFolders, endpoints: Endpoints = ENDPOINTS, *, config_name: str = "", load_timeout_s: float = 300.0
-) -> dict[str, str]:
-    command = triton_command(INSTALLATION, folders=folders, endpoints=endpoints, load_timeout_s=load_timeout_s, config_name=config_name)
+def command_of(folders: TritonFolders, endpoints: Endpoints = ENDPOINTS, *, config_name: str = "", **settings: object) -> list[str]:
+    given = TritonSettings(**settings)  # type: ignore[arg-type]
+    return triton_command(INSTALLATION, given, folders=folders, endpoints=endpoints, config_name=config_name)
+
+
+def flags(folders: TritonFolders, endpoints: Endpoints = ENDPOINTS, *, config_name: str = "", **settings: object) -> dict[str, str]:
+    command = command_of(folders, endpoints, config_name=config_name, **settings)
     assert command[0] == "/t/tritonserver"
     return dict(each.removeprefix("--").replace("backend-config=python,", "").split("=", 1) for each in command[1:])  # type: ignore[misc]
 
@@ -88,7 +92,7 @@ def test_sockets_of_processes_that_were_killed_are_removed_and_no_others(folders
 
 def test_what_is_locked_opens_by_the_secret_at_both_doors(folders: TritonFolders) -> None:
     endpoints = replace(ENDPOINTS, control_secret="s3cret")
-    command = triton_command(INSTALLATION, folders=folders, endpoints=endpoints, load_timeout_s=1, config_name="")
+    command = command_of(folders, endpoints)
     assert [flag for flag in command if "s3cret" in flag] == [
         "--http-restricted-api=model-repository:tidegate-control=s3cret",
         "--grpc-restricted-protocol=model-repository:tidegate-control=s3cret",
@@ -97,12 +101,17 @@ def test_what_is_locked_opens_by_the_secret_at_both_doors(folders: TritonFolders
 
 
 def test_model_cpus_are_a_host_policy_with_a_numa_node_and_a_range(folders: TritonFolders) -> None:
-    command = triton_command(INSTALLATION, folders=folders, endpoints=ENDPOINTS, load_timeout_s=1, config_name="", model_cpus=(0, 1, 2))
+    command = command_of(folders, model_cpus=(0, 1, 2))
     node, cores = (each for each in command if each.startswith("--host-policy="))
     assert re.fullmatch(r"--host-policy=cpu,numa-node=\d+", node)
     assert cores == "--host-policy=cpu,cpu-cores=0-2"
-    alone = triton_command(INSTALLATION, folders=folders, endpoints=ENDPOINTS, load_timeout_s=1, config_name="", model_cpus=(4095,))
+    alone = command_of(folders, model_cpus=(4095,))
     assert alone[-2:] == ["--host-policy=cpu,numa-node=0", "--host-policy=cpu,cpu-cores=4095-4095"]
+
+
+def test_flags_of_the_operators_own_come_last_as_they_are(folders: TritonFolders) -> None:
+    own = ["--rate-limit=execution_count", "--rate-limit-resource=R1:4:0", "--backend-config=python,shm-default-byte-size=4194304"]
+    assert command_of(folders, triton_arg=own)[-3:] == own
 
 
 def test_a_config_name_is_passed_on(folders: TritonFolders) -> None:

@@ -256,6 +256,17 @@ def test_what_cannot_be_started_says_why(lab: Lab, run: Run) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("flag", ["--nothing", "--log-verb=1", "--http-addr=0.0.0.0"])
+def test_a_flag_that_triton_does_not_know_by_its_whole_name_is_told_by_start(lab: Lab, run: Run, flag: str) -> None:
+    lab.settings = lab.settings.model_copy(update={"triton_arg": ["--log-verbose=1", flag]})
+
+    async def scenario() -> None:
+        with pytest.raises(StartupError, match=f"--triton-arg {flag}: Triton has no such flag; `.*tritonserver --help`"):
+            await lab.launcher().start()
+
+    run(scenario())
+
+
 def test_a_missing_wheel_is_told_by_start(lab: Lab, run: Run) -> None:
     async def scenario() -> None:
         next((lab.cache_dir / "wheels").iterdir()).unlink()

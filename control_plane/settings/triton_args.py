@@ -1,0 +1,72 @@
+"""Reads flags that `tritonserver` gets besides ours, and refuses those whose meaning is ours to keep."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator
+from pydantic_settings import NoDecode
+
+_FLAG = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.DOTALL)
+
+_REPOSITORY = "models come from --model-repository and --model-store"
+_LOADING = "models are loaded by --load and `tidegate models load`"
+_LISTENING = "--triton-transport says how Triton is reached, and --http-port, --grpc-port and --metrics-port where the gateway is"
+_TLS = "TLS is the gateway's: --tls-certificate and --tls-key"
+_LOCK = "TIDEGATE_LOCK_MODEL_CONTROL says whether others may load models"
+_LOG = "its log is triton/triton.log in the state folder, whose form is relied on"
+_CACHE = "Triton's own cache confuses shapes and outlives reloads; the gateway keeps answers: --cache-bytes"
+_NO_MORE_PORTS = "it would open a port that everybody may use; clients come to the gateway"
+
+_OURS: Mapping[str, str] = {
+    **dict.fromkeys(("model-repository", "model-store", "model-namespacing"), _REPOSITORY),
+    **dict.fromkeys(("model-control-mode", "load-model", "repository-poll-secs"), _LOADING),
+    **dict.fromkeys(
+        (
+            *(f"{door}-{what}" for door in ("http", "grpc", "metrics") for what in ("address", "port")),
+            *("allow-http", "allow-grpc", "allow-metrics", "reuse-http-port", "reuse-grpc-port"),
+        ),
+        _LISTENING,
+    ),
+    **dict.fromkeys(("grpc-use-ssl", "grpc-use-ssl-mutual", "grpc-server-cert", "grpc-server-key", "grpc-root-cert"), _TLS),
+    **dict.fromkeys(("http-restricted-api", "grpc-restricted-protocol"), _LOCK),
+    **dict.fromkeys(("log-file", "log-format"), _LOG),
+    **dict.fromkeys(("allow-sagemaker", "sagemaker-port", "sagemaker-safe-port-range", "sagemaker-thread-count"), _NO_MORE_PORTS),
+    **dict.fromkeys(("allow-vertex-ai", "vertex-ai-port", "vertex-ai-thread-count", "vertex-ai-default-model"), _NO_MORE_PORTS),
+    "backend-directory": "backends of ours are those of TIDEGATE_PYTHON_BACKENDS",
+    "model-config-name": "TIDEGATE_MODEL_CONFIG_NAME chooses it",
+    "strict-readiness": "with it one model that fails makes the whole server not ready",
+    "exit-timeout-secs": "TIDEGATE_DRAIN_TIMEOUT_S says how long requests may go on",
+    **dict.fromkeys(("cache-config", "response-cache-byte-size"), _CACHE),
+}
+"""By a flag's name, what to use instead or why not."""
+
+_OURS_IN_PART: tuple[tuple[str, str, str], ...] = (
+    ("backend-config", "python,shm-region-prefix-name=", "by it what a killed Triton has left is found and removed"),
+    ("backend-config", "python,stub-timeout-seconds=", "TIDEGATE_LOAD_TIMEOUT_S says how long a load may take"),
+    ("host-policy", "cpu,", "--model-cpus sets it"),
+)
+"""Flags that are ours where their value begins so."""
+
+
+def _split(value: object) -> object:
+    """Flags have commas in them, so a variable has them as a shell would: with blanks between, quoted where they have some."""
+    return shlex.split(value) if isinstance(value, str) else value
+
+
+def _require_ones_own(flag: str) -> str:
+    found = _FLAG.fullmatch(flag)
+    if found is None:
+        raise ValueError(f"{flag!r} is no flag of Triton's; write --NAME=VALUE, such as --rate-limit=execution_count")
+    name, value = found[1], found[2] or ""
+    parts = (why for ours, begins, why in _OURS_IN_PART if name == ours and value.startswith(begins))
+    reason = _OURS.get(name) or next(parts, None)
+    if reason is not None:
+        raise ValueError(f"--{name} is not to be set: {reason}")
+    return flag
+
+
+TritonArgs = Annotated[list[Annotated[str, AfterValidator(_require_ones_own)]], NoDecode, BeforeValidator(_split)]
