@@ -18,6 +18,7 @@ from control_plane.adapters.admin_server import AdminServer
 from control_plane.adapters.cpu_affinity import pin_worker, require_cpus
 from control_plane.adapters.fleet_metrics import FleetMetrics
 from control_plane.adapters.listening import allow_restart, share_port
+from control_plane.adapters.model_profile import with_profile
 from control_plane.adapters.prometheus import OwnMetrics
 from control_plane.adapters.service_sockets import ServiceSockets
 from control_plane.adapters.state_dir import StateDir
@@ -54,7 +55,7 @@ class App:
         """Wire everything and bind every port. Raises StartupError."""
         _refuse_exposure(settings)
         _require_cpus(settings)
-        self._settings = settings
+        settings = self._settings = with_profile(settings)
         self._tls = make_tls(settings.tls)
         self._sockets = ServiceSockets(settings)
         try:

@@ -14,15 +14,14 @@ from tritonclient.grpc import model_config_pb2
 from control_plane.domain.errors import ModelLoadFailed
 
 AUTO = "auto"
-_GPU_CONFIG = "gpu"
-_NVIDIA_DEVICE = Path("/dev/nvidia0")
 
 
-def config_name_in_force(setting: str, *, device: Path = _NVIDIA_DEVICE) -> str:
-    """The `configs/<name>.pbtxt` that Triton is to prefer; empty for the plain `config.pbtxt`."""
-    if setting != AUTO:
-        return setting
-    return _GPU_CONFIG if device.exists() else ""
+def config_name_in_force(setting: str) -> str:
+    """The `configs/<name>.pbtxt` that Triton is to prefer; empty for the plain `config.pbtxt`.
+
+    What `auto` is, `model_profile` finds out at the start; where nobody has, it is the plain one.
+    """
+    return "" if setting == AUTO else setting
 
 
 def config_file(model_dir: Path, config_name: str) -> Path:

@@ -18,6 +18,7 @@ from rich.table import Table
 from control_plane.adapters.cpu_affinity import allowed_cpus, require_cpus
 from control_plane.adapters.embedded_triton.shared_libraries import own_libpython
 from control_plane.adapters.listening import bind_tcp
+from control_plane.adapters.model_profile import NO_DEVICE, Profile, choose_profile
 from control_plane.adapters.state_dir import read_endpoints
 from control_plane.cli.options import StateDirOption
 from control_plane.domain.cpus import format_cpus
@@ -27,6 +28,8 @@ from control_plane.settings import Settings, load_settings
 _MIN_GLIBC = (2, 35)
 _MIN_DISK_BYTES = 2 * 2**30
 _MIN_SHARED_MEMORY_BYTES = 256 * 2**20
+_SECCOMP_ACTIONS = Path("/proc/sys/kernel/seccomp/actions_avail")
+"""There where the kernel filters system calls (since Linux 4.14)."""
 
 
 class Verdict(Enum):
@@ -67,7 +70,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
     yield _cpus(settings)
     yield _disk(settings.process.state_dir)
     yield _shared_memory()
-    yield _gpu()
+    yield _gpu(choose_profile(settings.triton))
 
 
 def _python() -> Check:
@@ -148,11 +151,19 @@ def _disk(state_dir: Path) -> Check:
 
 def _shared_memory() -> Check:
     size = shutil.disk_usage("/dev/shm").total  # noqa: S108 - the mount itself is what is asked about
-    fits = size >= _MIN_SHARED_MEMORY_BYTES
-    advice = "" if fits else "Python backends exchange tensors there; 256 MiB or more (docker: --shm-size)"
-    return Check("shared memory", Verdict.OK if fits else Verdict.NOTE, f"{size / 2**20:.0f} MiB", advice)
+    found = f"{size / 2**20:.0f} MiB"
+    if size < _MIN_SHARED_MEMORY_BYTES:
+        return Check("shared memory", Verdict.NOTE, found, "Python backends exchange tensors there; 256 MiB or more (docker: --shm-size)")
+    if not _SECCOMP_ACTIONS.exists():
+        advice = "other users of this machine could read Triton's: a kernel with seccomp filters keeps them out"
+        return Check("shared memory", Verdict.NOTE, found, advice)
+    return Check("shared memory", Verdict.OK, found)
 
 
-def _gpu() -> Check:
-    present = Path("/dev/nvidia0").exists()
-    return Check("GPU", Verdict.OK, "NVIDIA device present" if present else "none: models run on the CPU")
+def _gpu(profile: Profile) -> Check:
+    if profile.reason == NO_DEVICE:
+        return Check("GPU", Verdict.OK, "none: models run on the CPU")
+    if profile.name:
+        return Check("GPU", Verdict.OK, f"models are served with their configs/{profile.name}.pbtxt: {profile.reason}")
+    advice = "install onnxruntime-gpu or a CUDA build of PyTorch and run `make models`, or go on with the CPU"
+    return Check("GPU", Verdict.NOTE, f"models are served on the CPU: {profile.reason}", advice)

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from control_plane.adapters.cpu_affinity import allowed_cpus
 from control_plane.adapters.embedded_triton.installation import ensure_installed
 from control_plane.adapters.model_config import composing_models, config_file, config_name_in_force
+from control_plane.adapters.model_profile import with_profile
 from control_plane.adapters.perf_analyzer import PerfAnalyzer, PerfAnalyzerLoad
 from control_plane.adapters.tuning_config import TunedConfig, read_tuned_config, text_input
 from control_plane.adapters.tuning_report import Report, apply_recommendation, print_table, write_report
@@ -69,7 +70,7 @@ def tune(
     The most requests per second with a p99 within the limit, at the best of the concurrencies. What does not beat the
     present configuration by more than noise is not recommended.
     """
-    settings = load_settings({"model_repository": model_repository}).triton
+    settings = with_profile(load_settings({"model_repository": model_repository})).triton
     subject = _find(settings, model, tuned)
     config = read_tuned_config(subject.config)
     plan = _plan(config, _levels(concurrency), p99_ms, budget_s)

@@ -54,7 +54,8 @@ class TritonSettings(Group):
     share them name all of them, and each alike, or have one `fleet_name`."""
 
     model_config_name: str = "auto"
-    """Which `configs/<name>.pbtxt` of a model Triton uses; `auto` is `gpu` where an NVIDIA device is present, else the plain config."""
+    """Which `configs/<name>.pbtxt` of a model Triton uses; `auto` is `gpu` where there is an NVIDIA device and a library that computes on
+    it (and, of models with variants, one for it), else the plain config."""
 
     triton_transport: Literal["unix", "tcp"] = "unix"
     """How the embedded Triton is reached: `unix`, by sockets that only this user can open, or `tcp`, by free ports on loopback, for
