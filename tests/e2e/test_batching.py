@@ -33,7 +33,9 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     shutil.copyfile(TOKENIZER, version / TOKENIZER.name)
     config = (ENCODER / "config.pbtxt").read_text().replace(f"../../text_tokenizer/1/{TOKENIZER.name}", TOKENIZER.name)
     (version.parent / "config.pbtxt").write_text(config)
-    running = servers.start(folder / "state", "--model-repository", str(folder / "models"), "--load", "encoder")
+    # Without kept answers: the same pages are asked for again, and what is kept is not batched.
+    flags = ("--model-repository", str(folder / "models"), "--load", "encoder", "--cache-bytes", "0")
+    running = servers.start(folder / "state", *flags)
     yield running
     assert running.stop() == 0, running.said()
 
