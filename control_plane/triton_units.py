@@ -66,7 +66,7 @@ class Units:
         # Else Triton would inherit this process's CPUs, which the data plane is about to keep to.
         cpus = triton.triton_cpus or (allowed_cpus() if settings.process.gateway_cpus else ())
         supervisor = Supervisor(
-            launcher=EmbeddedTritonLauncher(triton, state_dir, cpus=cpus),
+            launcher=EmbeddedTritonLauncher(triton, state_dir, cpus=cpus, within=self._above(state_dir)),
             connect=self._connect,
             servers=member,
             restore=Restore(member.name, models, self.failures),
@@ -88,6 +88,11 @@ class Units:
     def _state_dir(self, name: str) -> Path:
         state_dir = self._settings.process.state_dir
         return state_dir if name == ONLY else state_dir / "servers" / name
+
+    def _above(self, state_dir: Path) -> list[Path]:
+        """Of one of several servers the folders that its own is in, down from the state folder."""
+        top = self._settings.process.state_dir.absolute()
+        return [each for each in reversed(state_dir.absolute().parents) if each.is_relative_to(top)]
 
     def _models(self, member: Member, repository: ModelRepository | None, contents: LoadedContents | None) -> ModelService:
         return ModelService(

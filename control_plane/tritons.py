@@ -198,8 +198,9 @@ def _refuse_contradictions(settings: Settings, attached: int) -> None:
         raise StartupError(f"--servers-file lists all servers of a fleet; leave {other} out")
     if settings.is_attached and triton.model_parameter:
         raise StartupError("--model-parameter is for the embedded Triton; those that others run have configurations of their own")
-    if settings.is_attached and triton.triton_arg:
-        raise StartupError("--triton-arg is for the embedded Triton; those that others run have flags of their own")
+    if settings.is_attached and (triton.triton_arg or triton.triton_user):
+        setting = "--triton-arg" if triton.triton_arg else "--triton-user"
+        raise StartupError(f"{setting} is for the embedded Triton; those that others run are as they were started")
     if attached and fleet.servers > 1:
         raise StartupError("--servers is for embedded Tritons; name those that others run in --triton-url, with commas between them")
     if fleet.pools and settings.is_attached:

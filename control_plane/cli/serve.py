@@ -44,6 +44,9 @@ def serve(
     triton_transport: Annotated[
         str | None, typer.Option(help="How the embedded Triton is reached: unix, or tcp for measuring it straight. \\[unix]")
     ] = None,
+    triton_user: Annotated[
+        str | None, typer.Option(help="User as whom the embedded Triton and its models run; needs root. \\[this one]")
+    ] = None,
     triton_arg: Annotated[
         list[str] | None, typer.Option(help="Further flag of tritonserver, such as --rate-limit=execution_count; repeatable.")
     ] = None,

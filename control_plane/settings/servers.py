@@ -62,6 +62,11 @@ class TritonSettings(Group):
     measuring it straight. There every user of this machine may ask it anything, and, with the secret in its flags, load code that
     then runs as this user."""
 
+    triton_user: str = ""
+    """User as whom the embedded Triton and its models' processes run, so that code of models' reads neither this process's environment
+    nor its state; needs to be started as root. That user must be able to read the models, this environment's Python and `cache_dir`; of
+    the state folder it gets what Triton reads. Not given: this process's own."""
+
     triton_env: VariableList = Field(default_factory=list)
     """Variables of this process that the embedded Triton and its models' processes get besides what computing needs (`PATH`,
     `HOME`, `LANG`, `TZ`, `LD_LIBRARY_PATH`, `CUDA_*`, `NVIDIA_*`, `OMP_*`, `MKL_*`, `TORCH_*` and their like, less names that

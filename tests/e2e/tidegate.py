@@ -78,8 +78,8 @@ class Tidegate:
         return self.output.read_text()
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "control_plane", *arguments]
+def command(*arguments: str, python: str = sys.executable) -> list[str]:
+    return [python, "-m", "control_plane", *arguments]
 
 
 def run_cli(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -89,7 +89,7 @@ def run_cli(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Co
     )
 
 
-def start(state_dir: Path, *arguments: str, env: dict[str, str] | None = None) -> Tidegate:
+def start(state_dir: Path, *arguments: str, env: dict[str, str] | None = None, python: str = sys.executable) -> Tidegate:
     """Start `tidegate serve` on free ports and wait until it says where it listens."""
     ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
     state_dir.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def start(state_dir: Path, *arguments: str, env: dict[str, str] | None = None) -
     (state_dir / "endpoints.json").unlink(missing_ok=True)  # one that was killed leaves its own
     with output.open("w") as sink:
         process = subprocess.Popen(
-            command("serve", "--state-dir", str(state_dir), *ports, *arguments),
+            command("serve", "--state-dir", str(state_dir), *ports, *arguments, python=python),
             stdout=sink,
             stderr=subprocess.STDOUT,
             text=True,

@@ -195,6 +195,7 @@ def test_more_or_a_budget_is(tmp_path: Path, given: dict[str, Any]) -> None:
     [
         ({"servers": 2, "triton_url": "http://127.0.0.1:1"}, "--servers is for embedded Tritons"),
         ({"model_parameter": "a:b=c", "triton_url": "http://127.0.0.1:1"}, "--model-parameter is for the embedded Triton"),
+        ({"triton_user": "nobody", "triton_url": "http://127.0.0.1:1"}, "--triton-user is for the embedded Triton"),
         ({"triton_arg": "--rate-limit=off", "triton_url": "http://127.0.0.1:1"}, "--triton-arg is for the embedded Triton"),
         ({"triton_url": "http://127.0.0.1:1,http://127.0.0.1:1"}, "names a Triton twice"),
         ({"model_store": ["s3://key:secret@bucket/models"]}, "leave credentials"),

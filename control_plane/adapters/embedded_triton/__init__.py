@@ -7,6 +7,7 @@
     known_flags.py        whether Triton knows the flags that an operator hands it
     environment.py        Triton's environment: what computing needs of ours
     guardian.py           a program of its own that starts Triton and lets nothing of it outlive us
+    account.py            the user as whom Triton runs, where that is another one than ours
     confine.py            what the guardian starts: it gives up what Triton is not to have, and becomes it
     log_file.py           Triton's log: rotated at start, its tail in every message about an end
     process.py            `ports.TritonLauncher` and `ports.TritonProcess`

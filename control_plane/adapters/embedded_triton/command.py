@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from control_plane.adapters.embedded_triton.account import Account, let_through
 from control_plane.adapters.embedded_triton.installation import TritonInstallation
 from control_plane.domain.endpoints import (
     CONTROL_FIELD,
@@ -96,8 +97,8 @@ def shm_prefix(root: Path) -> str:
     return f"tidegate_{digest[:16]}_"
 
 
-def make_sockets(folders: TritonFolders) -> TritonSockets:
-    """A folder that only this user may enter, for the sockets of one life, and a new secret; the guardian removes it.
+def make_sockets(folders: TritonFolders, account: Account | None = None) -> TritonSockets:
+    """A folder for the sockets of one life, and a new secret; the guardian removes it. Only this user may enter it, or `account`.
 
     Also removes what lives of other processes have left there: they and their guardians were killed.
     """
@@ -106,7 +107,11 @@ def make_sockets(folders: TritonFolders) -> TritonSockets:
     for left in folders.sockets.iterdir():
         if not left.name.startswith(own):
             shutil.rmtree(left, ignore_errors=True)
-    return TritonSockets(tempfile.mkdtemp(prefix=own, dir=folders.sockets), control_secret=secrets.token_hex(16))
+    folder = tempfile.mkdtemp(prefix=own, dir=folders.sockets)
+    if account is not None:
+        let_through(account, [folders.sockets])
+        os.chown(folder, account.uid, account.gid)
+    return TritonSockets(folder, control_secret=secrets.token_hex(16))
 
 
 def choose_ports() -> TritonEndpoints:

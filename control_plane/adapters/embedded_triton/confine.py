@@ -1,20 +1,22 @@
 """Gives up what Triton is not to have and becomes it, as setpriv(1) does: a program of its own, of the standard library only.
 
-    python -I -S confine.py COMMAND...
+    python -I -S confine.py USER COMMAND...
 
-The guardian starts it in Triton's place. What Triton and its stubs make, other users of the machine can neither enter nor read: its
-sockets and files by the umask, its regions in /dev/shm by a filter of system calls, since Boost, by which Triton 24.10 makes them, sets
-their mode to 0644 whatever the umask says.
+The guardian starts it in Triton's place. USER is `UID:GID:GROUP,GROUP` of the user that it becomes, or empty. What Triton and
+its stubs make, other users of the machine can neither enter nor read: its sockets and files by the umask, its regions in /dev/shm
+by a filter of system calls, since Boost, by which Triton 24.10 makes them, sets their mode to 0644 whatever the umask says.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import struct
 import sys
 from collections.abc import Sequence
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _SYS_SECCOMP = 317
 """On x86_64, as all numbers here: there is no embedded Triton for another machine."""
@@ -53,18 +55,34 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def main(command: Sequence[str]) -> None:
-    """Become `command`; its descendants inherit all of this."""
+def main(arguments: Sequence[str]) -> None:
+    """Become the command; its descendants inherit all of this."""
+    user, *command = arguments
     os.umask(0o077)
+    if user:
+        _become(user)
     try:
         _keep_modes()
     except OSError as exc:
         _say(f"other users of this machine can read Triton's shared memory: this kernel filters no system calls ({exc.strerror})")
     try:
-        os.execv(command[0], list(command))  # noqa: S606
+        os.execv(command[0], command)  # noqa: S606
     except OSError as exc:
         _say(f"cannot start {command[0]}: {exc.strerror}")
         sys.exit(127)
+
+
+def _become(user: str) -> None:
+    """For good: nothing is left by which it could go back."""
+    uid, gid, groups = user.split(":")
+    guardian = os.getppid()
+    os.setgroups([int(group) for group in groups.split(",") if group])
+    os.setresgid(int(gid), int(gid), int(gid))
+    os.setresuid(int(uid), int(uid), int(uid))
+    # With the user the kernel forgets that we are to die with the guardian.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != guardian:
+        sys.exit(1)
 
 
 def _keep_modes() -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from control_plane.adapters.embedded_triton import confine, guardian
+from control_plane.adapters.embedded_triton.account import find_account, let_through, require_reach
 from control_plane.adapters.embedded_triton.backend_directory import assemble_backends, assemble_imports
 from control_plane.adapters.embedded_triton.command import (
     choose_ports,
@@ -27,7 +28,7 @@ from control_plane.adapters.embedded_triton.command import (
     triton_folders,
 )
 from control_plane.adapters.embedded_triton.environment import require_bash, triton_environment
-from control_plane.adapters.embedded_triton.installation import ensure_installed
+from control_plane.adapters.embedded_triton.installation import TritonInstallation, ensure_installed
 from control_plane.adapters.embedded_triton.known_flags import require_known
 from control_plane.adapters.embedded_triton.log_file import LogFile, open_log
 from control_plane.adapters.embedded_triton.shared_libraries import link_libpython, require_loadable
@@ -60,15 +61,18 @@ class EmbeddedTritonLauncher:
         cpus: Sequence[int] = (),
         environment: Mapping[str, str] = os.environ,
         choose: Callable[[], TritonEndpoints] = choose_ports,
+        within: Sequence[Path] = (),
     ) -> None:
-        """`cpus` are those that Triton and its stubs run on; none given is those of this process.
-        `environment` is what Triton inherits from; `choose` is for the transport `tcp`. Raises StartupError: unusable
-        state folder."""
+        """`cpus` are those that Triton and its stubs run on; none given is those of this process. `environment` is what Triton inherits
+        from; `choose` is for the transport `tcp`. `within` are folders of ours that the state folder is in. Raises StartupError: unusable
+        state folder, or no user as whom Triton could run."""
         self._settings = settings
         self._cpus = cpus
         self._environment = environment
         self._choose = choose
+        self._account = find_account(settings.triton_user) if settings.triton_user else None
         self._folders = triton_folders(state_dir)
+        self._above = (*within, state_dir.absolute())
         self._preparing = threading.Lock()
 
     async def start(self) -> EmbeddedTriton:
@@ -109,7 +113,7 @@ class EmbeddedTritonLauncher:
         installation = ensure_installed(settings.cache_dir.absolute())
         python_backends = settings.python_backends.absolute()
         folders.repository.mkdir(parents=True, exist_ok=True)
-        folders.root.chmod(0o700)
+        self._close_to_others()
         assemble_backends(folders.backends, python_backend=installation.python_backend, python_backends=python_backends)
         assemble_imports(folders.imports, python_backends)
         link_libpython(folders.libraries)
@@ -117,19 +121,38 @@ class EmbeddedTritonLauncher:
         require_bash(environment)
         for binary in (installation.binary, installation.stub):
             require_loadable(binary, environment)
+        if self._account is not None:
+            environment |= self._account.environment
+            require_reach(self._account, self._read_by_triton(installation), environment)
         require_known(settings.triton_arg, installation.binary, environment)
-        endpoints = self._choose() if settings.triton_transport == "tcp" else make_sockets(folders)
+        endpoints = self._choose() if settings.triton_transport == "tcp" else make_sockets(folders, self._account)
         if not settings.lock_model_control:
             endpoints = replace(endpoints, control_secret="")
         config_name = config_name_in_force(settings.model_config_name)
         command = triton_command(installation, settings, folders=folders, endpoints=endpoints, config_name=config_name)
         return _Launch(command, environment, endpoints)
 
+    def _close_to_others(self) -> None:
+        """What is written there is for Triton, and for nobody besides."""
+        root, account = self._folders.root, self._account
+        if account is None:
+            root.chmod(0o700)
+            return
+        let_through(account, self._above)
+        os.chown(root, -1, account.gid)
+        root.chmod(0o2750)  # what is made in it is of that group, too
+
+    def _read_by_triton(self, installation: TritonInstallation) -> list[Path]:
+        folders, settings = self._folders, self._settings
+        ours = [folders.repository, folders.backends, folders.imports / settings.python_backends.name]
+        return [installation.binary, installation.stub, *ours, *(each.resolve() for each in settings.model_repository)]
+
     def _guarded(self, launch: _Launch) -> list[str]:
         python = (sys.executable, "-I", "-S")
         owned = [str(self._folders.lock), shm_prefix(self._folders.root), _sockets(launch.endpoints)]
         arguments = [str(os.getpid()), *owned, format_cpus(self._cpus)]
-        return [*python, guardian.__file__, *arguments, *python, confine.__file__, *launch.command]
+        user = "" if self._account is None else self._account.identity
+        return [*python, guardian.__file__, *arguments, *python, confine.__file__, user, *launch.command]
 
 
 class EmbeddedTriton:
