@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -24,34 +23,16 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 
 async def open_connection(make: Callable[[], P], address: Address) -> P:
-    """Connect; the caller has the deadline. Raises OSError."""
+    """Connect; the caller has the deadline. Cancelled, it leaves no connection, but `make` may have been called. Raises OSError."""
     loop = asyncio.get_running_loop()
     if isinstance(address, TcpAddress):
         return (await loop.create_connection(make, address.host, address.port))[1]
-    connected = await _connect(address.path)
-    try:
-        return (await loop.create_unix_connection(make, sock=connected))[1]
-    except BaseException:
-        connected.close()
-        raise
-
-
-async def _connect(path: str) -> socket.socket:
-    """By hand: at a queue that is full the kernel says EAGAIN, which asyncio takes for progress and uvloop for an error."""
-    unix_socket = socket.socket(socket.AF_UNIX)
-    try:
-        unix_socket.setblocking(False)
-        with short_path(path) as short:
-            while True:
-                try:
-                    unix_socket.connect(short)
-                except BlockingIOError:
-                    await asyncio.sleep(_RETRY_S)
-                else:
-                    return unix_socket
-    except BaseException:
-        unix_socket.close()
-        raise
+    with short_path(address.path) as path:
+        while True:
+            try:
+                return (await loop.create_unix_connection(make, path))[1]
+            except BlockingIOError:  # the listener's queue is full, for which a TCP one would make us wait
+                await asyncio.sleep(_RETRY_S)
 
 
 @contextmanager

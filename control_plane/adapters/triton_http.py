@@ -82,15 +82,16 @@ class TritonHttp:
     async def _connect(self, deadline: float) -> _Connection:
         try:
             async with asyncio.timeout_at(deadline):
-                return await open_connection(lambda: _Connection(self), self._address)
+                connection = await open_connection(lambda: _Connection(self), self._address)
         except OSError as exc:  # TimeoutError is one too
             reason = f"cannot connect to Triton at {self._address}: {exc or 'timed out'}"
             raise UpstreamUnavailable(reason, is_unsent=True) from exc
-
-    def _opened(self, connection: _Connection) -> None:
-        self._open.add(connection)
+        # Not when it is made: if connecting is cancelled just then, uvloop closes it and does not tell it so.
+        if connection.is_open:
+            self._open.add(connection)
         if self._is_closed:
             connection.close()
+        return connection
 
     def _closed(self, connection: _Connection) -> None:
         self._open.discard(connection)
@@ -116,6 +117,10 @@ class _Connection(asyncio.Protocol):
         self.model_name = ""
         """Whose slot it has."""
 
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
     async def exchange(self, pieces: list[Body], deadline: float) -> HttpAnswer | TritonHttpStream:
         """Write the request and wait for its answer or its answer's head; on any exception the connection is spent."""
         if self._transport is None:
@@ -137,7 +142,6 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
-        self._pool._opened(self)
 
     def data_received(self, data: bytes) -> None:
         if self._stream is not None:

@@ -127,6 +127,7 @@ class TritonHttp2:
         connection: _Connection | None = None
         if not self._is_closed:
             connection = await open_connection(lambda: _Connection(lane, self._open, self._known), self._address)
+            connection.opened()
         if connection is None or self._is_closed:  # also while it was being opened
             if connection is not None:
                 connection.close()
@@ -349,9 +350,13 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
-        self._all_open.add(self)
         self.state.start()
         self._flush()
+
+    def opened(self) -> None:
+        """Not when it is made: if connecting is cancelled just then, uvloop closes it and does not tell it so."""
+        if self._transport is not None:
+            self._all_open.add(self)
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from control_plane.adapters.triton import Triton
+from control_plane.adapters.triton_http import TritonHttp
+from control_plane.adapters.triton_http2 import TritonHttp2
 from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, frame_message
 from control_plane.codec.http_message import HttpRequest
-from control_plane.domain.endpoints import TritonEndpoints, TritonSockets
+from control_plane.domain.endpoints import TcpAddress, TritonEndpoints, TritonSockets, UnixAddress
 from control_plane.domain.errors import UpstreamUnavailable
 from control_plane.ports import GrpcCall
-from tests.aio import run
+from tests.aio import run, settle
 from tests.unit.adapters.scripted_triton import Exchange, ScriptedTriton, scripted_triton
 
 PAGE = b"nv_inference_count 7\n"
@@ -86,6 +88,37 @@ def test_over_a_unix_socket_requests_go_to_localhost(tmp_path: Path) -> None:
             assert b"\r\nHost: localhost\r\n" in await heads.get()
             await triton.close()
             assert await heads.get() == b"closed"
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_unix", [False, True], ids=["TCP", "a Unix socket"])
+def test_callers_that_leave_while_it_connects_leave_nothing(is_unix: bool, tmp_path: Path) -> None:
+    """Whenever that is: uvloop closes such a connection without telling it."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        writer.close()
+
+    async def main() -> None:
+        async with await (
+            asyncio.start_unix_server(serve, tmp_path / "s") if is_unix else asyncio.start_server(serve, "127.0.0.1", 0)
+        ) as server:
+            address = UnixAddress(str(tmp_path / "s")) if is_unix else TcpAddress("127.0.0.1", server.sockets[0].getsockname()[1])
+            http, http2 = TritonHttp(address, max_connections=100), TritonHttp2(address)
+            call = GrpcCall(GrpcHead("/s/m", (), None), frame_message(b""))
+            for turns in [*range(15)] * 3:
+                async with asyncio.TaskGroup() as tasks:
+                    sent = tasks.create_task(http.send(HttpRequest(b"GET", b"/v2"), timeout_s=20))
+                    called = tasks.create_task(http2.unary(call, timeout_s=20))
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    sent.cancel()
+                    called.cancel()
+            await settle()
+            assert not http._open
+            assert len(http2._open) <= 1, "which others go on with"
+            await http2.close()
 
     run(main())
 
