@@ -1,4 +1,4 @@
-"""Connections to a Triton, over TCP or through a Unix socket, and Unix sockets whose paths are too long for the kernel.
+"""Connections to a Triton, over TCP or through a Unix socket, also one whose path the kernel or gRPC does not take.
 
 For the adapters that speak to Triton: `triton_http`, `triton_http2`, `triton_grpc`, `triton`.
 """
@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from control_plane.domain.endpoints import Address, TcpAddress
 
-_MOST_PATH_BYTES = 107
-"""Of a Unix socket's path: the kernel keeps 108 with a NUL at the end (unix(7))."""
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_/.:-]{1,107}")
+"""The kernel keeps 108 bytes with a NUL at the end (unix(7)); gRPC reads a URI, and several addresses where there are commas."""
 
 _RETRY_S = 0.005
 """Until the listener's queue may have room; it is accepted from in far less."""
@@ -37,11 +38,11 @@ async def open_connection(make: Callable[[], P], address: Address) -> P:
 
 @contextmanager
 def short_path(path: str) -> Iterator[str]:
-    """The same socket by a path that the kernel takes, within the block: through the open folder where its own is too long.
+    """The same socket by a path that everybody takes, within the block: through its open folder where its own is long or odd.
 
     Named by our process id, so that programs which we start find it as well. Where there is no such folder, `path` as it is.
     """
-    folder = _open_folder(path) if len(os.fsencode(path)) > _MOST_PATH_BYTES else None
+    folder = None if _PLAIN_PATH.fullmatch(path) else _open_folder(path)
     if folder is None:
         yield path
         return

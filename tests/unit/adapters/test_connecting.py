@@ -88,6 +88,15 @@ def test_programs_that_this_one_starts_find_a_short_path_too(tmp_path: Path, mon
         subprocess.run([sys.executable, "-I", "-S", "-c", connect, path], check=True, timeout=20)
 
 
+@pytest.mark.parametrize("name", ["a%20b", "a#b", "a,b", "jürgen", "a b", "a?b=c"])
+def test_what_grpc_would_read_otherwise_goes_through_the_open_folder(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    with short_path(str(folder / "s")) as path:
+        assert path.startswith(f"/proc/{os.getpid()}/fd/")
+        assert os.path.samefile(os.path.dirname(path), folder)
+
+
 def test_in_a_folder_that_is_gone_a_path_is_what_it_was(tmp_path: Path) -> None:
     path = str(tmp_path / ("f" * 120) / "s")
     with short_path(path) as same:
