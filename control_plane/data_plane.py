@@ -127,6 +127,7 @@ class DataPlane:
             holding=self._cache.holding,
             shared_cache=replace(shared.counts) if shared is not None else None,
             shared_cache_away=int(shared is not None and shared.is_open),
+            shared_cache_answer_s=0.0 if shared is None else shared.answer_s,
         )
 
     def _http_door(self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers) -> HttpServer:

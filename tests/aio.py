@@ -30,6 +30,13 @@ def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
     return run(main, timeout_s=1e6, loop_factory=_VirtualTimeLoop)
 
 
+def hold_up(pause_s: float) -> None:
+    """In virtual time: this process does not run for so long, and then finds all at once what has become due."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, _VirtualTimeLoop)
+    loop.now_s += pause_s
+
+
 async def settle() -> None:
     """Let everything that is ready run until it waits for something else."""
     for _ in range(20):

@@ -117,17 +117,19 @@ class _ResponseCache(Collector):
             value=holding.evicted,
         )
         if counts.shared_cache is not None:
-            yield from _shared_cache(counts.shared_cache, counts.shared_cache_away)
+            yield from _shared_cache(counts.shared_cache, counts.shared_cache_away, counts.shared_cache_answer_s)
 
 
-def _shared_cache(counts: SharedCacheCounts, away: int) -> Iterator[Metric]:
+def _shared_cache(counts: SharedCacheCounts, away: int, answer_s: float) -> Iterator[Metric]:
     lookups = asdict(counts)
     writes = {name: lookups.pop(name) for name in ("written", "dropped")}
     lookups = {"hit": lookups.pop("hits"), "miss": lookups.pop("misses"), **lookups}
     yield _by_result("tidegate_shared_cache_lookups", "Keys looked up in the Redis of --cache-url, by what came of it.", lookups)
     yield _by_result("tidegate_shared_cache_writes", "Answers to be kept in the Redis of --cache-url, by what became of them.", writes)
-    help_text = "Processes that do not ask the Redis of --cache-url now, since it cannot be reached or is too slow."
+    help_text = "Processes that do not ask the Redis of --cache-url now, since it cannot be reached or does not answer."
     yield GaugeMetricFamily("tidegate_shared_cache_away", help_text, value=away)
+    help_text = "What an answer of the Redis of --cache-url takes now, as processes experience it; of several workers the longest."
+    yield GaugeMetricFamily("tidegate_shared_cache_answer_seconds", help_text, value=answer_s)
 
 
 def _by_result(name: str, help_text: str, counts: Mapping[str, int]) -> Metric:

@@ -39,8 +39,12 @@ class RedisCache:
         """Whether nobody asks it for now."""
         return self._lookups.is_open
 
-    async def get(self, keys: Sequence[bytes], *, timeout_s: float) -> list[bytes | None]:
-        return await self._lookups.get(keys, timeout_s=timeout_s)
+    @property
+    def answer_s(self) -> float:
+        return self._lookups.answer_s
+
+    async def get(self, keys: Sequence[bytes], *, computing_s: float) -> list[bytes | None]:
+        return await self._lookups.get(keys, computing_s=computing_s)
 
     def put(self, key: bytes, value: bytes, *, ttl_s: float) -> None:
         if self.is_open:

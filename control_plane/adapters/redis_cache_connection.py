@@ -17,6 +17,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from control_plane.adapters.loop_timeout import LoopTimeout
 from control_plane.adapters.redis_link import place_of
 
 _OPEN_S = 1.0
@@ -53,7 +54,7 @@ class CacheConnection:
         self.drop()
         self._connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         assert self._connection is not None
-        async with asyncio.timeout(_OPEN_S):
+        async with LoopTimeout(_OPEN_S):
             await self._connection.connect()
         assert self._connection._writer is not None
         self._transport = self._connection._writer.transport

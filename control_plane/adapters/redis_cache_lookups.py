@@ -1,6 +1,8 @@
 """The asking half of `adapters/redis_cache`: all lookups that wait together go in one MGET.
 
-A lookup is sent only while Redis answers in the time that its caller has; what comes later finds nobody.
+A lookup is sent only while it is worth its caller's waiting (`policy/lookup_worth`); what comes later finds
+nobody. What answers take is known from lookups and, while there are none, from trials that nobody waits for: so
+a Redis that has become quick again is asked again, on any host, and nobody pays for finding out.
 """
 
 from __future__ import annotations
@@ -8,34 +10,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from control_plane.adapters.loop_timeout import LoopTimeout
 from control_plane.adapters.redis_cache_connection import CacheConnection
+from control_plane.adapters.redis_cache_gate import LookupGate
 from control_plane.codec.shared_cache_value import name_of, unframe
 from control_plane.domain.shared_cache_counts import SharedCacheCounts
 from control_plane.policy.circuit_breaker import CircuitBreaker
 
 _log = logging.getLogger(__name__)
 
-_LEAST_S = 0.001
-"""What uvloop's timers can tell apart: less would be a whole millisecond, or none."""
-_IN_TIME_S = 0.005
-"""No caller has more patience: while an answer takes longer, nobody else begins to wait."""
-_LATE_S = 0.02
-"""A failure of Redis's, unless the answer is large; what takes less may as well be this process's own doing, on a busy machine."""
-_LARGE_BYTES_PER_S = 100e6
-"""Reading an answer in Python takes so long by itself, and twice that where others are read too."""
-_HANGS_S = 0.1
+_HANGS_S = 0.25
 """Then the connection is given up: its answer must not be taken for another call's."""
 _FIRST_LOOK_S = 1.0
 
 _TRY_EVERY_S = 0.2
 """While nobody asks, so that what it takes is known, and a dead connection found, before somebody does."""
-_TOOK_KEPT = 9
-"""Of the last so many the third quickest is what one may hope for. On a busy machine half of them are this process's own waiting, and
-one in time is worth some that are not; a Redis that is slow is always slow."""
 
 _MOST_WAITING = 1000
 _KEYS_AT_ONCE = 64
@@ -53,10 +45,15 @@ class _OutOfStep(Exception):
 
 
 class CacheLookups:
-    """Over a connection of its own; `run` does what is asked for."""
+    """Lookups of one process, over a connection of its own; `run` does what is asked for."""
 
     def __init__(
-        self, connection: CacheConnection, counts: SharedCacheCounts, *, on_first_connection: Callable[[CacheConnection], Awaitable[None]]
+        self,
+        connection: CacheConnection,
+        counts: SharedCacheCounts,
+        *,
+        on_first_connection: Callable[[CacheConnection], Awaitable[None]],
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_open = True
         """Whether it is known not to answer; while a connection is only made anew it is not."""
@@ -64,20 +61,33 @@ class CacheLookups:
         self._connection = connection
         self._counts = counts
         self._on_first_connection: Callable[[CacheConnection], Awaitable[None]] | None = on_first_connection
+        self._now_s = now_s
         self._breaker = CircuitBreaker()
-        self._took_s: deque[float] = deque(maxlen=_TOOK_KEPT)
-        self._hoped_s = 0.0
+        self._gate = LookupGate(connection.place)
         self._sent_s: float | None = None
         self._waiting: asyncio.Queue[_Lookup] = asyncio.Queue(_MOST_WAITING)
 
-    async def get(self, keys: Sequence[bytes], *, timeout_s: float) -> list[bytes | None]:
-        """What has come of them by then."""
-        if not self._is_worth(timeout_s):
-            self._counts.skipped += len(keys)
+    @property
+    def answer_s(self) -> float:
+        """What an answer usually takes, as this process experiences it; 0.0 while it is not connected."""
+        return self._gate.answer_s if self._is_asking else 0.0
+
+    async def get(self, keys: Sequence[bytes], *, computing_s: float) -> list[bytes | None]:
+        """What has come of them while waiting for it was better than computing."""
+        if not keys:
+            return []
+        if not self._is_asking:
+            self._counts.away += len(keys)
+            return [None] * len(keys)
+        now_s = self._now_s()
+        waited_s = 0.0 if self._sent_s is None else now_s - self._sent_s
+        patience_s = self._gate.patience_s(keys, computing_s, waited_s=waited_s, now_s=now_s)
+        if patience_s is None:
+            self._counts.slow += len(keys)
             return [None] * len(keys)
         lookups = [self._ask(keys[first : first + _KEYS_AT_ONCE]) for first in range(0, len(keys), _KEYS_AT_ONCE)]
         try:
-            async with asyncio.timeout(timeout_s):
+            async with LoopTimeout(patience_s):
                 for lookup in lookups:
                     await lookup.found
         except TimeoutError:
@@ -91,7 +101,7 @@ class CacheLookups:
         """Many keys are several lookups: nobody is held up by reading them all."""
         lookup = _Lookup(keys, asyncio.get_running_loop().create_future())
         if self._waiting.full():
-            self._counts.skipped += len(keys)
+            self._counts.slow += len(keys)
             lookup.found.set_result([None] * len(keys))
         else:
             self._waiting.put_nowait(lookup)
@@ -102,12 +112,6 @@ class CacheLookups:
             self._counts.late += len(lookup.keys)
             return [None] * len(lookup.keys)
         return lookup.found.result()
-
-    def _is_worth(self, timeout_s: float) -> bool:
-        """Whether an answer is likely to come in that time."""
-        if not self._is_asking or timeout_s < max(_LEAST_S, self._hoped_s):
-            return False
-        return self._sent_s is None or time.monotonic() - self._sent_s < _IN_TIME_S
 
     async def run(self) -> None:
         """Until cancelled, through outages."""
@@ -136,10 +140,10 @@ class CacheLookups:
     async def _connect(self) -> None:
         await self._connection.open()
         if self._on_first_connection is not None:
-            async with asyncio.timeout(_FIRST_LOOK_S):
+            async with LoopTimeout(_FIRST_LOOK_S):
                 await self._on_first_connection(self._connection)
             self._on_first_connection = None
-        self._took_s.clear()
+        self._gate.begin_anew()
         await self._exchange([])
 
     async def _answer_lookups(self) -> None:
@@ -154,10 +158,12 @@ class CacheLookups:
 
     async def _next_lookups(self) -> list[_Lookup]:
         """What waits, as much as is asked for at once; nothing when it is time for a trial."""
+        due_s = self._now_s() + _TRY_EVERY_S
         try:
             async with asyncio.timeout(_TRY_EVERY_S):
                 lookups = [await self._waiting.get()]
         except TimeoutError:
+            self._gate.loop_was_late(max(0.0, self._now_s() - due_s))
             return []
         count = len(lookups[0].keys)
         while count < _KEYS_AT_ONCE and not self._waiting.empty():
@@ -166,55 +172,54 @@ class CacheLookups:
         return [lookup for lookup in lookups if not lookup.found.done()]
 
     async def _exchange(self, lookups: list[_Lookup]) -> None:
-        """Ask for all of them at once, or for nobody's key as a trial. Raises whatever goes wrong."""
-        keys = [key for lookup in lookups for key in lookup.keys] or [_NOBODYS_KEY]
-        self._sent_s = began_s = time.monotonic()
+        """Ask for all of them at once, or as a trial for what was passed over. Raises whatever goes wrong."""
+        keys = [key for lookup in lookups for key in lookup.keys] or [self._gate.take_passed_over() or _NOBODYS_KEY]
+        self._sent_s = began_s = self._now_s()
         try:
-            async with asyncio.timeout(_HANGS_S):
-                values = await self._connection.get_many([name_of(key) for key in keys])
+            async with LoopTimeout(_HANGS_S):
+                framed = await self._connection.get_many([name_of(key) for key in keys])
         except BaseException:
             self._give_up(lookups)
             raise
         finally:
             self._sent_s = None
-        self._judge(time.monotonic() - began_s, size=sum(len(value) for value in values if value is not None))
-        rest = iter(values)
-        are_sound = [self._answer(lookup, [next(rest) for _ in lookup.keys]) for lookup in lookups]
-        if not all(are_sound):
+        values = [None if value is None else unframe(key, value) for key, value in zip(keys, framed, strict=True)]
+        self._judge(self._now_s() - began_s, keys, values)
+        self._answer(lookups, framed, values)
+        if values.count(None) > framed.count(None):
             await self._require_step()
 
     async def _require_step(self) -> None:
-        async with asyncio.timeout(_HANGS_S):
+        async with LoopTimeout(_HANGS_S):
             if not await self._connection.is_in_step():
                 raise _OutOfStep
 
-    def _answer(self, lookup: _Lookup, framed: list[bytes | None]) -> bool:
-        """Whether everything that was there was whole."""
-        if lookup.found.done():  # whoever asked has left
-            return True
-        values = [None if value is None else unframe(key, value) for key, value in zip(lookup.keys, framed, strict=True)]
+    def _answer(self, lookups: list[_Lookup], framed: list[bytes | None], values: list[bytes | None]) -> None:
+        """To each its own, unless it has left."""
+        first = 0
+        for lookup in lookups:
+            mine = slice(first, first := first + len(lookup.keys))
+            if not lookup.found.done():
+                self._count(framed[mine], values[mine])
+                lookup.found.set_result(values[mine])
+
+    def _count(self, framed: list[bytes | None], values: list[bytes | None]) -> None:
         misses, hits = framed.count(None), len(values) - values.count(None)
-        damaged = len(values) - hits - misses
         self._counts.hits += hits
         self._counts.misses += misses
-        self._counts.damaged += damaged
-        lookup.found.set_result(values)
-        return not damaged
+        self._counts.damaged += len(values) - hits - misses
 
-    def _judge(self, took_s: float, *, size: int) -> None:
-        self._took_s.append(took_s)
-        self._hoped_s = sorted(self._took_s)[len(self._took_s) // 4]
-        if took_s > _LATE_S + size / _LARGE_BYTES_PER_S:
-            self._failed(f"it takes {took_s * 1e3:.0f} ms to answer")
-            return
+    def _judge(self, took_s: float, keys: list[bytes], values: list[bytes | None]) -> None:
+        wanted = 0 if keys == [_NOBODYS_KEY] else len(keys)
+        self._gate.answered(took_s, hits=len(values) - values.count(None), keys=wanted)
         was_open = self._breaker.is_open
-        self._breaker.succeeded(time.monotonic())
+        self._breaker.succeeded(self._now_s())
         if was_open and not self._breaker.is_open:
             _log.info("the shared cache at %s is back", self._connection.place)
 
     def _failed(self, why: str, *, is_away: bool = False) -> None:
         was_open = self._breaker.is_open
-        self._breaker.failed(time.monotonic(), is_away=is_away)
+        self._breaker.failed(self._now_s(), is_away=is_away)
         self.is_open |= self._breaker.is_open
         if self._breaker.is_open and not was_open:
             _log.warning("the shared cache at %s is not used for now, answers are computed instead: %s", self._connection.place, why)

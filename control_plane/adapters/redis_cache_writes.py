@@ -6,6 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from control_plane.adapters.loop_timeout import LoopTimeout
 from control_plane.adapters.redis_cache_connection import CacheConnection
 from control_plane.codec.shared_cache_value import frame, name_of
 from control_plane.domain.shared_cache_counts import SharedCacheCounts
@@ -75,7 +76,7 @@ class CacheWrites:
         try:
             if not self._connection.is_open:
                 await self._connection.open()
-            async with asyncio.timeout(_WRITE_TIMEOUT_S):
+            async with LoopTimeout(_WRITE_TIMEOUT_S):
                 refusals = await self._connection.set_many((name_of(e.key), frame(e.key, e.value), e.ttl_s) for e in entries)
             written = refusals.count(None)
         finally:

@@ -96,13 +96,17 @@ class RequestCounts:
     shared_cache: SharedCacheCounts | None = None
     """None where there is none."""
     shared_cache_away: int = 0
-    """Processes that do not ask it now: it is away, or too slow."""
+    """Processes that do not ask it now, as it does not answer them."""
+    shared_cache_answer_s: float = 0.0
+    """What its answers take now, in the process where they take longest; 0.0 where nobody asks it."""
     refused: tuple[Refused, ...] = ()
     waited: Waited = Waited()
 
     def retired(self) -> RequestCounts:
         """What is left to count when the process has ended: nothing is in flight, and nothing is held."""
-        return replace(self, in_flight=0, shared_cache_away=0, holding=CacheHolding(evicted=self.holding.evicted))
+        return replace(
+            self, in_flight=0, shared_cache_away=0, shared_cache_answer_s=0.0, holding=CacheHolding(evicted=self.holding.evicted)
+        )
 
 
 def total(parts: Iterable[RequestCounts]) -> RequestCounts:
@@ -115,10 +119,12 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
     waited = Waited()
     holding, shared_cache = CacheHolding(), None
     in_flight = unmetered = away = 0
+    answer_s = 0.0
     for part in parts:
         in_flight += part.in_flight
         unmetered += part.unmetered
         away += part.shared_cache_away
+        answer_s = max(answer_s, part.shared_cache_answer_s)
         holding = _sum(holding, part.holding)
         if part.shared_cache is not None:
             shared_cache = part.shared_cache if shared_cache is None else _sum(shared_cache, part.shared_cache)
@@ -144,6 +150,7 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         holding,
         shared_cache,
         away,
+        answer_s,
         tuple(Refused(*each) for each in refused.items()),
         waited,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class SharedCacheCounts:
-    """Since the process began. Each key that was looked up counts once, as one of the first six."""
+    """Since the process began. Each key that was looked up counts once, as one of the first seven."""
 
     hits: int = 0
     misses: int = 0
@@ -17,8 +17,10 @@ class SharedCacheCounts:
     """What lies there is not what was stored under that key."""
     failed: int = 0
     """Asked for in vain."""
-    skipped: int = 0
-    """Not asked for: it is away, or would answer too late."""
+    away: int = 0
+    """Not asked for, as there is no connection that answers."""
+    slow: int = 0
+    """Not asked for, as computing costs less than waiting for the answer."""
     written: int = 0
     dropped: int = 0
     """To be kept and not written, for whatever reason."""

@@ -107,10 +107,17 @@ class SharedCache(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not asked for now, since it failed or was late too often."""
+        """Whether it is not asked now, since it cannot be reached or failed too often."""
 
-    async def get(self, keys: Sequence[bytes], *, timeout_s: float) -> list[bytes | None]:
-        """Their values, in that order. Raises nothing; cancelling is heeded at once."""
+    @property
+    def answer_s(self) -> float:
+        """Seconds that an answer usually takes, as this process experiences them; 0.0 while that is not known."""
+
+    async def get(self, keys: Sequence[bytes], *, computing_s: float) -> list[bytes | None]:
+        """Their values, in that order, as far as they come while waiting costs less than computing all of them, which takes `computing_s`.
+
+        Raises nothing; cancelling is heeded at once.
+        """
 
     def put(self, key: bytes, value: bytes, *, ttl_s: float) -> None:
         """Keep it, soon, without waiting; whole seconds, one at least. What there is no room for now is dropped and counted."""

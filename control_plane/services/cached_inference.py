@@ -111,7 +111,7 @@ class CachedInference:
             joined = await self._flights.join(place, timeout_s=deadline_s - self._now_s())
             if joined is not None and not self._ended_for_its_caller(request, joined):
                 return await self._shared(request, running, joined, compute, deadline_s)
-        work = partial(self._fly, request, running, scope, key, compute=compute, timeout_s=deadline_s - self._now_s())
+        work = partial(self._fly, request, running, scope, key, compute=compute, deadline_s=deadline_s)
         return await self._lead(request, running, place, work)
 
     async def _lead(
@@ -136,15 +136,17 @@ class CachedInference:
         permit: Permit,
         *,
         compute: Compute,
-        timeout_s: float,
+        deadline_s: float,
     ) -> _Result[AnswerT]:
         request_id = _id_of(running)
-        found = await self.cache.find_shared(scope, key, cost_units=running.units)
+        found = await self.cache.find_shared(scope, key, cost_units=running.units, timeout_s=deadline_s - self._now_s())
         if found is not None:
             return _Result(None, found, request_id)
-        answer: AnswerT = await compute(request, running, permit, timeout_s)
+        began_s = self._now_s()
+        answer: AnswerT = await compute(request, running, permit, deadline_s - began_s)
         kept = request.keep(answer)
         if kept is not None:
+            self.cache.computed(scope, self._now_s() - began_s, cost_units=running.units)
             self.cache.keep(scope, key, kept, cost_units=self._cost_units(running))
         return _Result(answer, kept, request_id)
 

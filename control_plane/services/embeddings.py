@@ -188,11 +188,13 @@ class Embeddings:
         return flown, CacheStatus.MISS if flown.computed else CacheStatus.HIT
 
     async def _fly(self, job: _Job, scope: CacheScope, inputs: list[bytes], keys: list[bytes], permit: Permit) -> _Flown:
-        found = [self._kept(kept, job) for kept in await self._cache.find(scope, keys, cost_units=job.running.units)]
+        left_s = self._left_s(job.deadline_s)
+        found = [self._kept(kept, job) for kept in await self._cache.find(scope, keys, cost_units=job.running.units, timeout_s=left_s)]
         missing = [number for number, row in enumerate(found) if row is None]
         if missing:
             began_s = self._now_s()
             computed = await self._compute(job, [inputs[number] for number in missing], permit)
+            self._cache.computed(scope, self._now_s() - began_s, cost_units=job.running.units)
             units = job.running.units if job.running.units is not None else (self._now_s() - began_s) * 1e3
             for count, (number, row) in enumerate(zip(missing, computed, strict=True)):
                 found[number] = row

@@ -20,15 +20,14 @@ from control_plane.domain.inference import CacheStatus
 from control_plane.domain.request_counts import CacheHolding
 from control_plane.domain.route import CachePolicy, Route
 from control_plane.policy.kept_answers import Kept, KeptAnswers
+from control_plane.policy.lookup_worth import UsualTime
 from control_plane.ports import SharedCache
 from control_plane.services.fingerprints import Fingerprints
 
 _FOLLOW_THE_MODEL = CachePolicy()
 
-_LEAST_PATIENCE_S, _MOST_PATIENCE_S = 0.002, 0.005
-_PATIENCE = 0.2
-"""How long level two may take to say what it has, as a part of what computing it is expected to take, and between which bounds: less
-than the least a busy event loop needs, and more than the most callers would notice before the adapter stops asking a slow Redis."""
+_UNKNOWN_S = 0.025
+"""What computing is taken to take that has not been done here yet, so that level two is asked unless it is slow."""
 
 _MOST_SCOPES = 4096
 
@@ -81,6 +80,7 @@ class ResponseCache:
         self.counts: Counter[tuple[str, CacheStatus]] = Counter()
         """Answers so far, by model and what was done for them; whoever asks this counts."""
         self._scopes: dict[tuple[str, str, str, str], CacheScope] = {}
+        self._overheads: dict[str, UsualTime] = {}
 
     @property
     def shared(self) -> SharedCache | None:
@@ -123,36 +123,53 @@ class ResponseCache:
         """What this process has."""
         return self._kept.get(key, self._now_s())
 
-    async def find(self, scope: CacheScope, keys: Sequence[bytes], *, cost_units: float | None) -> list[bytes | None]:
+    def computed(self, scope: CacheScope, took_s: float, *, cost_units: float | None) -> None:
+        """An answer took so long, from the decision to compute it until it was here; level two must be quicker than that.
+
+        What it took beyond its compute units (None: nobody knows them) is waiting, the way to Triton and this process's own slowness.
+        The same slows answers of level two, so it must not speak against them.
+        """
+        if self._shared is not None:
+            if scope.model not in self._overheads and len(self._overheads) >= _MOST_SCOPES:
+                self._overheads.clear()
+            self._overheads.setdefault(scope.model, UsualTime()).add(max(0.0, took_s - (cost_units or 0.0) / 1e3))
+
+    async def find(self, scope: CacheScope, keys: Sequence[bytes], *, cost_units: float | None, timeout_s: float) -> list[bytes | None]:
         """What there is, in the order of `keys`; level two is asked for what level one lacks, and waited for as long as is worth it.
 
-        `cost_units` is what computing all of it would take, None where nobody knows.
+        `cost_units` is what computing all of it would take, None where nobody knows; `timeout_s` is what the caller has left.
         """
         now_s = self._now_s()
         found = [self._kept.get(key, now_s) for key in keys]
         missing = [number for number, value in enumerate(found) if value is None]
         if missing and self._shared is not None:
             units = None if cost_units is None else cost_units / len(keys)
-            for number, value in zip(missing, await self._find_shared(scope, [keys[each] for each in missing], units), strict=True):
+            there = await self._find_shared(scope, [keys[each] for each in missing], units, timeout_s)
+            for number, value in zip(missing, there, strict=True):
                 found[number] = value
         return found
 
-    async def find_shared(self, scope: CacheScope, key: bytes, *, cost_units: float | None) -> bytes | None:
+    async def find_shared(self, scope: CacheScope, key: bytes, *, cost_units: float | None, timeout_s: float) -> bytes | None:
         """What level two has, for a key that level one has not."""
-        return None if self._shared is None else (await self._find_shared(scope, [key], cost_units))[0]
+        return None if self._shared is None else (await self._find_shared(scope, [key], cost_units, timeout_s))[0]
 
-    async def _find_shared(self, scope: CacheScope, keys: Sequence[bytes], cost_units: float | None) -> list[bytes | None]:
+    async def _find_shared(
+        self, scope: CacheScope, keys: Sequence[bytes], cost_units: float | None, timeout_s: float
+    ) -> list[bytes | None]:
         """`cost_units` of one."""
         assert self._shared is not None, "there is no level two"
-        worth_s = _MOST_PATIENCE_S if cost_units is None else _PATIENCE * cost_units * len(keys) / 1e3
-        patience_s = min(max(worth_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
-        values = await self._shared.get(keys, timeout_s=patience_s)
+        computing_s = self._computing_s(scope, None if cost_units is None else cost_units * len(keys))
+        values = await self._shared.get(keys, computing_s=min(computing_s, timeout_s))
         found = [self._unexpired(value) for value in values]
         for key, aged in zip(keys, found, strict=True):
             if aged is not None and self.is_current(scope):
                 value, left_s = aged
                 self._kept.put(key, value, cost_units=1.0 if cost_units is None else cost_units, expires_s=self._now_s() + left_s)
         return [None if aged is None else aged[0] for aged in found]
+
+    def _computing_s(self, scope: CacheScope, cost_units: float | None) -> float:
+        overhead, units_s = self._overheads.get(scope.model), (cost_units or 0.0) / 1e3
+        return max(_UNKNOWN_S, units_s) if overhead is None else overhead.usual_s + units_s
 
     def _unexpired(self, stored: bytes | None) -> tuple[bytes, float] | None:
         """What was kept, and the seconds that it has left; gateways' clocks are taken to agree within what a ttl leaves open."""

@@ -39,7 +39,7 @@ class Gateway:
     async def finds(self, model: str) -> bool:
         scope = self._cache.scope(model, None, "")
         assert scope is not None
-        return await self._cache.find(scope, [scope.key(b"request")], cost_units=None) != [None]
+        return await self._cache.find(scope, [scope.key(b"request")], cost_units=None, timeout_s=30.0) != [None]
 
 
 @pytest.mark.parametrize("name", ["sqlite", "redis"])

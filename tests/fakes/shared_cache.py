@@ -17,7 +17,7 @@ class FakeCache:
 
 @dataclass
 class FakeSharedCache:
-    """`ports.SharedCache` in memory; while it `is_open` it is away; each lookup takes `delay_s`."""
+    """`ports.SharedCache` in memory; while it `is_open` it is away; each lookup takes `delay_s`, where computing takes longer."""
 
     cache: FakeCache = field(default_factory=FakeCache)
     is_open: bool = False
@@ -26,14 +26,18 @@ class FakeSharedCache:
     counts: SharedCacheCounts = field(default_factory=SharedCacheCounts)
     now_s: Callable[[], float] = time.monotonic
 
-    async def get(self, keys: Sequence[bytes], *, timeout_s: float) -> list[bytes | None]:
+    @property
+    def answer_s(self) -> float:
+        return self.delay_s
+
+    async def get(self, keys: Sequence[bytes], *, computing_s: float) -> list[bytes | None]:
         if self.is_open:
-            self.counts.skipped += len(keys)
+            self.counts.away += len(keys)
             return [None] * len(keys)
-        await asyncio.sleep(min(self.delay_s, timeout_s))
-        if self.delay_s > timeout_s:
-            self.counts.late += len(keys)
+        if self.delay_s > computing_s:
+            self.counts.slow += len(keys)
             return [None] * len(keys)
+        await asyncio.sleep(self.delay_s)
         found = [self._live(key) for key in keys]
         self.counts.hits += len(found) - found.count(None)
         self.counts.misses += found.count(None)

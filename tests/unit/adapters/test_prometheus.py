@@ -99,16 +99,18 @@ def test_the_response_cache_is_shown_and_a_shared_one_where_there_is_one() -> No
     bench.cache = {
         "cached": (Cached("a", CacheStatus.HIT, 5), Cached("a", CacheStatus.MISS, 2)),
         "holding": CacheHolding(3, 30, 300),
-        "shared_cache": SharedCacheCounts(hits=1, misses=2, late=3, damaged=4, failed=5, skipped=6, written=7, dropped=8),
+        "shared_cache": SharedCacheCounts(hits=1, misses=2, late=3, damaged=4, failed=5, away=6, slow=7, written=8, dropped=9),
         "shared_cache_away": 1,
+        "shared_cache_answer_s": 0.002,
     }
     assert bench.samples("tidegate_cache_answers_total") == {("a", "hit"): 5.0, ("a", "miss"): 2.0}
     held = [bench.samples(f"tidegate_cache_{name}")[()] for name in ("entries", "bytes", "max_bytes", "evictions_total")]
     assert held == [3.0, 30.0, 1000.0, 300.0]
-    lookups = {"hit": 1.0, "miss": 2.0, "late": 3.0, "damaged": 4.0, "failed": 5.0, "skipped": 6.0}
+    lookups = {"hit": 1.0, "miss": 2.0, "late": 3.0, "damaged": 4.0, "failed": 5.0, "away": 6.0, "slow": 7.0}
     assert bench.samples("tidegate_shared_cache_lookups_total") == {(result,): count for result, count in lookups.items()}
-    assert bench.samples("tidegate_shared_cache_writes_total") == {("written",): 7.0, ("dropped",): 8.0}
+    assert bench.samples("tidegate_shared_cache_writes_total") == {("written",): 8.0, ("dropped",): 9.0}
     assert bench.samples("tidegate_shared_cache_away") == {(): 1.0}
+    assert bench.samples("tidegate_shared_cache_answer_seconds") == {(): 0.002}
 
 
 def test_two_recorders_share_nothing() -> None:

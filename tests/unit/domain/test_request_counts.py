@@ -12,6 +12,7 @@ A = RequestCounts(
     holding=CacheHolding(2, 20, 200),
     shared_cache=SharedCacheCounts(hits=3, late=1),
     shared_cache_away=1,
+    shared_cache_answer_s=0.002,
     refused=(Refused("in_use", 1),),
     waited=Waited((1, 2), 0.5),
 )
@@ -23,6 +24,7 @@ B = RequestCounts(
     holding=CacheHolding(1, 10, 100),
     shared_cache=SharedCacheCounts(hits=1, dropped=2),
     shared_cache_away=1,
+    shared_cache_answer_s=0.008,
     refused=(Refused("loading", 5), Refused("in_use", 2)),
     waited=Waited((10, 20), 7.0),
 )
@@ -37,6 +39,7 @@ def test_the_total_adds_what_is_of_one_kind_and_keeps_the_rest_apart() -> None:
         holding=CacheHolding(3, 30, 300),
         shared_cache=SharedCacheCounts(hits=4, late=1, dropped=2),
         shared_cache_away=2,
+        shared_cache_answer_s=0.008,
         refused=(Refused("in_use", 3), Refused("loading", 5)),
         waited=Waited((11, 22), 7.5),
     )

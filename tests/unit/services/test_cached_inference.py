@@ -407,3 +407,38 @@ def test_level_two_is_asked_once_and_its_answer_is_everybodys() -> None:
     with_bench(first, shared=shared)
     with_bench(second, shared=shared)
     assert (shared.counts.misses, shared.counts.hits) == (1, 1)
+
+
+def test_level_two_is_asked_while_it_is_quicker_than_computing_was() -> None:
+    shared = FakeSharedCache(delay_s=0.008)
+
+    async def test(bench: Bench) -> None:
+        bench.model.takes_s = 0.013
+        await bench.infer(bench.request("first"))
+        await bench.infer(bench.request("second"))
+        assert shared.counts.misses == 2
+        for number in range(9):
+            bench.model.takes_s = 0.005 if number < 5 else 0.013
+            await bench.infer(bench.request(f"quick {number}"))
+        slow = shared.counts.slow
+        assert slow > 0
+        bench.model.takes_s = 0.013
+        for number in range(9):
+            await bench.infer(bench.request(f"slow {number}"))
+        misses = shared.counts.misses
+        await bench.infer(bench.request("last"))
+        assert shared.counts.misses == misses + 1
+
+    with_bench(test, shared=shared)
+
+
+def test_what_level_two_took_is_taken_off_what_the_caller_has_left() -> None:
+    shared = FakeSharedCache(delay_s=0.02)
+
+    async def test(bench: Bench) -> None:
+        bench.model.takes_s = 0.09
+        with pytest.raises(DeadlineExceeded):
+            await bench.infer(bench.request(timeout_s=0.1))
+        assert shared.counts.misses == 1
+
+    with_bench(test, shared=shared)

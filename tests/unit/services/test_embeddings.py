@@ -77,8 +77,14 @@ class Shared:
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
         self.asked: list[int] = []
+        self.computing_s: list[float] = []
 
-    async def get(self, keys: Sequence[bytes], *, timeout_s: float) -> list[bytes | None]:
+    @property
+    def answer_s(self) -> float:
+        return 0.001
+
+    async def get(self, keys: Sequence[bytes], *, computing_s: float) -> list[bytes | None]:
+        self.computing_s.append(computing_s)
         self.asked.append(len(keys))
         await asyncio.sleep(0.001)
         return [self.values.get(key) for key in keys]

@@ -127,3 +127,15 @@ def test_what_is_damaged_in_level_two_is_computed() -> None:
                 assert (vectors(found), said(found)) == ([embedding_of(b"a")], expected)
 
     with_bench(test, shared=shared)
+
+
+def test_level_two_is_told_what_computing_took_before() -> None:
+    shared = Shared()
+
+    async def test(bench: Bench) -> None:
+        await bench.embed(b"a", b"b")
+        await bench.embed(b"c")
+        first_s, second_s = shared.computing_s
+        assert second_s < first_s, "nobody knew; and computing takes no time here"
+
+    with_bench(test, shared=shared)

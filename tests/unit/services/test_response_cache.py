@@ -25,9 +25,9 @@ class Shared(FakeSharedCache):
         self.ttls_s: list[float] = []
         self.asked: list[tuple[list[bytes], float]] = []
 
-    async def get(self, keys: Sequence[bytes], *, timeout_s: float) -> list[bytes | None]:
-        self.asked.append((list(keys), timeout_s))
-        return await super().get(keys, timeout_s=timeout_s)
+    async def get(self, keys: Sequence[bytes], *, computing_s: float) -> list[bytes | None]:
+        self.asked.append((list(keys), computing_s))
+        return await super().get(keys, computing_s=computing_s)
 
     def put(self, key: bytes, value: bytes, *, ttl_s: float) -> None:
         self.ttls_s.append(ttl_s)
@@ -165,7 +165,7 @@ class TestLevelTwo:
         other.cache.keep(scope, keys[0], b"A", cost_units=1.0)
         shared.cache.entries.clear()
         one.cache.keep(one.scope(), keys[1], b"B", cost_units=1.0)
-        assert run(other.cache.find(scope, keys, cost_units=None)) == [b"A", b"B", None]
+        assert run(other.cache.find(scope, keys, cost_units=None, timeout_s=30.0)) == [b"A", b"B", None]
         assert [asked for asked, _ in shared.asked] == [keys[1:]]
         assert other.cache.look(keys[1]) == b"B"
 
@@ -175,24 +175,24 @@ class TestLevelTwo:
         key = one.scope().key(b"a")
         one.cache.keep(one.scope(), key, b"A", cost_units=1.0)
         other.now_s = 59.0
-        assert run(other.cache.find_shared(other.scope(), key, cost_units=None)) == b"A"
+        assert run(other.cache.find_shared(other.scope(), key, cost_units=None, timeout_s=30.0)) == b"A"
         other.now_s = 60.0
         assert other.cache.look(key) is None
-        assert run(other.cache.find_shared(other.scope(), key, cost_units=None)) is None
+        assert run(other.cache.find_shared(other.scope(), key, cost_units=None, timeout_s=30.0)) is None
 
     @pytest.mark.parametrize("value", [b"", b"short"])
     def test_what_is_no_value_is_not_there(self, value: bytes) -> None:
         shared = Shared()
         bench = Bench(shared)
         shared.put(b"k", value, ttl_s=60.0)
-        assert run(bench.cache.find_shared(bench.scope(), b"k", cost_units=None)) is None
+        assert run(bench.cache.find_shared(bench.scope(), b"k", cost_units=None, timeout_s=30.0)) is None
 
     def test_it_is_not_asked_without_need(self) -> None:
         shared = Shared()
         bench = Bench(shared)
         scope = bench.scope()
         bench.cache.keep(scope, scope.key(b"a"), b"A", cost_units=1.0)
-        assert run(bench.cache.find(scope, [scope.key(b"a")], cost_units=None)) == [b"A"]
+        assert run(bench.cache.find(scope, [scope.key(b"a")], cost_units=None, timeout_s=30.0)) == [b"A"]
         assert shared.asked == []
 
     def test_it_gets_what_is_kept_for_as_long(self) -> None:
@@ -202,14 +202,41 @@ class TestLevelTwo:
         bench.cache.keep(scope, scope.key(b"a"), b"A", cost_units=1.0)
         assert (list(shared.cache.entries), shared.ttls_s) == ([scope.key(b"a")], [5.0])
 
-    @pytest.mark.parametrize(("cost_units", "patience_s"), [(None, 0.005), (1.0, 0.002), (15.0, 0.003), (1000.0, 0.005)])
-    def test_it_is_waited_for_as_long_as_is_worth_it(self, cost_units: float | None, patience_s: float) -> None:
+    @pytest.mark.parametrize(
+        ("took_s", "their_units", "cost_units", "computing_s"),
+        [
+            pytest.param([], None, None, 0.025, id="nothing is known"),
+            pytest.param([], None, 1000.0, 1.0, id="only its units are"),
+            pytest.param([], None, 3.0, 0.025, id="and they are few"),
+            pytest.param([0.013], None, None, 0.013, id="what it took before"),
+            pytest.param([0.013, 10.0, 0.013], 3.0, 3.0, 0.013, id="usually"),
+            pytest.param([0.013], 3.0, 1000.0, 1.01, id="and what a larger request takes longer"),
+            pytest.param([0.013], 3.0, None, 0.010, id="one whose units nobody knows"),
+            pytest.param([0.002], 3.0, 3.0, 0.003, id="in a batch of several"),
+        ],
+    )
+    def test_it_is_told_what_computing_takes_here(
+        self, took_s: list[float], their_units: float | None, cost_units: float | None, computing_s: float
+    ) -> None:
+        """With all that adds to its compute units in this process, as the same adds to the answers of level two."""
         shared = Shared()
         bench = Bench(shared)
         scope = bench.scope()
-        assert run(bench.cache.find_shared(scope, scope.key(b"a"), cost_units=cost_units)) is None
-        assert [timeout_s for _, timeout_s in shared.asked] == [pytest.approx(patience_s)]
+        for each_s in took_s:
+            bench.cache.computed(scope, each_s, cost_units=their_units)
+        assert run(bench.cache.find_shared(scope, scope.key(b"a"), cost_units=cost_units, timeout_s=30.0)) is None
+        assert [told_s for _, told_s in shared.asked] == [pytest.approx(computing_s)]
+
+    def test_it_is_told_of_all_keys_together_and_of_what_the_caller_has_left(self) -> None:
+        shared = Shared()
+        bench = Bench(shared)
+        scope = bench.scope()
+        bench.cache.computed(scope, 0.1, cost_units=0.0)
+        keys = [scope.key(text) for text in (b"a", b"b")]
+        assert run(bench.cache.find(scope, keys, cost_units=200.0, timeout_s=30.0)) == [None, None]
+        assert run(bench.cache.find(scope, keys, cost_units=200.0, timeout_s=0.2)) == [None, None]
+        assert [told_s for _, told_s in shared.asked] == [pytest.approx(0.3), 0.2]
 
     def test_without_it_nothing_is_found(self) -> None:
         bench = Bench()
-        assert run(bench.cache.find_shared(bench.scope(), b"k", cost_units=None)) is None
+        assert run(bench.cache.find_shared(bench.scope(), b"k", cost_units=None, timeout_s=30.0)) is None
