@@ -13,7 +13,6 @@ from uuid import uuid4
 import typer
 from rich.console import Console
 
-from control_plane.adapters.state_store import open_state_store, open_usage_store
 from control_plane.cli.options import StateDirOption, StateUrlOption
 from control_plane.codec.backup import Backup, read_backup, write_backup
 from control_plane.codec.stored_objects import to_body
@@ -62,6 +61,8 @@ def restore(
 @asynccontextmanager
 async def _stores(settings: Settings) -> AsyncIterator[tuple[StateStore, UsageStore]]:
     where = settings.state.state_url, settings.process.state_dir
+    from control_plane.adapters.state_store import open_state_store, open_usage_store  # Redis's client, for this alone
+
     state = await open_state_store(*where)
     try:
         usage = await open_usage_store(*where)

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from control_plane.adapters.state_store import open_state_store
 from control_plane.cli.options import AdminUrlOption, StateDirOption, StateUrlOption, admin_client
 from control_plane.cli.printing import moment, print_table, remark
 from control_plane.codec.duration import parse_duration_s
@@ -102,6 +101,8 @@ def revoke(id_: IdArgument, admin_url: AdminUrlOption = None, state_dir: StateDi
 async def _create_offline(
     settings: Settings, tenant: str, scopes: Sequence[Scope], lifetime_s: float | None, description: str
 ) -> tuple[str, str]:
+    from control_plane.adapters.state_store import open_state_store  # Redis's client, for this alone
+
     store = await open_state_store(settings.state.state_url, settings.process.state_dir)
     try:
         with suppress(Conflict):  # it is there, and stays as it is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +13,6 @@ import uvloop
 from rich.console import Console
 
 from control_plane.adapters.logs import configure_logging
-from control_plane.app import Announce, App
 from control_plane.services.models import LoadFailure
 from control_plane.settings import Settings, load_settings, without_user
 
@@ -97,7 +96,9 @@ def serve(
         runner.run(_run(settings, announce))
 
 
-async def _run(settings: Settings, announce: Announce) -> None:
+async def _run(settings: Settings, announce: Callable[[Mapping[str, str], list[LoadFailure]], None]) -> None:
+    from control_plane.app import App  # most of what a start reads, which no other command needs
+
     await App(settings).run(announce)
 
 
