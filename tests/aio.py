@@ -15,7 +15,9 @@ from control_plane.services.models import ModelService
 T = TypeVar("T")
 
 
-def run(main: Coroutine[Any, Any, T], *, timeout_s: float = 30.0, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> T:
+def run(
+    main: Coroutine[Any, Any, T], *, timeout_s: float = 120.0, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+) -> T:
     """The result of `main` on a new loop (uvloop, as in production).
 
     Fails when a task outlives `main`, or when an exception reached the loop's handler (a protocol's callback raised, a

@@ -16,10 +16,10 @@ from control_plane.domain.scope import Right, Scope
 from control_plane.domain.tenant import Tenant
 from control_plane.services.keys import Keys
 from control_plane.services.objects import Objects
-from tests.e2e.tidegate import Tidegate
+from tests.e2e.tidegate import LONG_S, Tidegate
 
 OPERATORS = "operators"
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = LONG_S
 
 
 def make_first_key(state_dir: Path, state_url: str | None = None) -> str:

@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 from tritonclient.grpc import service_pb2
 
-from tests.e2e.tidegate import Tidegate
+from tests.e2e.tidegate import LONG_S, Tidegate
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 ELEMENTS = 4
@@ -120,7 +120,7 @@ async def _infer(infer: grpc.aio.UnaryUnaryMultiCallable, asks: deque[Ask], coun
     """Whether the connection goes on."""
     ask = asks.popleft()
     try:
-        await infer(ask.data, metadata=(("authorization", f"Bearer {ask.key}"),), timeout=30)
+        await infer(ask.data, metadata=(("authorization", f"Bearer {ask.key}"),), timeout=LONG_S)
     except grpc.aio.AioRpcError as exc:
         if exc.code() is grpc.StatusCode.UNAVAILABLE:
             counts.unanswered += 1

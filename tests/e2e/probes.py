@@ -17,12 +17,12 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e import raw_http
-from tests.e2e.tidegate import Tidegate
+from tests.e2e.tidegate import LONG_S, Tidegate
 
 VALUES = np.arange(4, dtype=np.float32).reshape(1, 4)
 ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 4], "datatype": "FP32", "data": VALUES.flatten().tolist()}]}
 _INTERVAL_S = 0.02
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = LONG_S
 _REFUSALS = ("401", "429", "StatusCode.UNAUTHENTICATED", "StatusCode.RESOURCE_EXHAUSTED")
 """Whoever fails often is slowed as well."""
 

@@ -19,8 +19,6 @@ from tests.e2e.test_response_cache import SIX, Client, write_models
 from tests.e2e.tidegate import Tidegate, wait_for
 from tests.redis_server import ESCAPED_PASSWORD, PASSWORD, RedisServer, redis_server
 
-pytestmark = pytest.mark.timeout(180)
-
 REQUESTS = 100
 TAKES = {"takes_s": 0.02}
 """Computing costs more than asking Redis on any machine: whether it is asked at all is tests/unit/adapters/test_redis_cache_lookups.py."""
@@ -63,7 +61,7 @@ class Bench:
             self.asked += 1
 
     def metric(self, line: str) -> float:
-        page = urllib.request.urlopen(self.client.gateway.endpoints["metrics"], timeout=10).read().decode()
+        page = urllib.request.urlopen(self.client.gateway.endpoints["metrics"], timeout=LONG_S).read().decode()
         found = re.search(rf"^{re.escape(line)} (\S+)$", page, re.MULTILINE)
         assert found is not None, line
         return float(found.group(1))

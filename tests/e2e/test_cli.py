@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.tidegate import Tidegate, run_cli
+from tests.e2e.tidegate import LONG_S, Tidegate, run_cli
 
 
 def admin(tidegate: Tidegate, method: str, path: str, **headers: str) -> tuple[int, Any]:
     request = urllib.request.Request(tidegate.endpoints["admin"] + path, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=LONG_S) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as refused:
         return refused.code, json.load(refused)

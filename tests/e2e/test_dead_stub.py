@@ -6,14 +6,10 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.conftest import Start
 from tests.e2e.raw_http import status
 from tests.e2e.test_fleet import answer_of, ask, loaded, shown, write_models
 from tests.e2e.tidegate import Tidegate, descendants
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def stubs_of(running: Tidegate, model: str) -> list[int]:

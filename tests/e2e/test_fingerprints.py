@@ -30,9 +30,7 @@ from control_plane.services.models import ModelService
 from control_plane.services.servers import Servers
 from control_plane.settings import TritonSettings
 from tests.aio import changing
-from tests.e2e.tidegate import PROJECT
-
-pytestmark = pytest.mark.timeout(180)
+from tests.e2e.tidegate import LONG_S, PROJECT
 
 MODEL = """
 import json, pathlib
@@ -113,11 +111,11 @@ class Bench:
         repository = ManagedRepository([self.models], self.state, config_name="")
         files = ModelFiles(repository.root, config_name="", python_backends=self.backends)
         contents = LoadedContents(files, self.known)
-        self.service = ModelService(servers=self.servers, repository=repository, load=["*"], load_timeout_s=30, contents=contents)
+        self.service = ModelService(servers=self.servers, repository=repository, load=["*"], load_timeout_s=LONG_S, contents=contents)
         process = await EmbeddedTritonLauncher(settings, self.state).start()
         self.upstream = Triton(process.endpoints, max_connections=4)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LONG_S):
                 while not await self.upstream.control.is_live():
                     await asyncio.sleep(0.02)
             self.servers.up(self.upstream)

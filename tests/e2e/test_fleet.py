@@ -19,9 +19,7 @@ import tritonclient.http
 from control_plane.adapters.gateway_client import AdminClient
 from tests.e2e import tidegate as servers
 from tests.e2e.raw_http import exchange, status
-from tests.e2e.tidegate import Tidegate, descendants, living, run_cli, wait_for
-
-pytestmark = pytest.mark.timeout(180)
+from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, run_cli, wait_for
 
 MODELS = tuple(f"m{number}" for number in range(6))
 MIB = 2**20
@@ -92,7 +90,7 @@ def body() -> bytes:
 
 def ask(fleet: Tidegate, model: str, **fields: str) -> bytes:
     headers = [(name.replace("_", "-"), value) for name, value in fields.items()]
-    return exchange(fleet.port("http"), "POST", f"/v2/models/{model}/infer", body(), headers, timeout_s=60.0)
+    return exchange(fleet.port("http"), "POST", f"/v2/models/{model}/infer", body(), headers, timeout_s=LONG_S)
 
 
 def answer_of(raw: bytes) -> float:
@@ -165,12 +163,12 @@ def test_who_cannot_wait_for_the_load_is_told_how_long_it_takes_and_finds_it_the
     assert status(refused) == 503
     assert b"is being loaded" in refused
     assert int(refused.lower().partition(b"\r\nretry-after: ")[2].partition(b"\r\n")[0]) >= 1
-    wait_for(lambda: any(nowhere in models for models in loaded(fleet).values()), timeout_s=30, what="its load")
+    wait_for(lambda: any(nowhere in models for models in loaded(fleet).values()), what="its load")
     assert answer_of(ask(fleet, nowhere, tidegate_timeout_ms="5000")) == 1 + MODELS.index(nowhere)
 
 
 def test_what_a_cold_model_is_can_be_asked(fleet: Tidegate) -> None:
-    client = tritonclient.http.InferenceServerClient(fleet.address("http"), network_timeout=60.0)
+    client = tritonclient.http.InferenceServerClient(fleet.address("http"), network_timeout=LONG_S)
     nowhere = next(model for model in MODELS if not any(model in models for models in loaded(fleet).values()))
     assert client.get_model_metadata(nowhere)["inputs"][0]["name"] == "INPUT0"
     grpc = tritonclient.grpc.InferenceServerClient(fleet.address("grpc"))
@@ -181,7 +179,7 @@ def test_what_a_cold_model_is_can_be_asked(fleet: Tidegate) -> None:
 def test_what_fails_to_load_is_left_alone_for_a_while_and_says_why(fleet: Tidegate) -> None:
     first = ask(fleet, "broken", tidegate_timeout_ms="1500")
     assert status(first) == 503, first
-    wait_for(lambda: any(event["kind"] == "failed" for event in shown(fleet)["events"]), timeout_s=30, what="its failure")
+    wait_for(lambda: any(event["kind"] == "failed" for event in shown(fleet)["events"]), what="its failure")
     again = ask(fleet, "broken", tidegate_timeout_ms="100")
     assert status(again) == 503
     assert b"its weights are missing" in again
@@ -216,7 +214,7 @@ def test_what_loads_have_taken_is_on_disk_for_the_next_process(fleet: Tidegate) 
 
 
 def test_v2_clients_are_told_of_the_whole_fleet(fleet: Tidegate) -> None:
-    http = tritonclient.http.InferenceServerClient(fleet.address("http"), network_timeout=60.0)
+    http = tritonclient.http.InferenceServerClient(fleet.address("http"), network_timeout=LONG_S)
     grpc = tritonclient.grpc.InferenceServerClient(fleet.address("grpc"))
     AdminClient(fleet.endpoints["admin"]).unload("m0")
     ask(fleet, "broken", tidegate_timeout_ms="5000")
@@ -286,8 +284,8 @@ def test_when_a_triton_is_killed_the_other_takes_its_models_over(fleet: Tidegate
     processes = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(fleet.process.pid)}
     (pid,) = [pid for pid, line in processes.items() if b"/tritonserver\0" in line and b"guardian" not in line and lock.encode() in line]
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: status(ask(fleet, "m5")) == 200, timeout_s=60, what="an answer")
-    wait_for(lambda: all(server["is_up"] for server in shown(fleet)["servers"]), timeout_s=60, what="its return")
+    wait_for(lambda: status(ask(fleet, "m5")) == 200, what="an answer")
+    wait_for(lambda: all(server["is_up"] for server in shown(fleet)["servers"]), what="its return")
     with watching(fleet, require_within_budget):
         for number, model in enumerate(MODELS[1:], 1):
             assert answer_of(ask(fleet, model)) == 1 + number

@@ -17,9 +17,7 @@ from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_dead_stub import stubs_of
 from tests.e2e.test_fleet import MODELS, answer_of, ask, loaded, require_within_budget, shown, watching, write_models
 from tests.e2e.test_workers import workers_of
-from tests.e2e.tidegate import Tidegate, descendants, living, wait_for
-
-pytestmark = pytest.mark.timeout(120)
+from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, wait_for
 
 WORKERS = 2
 CONNECTIONS = 12
@@ -70,7 +68,7 @@ def test_what_only_workers_use_is_kept_by_how_they_use_it(fleet: Tidegate) -> No
     before = len(loads(fleet))
     for _ in range(10):
         ask_all(fleet, kept)
-    wait_for(lambda: rate_of(fleet, kept) > 1, timeout_s=5, what="its uses to be told")
+    wait_for(lambda: rate_of(fleet, kept) > 1, what="its uses to be told")
     for model in (nowhere(fleet), nowhere(fleet)):
         assert status(ask(fleet, model)) == 200
     assert kept not in loads(fleet)[before:], "it was never unloaded"
@@ -83,26 +81,26 @@ def rate_of(fleet: Tidegate, model: str) -> float:
 
 def test_administrators_are_obeyed_whichever_worker_they_reach(fleet: Tidegate) -> None:
     present = next(model for models in loaded(fleet).values() for model in sorted(models))
-    assert status(exchange(fleet.port("http"), "POST", f"/v2/repository/models/{present}/unload", timeout_s=30.0)) == 200
+    assert status(exchange(fleet.port("http"), "POST", f"/v2/repository/models/{present}/unload", timeout_s=LONG_S)) == 200
     assert {status(raw) for raw in ask_all(fleet, present)} == {404}
-    assert status(exchange(fleet.port("http"), "POST", f"/v2/repository/models/{present}/load", timeout_s=60.0)) == 200
+    assert status(exchange(fleet.port("http"), "POST", f"/v2/repository/models/{present}/load", timeout_s=LONG_S)) == 200
     assert {status(raw) for raw in ask_all(fleet, present)} == {200}
     admin = AdminClient(fleet.endpoints["admin"])
     admin.unload(present)
-    wait_for(lambda: {status(raw) for raw in ask_all(fleet, present)} == {404}, timeout_s=5, what="all to know")
+    wait_for(lambda: {status(raw) for raw in ask_all(fleet, present)} == {404}, what="all to know")
     admin.load(present)
 
 
 def test_what_fails_to_load_is_said_by_all(fleet: Tidegate) -> None:
     assert status(ask(fleet, "broken", tidegate_timeout_ms="1500")) == 503
-    wait_for(lambda: any(event["kind"] == "failed" for event in shown(fleet)["events"]), timeout_s=30, what="its failure")
+    wait_for(lambda: any(event["kind"] == "failed" for event in shown(fleet)["events"]), what="its failure")
 
     def all_say_why() -> bool:
         answers = ask_all(fleet, "broken", tidegate_timeout_ms="100")
         assert {status(raw) for raw in answers} == {503}
         return all(b"its weights are missing" in raw for raw in answers)
 
-    wait_for(all_say_why, timeout_s=20, what="all to know")
+    wait_for(all_say_why, what="all to know")
 
 
 def test_a_worker_that_is_killed_loses_only_what_it_had_under_way(fleet: Tidegate) -> None:
@@ -124,8 +122,8 @@ def test_a_worker_that_is_killed_loses_only_what_it_had_under_way(fleet: Tidegat
     assert {status(raw) for raw in answers if raw} <= {200}
     assert {status(raw) for raw in ask_all(fleet, model)} == {200}
     assert loads(fleet)[before:] == [model]
-    wait_for(lambda: len(workers_of(fleet)) == WORKERS, timeout_s=20, what="the new worker")
-    wait_for(lambda: not in_flight(fleet), timeout_s=10, what="its report to expire")
+    wait_for(lambda: len(workers_of(fleet)) == WORKERS, what="the new worker")
+    wait_for(lambda: not in_flight(fleet), what="its report to expire")
     assert {status(raw) for raw in ask_all(fleet, nowhere(fleet))} == {200}
 
 
@@ -138,7 +136,7 @@ def test_what_workers_find_dead_their_parent_loads_anew(fleet: Tidegate) -> None
     before = len(loads(fleet))
     for stub in stubs_of(fleet, model):
         os.kill(stub, signal.SIGKILL)
-    wait_for(lambda: {status(raw) for raw in ask_all(fleet, model)} == {200}, timeout_s=40, what="answers by all")
+    wait_for(lambda: {status(raw) for raw in ask_all(fleet, model)} == {200}, what="answers by all")
     assert model in loads(fleet)[before:]
 
 
@@ -149,5 +147,5 @@ def test_when_a_triton_is_killed_the_other_serves_what_it_had(fleet: Tidegate) -
     (pid,) = [pid for pid, line in lines.items() if b"/tritonserver\0" in line and b"guardian" not in line and lock in line]
     os.kill(pid, signal.SIGKILL)
     for _ in range(2):
-        wait_for(lambda: {status(raw) for raw in ask_all(fleet, models[0])} == {200}, timeout_s=60, what="answers by all")
-    wait_for(lambda: all(server["is_up"] for server in shown(fleet)["servers"]), timeout_s=60, what="its return")
+        wait_for(lambda: {status(raw) for raw in ask_all(fleet, models[0])} == {200}, what="answers by all")
+    wait_for(lambda: all(server["is_up"] for server in shown(fleet)["servers"]), what="its return")

@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import MODELS
-from tests.e2e.tidegate import Tidegate, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, wait_for
 
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -54,7 +54,7 @@ def both(gateway: Tidegate, method: str, path: str, body: bytes = b"") -> tuple[
 def to_the_end(port: int, path: str, body: bytes, *, version: str = "1.1", fields: str = "") -> bytes:
     """Everything that a connection says which is closed after its answer."""
     head = f"POST {path} HTTP/{version}\r\nHost: x\r\nConnection: close\r\n{fields}Content-Length: {len(body)}\r\n\r\n".encode()
-    with socket.create_connection(("127.0.0.1", port), timeout=15) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=LONG_S) as connection:
         connection.sendall(head + body)
         return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
@@ -178,7 +178,7 @@ def test_administration_is_tritons_own(gateway: Tidegate, method: str, path: str
 def test_head_is_get_without_its_body(gateway: Tidegate, path: str) -> None:
     get = raw_http.exchange(gateway.port("http"), "GET", path)
     request = f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-    with socket.create_connection(("127.0.0.1", gateway.port("http")), timeout=15) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port("http")), timeout=LONG_S) as connection:
         connection.sendall(request + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         answers = without_close(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
     assert answers == (get.partition(b"\r\n\r\n")[0] + b"\r\n\r\n") * 2

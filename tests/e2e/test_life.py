@@ -6,15 +6,16 @@ import json
 import os
 import signal
 import socket
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from control_plane.adapters.embedded_triton.command import shm_prefix
 from tests.e2e import raw_http
+from tests.e2e import tidegate as servers
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import Tidegate, descendants, living, run_cli, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, run_cli, wait_for
 
 ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 
@@ -32,74 +33,73 @@ def shared_memory(tidegate: Tidegate) -> set[str]:
     return {name for name in os.listdir("/dev/shm") if name.startswith(prefix)}
 
 
+def in_flight(tidegate: Tidegate) -> int:
+    page = raw_http.exchange(tidegate.port_of_metrics(), "GET", "/metrics").decode()
+    return int(float(next(line.split()[-1] for line in page.splitlines() if line.startswith("tidegate_requests_in_flight "))))
+
+
 def triton_pid(tidegate: Tidegate) -> int:
     names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in living(descendants(tidegate.process.pid))}
     return next(pid for pid, name in names.items() if name == "tritonserver")
 
 
-def test_sigterm_ends_everything_in_order(start: Start, tmp_path: Path) -> None:
-    running = start(tmp_path, *ECHO_ONLY)
-    below = descendants(running.process.pid)
-    assert shared_memory(running)
-    started_s = time.monotonic()
-    running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(timeout=15) == 0, running.said()
-    assert time.monotonic() - started_s < 10
-    assert not living(below)
-    assert not shared_memory(running)
-    assert not (tmp_path / "endpoints.json").exists()
-
-
-def test_kill_9_leaves_no_orphan(start: Start, tmp_path: Path) -> None:
-    running = start(tmp_path, *ECHO_ONLY)
-    below = descendants(running.process.pid)
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+    """One whose Triton dies first, and which is killed itself by the last test that has it."""
+    running = servers.start(tmp_path_factory.mktemp("serving"), *ECHO_ONLY)
+    yield running
     running.process.kill()
-    running.process.wait(timeout=5)
-    wait_for(lambda: not living(below), what="the end of Triton and its stubs")
-    wait_for(lambda: not shared_memory(running), what="shared memory being freed")
-    again = start(tmp_path, *ECHO_ONLY)  # the state folder of a killed one is usable, at once
-    assert echo_status(again) == 200
-    assert again.stop() == 0
+    running.process.wait()
 
 
-def test_triton_that_dies_comes_back_with_its_models(start: Start, tmp_path: Path) -> None:
-    running = start(tmp_path, *ECHO_ONLY)
-    os.kill(triton_pid(running), signal.SIGKILL)
+def test_triton_that_dies_comes_back_with_its_models(serving: Tidegate) -> None:
+    os.kill(triton_pid(serving), signal.SIGKILL)
     answer = b""
 
     def is_refused() -> bool:
         nonlocal answer
-        answer = raw_http.infer(running.port("http"), "echo", ECHO)
+        answer = raw_http.infer(serving.port("http"), "echo", ECHO)
         return raw_http.status(answer) == 503
 
-    wait_for(is_refused, timeout_s=5, what="a clear 503")
+    wait_for(is_refused, what="a clear 503")
     assert "Triton" in raw_http.error(answer)
     assert b"Retry-After: 1" in answer
-    assert raw_http.status(raw_http.exchange(running.port("http"), "GET", "/v2/health/live")) == 200
-    wait_for(lambda: echo_status(running) == 200, timeout_s=30, what="the restart")
-    assert running.stop() == 0
+    assert raw_http.status(raw_http.exchange(serving.port("http"), "GET", "/v2/health/live")) == 200
+    wait_for(lambda: echo_status(serving) == 200, what="the restart")
 
 
-def test_requests_in_flight_finish_when_told_to_stop(start: Start, tmp_path: Path) -> None:
-    running = start(tmp_path, "--model-repository", str(MODELS), "--load", "slow")
+def test_kill_9_leaves_no_orphan(serving: Tidegate, start: Start) -> None:
+    below = descendants(serving.process.pid)
+    assert shared_memory(serving)
+    serving.process.kill()
+    serving.process.wait()
+    wait_for(lambda: not living(below), what="the end of Triton and its stubs")
+    wait_for(lambda: not shared_memory(serving), what="shared memory being freed")
+    again = start(serving.state_dir, *ECHO_ONLY)  # the state folder of a killed one is usable, at once
+    assert echo_status(again) == 200
+    assert again.stop() == 0
+
+
+def test_sigterm_ends_everything_in_order_once_what_is_in_flight_is_answered(start: Start, tmp_path: Path) -> None:
+    """And a model that fails to load is reported while the rest is served."""
+    running = start(tmp_path, *ECHO_ONLY, "--load", "slow", "--load", "broken", "--load", "nowhere")
+    assert echo_status(running) == 200
+    assert "broken on purpose" in running.said()
+    assert "nowhere" in running.said()
+    below = descendants(running.process.pid)
+    assert shared_memory(running)
     body = json.dumps({"inputs": [{"name": "SECONDS", "shape": [1, 1], "datatype": "FP32", "data": [1.5]}]}).encode()
-    with socket.create_connection(("127.0.0.1", running.port("http")), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", running.port("http")), timeout=LONG_S) as connection:
         connection.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        time.sleep(0.3)
+        wait_for(lambda: in_flight(running) == 1, what="the request being in flight")
         running.process.send_signal(signal.SIGTERM)
         answer = raw_http.read_answer(connection)
     assert raw_http.status(answer) == 200
     assert b"Connection: close" in answer
-    assert running.process.wait(timeout=10) == 0
-
-
-def test_a_model_that_fails_is_reported_and_the_rest_is_served(start: Start, tmp_path: Path) -> None:
-    running = start(tmp_path, *ECHO_ONLY, "--load", "broken", "--load", "nowhere")
-    assert echo_status(running) == 200
-    said = running.said()
-    assert running.stop() == 0
-    assert "broken on purpose" in said
-    assert "nowhere" in said
+    assert running.process.wait(timeout=LONG_S) == 0, running.said()
+    assert not living(below)
+    assert not shared_memory(running)
+    assert not (tmp_path / "endpoints.json").exists()
 
 
 def test_attaches_to_a_running_triton(start: Start, tmp_path: Path, tidegate: Tidegate) -> None:
@@ -111,34 +111,20 @@ def test_attaches_to_a_running_triton(start: Start, tmp_path: Path, tidegate: Ti
     assert echo_status(tidegate) == 200
 
 
-REFUSALS = [
-    pytest.param(["--host", "0.0.0.0"], "without authentication is refused", id="beyond loopback"),
-    pytest.param(["--admin-host", "0.0.0.0"], "without authentication is refused", id="admin beyond loopback"),
-    pytest.param(["--model-repository", "/no/such/folder"], "/no/such/folder", id="no such repository"),
-    pytest.param(["--triton-url", "ftp://x"], "expected http://HOST", id="bad URL"),
-    pytest.param(["--http-port", "99999"], "--http-port", id="no such port"),
-    pytest.param(["--triton-arg", "--no-such-flag=1"], "--no-such-flag=1: Triton has no such flag", id="a flag that Triton does not know"),
-    pytest.param(["--triton-arg", "--http-addr=0.0.0.0"], "Triton has no such flag", id="the beginning of one that is refused"),
-    pytest.param(["--triton-arg", "--rate-limit-resource=x"], "'<resource_name>:<count>", id="a flag's value that Triton does not take"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "says"), REFUSALS)
-def test_a_start_that_cannot_work_says_why_in_one_line(tmp_path: Path, arguments: list[str], says: str) -> None:
-    done = run_cli("serve", "--state-dir", str(tmp_path), "--grpc-port", "0", "--metrics-port", "0", "--admin-port", "0", *arguments)
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        pytest.param("--no-such-flag=1", "--no-such-flag=1: Triton has no such flag", id="a flag that Triton does not know"),
+        pytest.param("--http-addr=0.0.0.0", "Triton has no such flag", id="the beginning of one that is refused"),
+        pytest.param("--rate-limit-resource=x", "'<resource_name>:<count>", id="a flag's value that Triton does not take"),
+    ],
+)
+def test_a_flag_that_triton_does_not_take_is_told_in_one_line(tmp_path: Path, argument: str, says: str) -> None:
+    ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
+    done = run_cli("serve", "--state-dir", str(tmp_path), *ports, "--triton-arg", argument)
     assert done.returncode == 1
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_taken_port_is_named(tmp_path: Path, tidegate: Tidegate) -> None:
-    for door in ("http", "grpc", "admin"):
-        ports = {"http": 0, "grpc": 0, "metrics": 0, "admin": 0} | {door: tidegate.port(door)}
-        flags = [part for name, port in ports.items() for part in (f"--{name}-port", str(port))]
-        done = run_cli("serve", "--state-dir", str(tmp_path), *flags)
-        assert done.returncode == 1
-        assert f"port {tidegate.port(door)} on 127.0.0.1 is taken" in done.stderr
-        assert f"--{door}-port" in done.stderr
 
 
 def test_a_state_folder_has_one_holder(tidegate: Tidegate) -> None:

@@ -22,10 +22,10 @@ from tests.chaos_proxy import ChaosProxy, chaos_proxy
 from tests.e2e.accounts import Administrator, make_first_key
 from tests.e2e.conftest import Start
 from tests.e2e.load import ELEMENTS, Ask, Counts, Target, call_grpc, call_http, grpc_ask, http_ask, spread
-from tests.e2e.tidegate import PROJECT, Tidegate, wait_for
+from tests.e2e.tidegate import LONG_S, PROJECT, Tidegate, wait_for
 from tests.redis_server import redis_server
 
-HTTP_REQUESTS, GRPC_REQUESTS = 90_000, 10_000
+HTTP_REQUESTS, GRPC_REQUESTS = 18_000, 2_000
 CALLERS = 8
 KNOWN_WITHIN_S = 1.0
 """A new key, by all."""
@@ -75,7 +75,7 @@ def bench(start: Start, tmp_path: Path, triton_url: str) -> Iterator[Bench]:
 
 def dropped(gateway: Tidegate, key: str) -> float:
     request = urllib.request.Request(gateway.endpoints["metrics"], headers={"x-api-key": key})
-    with urllib.request.urlopen(request, timeout=10) as page:
+    with urllib.request.urlopen(request, timeout=LONG_S) as page:
         found = re.search(r"^tidegate_usage_dropped_total (\S+)$", page.read().decode(), re.MULTILINE)
     assert found is not None
     return float(found.group(1))
@@ -87,8 +87,7 @@ def metered(administrator: Administrator) -> dict[tuple[str, str], int]:
     return {(tenant, ended): row[ended] for tenant, row in rows.items() for ended in ("requests", "failed", "refused") if row[ended]}
 
 
-@pytest.mark.timeout(180)
-def test_a_hundred_thousand_requests(bench: Bench) -> None:
+def test_twenty_thousand_requests(bench: Bench) -> None:
     bench.link.delay_s = 0.005
     first, second = bench.start("first", "--workers", "2"), bench.start("second")
     administrator = bench.administrator(second)
@@ -121,11 +120,11 @@ def test_a_hundred_thousand_requests(bench: Bench) -> None:
     async def load() -> None:
         async with asyncio.TaskGroup() as tasks:
             begin(tasks, over_http, over_grpc)
-            await when_answered(counts, 10_000)
+            await when_answered(counts, 2_000)
             bench.link.delay_s = 0.3
-            await when_answered(counts, 25_000)
+            await when_answered(counts, 5_000)
             bench.link.delay_s = 0.8  # what is sent arrives, and what confirms it comes too late
-            await when_answered(counts, 45_000)
+            await when_answered(counts, 9_000)
             first.process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(first.process.wait, 15.0) == 0, first.said()
             assert list((first.state_dir / "usage-spill").glob("*.json")), "there was something left to be taken up"
@@ -145,7 +144,7 @@ def test_a_hundred_thousand_requests(bench: Bench) -> None:
 
     assert counts.ended.total() == HTTP_REQUESTS + GRPC_REQUESTS
     assert {"requests", "failed", "refused"} == {ended for _, ended in counts.ended}
-    wait_for(lambda: sum(metered(administrator).values()) >= counts.ended.total(), timeout_s=30, what="the last request")
+    wait_for(lambda: sum(metered(administrator).values()) >= counts.ended.total(), what="the last request")
     time.sleep(2.0)
     assert metered(administrator) == dict(counts.ended)
     rows = administrator.usage()
@@ -159,7 +158,7 @@ async def when_answered(counts: Counts, number: int) -> None:
         await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("over", ["SQLite", "Redis", "a Redis that no longer confirms"])
+@pytest.mark.parametrize("over", ["SQLite", "a Redis that no longer confirms"])
 def test_a_kill_loses_no_more_than_what_waited(bench: Bench, start: Start, tmp_path: Path, triton_url: str, over: str) -> None:
     """Half a second's requests, or those since the store went away; and none is counted twice."""
     if over == "SQLite":

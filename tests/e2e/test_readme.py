@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.e2e import tidegate as servers
-from tests.e2e.tidegate import PROJECT, Tidegate
+from tests.e2e.tidegate import LONG_S, PROJECT, Tidegate
 
 README = (PROJECT / "README.md").read_text()
 
@@ -58,7 +58,7 @@ def _words(text: str) -> list[str]:
 def run(command: list[str], tidegate: Tidegate) -> str:
     environment = {**os.environ, "TIDEGATE_STATE_DIR": str(tidegate.state_dir), "COLUMNS": "120"}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=PROJECT, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, cwd=PROJECT, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

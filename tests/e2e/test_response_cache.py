@@ -21,10 +21,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import Start
-from tests.e2e.tidegate import Tidegate, run_cli
+from tests.e2e.tidegate import LONG_S, Tidegate, run_cli
 from tests.redis_server import RedisServer, redis_server
-
-pytestmark = pytest.mark.timeout(180)
 
 MODEL = """
 import json, time
@@ -119,7 +117,7 @@ class Client:
         return Answer(status, head.get("tidegate-cache", ""), outputs, parsed.get("id", ""))
 
     def call(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port("http"), timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port("http"), timeout=LONG_S)
         try:
             connection.request(method, path, body, headers or {})
             answer = connection.getresponse()
@@ -137,7 +135,9 @@ class Client:
             request.parameters[name].string_param = str(value)
         metadata = [(name.lower(), value) for name, value in more.get("headers", {}).items()]
         with tritonclient.grpc.grpc.insecure_channel(self.gateway.address("grpc")) as channel:
-            answer, call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.with_call(request, metadata=metadata, timeout=30)
+            answer, call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.with_call(
+                request, metadata=metadata, timeout=LONG_S
+            )
         outputs = {}
         for described, raw in zip(answer.outputs, answer.raw_output_contents, strict=True):
             datatype = np.float32 if described.datatype == "FP32" else np.int32
@@ -177,7 +177,7 @@ def client(gateway: Tidegate, models: Path, request: pytest.FixtureRequest) -> C
     write_models(models)
     client = Client(gateway, getattr(request, "param", "probe"))
     client.load()
-    connection = http.client.HTTPConnection(gateway.address("admin"), timeout=10)
+    connection = http.client.HTTPConnection(gateway.address("admin"), timeout=LONG_S)
     connection.request("DELETE", "/cache")
     assert connection.getresponse().status in (200, 204)
     connection.close()
@@ -293,7 +293,7 @@ def test_a_thousand_at_once_are_one_inference(client: Client, over: str) -> None
     barrier = threading.Barrier(50)
 
     def ask(number: int) -> set[str]:
-        barrier.wait(timeout=20)
+        barrier.wait(timeout=LONG_S)
         answers = [client.ask(over=over, parameters={"takes_s": "0.5"}) for _ in range(20)]
         assert all(answer.outputs["Y"][1] == [2 * value for value in SIX] for answer in answers)
         return {answer.cache for answer in answers}

@@ -19,6 +19,7 @@ from control_plane.services.keys import Keys
 from control_plane.services.objects import Objects
 from tests.e2e import raw_http
 from tests.e2e.conftest import MODELS, Start
+from tests.e2e.tidegate import LONG_S
 from tests.redis_server import redis_server
 
 LIMIT = 50.0
@@ -49,7 +50,7 @@ def flood(port: int, key: str) -> tuple[int, int]:
     head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
     began_s = time.monotonic()
     counts = {200: 0, 429: 0}
-    with closing(socket.create_connection(("127.0.0.1", port), timeout=10.0)) as connection:
+    with closing(socket.create_connection(("127.0.0.1", port), timeout=LONG_S)) as connection:
         while (passed_s := time.monotonic() - began_s) < FLOOD_S:
             connection.sendall(head + BODY)
             status = raw_http.status(raw_http.read_answer(connection))

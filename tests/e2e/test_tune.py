@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import MODELS
-from tests.e2e.tidegate import PROJECT, command, descendants, living, wait_for
-
-pytestmark = pytest.mark.timeout(120)
+from tests.e2e.tidegate import LONG_S, PROJECT, command, descendants, living, wait_for
 
 MIX = {"data": [{"INPUT0": {"content": [float(value) for value in range(size)], "shape": [size]}} for size in (4, 16)]}
 
@@ -64,9 +62,9 @@ def tune(tmp_path: Path) -> Iterator[Tune]:
 
 
 def test_a_run_writes_what_it_recommends_and_why_and_leaves_nothing(tune: Tune) -> None:
-    wait_for(lambda: tune.below("bin/tritonserver"), timeout_s=20, what="the first server")
+    wait_for(lambda: tune.below("bin/tritonserver"), what="the first server")
     below = descendants(tune.process.pid)
-    said, _ = tune.process.communicate(timeout=90)
+    said, _ = tune.process.communicate(timeout=LONG_S)
     assert tune.process.returncode == 0, said
     assert sorted(path.name for path in tune.out.iterdir()) == ["config.pbtxt", "plot.png", "table.json", "table.txt"]
     table = json.loads((tune.out / "table.json").read_text())
@@ -80,13 +78,13 @@ def test_a_run_writes_what_it_recommends_and_why_and_leaves_nothing(tune: Tune) 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_ended_in_a_measurement_it_leaves_nothing(tune: Tune, number: signal.Signals) -> None:
-    wait_for(lambda: tune.below("perf_analyzer"), timeout_s=30, what="a measurement")
+    wait_for(lambda: tune.below("perf_analyzer"), what="a measurement")
     below = living(descendants(tune.process.pid))
     assert len(below) >= 3, "Triton with its guardian, and perf_analyzer"
     tune.process.send_signal(number)
-    said, _ = tune.process.communicate(timeout=15)
+    said, _ = tune.process.communicate(timeout=LONG_S)
     assert tune.process.returncode != 0
     assert "Traceback" not in said
-    wait_for(lambda: not living(below), timeout_s=5, what="the end of all it started")
+    wait_for(lambda: not living(below), what="the end of all it started")
     assert list(tune.temporary.iterdir()) == []
     assert not tune.out.exists()

@@ -17,8 +17,6 @@ from tests.e2e.test_fleet import BUDGET_BYTES, MIB, answer_of, ask, shown, write
 from tests.e2e.tidegate import SHARED_TRITON, Tidegate, wait_for
 from tests.redis_server import redis_server
 
-pytestmark = pytest.mark.timeout(180)
-
 MODELS = ("m0", "m1", "m2", "m3")
 
 
@@ -88,20 +86,20 @@ def test_what_either_is_told_to_unload_or_load_is_so_for_both(gateways: tuple[Ti
     AdminClient(asker.endpoints["admin"]).unload("m0")
     assert not tritonclient.http.InferenceServerClient(triton).is_model_ready("m0")
     assert status(ask(asker, "m0")) == 404
-    wait_for(lambda: status(ask(owner, "m0")) == 404, timeout_s=5, what="the owner's refusal")
+    wait_for(lambda: status(ask(owner, "m0")) == 404, what="the owner's refusal")
     assert AdminClient(asker.endpoints["admin"]).load("m0")["state"] == "READY"
-    wait_for(lambda: status(ask(owner, "m0")) == 200, timeout_s=5, what="the owner's answer")
+    wait_for(lambda: status(ask(owner, "m0")) == 200, what="the owner's answer")
     AdminClient(asker.endpoints["admin"]).unload("m1")
 
 
 def test_what_the_other_serves_counts_for_the_owner(gateways: tuple[Tidegate, Tidegate, str]) -> None:
     one, other, _ = gateways
-    wait_for(lambda: "owns the fleet, token" in one.said() + other.said(), timeout_s=20, what="an owner")
+    wait_for(lambda: "owns the fleet, token" in one.said() + other.said(), what="an owner")
     owner = owner_of(one, other)
     asked = other if owner is one else one
     for _ in range(50):
         assert status(ask(asked, "m2")) == 200
-    wait_for(lambda: uses_per_s(owner, "m2") > 1, timeout_s=5, what="what it was told")
+    wait_for(lambda: uses_per_s(owner, "m2") > 1, what="what it was told")
 
 
 def uses_per_s(gateway: Tidegate, model: str) -> float:
@@ -111,14 +109,14 @@ def uses_per_s(gateway: Tidegate, model: str) -> float:
 
 def test_when_the_owner_is_killed_the_other_takes_over(gateways: tuple[Tidegate, Tidegate, str]) -> None:
     one, other, triton = gateways
-    wait_for(lambda: "owns the fleet, token" in one.said() + other.said(), timeout_s=20, what="an owner")
+    wait_for(lambda: "owns the fleet, token" in one.said() + other.said(), what="an owner")
     owner = owner_of(one, other)
     owner.process.kill()
     owner.process.wait()
     left = other if owner is one else one
     with never_beyond_the_budget(triton):
         for model in ("m0", "m2", "m3"):
-            wait_for(lambda model=model: status(ask(left, model)) == 200, timeout_s=60, what=model)
+            wait_for(lambda model=model: status(ask(left, model)) == 200, what=model)
     assert "owns the fleet, token" in left.said()
     assert status(ask(left, "m1")) == 404, "an administrator has unloaded it"
 

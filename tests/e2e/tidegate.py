@@ -17,9 +17,10 @@ from control_plane.domain.endpoints import CONTROL_FIELD
 from tests.unix_relay import UnixRelay
 
 PROJECT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 45.0
 SHARED_TRITON = {"TIDEGATE_TRITON_TRANSPORT": "tcp", "TIDEGATE_LOCK_MODEL_CONTROL": "false"}
 """Variables of one whose Triton other gateways attach to and load models into."""
+LONG_S = 120.0
+"""Far more than any one thing takes on a slow and busy machine; what is awaited ends sooner or fails."""
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Tidegate:
         flags = (Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in descendants(self.process.pid))
         return [(CONTROL_FIELD, next(each.removeprefix(flag) for each in chain.from_iterable(flags) if each.startswith(flag)))]
 
-    def stop(self, *, timeout_s: float = 10.0) -> int:
+    def stop(self, *, timeout_s: float = LONG_S) -> int:
         """End it as Ctrl-C does; its exit status."""
         self.process.send_signal(signal.SIGINT)
         try:
@@ -85,7 +86,12 @@ def command(*arguments: str, python: str = sys.executable) -> list[str]:
 def run_cli(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """One command to its end."""
     return subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=50, cwd=PROJECT, env={**os.environ, "COLUMNS": "160", **(env or {})}
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        cwd=PROJECT,
+        env={**os.environ, "COLUMNS": "160", **(env or {})},
     )
 
 
@@ -104,7 +110,7 @@ def start(state_dir: Path, *arguments: str, env: dict[str, str] | None = None, p
             cwd=PROJECT,
             env={**os.environ, "COLUMNS": "160", **(env or {})},
         )
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + LONG_S
     while not (state_dir / "endpoints.json").exists():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
@@ -143,10 +149,10 @@ def living(pids: set[int]) -> set[int]:
     return alive
 
 
-def wait_for(condition: object, *, timeout_s: float = 10.0, what: str = "it") -> None:
+def wait_for(condition: object, *, timeout_s: float = LONG_S, what: str = "it", every_s: float = 0.05) -> None:
     """Poll `condition()` until it is true; AssertionError when the time is over."""
     assert callable(condition)
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
-        time.sleep(0.05)
+        time.sleep(every_s)

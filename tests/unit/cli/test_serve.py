@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.cli import main
+from tests.tls_files import Authority, needs_openssl
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +43,63 @@ def test_commands_begin_without_what_only_a_gateway_needs() -> None:
     program = "import sys, control_plane.cli; print(*({'fastapi', 'redis', 'uvicorn', 'control_plane.app'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
     assert done.stdout == "\n"
+
+
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state_dir: Path, *arguments: str) -> str:
+    """What a start that cannot work says on standard error, in one piece."""
+    ports = {f"--{door}-port": "0" for door in ("http", "grpc", "metrics", "admin")}
+    given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    words = [word for pair in {"--state-dir": str(state_dir), **ports, **given}.items() for word in pair]
+    monkeypatch.setattr(sys, "argv", ["tidegate", "serve", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    return " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param(["--host", "0.0.0.0"], "without authentication is refused", id="beyond loopback"),
+        pytest.param(["--admin-host", "0.0.0.0"], "without authentication is refused", id="admin beyond loopback"),
+        pytest.param(["--model-repository", "/no/such/folder"], "/no/such/folder", id="no such repository"),
+        pytest.param(["--triton-url", "ftp://x"], "expected http://HOST", id="bad URL"),
+        pytest.param(["--http-port", "99999"], "--http-port", id="no such port"),
+        pytest.param(["--gateway-cpus", "4095"], "--gateway-cpus: CPU 4095 cannot be used here", id="no such CPU"),
+        pytest.param(["--triton-cpus", "x"], "--triton-cpus", id="no CPU at all"),
+        pytest.param(["--model-cpus", "4095"], "--model-cpus: CPU 4095 cannot be used here", id="no such CPU for models"),
+        pytest.param(["--workers", "0"], "--workers", id="no workers"),
+        pytest.param(["--tls-certificate", "one.pem"], "--tls-key is missing", id="no key"),
+        pytest.param(["--tls-client-ca", "ca.pem"], "--tls-certificate, which turns TLS on, is not given", id="no certificate"),
+    ],
+)
+def test_a_start_that_cannot_work_says_why_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    assert says in refusal(monkeypatch, capsys, tmp_path, *arguments)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("door", ["http", "grpc", "metrics", "admin"])
+def test_a_taken_port_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, door: str, workers: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        said = refusal(monkeypatch, capsys, tmp_path, f"--{door}-port", str(port), "--workers", workers)
+    assert f"port {port} on 127.0.0.1 is taken" in said
+    assert f"--{door}-port" in said
+
+
+@needs_openssl
+def test_certificates_that_cannot_be_used_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    one, other = (authority.issue(name) for name in ("one", "other"))
+    swapped = ("--tls-certificate", str(one.certificate), "--tls-key", str(other.key))
+    assert "the key is not the certificate's" in refusal(monkeypatch, capsys, tmp_path / "state", *swapped)
+    own = ("--tls-certificate", str(one.certificate), "--tls-key", str(one.key))
+    assert "without authentication is refused" in refusal(monkeypatch, capsys, tmp_path / "state", "--host", "0.0.0.0", *own)
