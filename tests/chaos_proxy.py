@@ -108,12 +108,12 @@ def chaos_proxy(target_port: int) -> Iterator[ChaosProxy]:
     loop, is_over = proxy._loop, asyncio.Event()
     thread = threading.Thread(target=loop.run_until_complete, args=(proxy.serve(is_over, is_up),), name="chaos-proxy")
     thread.start()
-    assert is_up.wait(10)
+    assert is_up.wait(100)
     try:
         yield proxy
     finally:
         proxy.is_stalled = False
         loop.call_soon_threadsafe(is_over.set)
-        thread.join(10)
+        thread.join(100)
         assert not thread.is_alive()
         loop.close()

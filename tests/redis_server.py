@@ -13,7 +13,7 @@ from pathlib import Path
 DURABLE = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")
 PASSWORD = "pa55/word"  # with a character that an URL must escape
 ESCAPED_PASSWORD = PASSWORD.replace("/", "%2F")
-_START_TIMEOUT_S = 20.0
+_START_TIMEOUT_S = 100.0
 
 
 class RedisServer:
@@ -43,15 +43,15 @@ class RedisServer:
 
     def stop(self) -> None:
         self.process.terminate()
-        self.process.wait(timeout=20.0)
+        self.process.wait(timeout=60.0)
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(timeout=20.0)
+        self.process.wait(timeout=60.0)
 
     def call(self, *words: str) -> bytes:
         """The first piece of its answer to a command; small ones only."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5.0) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60.0) as connection:
             for command in (("AUTH", PASSWORD), words):
                 connection.sendall(
                     b"".join([b"*%d\r\n" % len(command), *(b"$%d\r\n%s\r\n" % (len(w.encode()), w.encode()) for w in command)])
@@ -79,4 +79,4 @@ def redis_server(folder: Path, *options: str) -> Iterator[RedisServer]:
         yield server
     finally:
         server.process.kill()
-        server.process.wait(timeout=20.0)
+        server.process.wait(timeout=60.0)

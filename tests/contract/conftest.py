@@ -34,7 +34,7 @@ class Doors:
     def triton_lives(self) -> bool:
         return _name(self._triton) == "tritonserver"
 
-    def await_triton(self, *, timeout_s: float = 30.0) -> None:
+    def await_triton(self, *, timeout_s: float = 120.0) -> None:
         """Return at once if Triton is the one it was; else wait until there is a new one with its models."""
         restarts = self.running.said().count("Triton is up")
         deadline_s = time.monotonic() + timeout_s
@@ -63,7 +63,7 @@ def served(state_dir: Path) -> Iterator[Doors]:
     try:
         yield Doors(running)
     finally:
-        status = running.stop(timeout_s=20.0)
+        status = running.stop()
     assert status == 0, running.said()
     assert not servers.living(below), "processes outlived tidegate"
     defects = [line for line in running.said().splitlines() if "this is a defect" in line]

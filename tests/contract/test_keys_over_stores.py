@@ -24,7 +24,7 @@ from tests.aio import run
 from tests.contract.stores import Opening, address, empty_redis, handles
 
 SCOPES = (Scope(Right.INFER, "*"),)
-WAIT_S = 20.0
+WAIT_S = 80.0
 
 
 class Gateway:

@@ -18,7 +18,7 @@ from tests.contract.stores import Opening, empty_redis, handles
 from tests.fakes.owner_line import FakeOwnerLine
 from tests.redis_server import RedisServer, redis_server
 
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(params=["fake", "redis"])

@@ -20,7 +20,7 @@ from tests.aio import run
 from tests.contract.stores import address, handles
 from tests.fakes.shared_cache import FakeCache, FakeSharedCache
 
-WAIT_S = 20.0
+WAIT_S = 100.0
 FINGERPRINTS = Fingerprints()
 FINGERPRINTS.change({"a": Fingerprint(b"a" * 32, keeps_answers=True), "b": Fingerprint(b"b" * 32, keeps_answers=True)})
 

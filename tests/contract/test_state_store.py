@@ -18,7 +18,7 @@ from tests.aio import run
 from tests.contract.stores import NAMES, Opening, address, handles
 from tests.fakes.state_store import FakeState, FakeStateStore
 
-LONG_S = 20.0
+LONG_S = 100.0
 
 _WATCH = """
 import asyncio, sys
@@ -225,7 +225,7 @@ def test_who_waits_is_woken_by_another_handle(opening: Opening[StateStore]) -> N
                 began_s = asyncio.get_running_loop().time()
                 second = await one.put(Kind.TENANT, "b", {})
             assert [wait.result() for wait in waits] == [[second]] * 3
-            assert asyncio.get_running_loop().time() - began_s < 5.0
+            assert asyncio.get_running_loop().time() - began_s < LONG_S / 2
 
     run(main())
 
@@ -337,6 +337,6 @@ def test_who_waits_in_another_process_is_woken(name: str, request: pytest.Fixtur
 
             run(main(url))
             assert watcher.stdout.readline() == "[('a', {'n': 1})]\n"
-            assert watcher.wait(timeout=20.0) == 0
+            assert watcher.wait(timeout=LONG_S) == 0
         finally:
             watcher.kill()

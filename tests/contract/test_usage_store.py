@@ -290,7 +290,7 @@ def test_a_batch_that_cannot_be_read_stays_and_holds_nobody_up(server: RedisServ
             server.call("XADD", STREAM, "*", "something", "else", "and", "more")
             async with running(store):
                 await store.add(batch(used()))
-                async with asyncio.timeout(20.0):
+                async with asyncio.timeout(100.0):
                     while server.call("XLEN", STREAM) != b":3\r\n":
                         await asyncio.sleep(0.02)
             ((_, usage),) = await totals(store)

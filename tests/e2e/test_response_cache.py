@@ -191,11 +191,16 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 DOORS = pytest.mark.parametrize("over", ["json", "binary", "grpc"])
-BOTH = pytest.mark.parametrize("client", ["probe", "whole"], indirect=True)
+DOORS_AND_MODELS = pytest.mark.parametrize(
+    ("over", "client"),
+    [("json", "probe"), ("binary", "whole"), ("grpc", "whole")],
+    indirect=["client"],
+    ids=["json", "binary to an ensemble", "grpc to an ensemble"],
+)
+"""What doors do is told apart in tests/wire/test_response_cache.py, model by model; here Triton is the real one."""
 
 
-@DOORS
-@BOTH
+@DOORS_AND_MODELS
 def test_another_shape_is_another_request(client: Client, over: str) -> None:
     doubled = [2 * value for value in SIX]
     for expected in ("miss", "hit"):
@@ -221,8 +226,7 @@ def test_other_parameters_are_another_request(client: Client, over: str) -> None
         assert [answer.cache for answer in answers] == [expected] * 3
 
 
-@DOORS
-@BOTH
+@DOORS_AND_MODELS
 def test_a_reload_under_the_same_version_is_seen(client: Client, over: str, models: Path) -> None:
     assert [client.ask(over=over).cache for _ in range(2)] == ["miss", "hit"]
     write_models(models, factor=3)
@@ -237,14 +241,13 @@ def test_a_reload_under_the_same_version_is_seen(client: Client, over: str, mode
     assert (back.outputs["Y"][1], back.cache) == ([2 * value for value in SIX], "hit"), "what it was, with the answers that it gave"
 
 
-@DOORS
-def test_a_reload_of_what_a_model_calls_while_it_answers_is_seen(client: Client, over: str, models: Path) -> None:
+def test_a_reload_of_what_a_model_calls_while_it_answers_is_seen(client: Client, models: Path) -> None:
     client.load("caller")
     caller = Client(client.gateway, "caller")
     for factor in (2, 3):
         write_models(models, factor=factor)
         client.load()
-        answers = [caller.ask(over=over) for _ in range(2)]
+        answers = [caller.ask() for _ in range(2)]
         assert [answer.outputs["Y"][1] for answer in answers] == [[factor * value for value in SIX]] * 2
         assert [answer.cache for answer in answers] == ["miss", "hit"]
     client.unload("caller")
@@ -287,14 +290,13 @@ def test_a_purge_holds_when_it_has_returned(client: Client) -> None:
     assert [client.ask().cache for _ in range(2)] == ["miss", "hit"]
 
 
-@DOORS
-def test_a_thousand_at_once_are_one_inference(client: Client, over: str) -> None:
+def test_a_thousand_at_once_are_one_inference(client: Client) -> None:
     before = client.computed()
     barrier = threading.Barrier(50)
 
     def ask(number: int) -> set[str]:
         barrier.wait(timeout=LONG_S)
-        answers = [client.ask(over=over, parameters={"takes_s": "0.5"}) for _ in range(20)]
+        answers = [client.ask(over="grpc", parameters={"takes_s": "0.5"}) for _ in range(20)]
         assert all(answer.outputs["Y"][1] == [2 * value for value in SIX] for answer in answers)
         return {answer.cache for answer in answers}
 
@@ -308,7 +310,7 @@ def test_with_the_cache_as_without_whatever_is_loaded_meanwhile(client: Client, 
     """Random requests and changes; a request that asks for it to be computed says what is right."""
     chance = random.Random(20261121)
     hits = 0
-    for _ in range(150):
+    for _ in range(90):
         match chance.choices(("ask", "reload", "unload", "rewrite"), weights=(12, 1, 1, 2))[0]:
             case "rewrite":
                 write_models(models, factor=chance.choice((2, 3)))
@@ -325,7 +327,7 @@ def test_with_the_cache_as_without_whatever_is_loaded_meanwhile(client: Client, 
                 right = client.ask(**more, headers={"Cache-Control": "no-cache"})
                 assert answer.outputs == right.outputs, more
                 hits += answer.cache == "hit"
-    assert hits > 20, "it was tried"
+    assert hits > 10, "it was tried"
 
 
 @dataclass(frozen=True)

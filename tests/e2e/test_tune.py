@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,20 @@ from tests.e2e.tidegate import LONG_S, PROJECT, command, descendants, living, wa
 MIX = {"data": [{"INPUT0": {"content": [float(value) for value in range(size)], "shape": [size]}} for size in (4, 16)]}
 
 
+BUDGETS_S = (20, 120)
+"""In which others than the default can be measured, too; and on a slow or busy machine."""
+
+
 class Tune:
     """A run of its own, whose temporary files lie in a folder of the test's."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, budget_s: int = BUDGETS_S[0]) -> None:
         self.out, self.temporary = folder / "out", folder / "tmp"
-        self.temporary.mkdir()
+        self.temporary.mkdir(parents=True)
         (folder / "mix.json").write_text(json.dumps(MIX))
         flags = ["--model-repository", str(MODELS), "--mix", str(folder / "mix.json"), "--out", str(self.out), "--concurrency", "4"]
         self.process = subprocess.Popen(
-            command("tune", "echo", "--p99-ms", "500", "--budget-s", "45", *flags),
+            command("tune", "echo", "--p99-ms", "500", "--budget-s", str(budget_s), *flags),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -52,28 +57,47 @@ def _command_line(pid: int) -> bytes:
         return b""
 
 
+@contextmanager
+def tuning(folder: Path, *, budget_s: int = BUDGETS_S[0]) -> Iterator[Tune]:
+    running = Tune(folder, budget_s=budget_s)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.process.kill()
+            running.process.communicate()
+
+
 @pytest.fixture
 def tune(tmp_path: Path) -> Iterator[Tune]:
-    running = Tune(tmp_path)
-    yield running
-    if running.process.poll() is None:
-        running.process.kill()
-        running.process.communicate()
+    with tuning(tmp_path) as running:
+        yield running
 
 
-def test_a_run_writes_what_it_recommends_and_why_and_leaves_nothing(tune: Tune) -> None:
-    wait_for(lambda: tune.below("bin/tritonserver"), what="the first server")
-    below = descendants(tune.process.pid)
-    said, _ = tune.process.communicate(timeout=LONG_S)
-    assert tune.process.returncode == 0, said
+@pytest.mark.timeout(600)
+def test_a_run_writes_what_it_recommends_and_why_and_leaves_nothing(tmp_path: Path) -> None:
+    for budget_s in BUDGETS_S:
+        with tuning(tmp_path / str(budget_s), budget_s=budget_s) as tune:
+            said, below = to_its_end(tune)
+        table = json.loads((tune.out / "table.json").read_text())
+        if len({row["candidate"] for row in table["medians"]}) > 1:
+            break
     assert sorted(path.name for path in tune.out.iterdir()) == ["config.pbtxt", "plot.png", "table.json", "table.txt"]
-    table = json.loads((tune.out / "table.json").read_text())
     assert {row["candidate"] for row in table["medians"]} > {"default"}, "others were measured too"
     assert all(row["throughput"] > 0 and 0 < row["p50_ms"] <= row["p99_ms"] for row in table["medians"])
     assert "# tidegate tune: " in (tune.out / "config.pbtxt").read_text()
     assert table["recommended"]["reason"] in said.replace("\n", " ")
     assert not living(below)
     assert list(tune.temporary.iterdir()) == []
+
+
+def to_its_end(tune: Tune) -> tuple[str, set[int]]:
+    """What it said, and the processes that were beneath it."""
+    wait_for(lambda: tune.below("bin/tritonserver"), what="the first server")
+    below = descendants(tune.process.pid)
+    said, _ = tune.process.communicate(timeout=BUDGETS_S[-1] + LONG_S)
+    assert tune.process.returncode == 0, said
+    return said, below
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])

@@ -123,7 +123,7 @@ class TestTime:
                 client = await door.connect(receive_buffer_bytes=64 << 10)
                 client.reader._transport.pause_reading()  # type: ignore[attr-defined]
                 await client.send(infer_request())
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(100):
                     while door.server._connections:
                         await asyncio.sleep(0.02)
 

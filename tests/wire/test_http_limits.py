@@ -145,7 +145,7 @@ class TestBody:
                 started_s = asyncio.get_running_loop().time()
                 with pytest.raises(ConnectionError):
                     await _send_for_ever(client)
-                assert asyncio.get_running_loop().time() - started_s < 10
+                assert asyncio.get_running_loop().time() - started_s < 60
 
         run(main())
 

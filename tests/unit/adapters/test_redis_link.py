@@ -14,7 +14,7 @@ from control_plane.adapters.state_store import open_state_store, open_usage_stor
 from control_plane.domain.errors import StartupError, StoreUnavailable
 from tests.aio import run
 
-SOON_S = 8.0
+SOON_S = 40.0
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ class TestLiveness:
             async with triton(never) as (client, _):
                 started_s = asyncio.get_running_loop().time()
                 assert not await client.is_live()
-                assert asyncio.get_running_loop().time() - started_s < 5.0
+                assert asyncio.get_running_loop().time() - started_s < 60.0
 
         run(main())
 

@@ -133,7 +133,7 @@ class TestOffline:
 
     def test_its_text_alone_is_printed(self, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "control_plane", "keys", "create", "--tenant", "ops", "--scope", "admin", "--offline"]
-        ended = subprocess.run([*command, "--state-dir", tmp_path / "new"], capture_output=True, text=True, timeout=50, check=True)
+        ended = subprocess.run([*command, "--state-dir", tmp_path / "new"], capture_output=True, text=True, timeout=200, check=True)
         match = _KEY_TEXT.fullmatch(ended.stdout.removesuffix("\n"))
         assert match is not None
         assert f"key {match[1]} of tenant ops" in ended.stderr
@@ -302,7 +302,7 @@ class TestUsage:
 
     def test_as_a_table(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
         tidegate("prices", "set", "u", "--per-unit", 2, "--currency", "EUR", "--tenant", "acme", *where)
-        ends_s = time.monotonic() + 10
+        ends_s = time.monotonic() + 100
         while (table := tidegate("usage", *where).table)[1][-1] != "EUR":  # until it is known
             assert time.monotonic() < ends_s, table
         assert table == [

@@ -109,17 +109,17 @@ def test_a_large_body_without_an_input_says_so(body: bytes) -> None:
 
 def test_a_large_request_is_read_in_steps_none_of_which_is_long() -> None:
     texts = ["a page of text, " * 1000] * MAX_TEXTS
-    longest_s, pauses, began_s = 0.0, 0, time.perf_counter()
+    longest_s, pauses, began_s = 0.0, 0, time.thread_time()
 
     def timed(steps: Steps[Any]) -> Steps[Any]:
         nonlocal longest_s, pauses, began_s
         while True:
-            began_s = time.perf_counter()
+            began_s = time.thread_time()
             try:
                 next(steps)
             except StopIteration as end:
                 return end.value
-            longest_s, pauses = max(longest_s, time.perf_counter() - began_s), pauses + 1
+            longest_s, pauses = max(longest_s, time.thread_time() - began_s), pauses + 1
             yield
 
     assert finish(timed(large_request_steps(orjson.dumps({"model": "m", "input": texts})))) == {"model": "m", "input": texts}

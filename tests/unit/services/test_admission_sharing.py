@@ -12,7 +12,7 @@ BOUND = 1.5
 """Of the other's p99."""
 
 
-@pytest.mark.parametrize("weight", [0.25, 0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("weight", [0.25, 1.0, 4.0])
 @pytest.mark.parametrize(
     ("flood_cost", "cost"),
     [
@@ -52,7 +52,7 @@ def test_so_it_is_with_requests_that_come_at_random_at_the_rate_of_the_share(cos
     """Below its share as well a tenant gets what it sends; but then there is hardly a queue without the flood to compare with."""
     rate = CAPACITY / (2 * mean * UNIT_S)
     quiet = Sender("quiet", Tenant("quiet"), cost, requests_per_s=rate)
-    fair = share_a_model(quiet, Sender("loud", Tenant("loud"), cost, requests_per_s=rate), seconds=3)
-    flooded = share_a_model(quiet, Sender("loud", Tenant("loud"), cost, requests_per_s=rate * FLOOD), seconds=3)
+    fair = share_a_model(quiet, Sender("loud", Tenant("loud"), cost, requests_per_s=rate), seconds=1.5)
+    flooded = share_a_model(quiet, Sender("loud", Tenant("loud"), cost, requests_per_s=rate * FLOOD), seconds=1.5)
     assert flooded["quiet"].p99_latency_s <= BOUND * fair["quiet"].p99_latency_s
     assert flooded["quiet"].refused == 0 < flooded["loud"].refused

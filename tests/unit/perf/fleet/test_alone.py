@@ -57,9 +57,9 @@ def test_a_model_takes_what_it_holds_after_requests() -> None:
     triton = FakeTriton()
     alone = measure(triton, triton.answer)
     assert alone.resident_bytes == 140
-    assert 0 <= alone.load_s < 5
-    assert 0.02 <= alone.unload_s < 5, "until the index says that it is gone"
-    assert 0 < alone.service_s < 1
+    assert 0 <= alone.load_s < 60
+    assert 0.02 <= alone.unload_s < 60, "until the index says that it is gone"
+    assert 0 < alone.service_s < 60
 
 
 def test_one_that_does_not_answer_is_no_measure() -> None:

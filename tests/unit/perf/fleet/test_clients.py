@@ -100,4 +100,4 @@ def test_each_request_is_sent_at_its_time_whatever_became_of_those_before(url: s
     assert [len(taken) for taken in answers.asked_s.values()] == [2]
     assert all(0.3 <= taken_s <= max(answers.latencies_s) for taken_s in answers.asked_s["m"])
     assert answers.failures == ["refused: 503 no room"]
-    assert 0.15 < began_s[2] - began_s[0] < 5
+    assert 0.15 < began_s[2] - began_s[0] < 60
