@@ -14,7 +14,7 @@ from pathlib import Path
 from control_plane.adapters.model_config import composing_models, config_file, is_ensemble, with_parameters
 from control_plane.adapters.placed_tree import Tree, bring_in_line, remove, tree_of
 from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, StartupError
-from control_plane.domain.model import MODEL_NAME
+from control_plane.domain.model import MODEL_NAME, NAME_RULE
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class ManagedRepository:
             if model.name in found:
                 raise StartupError(f"two models are called {model.name!r}: {found[model.name]} and {model}; rename one")
             if not _is_name(model.name):
-                raise StartupError(f"{model} cannot be a model's name: use letters, digits, '.', '_' and '-'")
+                raise StartupError(f"{model} cannot be a model's name, which is {NAME_RULE}")
             found[model.name] = model
         return sorted(found)
 

@@ -20,7 +20,7 @@ from tritonclient.grpc import model_config_pb2
 from control_plane.adapters.model_config import config_file, read_config, steps_of
 from control_plane.domain.errors import ModelLoadFailed
 from control_plane.domain.fleet import MOST_BYTES, DescribedModel, ModelSpec
-from control_plane.domain.model import MODEL_NAME
+from control_plane.domain.model import MODEL_NAME, NAME_RULE
 from control_plane.settings import can_be_told
 
 _log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class ModelDescriptionFiles:
         """Those that Triton's clients could name; each of the others is told of once."""
         nameless = {folder for folder in folders if not MODEL_NAME.fullmatch(folder.name)}
         for folder in sorted(nameless - self._nameless):
-            _log.warning("%r cannot be a model's name, and is left out: use letters, digits, '.', '_' and '-'", str(folder))
+            _log.warning("%r is left out: it cannot be a model's name, which is %s", str(folder), NAME_RULE)
         self._nameless = nameless
         return [folder for folder in folders if folder not in nameless]
 

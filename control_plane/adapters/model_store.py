@@ -23,7 +23,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from control_plane.domain.errors import ModelLoadFailed, ModelNotFound, StartupError, StoreUnavailable
-from control_plane.domain.model import MODEL_NAME
+from control_plane.domain.model import MODEL_NAME, NAME_RULE
 from control_plane.domain.model_source import ModelSource, SourceFile, refusal
 from control_plane.ports import Stop
 
@@ -71,14 +71,14 @@ class FsspecModelStore:
         names = {name for name in folders if name and not name.startswith(".")}
         good = {name for name in names if MODEL_NAME.fullmatch(name)}
         for name in sorted(names - good - self._refused):
-            _log.warning("%r in model store %s cannot be a model's name: use letters, digits, '.', '_' and '-'", name[:255], self.url)
+            _log.warning("%r in model store %s cannot be a model's name, which is %s", name[:255], self.url, NAME_RULE)
         self._refused = names - good
         return sorted(good)
 
     def describe(self, name: str, stop: Stop) -> ModelSource:
         """See `ports.ModelStore.describe`. Hidden files are no part of a model."""
         if not MODEL_NAME.fullmatch(name):
-            raise ModelNotFound(f"{name[:255]!r} cannot be a model's name; letters, digits, '.', '_' and '-' can")
+            raise ModelNotFound(f"{name[:255]!r} cannot be a model's name, which is {NAME_RULE}")
         folder = f"{self._root}/{name}"
         try:
             found: Mapping[str, dict[str, Any]] = self._call(stop, "find", folder, detail=True)

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 from fastapi import Path
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from control_plane.codec.stored_objects import CURRENCY, GLOB, KEY_ID, MAX_DESCRIPTION_CHARS, MAX_PRIORITY, POOL_OR_NONE, VERSION, to_body
+from control_plane.codec.stored_objects import CURRENCY, KEY_ID, MAX_DESCRIPTION_CHARS, MAX_PRIORITY, POOL_OR_NONE, VERSION, to_body
 from control_plane.domain.api_key import ApiKey
-from control_plane.domain.model import MODEL_NAME
+from control_plane.domain.model import MODEL_NAME, NAME_GLOB, NAME_RULE
 from control_plane.domain.route import CachePolicy, Route
 from control_plane.domain.scope import Scope, parse_scope
 from control_plane.domain.tenant import Tenant
@@ -19,7 +19,7 @@ from control_plane.services.objects import Held
 
 NAME = f"^{MODEL_NAME.pattern}$"
 NAME_OR_NONE = f"^({MODEL_NAME.pattern})?$"
-_SCOPE = f"^(infer:{GLOB.pattern}|repository|admin|metrics)$"
+_SCOPE = f"^(infer:{NAME_GLOB.pattern}|repository|admin|metrics)$"
 
 _LEAST_RATE = 1e-6
 _MOST = 1e9
@@ -28,7 +28,7 @@ _MAX_TIME_S = 253_402_300_799.0
 """The last second of the year 9999."""
 _MAX_LIFETIME_S = 100 * 366 * 86_400.0
 
-Name = Annotated[str, Path(pattern=NAME, description="Letters, digits, dots, dashes and underscores, not beginning with a dot.")]
+Name = Annotated[str, Path(pattern=NAME, description=f"{NAME_RULE[0].upper()}{NAME_RULE[1:]}.")]
 KeyId = Annotated[str, Path(pattern=f"^{KEY_ID.pattern}$", description="The part of a key between `tg_` and the secret.")]
 
 _NameText = Annotated[str, Field(pattern=NAME)]
@@ -133,7 +133,7 @@ class PriceSpec(_View):
     per_unit: _Limit
     currency: str = Field(pattern=f"^{CURRENCY.pattern}$")
     """Three letters (ISO 4217)."""
-    models: str = Field("*", pattern=f"^{GLOB.pattern}$")
+    models: str = Field("*", pattern=f"^{NAME_GLOB.pattern}$")
     """A glob."""
     tenant: str = Field("", pattern=NAME_OR_NONE)
     """Empty: for all who have no price of their own."""

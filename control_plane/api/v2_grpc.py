@@ -5,9 +5,9 @@ Messages are read to be checked and travel as the bytes they came as, and so do 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tritonclient.grpc import service_pb2
 
@@ -30,7 +30,7 @@ from control_plane.codec.kept_answer import (
     restore_grpc,
 )
 from control_plane.codec.model_control import not_in_any_repository, override_of, unloads_dependents
-from control_plane.codec.model_reference import aimed_at, model_in
+from control_plane.codec.model_reference import OF_A_MODEL, OF_AN_ADMINISTERED_MODEL, ReferenceFields, aimed_at, model_in
 from control_plane.domain.action import Action
 from control_plane.domain.errors import (
     ControlPlaneError,
@@ -59,23 +59,34 @@ _MODEL_METHODS = (_READY, SERVICE + "ModelMetadata", SERVICE + "ModelConfig", _S
 READ_METHODS = (*_HEALTH_METHODS, *_MODEL_METHODS, SERVICE + "ServerMetadata")
 """Answered by Triton as they are; they change nothing."""
 
-ADMINISTRATION_METHODS = (_INDEX, SERVICE + "TraceSetting", SERVICE + "LogSettings")
+_LOAD, _UNLOAD, _TRACE = SERVICE + "RepositoryModelLoad", SERVICE + "RepositoryModelUnload", SERVICE + "TraceSetting"
+ADMINISTRATION_METHODS = (_INDEX, _TRACE, SERVICE + "LogSettings")
 SHARED_MEMORY_METHODS = tuple(
     f"{SERVICE}{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Status", "Register", "Unregister")
 )
 """Both are Triton's to answer, for an administrator: without keys, who calls from this machine."""
 
-_ACTIONS: dict[str, Action] = {
-    SERVICE + "ModelInfer": Action.INFER,
-    SERVICE + "ModelStreamInfer": Action.INFER,
-    SERVICE + "ServerLive": Action.LIVE,
-    SERVICE + "ServerMetadata": Action.READ,
-    SERVICE + "RepositoryModelLoad": Action.LOAD,
-    SERVICE + "RepositoryModelUnload": Action.UNLOAD,
-    **dict.fromkeys(_HEALTH_METHODS, Action.READY),
-    **dict.fromkeys(_MODEL_METHODS, Action.READ),
-    **dict.fromkeys(ADMINISTRATION_METHODS, Action.ADMIN),
-    **dict.fromkeys(SHARED_MEMORY_METHODS, Action.SHARED_MEMORY),
+
+class _Method(NamedTuple):
+    """What a call asks for."""
+
+    action: Action
+    names: ReferenceFields | None = None
+    """Where its message names a model; it is checked before anybody looks at it."""
+
+
+_METHODS: Mapping[str, _Method] = {
+    SERVICE + "ModelInfer": _Method(Action.INFER),  # these two are read whole, and `codec/infer_proto` checks what they name
+    SERVICE + "ModelStreamInfer": _Method(Action.INFER),
+    SERVICE + "ServerLive": _Method(Action.LIVE),
+    SERVICE + "ServerMetadata": _Method(Action.READ),
+    **dict.fromkeys(_HEALTH_METHODS, _Method(Action.READY)),
+    **dict.fromkeys(_MODEL_METHODS, _Method(Action.READ, OF_A_MODEL)),
+    **dict.fromkeys(ADMINISTRATION_METHODS, _Method(Action.ADMIN)),
+    **dict.fromkeys(SHARED_MEMORY_METHODS, _Method(Action.SHARED_MEMORY)),
+    _LOAD: _Method(Action.LOAD, OF_AN_ADMINISTERED_MODEL),
+    _UNLOAD: _Method(Action.UNLOAD, OF_AN_ADMINISTERED_MODEL),
+    _TRACE: _Method(Action.ADMIN, OF_AN_ADMINISTERED_MODEL),
 }
 
 _INTERNAL = 13
@@ -178,15 +189,25 @@ class V2Grpc:
             SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, at_once=self._infer_at_once),
             SERVICE + "ModelStreamInfer": _ANY_STREAM,
             SERVICE + "ServerLive": GrpcHandler(unary=_live),
-            **dict.fromkeys(READ_METHODS, GrpcHandler(unary=self._pass)),
-            **dict.fromkeys(_MODEL_METHODS, GrpcHandler(unary=self._read_model)),
+            **self._unary(dict.fromkeys(READ_METHODS, self._pass) | dict.fromkeys(_MODEL_METHODS, self._read_model)),
         }
-        self._administration: dict[str, GrpcHandler] = {
-            SERVICE + "RepositoryModelLoad": GrpcHandler(unary=self._load),
-            SERVICE + "RepositoryModelUnload": GrpcHandler(unary=self._unload),
-            **dict.fromkeys((*ADMINISTRATION_METHODS, *SHARED_MEMORY_METHODS), GrpcHandler(unary=self._pass)),
-            _INDEX: GrpcHandler(unary=self._index),
-        }
+        self._administration = self._unary(
+            dict.fromkeys((*ADMINISTRATION_METHODS, *SHARED_MEMORY_METHODS), self._pass)
+            | {_LOAD: self._load, _UNLOAD: self._unload, _INDEX: self._index}
+        )
+
+    def _unary(self, methods: Mapping[str, Unary]) -> dict[str, GrpcHandler]:
+        return {method: GrpcHandler(unary=self._checked(unary, _METHODS[method].names)) for method, unary in methods.items()}
+
+    def _checked(self, unary: Unary, names: ReferenceFields | None) -> Unary:
+        if names is None:
+            return unary
+
+        async def checked(call: GrpcCall) -> GrpcAnswer:
+            model_in(self._message(call), names)
+            return await unary(call)
+
+        return checked
 
     def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
         """What answers a method, and who asks. Raises RouteNotFound, Unauthenticated, LimitExceeded, PermissionDenied."""
@@ -195,7 +216,7 @@ class V2Grpc:
             raise RouteNotFound(
                 f"no method {head.method[:200]}; the port has inference.GRPCInferenceService and grpc.health.v1.Health/Check"
             )
-        action = _ACTIONS[head.method]
+        action = _METHODS[head.method].action
         principal = self._principal(head, action, peer) if self._access.is_on else NOBODY
         if head.method in self._administration and not peer_is_local and not self._access.is_on:
             raise PermissionDenied(f"{head.method} administers the server and is answered on the machine it runs on only")
@@ -256,7 +277,7 @@ class V2Grpc:
         """A call about one model, or about a route's; which of them only its message says."""
         if not self._access.names_matter and self._fleet is None:
             return await self._pass(call)
-        message = message_in(call.frame, call.head.encoding, max_bytes=self._max_message_bytes)
+        message = self._message(call)
         name, version = model_in(message)
         self._access.require(call.principal, need_of_call(Action.READ, name))
         route = self._access.route(name)
@@ -299,8 +320,11 @@ class V2Grpc:
         change = self._models.unload(request.model_name, unload_dependents=unloads_dependents(request.parameters))
         return await _administered(request.model_name, change, service_pb2.RepositoryModelUnloadResponse())
 
+    def _message(self, call: GrpcCall) -> bytes | memoryview:
+        return message_in(call.frame, call.head.encoding, max_bytes=self._max_message_bytes)
+
     def _read(self, call: GrpcCall, parse: Callable[[bytes], MessageT]) -> MessageT:
-        message = message_in(call.frame, call.head.encoding, max_bytes=self._max_message_bytes)
+        message = self._message(call)
         try:
             return parse(bytes(message))
         except Exception as exc:  # protobuf's DecodeError differs between its implementations

@@ -11,7 +11,7 @@ from control_plane.adapters.gateway_client import AdminClient
 from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.printing import remark
 from control_plane.domain.errors import ControlPlaneError, InvalidRequest
-from control_plane.domain.model import MODEL_NAME
+from control_plane.domain.model import MODEL_NAME, NAME_RULE
 
 app = typer.Typer(help="Purge the response cache.", no_args_is_help=True)
 
@@ -36,7 +36,7 @@ def purge(
         client.ask("DELETE", "cache")
         remark("kept answers of every model are found no more")
     elif MODEL_NAME.fullmatch(name) is None:
-        raise InvalidRequest(f"{name!r} is no model's name: letters, digits, dots, dashes and underscores, not beginning with a dot")
+        raise InvalidRequest(f"{name!r} is no model's name, which is {NAME_RULE}")
     else:
         _purge_one(client, name)
 

@@ -15,6 +15,7 @@ from control_plane.codec.protobuf_fields import fields, varint
 from control_plane.codec.steps import Steps
 from control_plane.domain.errors import InvalidRequest, PayloadTooLarge
 from control_plane.domain.inference import InferCall
+from control_plane.domain.model import check_reference
 from control_plane.domain.tensor import DATATYPE_BYTES, Tensor, element_count
 
 _LARGE_BYTES = 64 * 1024
@@ -28,9 +29,6 @@ _CONTENTS = 5 << 3 | 2
 
 _MAX_OUTLINE_BYTES = 2**20
 """Of a large request without its data: names, shapes and parameters."""
-
-_LONGEST_NAME = 4096
-"""Of a model: what is refused by name is counted and queued by name, too."""
 
 _FIELDS_PER_STEP = 1024
 """About 2 ms of walking."""
@@ -115,8 +113,7 @@ def _parse(message: bytes, parse: Callable[[bytes], ModelInferRequest]) -> Model
 
 
 def _check_steps(request: ModelInferRequest, contents: Contents, message_bytes: int) -> Steps[InferCall]:
-    if len(request.model_name) > _LONGEST_NAME:
-        raise InvalidRequest(f"no model has a name of {len(request.model_name)} letters; {_LONGEST_NAME} are the most that one may have")
+    check_reference(request.model_name, request.model_version)
     tensors = tuple(make_tensor(entry.name, entry.datatype, list(entry.shape)) for entry in request.inputs)
     if contents:
         yield from _contents_steps(request, tensors, contents)

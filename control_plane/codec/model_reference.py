@@ -1,25 +1,44 @@
-"""Which model a gRPC message is about, read and changed without parsing the rest of it.
+"""Which model a gRPC message is about: read, checked and changed without parsing the rest of it.
 
-In ModelInferRequest and in every request about one model the name is field 1 and the version field 2
-(`grpc_service.proto`). Of a field that occurs twice the last one counts, so what is appended wins.
+Where a message has its model's name and version is of its type (`grpc_service.proto`). Of a field that occurs twice the last one
+counts, so what is appended wins.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from control_plane.codec.protobuf_fields import fields, varint
 from control_plane.domain.errors import InvalidRequest
+from control_plane.domain.model import check_reference
 
 _NAME = 1 << 3 | 2
 _VERSION = 2 << 3 | 2
 
 
-def model_in(message: bytes | memoryview) -> tuple[str, str]:
-    """Name and version, each empty where it is not given. Raises InvalidRequest."""
-    found = {tag: payload for tag, _, payload in fields(memoryview(message)) if tag in (_NAME, _VERSION)}
+@dataclass(frozen=True, slots=True)
+class ReferenceFields:
+    """The tags of a message's fields that name a model and its version."""
+
+    name: int = _NAME
+    version: int | None = _VERSION
+
+
+OF_A_MODEL = ReferenceFields()
+"""In ModelInferRequest and all that ask about one model."""
+OF_AN_ADMINISTERED_MODEL = ReferenceFields(name=2 << 3 | 2, version=None)
+"""In requests that load and unload, and that change how a model is traced: field 2, `model_name`."""
+
+
+def model_in(message: bytes | memoryview, where: ReferenceFields = OF_A_MODEL) -> tuple[str, str]:
+    """Name and version, each empty where it is not given. Raises InvalidRequest: it cannot be read, or no model can be called that."""
+    tags = (where.name, where.version)
+    found = {tag: payload for tag, _, payload in fields(memoryview(message)) if tag in tags}
     try:
-        name, version = (bytes(found.get(tag, b"")).decode() for tag in (_NAME, _VERSION))
+        name, version = (bytes(found.get(tag, b"")).decode() if tag else "" for tag in tags)
     except UnicodeDecodeError as exc:
         raise InvalidRequest("the model's name is not UTF-8") from exc
+    check_reference(name, version)
     return name, version
 
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from control_plane.domain.api_key import ApiKey
 from control_plane.domain.errors import InvalidRequest
 from control_plane.domain.fleet import POOL_NAME
-from control_plane.domain.model import MODEL_NAME
+from control_plane.domain.model import MODEL_NAME, NAME_GLOB, NAME_RULE
 from control_plane.domain.purge import EVERY_MODEL, Purge
 from control_plane.domain.route import Route
 from control_plane.domain.scope import parse_scope
@@ -41,7 +41,6 @@ _GENERATION = re.compile(r"[0-9a-f]{32}")
 VERSION = re.compile(r"[0-9]{0,18}")
 CURRENCY = re.compile(r"[A-Z]{3}")
 POOL_OR_NONE = re.compile(f"({POOL_NAME.pattern})?")
-GLOB = re.compile(r"[A-Za-z0-9_.*?-]{1,128}")
 MAX_DESCRIPTION_CHARS = 1000
 MAX_PRIORITY = 100
 
@@ -147,7 +146,7 @@ def _of_price(price: Price) -> Iterator[str]:
     yield from _of_number("per_unit", price.per_unit)
     if not CURRENCY.fullmatch(price.currency):
         yield "currency must be three letters, such as EUR (ISO 4217)"
-    if not GLOB.fullmatch(price.models):
+    if not NAME_GLOB.fullmatch(price.models):
         yield "models must be a glob of names, such as text_*"
     if price.tenant:
         yield from _of_name("tenant", price.tenant)
@@ -162,7 +161,7 @@ def _of_purge(purge: Purge) -> Iterator[str]:
 
 def _of_name(field: str, name: str) -> Iterator[str]:
     if not MODEL_NAME.fullmatch(name):
-        yield f"{field} must be 1-255 letters, digits, dots, dashes and underscores, not beginning with a dot"
+        yield f"{field} must be {NAME_RULE}"
 
 
 def _of_number(field: str, number: float | None, *, above: float | None = None, least: float = 0) -> Iterator[str]:

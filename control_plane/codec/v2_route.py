@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from control_plane.domain.action import Action
-from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
+from control_plane.domain.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, RouteNotFound
+from control_plane.domain.model import check_reference
 
 ADMINISTRATORS_ONLY = frozenset((Action.INDEX, Action.LOAD, Action.UNLOAD, Action.ADMIN, Action.SHARED_MEMORY))
 
@@ -49,7 +50,7 @@ _TABLE: tuple[tuple[re.Pattern[str], dict[str, Action]], ...] = tuple(
         ("/v2/repository(?:/[^/]+)?/index", {"POST": Action.INDEX}),  # Triton answers for all whatever repository is named
         (_REPOSITORY + "/load", {"POST": Action.LOAD}),
         (_REPOSITORY + "/unload", {"POST": Action.UNLOAD}),
-        ("/v2/repository/[^/]+/models/[^/]+/(?:load|unload)", {"POST": Action.ADMIN}),  # Triton says that it cannot do that
+        ("/v2/repository/[^/]+/models/(?P<model>[^/]+)/(?:load|unload)", {"POST": Action.ADMIN}),  # Triton says that it cannot do that
         (f"(?:/v2|{_MODEL})/trace/setting", {"GET": Action.ADMIN, "POST": Action.ADMIN}),
         ("/v2/logging", {"GET": Action.ADMIN, "POST": Action.ADMIN}),
         ("/v1/embeddings", {"POST": Action.EMBED}),
@@ -78,7 +79,8 @@ def read_route(method: bytes, target: bytes) -> V2Route:
     """Match a request line's method and target. HEAD goes where GET goes.
 
     Raises:
-        RouteNotFound: no such path. MethodNotAllowed: the path takes other methods.
+        RouteNotFound: no such path. MethodNotAllowed: the path takes other methods. InvalidRequest, or ModelNotFound in OpenAI's API: no
+            model can have the name or version in it.
     """
     path = _path(target)
     if "#" in path:  # no part of a request's target (RFC 9112, 3.2), and two parsers may take different names before it
@@ -106,4 +108,16 @@ def _choose(verb: str, actions: dict[str, Action], groups: dict[str, str | None]
     action = actions.get("GET" if verb == "HEAD" else verb)
     if action is None:
         raise MethodNotAllowed("Method Not Allowed", allowed=allowed)
-    return V2Route(action, groups.get("model") or "", groups.get("version") or "")
+    name, version = groups.get("model") or "", groups.get("version") or ""
+    _check(action, name, version)
+    return V2Route(action, name, version)
+
+
+def _check(action: Action, name: str, version: str) -> None:
+    """Every call over HTTP comes by here, before anything looks at the name in its path."""
+    try:
+        check_reference(name, version)
+    except InvalidRequest as exc:
+        if action is Action.LIST_MODELS:  # OpenAI's clients know one answer to a name that means nothing
+            raise ModelNotFound(f"the model does not exist: {exc}") from exc
+        raise

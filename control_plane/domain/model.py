@@ -6,9 +6,42 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 
-MODEL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
-"""Names that are safe in a path, a label and Triton's control API (CVE-2025-23316 was a name that was not)."""
+from control_plane.domain.errors import InvalidRequest
+
+MODEL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._~+:@-]{0,254}")
+"""Names that mean the same to everybody who reads them, in a path, a label, a file and Triton's control API (CVE-2025-23316 was one that
+did not). Triton 24.10 takes any folder's name; of those that are left out here it cuts off a gRPC name at a NUL, its Python backend hangs
+over blanks and what a shell reads, and its HTTP endpoint, which decodes no `%20`, cannot be asked for most of them."""
+
+NAME_RULE = "1-255 letters, digits and any of . _ ~ + : @ -, beginning with a letter, a digit, '_' or '-'"
+NAME_GLOB = re.compile(r"[A-Za-z0-9._~+:@*?-]{1,128}")
+"""Patterns of such names, as `fnmatch` has them."""
+
+MODEL_VERSION = re.compile("[0-9]{1,18}")
+"""Folders' names, below 2**63. What Triton takes for a version of its own accord may begin with blanks, and go on in letters."""
+
+_SHOWN_CHARS = 100
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidRequest: no model can be called that."""
+    if not MODEL_NAME.fullmatch(name):
+        raise InvalidRequest(f"{name[:_SHOWN_CHARS]!r} cannot be a model's name, which is {NAME_RULE}")
+
+
+@lru_cache(maxsize=4096)
+def check_reference(name: str, version: str) -> None:
+    """Make sure that a request names what can be a model's or route's name, and a version; either may be left out.
+
+    Raises:
+        InvalidRequest: two readers could take it for different models.
+    """
+    if name:
+        check_name(name)
+    if version and not MODEL_VERSION.fullmatch(version):
+        raise InvalidRequest(f"{version[:_SHOWN_CHARS]!r} cannot be a model's version, which is a number of 1-18 digits")
 
 
 class ModelState(Enum):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from control_plane.domain.errors import InvalidRequest
+from control_plane.domain.model import NAME_GLOB
 
 
 class Right(StrEnum):
@@ -27,8 +27,6 @@ _MOST_NAMES = 1000
 """Remembered of one principal: callers can make up any number."""
 _LONGEST_NAME = 255
 
-_PATTERN = re.compile(r"[A-Za-z0-9_.*?-]{1,128}")
-
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -44,7 +42,7 @@ class Scope:
 def parse_scope(text: str) -> Scope:
     """Read `infer:GLOB`, `repository`, `admin` or `metrics`. Raises InvalidRequest."""
     right, colon, pattern = text.partition(":")
-    if right == Right.INFER and _PATTERN.fullmatch(pattern):
+    if right == Right.INFER and NAME_GLOB.fullmatch(pattern):
         return Scope(Right.INFER, pattern)
     if right in set(Right) - {Right.INFER} and not colon:
         return Scope(Right(right))

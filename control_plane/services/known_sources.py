@@ -13,7 +13,7 @@ from itertools import islice
 from statistics import fmean
 
 from control_plane.domain.errors import ControlPlaneError, ModelNotFound, StoreUnavailable
-from control_plane.domain.model import MODEL_NAME
+from control_plane.domain.model import MODEL_NAME, NAME_RULE
 from control_plane.domain.model_source import ModelSource
 from control_plane.ports import ModelStore
 from control_plane.services.stoppable_threads import StoppableThreads
@@ -64,7 +64,7 @@ class KnownSources:
     async def store_of(self, model: str) -> ModelStore:
         """Looks when it is not known yet. Raises ModelNotFound."""
         if not MODEL_NAME.fullmatch(model):
-            raise ModelNotFound(f"{model[:255]!r} cannot be a model's name; letters, digits, '.', '_' and '-' can")
+            raise ModelNotFound(f"{model[:255]!r} cannot be a model's name, which is {NAME_RULE}")
         if model not in self._store_of:
             self._store_of.update(await self._found(model))
         if model not in self._store_of:

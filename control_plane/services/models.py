@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from control_plane.domain.errors import ControlPlaneError, InvalidRequest, ModelNotFound
-from control_plane.domain.model import MODEL_NAME, Model, ModelOverride, ModelState, ModelVersion, summarise
+from control_plane.domain.errors import ControlPlaneError, ModelNotFound
+from control_plane.domain.model import Model, ModelOverride, ModelState, ModelVersion, check_name, summarise
 from control_plane.ports import ModelRepository, Upstream
 from control_plane.services.loaded_contents import LoadedContents
 from control_plane.services.model_changes import ModelChanges
@@ -96,7 +96,7 @@ class ModelService:
             InvalidRequest: the name cannot be a model's. ModelNotFound: no repository has it.
             ModelLoadFailed, DeadlineExceeded, UpstreamUnavailable: as Triton answered; it is not wanted then.
         """
-        _check_name(name)
+        check_name(name)
         self._servers.pick()
         await self._changes.carry_out(name, ("load", override), lambda: self._load_and_want(name, override, begin))
 
@@ -105,7 +105,7 @@ class ModelService:
 
         Raises as `load`.
         """
-        _check_name(name)
+        check_name(name)
         self._servers.pick()
         await self._changes.carry_out(name, ("unload", unload_dependents), lambda: self._unload(name, unload_dependents))
 
@@ -194,11 +194,6 @@ class ModelService:
     def _known(self) -> list[str]:
         placed = self._repository.names() if self._repository is not None else []
         return placed if self._tiers is None else sorted({*placed, *self._tiers.names()})
-
-
-def _check_name(name: str) -> None:
-    if not MODEL_NAME.fullmatch(name):
-        raise InvalidRequest(f"{name!r} cannot be a model's name; letters, digits, '.', '_' and '-' can")
 
 
 def _was_unloaded(line: ModelVersion) -> bool:

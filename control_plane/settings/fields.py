@@ -40,7 +40,7 @@ def _parse_parameters(value: object) -> object:
     parameters: dict[str, dict[str, str]] = {}
     for entry in value.split(",") if isinstance(value, str) else value:
         name, equals, setting = str(entry).strip().partition("=")
-        model, colon, key = name.partition(":")
+        model, colon, key = name.rpartition(":")  # a model's name may have one
         if not (model and colon and key and equals):
             raise ValueError(f"{entry!r} is no MODEL:KEY=VALUE, such as text_encoder:variant=fp32")
         parameters.setdefault(model, {})[key] = setting

@@ -69,17 +69,19 @@ READS = [
     *(Call(f"grpc: {what} of {model!r} {version!r}", f"Model{what}", getattr(pb, f"Model{what}Request")(name=model, version=version))
       for what in ("Ready", "Metadata", "Config")
       for model, version in (("types", ""), ("types", "1"), ("types", "9"), ("types", "x"), ("nowhere", ""), ("spare", ""), ("", ""),
-          ("chain", ""))),
+          ("chain", ""), ("types", "01"), ("types", " 1"), ("types", "1abc"), ("types\0_public", ""))),
     *(Call(f"grpc: statistics of {model!r} {version!r}", "ModelStatistics", pb.ModelStatisticsRequest(name=model, version=version),
         counts=True)
       for model, version in (("", ""), ("types", ""), ("versions", ""), ("versions", "2"), ("types", "9"), ("nowhere", ""), ("repeat",
-          ""))),
+          ""), ("types\0_public", ""))),
     Call("grpc: index", "RepositoryIndex", pb.RepositoryIndexRequest()),
     Call("grpc: index of ready ones", "RepositoryIndex", pb.RepositoryIndexRequest(ready=True)),
     Call("grpc: index of a named repository", "RepositoryIndex", pb.RepositoryIndexRequest(repository_name="nothing")),
     Call("grpc: trace settings", "TraceSetting", pb.TraceSettingRequest(), reads=pb.TraceSettingResponse),
     Call("grpc: trace settings of a model", "TraceSetting", pb.TraceSettingRequest(model_name="types"), reads=pb.TraceSettingResponse),
     Call("grpc: trace settings of an unknown model", "TraceSetting", pb.TraceSettingRequest(model_name="nowhere")),
+    Call("grpc: trace settings of a name with a NUL", "TraceSetting", pb.TraceSettingRequest(model_name="types\0_public"),
+        reads=pb.TraceSettingResponse),
     Call("grpc: log settings", "LogSettings", pb.LogSettingsRequest(), reads=pb.LogSettingsResponse),
     Call("grpc: system shared memory", "SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest()),
     Call("grpc: system shared memory, unknown region", "SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest(name="x")),
@@ -113,12 +115,13 @@ INFERS = [
     shaped("datatype of another", datatype="FP32"), shaped("negative shape", shape=[-2]), shaped("no shape", shape=[]),
     shaped("rank too high", shape=[1, 2]),
     Call("grpc infer: unknown model", "ModelInfer", infer("nowhere", ANY)),
+    *(Call(f"grpc infer: of {name!r}", "ModelInfer", infer(name, ANY)) for name in ("facts\0_public", "no where", "../facts")),
     Call("grpc infer: no model", "ModelInfer", infer("", ANY)),
     Call("grpc infer: nothing at all", "ModelInfer"),
     Call("grpc infer: no message", "ModelInfer", b"\xff\xff"),
     Call("grpc infer: a decoupled model", "ModelInfer", infer("repeat", ("IN", "INT32", [1], b"\1\0\0\0"))),
     *(Call(f"grpc infer: version {version!r}", "ModelInfer", infer("versions", ("IN", "INT32", [1], b"\1\0\0\0"), version=version))
-      for version in ("", "1", "2", "9", "x", "-1", "99999999999999999999")),
+      for version in ("", "1", "2", "9", "01", "x", "-1", "1abc", " 1", "1\0", "99999999999999999999")),
     *(Call(f"grpc fails: {code}", "ModelInfer", infer("fails", ("CODE", "BYTES", [1], strings(code.encode()))))
       for code in ("UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED",
           "an exception")),

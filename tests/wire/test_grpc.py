@@ -298,8 +298,9 @@ class TestOtherMethods:
     def test_reads_pass_and_are_not_recorded(self, method: str) -> None:
         async def main() -> None:
             async with door() as it:
-                assert await it.call(method, b"anything") == b"anything"
-                assert [(call.head.method, message_of(call)) for call in it.upstream.grpc.requests] == [(method, b"anything")]
+                message = service_pb2.ModelReadyRequest(name="m").SerializeToString()
+                assert await it.call(method, message) == message
+                assert [(call.head.method, message_of(call)) for call in it.upstream.grpc.requests] == [(method, message)]
                 assert it.recorder.records == []
 
         run(main())

@@ -101,7 +101,7 @@ class TestAdministration:
     def test_what_is_tritons_passes(self, method: str) -> None:
         async def main() -> None:
             async with door() as it:
-                assert await it.call(method, b"anything") == b"anything"
+                assert await it.call(method, b"\x12\x01m") == b"\x12\x01m"
 
         run(main())
 

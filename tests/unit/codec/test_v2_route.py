@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from control_plane.codec.v2_route import ADMINISTRATORS_ONLY, V2Route, is_openai, read_route, target_for
 from control_plane.domain.action import Action
-from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
+from control_plane.domain.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, RouteNotFound
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,6 @@ from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
         pytest.param("POST", "/v2/models/m/infer", V2Route(Action.INFER, "m"), id="infer"),
         pytest.param("POST", "/v2/models/m/versions/3/infer", V2Route(Action.INFER, "m", "3"), id="infer a version"),
         pytest.param("POST", "/v2/models/m/infer?x=1", V2Route(Action.INFER, "m"), id="a query is not the path's"),
-        pytest.param("POST", "/v2/models/a%2Fb/infer", V2Route(Action.INFER, "a%2Fb"), id="nothing is decoded"),
-        pytest.param("POST", "/v2/models/../infer", V2Route(Action.INFER, ".."), id="no segment is resolved"),
         pytest.param("POST", "/v2/models/infer/infer", V2Route(Action.INFER, "infer"), id="a model called infer"),
         pytest.param("POST", "/v2/models/stats/infer", V2Route(Action.INFER, "stats"), id="a model called stats"),
         pytest.param("GET", "/v2/health/live", V2Route(Action.LIVE), id="live"),
@@ -38,7 +36,7 @@ from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
         pytest.param("POST", "/v2/models/m/versions/2/generate_stream", V2Route(Action.GENERATE, "m", "2"), id="generate_stream"),
         pytest.param("POST", "/v2/repository/models/m/load", V2Route(Action.LOAD, "m"), id="load"),
         pytest.param("POST", "/v2/repository/models/m/unload", V2Route(Action.UNLOAD, "m"), id="unload"),
-        pytest.param("POST", "/v2/repository/r/models/m/load", V2Route(Action.ADMIN), id="load from one repository"),
+        pytest.param("POST", "/v2/repository/r/models/m/load", V2Route(Action.ADMIN, "m"), id="load from one repository"),
         pytest.param("GET", "/v2/trace/setting", V2Route(Action.ADMIN), id="tracing"),
         pytest.param("POST", "/v2/trace/setting", V2Route(Action.ADMIN), id="set tracing"),
         pytest.param("POST", "/v2/models/m/trace/setting", V2Route(Action.ADMIN, "m"), id="a model's tracing"),
@@ -120,12 +118,31 @@ def test_other_methods(method: str, target: str) -> None:
         read_route(method.encode(), target.encode())
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param("/v2/models/a%2Fb/infer", id="nothing is decoded"),
+        pytest.param("/v2/models/../infer", id="no segment is resolved"),
+        pytest.param("/v2/models/a;b/infer", id="what a shell reads"),
+        pytest.param(f"/v2/models/m/versions/{'1' * 19}/infer", id="beyond 64 bits"),
+    ],
+)
+def test_what_no_model_can_be_called(target: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be a model's"):
+        read_route(b"POST", target.encode())
+
+
+def test_to_openais_clients_such_a_model_does_not_exist() -> None:
+    with pytest.raises(ModelNotFound):
+        read_route(b"GET", b"/v1/models/org%2Fname")
+
+
 @given(
     method=st.sampled_from([b"GET", b"POST", b"HEAD"]),
     target=st.one_of(st.binary(max_size=30), st.binary(max_size=9).map(b"/v2/models/".__add__)),
 )
 def test_any_target_is_a_route_or_refused(method: bytes, target: bytes) -> None:
-    with suppress(RouteNotFound, MethodNotAllowed):
+    with suppress(RouteNotFound, MethodNotAllowed, InvalidRequest):
         assert isinstance(read_route(method, target), V2Route)
 
 

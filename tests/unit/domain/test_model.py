@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from control_plane.domain.model import MODEL_NAME, ModelState, ModelVersion, summarise
+from control_plane.domain.errors import InvalidRequest
+from control_plane.domain.model import MODEL_NAME, ModelState, ModelVersion, check_reference, summarise
 
 
 def line(version: str, state: ModelState, reason: str = "", name: str = "m") -> ModelVersion:
@@ -43,11 +44,25 @@ def test_versions_are_the_ready_ones() -> None:
     assert summarise("m", index, 7).memory_bytes == 7
 
 
-@pytest.mark.parametrize("name", ["a", "A-b_c.9", "x" * 255])
+@pytest.mark.parametrize("name", ["a", "A-b_c.9", "x" * 255, "-a", "9", "org--name-1.0+cu118", "name:8b", "name@prod~1"])
 def test_names(name: str) -> None:
     assert MODEL_NAME.fullmatch(name)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a b", "a\n", "\u00e4", "a%2F", "x" * 256, "a\x00"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".hidden", "a/b", "a b", "a\n", "\u00e4", "a%2F", "x" * 256, "a\x00", "a;b", "a=b", "a,b", "@a", "(unknown)"]
+)
 def test_what_is_no_name(name: str) -> None:
     assert not MODEL_NAME.fullmatch(name)
+
+
+@pytest.mark.parametrize("version", ["", "1", "01", "9" * 18])
+def test_versions(version: str) -> None:
+    check_reference("m", version)
+    check_reference("", version)
+
+
+@pytest.mark.parametrize("version", ["1abc", " 1", "1 ", "+1", "-1", "1\x00", "0x1", "\u0661", "1" * 19])
+def test_what_is_no_version(version: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be a model's version"):
+        check_reference("m", version)
