@@ -31,6 +31,7 @@ from control_plane.codec.kept_answer import (
 )
 from control_plane.codec.model_control import not_in_any_repository, override_of, unloads_dependents
 from control_plane.codec.model_reference import OF_A_MODEL, OF_AN_ADMINISTERED_MODEL, ReferenceFields, aimed_at, model_in
+from control_plane.codec.visible_statistics import visible_message
 from control_plane.domain.action import Action
 from control_plane.domain.errors import (
     ControlPlaneError,
@@ -92,6 +93,8 @@ _METHODS: Mapping[str, _Method] = {
 _INTERNAL = 13
 _KIND = b"grpc"
 _MEMORY_BYTES = 2**24
+_MAX_STATISTICS_BYTES = 2**26
+"""Of all models: a version's are some hundred bytes."""
 _REMEMBERED_BYTES = 4000
 """What is remembered of a request beside its message: mostly its last answer."""
 
@@ -284,7 +287,16 @@ class V2Grpc:
         if route is not None:
             name, version = route.model, version or route.version
             call = GrpcCall(call.head, frame_message(aimed_at(message, name, version)))
-        return await self._tell(call, name, version)
+        answer = await self._tell(call, name, version)
+        return answer if name or call.head.method != _STATISTICS else self._visible(answer, call.principal)
+
+    def _visible(self, answer: GrpcAnswer, principal: Principal) -> GrpcAnswer:
+        """Of statistics of all models, what the caller may read."""
+        if principal is NOBODY or answer.code != 0:
+            return answer
+        message = message_in(b"".join(answer.body), answer.encoding, max_bytes=_MAX_STATISTICS_BYTES)
+        visible = visible_message(message, partial(self._access.readable, principal))
+        return answer if visible is None else message_answer(visible)
 
     async def _pass(self, call: GrpcCall) -> GrpcAnswer:
         return await self._servers.ask(lambda server: server.grpc.unary(call, timeout_s=self._timeout_s(call)))

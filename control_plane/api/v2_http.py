@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import orjson
 
@@ -19,6 +20,7 @@ from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answe
 from control_plane.codec.infer_json import json_steps
 from control_plane.codec.model_control import not_in_any_repository, read_load_request, read_unload_request
 from control_plane.codec.v2_route import ADMINISTRATORS_ONLY, V2Route, read_route, target_for
+from control_plane.codec.visible_statistics import visible_json
 from control_plane.domain.action import Action
 from control_plane.domain.errors import (
     ControlPlaneError,
@@ -160,7 +162,7 @@ class V2Http:
                 return await self._decode_and_infer(HttpInferRequest(request, route, principal, self._memory), route)
             if request.method == b"HEAD":  # Triton's own answer to HEAD has a body, which no client expects
                 request = HttpRequest(b"GET", request.target, request.headers)
-            return await self._other(request, route, principal)
+            return self._visible(await self._other(request, route, principal), route, principal)
         except ControlPlaneError as exc:
             return render_error(exc)
         except Exception:
@@ -234,6 +236,13 @@ class V2Http:
                 if request.body and request.method == b"POST":  # nested deep enough it overflows Triton's stack
                     await in_slices(json_steps(request.body))
                 return await self._tell(*self._aimed(request, route))
+
+    def _visible(self, answer: HttpAnswer, route: V2Route, principal: Principal) -> HttpAnswer:
+        """Of statistics of all models, what the caller may read."""
+        if route.action is not Action.STATISTICS or route.model_name or principal is NOBODY or answer.status != 200:
+            return answer
+        body = visible_json(answer.body, partial(self._access.readable, principal))
+        return answer if body is None else make_answer(200, body)
 
     def _aimed(self, request: HttpRequest, route: V2Route) -> tuple[HttpRequest, V2Route]:
         """The same call about the model that a route's name stands for."""

@@ -5,7 +5,7 @@ Without authentication, which is for loopback only, everybody is `NOBODY` and ma
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from ipaddress import IPv4Network, IPv6Network
 
 from control_plane.domain.errors import PermissionDenied
@@ -72,6 +72,16 @@ class Access:
         reason = refusal(principal, Need(Right.INFER, name), route=route)
         if reason is not None:
             raise PermissionDenied(reason)
+
+    def readable(self, principal: Principal, models: Iterable[str]) -> Set[str]:
+        """Those of the models that `principal` may call, by their own names or by a route's."""
+        if principal is NOBODY or principal.scopes.allow(Right.ADMIN):
+            return set(models)
+        by_route = {route.model for route in self.routes if self._may_infer(principal, route.name)}
+        return {model for model in models if model in by_route or (self.route(model) is None and self._may_infer(principal, model))}
+
+    def _may_infer(self, principal: Principal, name: str) -> bool:
+        return refusal(principal, Need(Right.INFER, name), route=self.route(name)) is None
 
     @property
     def routes(self) -> Collection[Route]:

@@ -11,6 +11,7 @@ from tritonclient.grpc import service_pb2
 
 from control_plane.api.v2_grpc import SERVICE, V2Grpc
 from control_plane.codec import v2_route
+from control_plane.codec.http_message import make_answer
 from control_plane.domain.inference import Outcome
 from control_plane.domain.model import ModelState
 from control_plane.domain.route import Route
@@ -143,6 +144,8 @@ def test_http(method: str, path: str, shown: str) -> None:
         async with gateway(allow_shared_memory=True, governed=governed()) as it:
             if path.startswith("/v1/"):
                 it.upstream.http.answer, it.upstream.control.states = FakeTextModel(), {"m": ModelState.READY}
+            if path == "/v2/models/stats":
+                it.upstream.http.answer = lambda request: make_answer(200, b'{"model_stats":[]}')
             for number, header in enumerate(("authorization: Bearer ", "x-api-key: ")):
                 fields = f"{header}{SHOWN[shown]}\r\n" if SHOWN[shown] else ""
                 body = BODIES.get(path.rpartition("/")[2], "{}") if method == "POST" else ""

@@ -10,6 +10,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.api.body_budget import BodyBudget
+from control_plane.api.v2_grpc import V2Grpc
 from control_plane.api.v2_grpc_fleet import GrpcFleetAnswers
 from control_plane.api.v2_http import V2Http
 from control_plane.api.v2_http_fleet import HttpFleetAnswers
@@ -21,6 +22,7 @@ from control_plane.domain.errors import UnparsableRequest, UpstreamUnavailable
 from control_plane.domain.fleet_memory import Wish
 from control_plane.domain.model import ModelState, ModelVersion
 from control_plane.domain.route import Route
+from control_plane.domain.tenant import Tenant
 from control_plane.ports import GrpcCall
 from control_plane.services.dispatch import FleetDispatch
 from control_plane.services.fleet_catalogue import FleetCatalogue
@@ -30,7 +32,7 @@ from control_plane.services.residency import Residency
 from control_plane.services.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
-from tests.fakes.governance import governance, known_state
+from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.unit.services.fleet_bench import READY, model
 
 NAMES = ("s0", "s1")
@@ -235,8 +237,10 @@ def test_a_server_that_has_just_died_is_left_out(bench: Bench) -> None:
 class Door:
     """All of the HTTP door, with a route `r` to version 1 of `a`."""
 
-    def __init__(self, bench: Bench) -> None:
-        governed = governance(known_state(routes=(Route("r", "a", "1"), Route("cold-one", "cold"))))
+    def __init__(self, bench: Bench, *scopes: str) -> None:
+        """With scopes, callers must show the key that has them."""
+        routes, keys = (Route("r", "a", "1"), Route("cold-one", "cold")), (api_key(1, *scopes),) if scopes else ()
+        governed = governance(known_state(routes=routes, keys=keys, tenants=(Tenant("team"),)), authentication=bool(scopes))
         catalogue = FleetCatalogue(bench.state, bench.servers)
         dispatch = FleetDispatch(Residency(bench.state, {}, wait_s=1.0), catalogue=catalogue)
         inference = InferenceService(
@@ -244,12 +248,43 @@ class Door:
         )
         limits = {"budget": BodyBudget(1 << 20), "max_body_bytes": 1 << 20, "read_timeout_s": 5.0}
         self.v2 = V2Http(inference=inference, access=governed.access, servers=bench.servers, models=FakeModels(), **limits)  # type: ignore[arg-type]
+        self.grpc = V2Grpc(
+            inference=inference,
+            access=governed.access,
+            servers=bench.servers,
+            models=FakeModels(),
+            max_message_bytes=1 << 20,
+            read_timeout_s=5.0,
+        )
         self.servers = bench.servers
 
     def ask(self, method: bytes, target: bytes, body: bytes = b"") -> HttpAnswer:
-        answer = run(self.v2.answer(HttpRequest(method, target, body=body, peer_is_local=True)))
+        key = [(b"x-api-key", key_text(1).encode())]
+        answer = run(self.v2.answer(HttpRequest(method, target, key, body=body, peer_is_local=True)))
         assert isinstance(answer, HttpAnswer)
         return answer
+
+    def call(self, method: str, message: Any) -> GrpcAnswer:
+        handler, principal = self.grpc.handler_for(GrpcHead(SERVICE + method, api_key=key_text(1)), peer="127.0.0.1", peer_is_local=True)
+        assert handler.unary is not None
+        return run(handler.unary(GrpcCall(GrpcHead(SERVICE + method), frame_message(message.SerializeToString()), principal)))
+
+
+@pytest.mark.parametrize(
+    ("scopes", "seen"),
+    [
+        pytest.param(("infer:b",), ["b"], id="one"),
+        pytest.param(("infer:r",), ["a"], id="by a route"),
+        pytest.param(("infer:none",), [], id="none"),
+        pytest.param(("infer:*",), ["a", "b"], id="all"),
+    ],
+)
+def test_a_key_sees_of_all_statistics_those_of_its_models(bench: Bench, scopes: tuple[str, ...], seen: list[str]) -> None:
+    bench.tell(s0=[counted("a", 3), counted("b", 1)], s1=[counted("a", 4)])
+    door = Door(bench, *scopes)
+    assert [each["name"] for each in orjson.loads(door.ask(b"GET", b"/v2/models/stats").body)["model_stats"]] == seen
+    found = read(door.call("ModelStatistics", service_pb2.ModelStatisticsRequest()), service_pb2.ModelStatisticsResponse)
+    assert [(each.name, each.inference_count) for each in found.model_stats] == [(name, {"a": 7, "b": 1}[name]) for name in seen]
 
 
 def test_what_a_route_stands_for_is_told_of(bench: Bench) -> None:
