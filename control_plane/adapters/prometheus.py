@@ -1,8 +1,9 @@
 """Counts what the gateway does, as `tidegate_*` metrics in Prometheus' text format.
 
 Counted in plain dictionaries by the one thread that serves, and turned into metrics when the page is asked for: a
-labelled counter and a histogram of the client library cost 5 us a request, which is a third of a hop. With several
-workers each counts for itself and the page shows the sum.
+labelled counter and a histogram of the client library cost 5 us a request, which is a third of a hop. What is counted by
+model, of which there may be many, is written by `codec/metrics_text`. With several workers each counts for itself and
+the page shows the sum.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from control_plane.codec.metrics_text import request_metrics_steps
+from control_plane.codec.steps import Steps
 from control_plane.domain.inference import Door, Outcome
 from control_plane.domain.request_counts import BUCKETS_S, Ended, RequestCounts, Took
 from control_plane.domain.shared_cache_counts import SharedCacheCounts
@@ -67,9 +69,11 @@ class OwnMetrics:
         fleet: Collector | None = None,
     ) -> None:
         """`cache_bytes` is what the response cache may hold; `fleet` is `fleet_metrics`."""
+        self._counts = counts
+        self._shown = RequestCounts()
         self._registry = CollectorRegistry()
-        self._registry.register(_Requests(counts))
-        self._registry.register(_ResponseCache(counts))
+        self._registry.register(_Requests(lambda: self._shown))
+        self._registry.register(_ResponseCache(lambda: self._shown))
         if fleet is not None:
             self._registry.register(fleet)
         Gauge("tidegate_workers", "Processes that answer the data ports now.", registry=self._registry).set_function(workers)
@@ -84,8 +88,11 @@ class OwnMetrics:
         )
         Gauge("tidegate_build_info", "The version that is running.", ("version",), registry=self._registry).labels(version).set(1)
 
-    def render(self) -> bytes:
-        return generate_latest(self._registry)
+    def render(self) -> Steps[bytes]:
+        """The page as of now."""
+        self._shown = self._counts()  # once: with many models and workers the sum takes a while
+        by_model = yield from request_metrics_steps(self._shown)
+        return by_model + generate_latest(self._registry)
 
 
 class _ResponseCache(Collector):
@@ -96,14 +103,6 @@ class _ResponseCache(Collector):
 
     def collect(self) -> Iterator[Metric]:
         counts = self._counts()
-        answers = CounterMetricFamily(
-            "tidegate_cache_answers",
-            "Answers of models whose answers are kept, by what the response cache did for them; of embeddings each text counts.",
-            labels=("model", "status"),
-        )
-        for cached in counts.cached:
-            answers.add_metric((cached.model, cached.status.value), cached.count)
-        yield answers
         holding = counts.holding
         yield GaugeMetricFamily(
             "tidegate_cache_entries", "Answers that the response cache holds in memory, of all workers.", value=holding.entries
@@ -140,25 +139,13 @@ def _by_result(name: str, help_text: str, counts: Mapping[str, int]) -> Metric:
 
 
 class _Requests(Collector):
-    """Requests by how they ended and how long they took."""
+    """Requests that were turned away or not metered, and those under way."""
 
     def __init__(self, counts: Callable[[], RequestCounts]) -> None:
         self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
         counts = self._counts()
-        requests = CounterMetricFamily("tidegate_requests", "Inference requests by how they ended.", labels=("model", "door", "outcome"))
-        for ended in counts.ended:
-            requests.add_metric((ended.model, ended.door.value, ended.outcome.value), ended.count)
-        yield requests
-        seconds = HistogramMetricFamily(
-            "tidegate_request_duration_seconds", "Time from a whole request to its answer.", labels=("model", "door")
-        )
-        bounds = [*map(str, BUCKETS_S), "+Inf"]
-        for took in counts.took:
-            buckets = list(zip(bounds, accumulate(took.buckets), strict=True))
-            seconds.add_metric((took.model, took.door.value), buckets, took.seconds)
-        yield seconds
         shed = CounterMetricFamily(
             "tidegate_requests_shed", "Requests turned away though allowed and in order.", labels=("tenant", "reason")
         )

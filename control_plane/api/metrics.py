@@ -10,12 +10,14 @@ from control_plane.api.http_errors import render_error
 from control_plane.api.v2_http import identify
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
 from control_plane.codec.merged_metrics import merged_metrics
+from control_plane.codec.steps import Steps
 from control_plane.domain.endpoints import ONLY
 from control_plane.domain.errors import ControlPlaneError
 from control_plane.policy.authorization import METRICS_NEED
 from control_plane.ports import Upstream
 from control_plane.services.access import Access
 from control_plane.services.servers import Servers
+from control_plane.services.slices import in_slices
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +27,7 @@ _TEXT_FORMAT = b"text/plain; version=0.0.4; charset=utf-8"
 class MetricsPage:
     """The application behind the metrics port."""
 
-    def __init__(self, *, render_own: Callable[[], bytes], servers: Servers, access: Access) -> None:
+    def __init__(self, *, render_own: Callable[[], Steps[bytes]], servers: Servers, access: Access) -> None:
         self._render_own = render_own
         self._servers = servers
         self._access = access
@@ -44,7 +46,8 @@ class MetricsPage:
             return make_answer(404, b"the page is at /metrics\n", content_type=b"text/plain")
         if request.method not in (b"GET", b"HEAD"):
             return make_answer(405, b"GET only\n", content_type=b"text/plain")
-        return make_answer(200, self._render_own() + await self._triton_page(), content_type=_TEXT_FORMAT)
+        own = await in_slices(self._render_own())
+        return make_answer(200, own + await self._triton_page(), content_type=_TEXT_FORMAT)
 
     async def _triton_page(self) -> bytes:
         live = self._servers.live

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from control_plane.adapters.prometheus import OwnMetrics, RequestCounter
+from control_plane.codec.steps import finish
 from control_plane.domain.inference import CacheStatus, Door, Outcome
 from control_plane.domain.request_counts import Cached, CacheHolding
 from control_plane.domain.shared_cache_counts import SharedCacheCounts
@@ -29,9 +30,12 @@ class Bench:
     def record(self, model: str, outcome: Outcome, *, door: Door = Door.HTTP, duration_s: float = 0.01) -> None:
         self.recorder.record(model_name=model, door=door, outcome=outcome, duration_s=duration_s)
 
+    def page(self) -> str:
+        return finish(self.metrics.render()).decode()
+
     def samples(self, name: str) -> dict[tuple[str, ...], float]:
         """Values by labels, in the order of their names."""
-        families = text_string_to_metric_families(self.metrics.render().decode())
+        families = text_string_to_metric_families(self.page())
         found = [sample for family in families for sample in family.samples if sample.name == name]
         return {tuple(value for _, value in sorted(sample.labels.items())): sample.value for sample in found}
 
@@ -95,7 +99,7 @@ def test_gauges_show_what_is_so_now() -> None:
 
 def test_the_response_cache_is_shown_and_a_shared_one_where_there_is_one() -> None:
     bench = Bench()
-    assert "tidegate_shared_cache" not in bench.metrics.render().decode()
+    assert "tidegate_shared_cache" not in bench.page()
     bench.cache = {
         "cached": (Cached("a", CacheStatus.HIT, 5), Cached("a", CacheStatus.MISS, 2)),
         "holding": CacheHolding(3, 30, 300),

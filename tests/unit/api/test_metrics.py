@@ -6,6 +6,7 @@ import pytest
 
 from control_plane.api.metrics import MetricsPage
 from control_plane.codec.http_message import HttpAnswer, HttpRequest
+from control_plane.codec.steps import Steps
 from control_plane.domain.errors import UpstreamUnavailable
 from control_plane.domain.tenant import Tenant
 from control_plane.services.servers import Servers
@@ -16,11 +17,16 @@ from tests.fakes.governance import api_key, governance, key_text, known_state
 OWN = b"tidegate_triton_up 1\n"
 
 
+def own() -> Steps[bytes]:
+    yield
+    return OWN
+
+
 def ask(upstream: FakeUpstream | None, method: bytes = b"GET", target: bytes = b"/metrics") -> HttpAnswer:
     servers = Servers()
     if upstream is not None:
         servers.up(upstream)
-    return run(MetricsPage(render_own=lambda: OWN, servers=servers, access=governance().access).answer(HttpRequest(method, target)))
+    return run(MetricsPage(render_own=own, servers=servers, access=governance().access).answer(HttpRequest(method, target)))
 
 
 @pytest.mark.parametrize("method", [b"GET", b"HEAD"])
@@ -41,7 +47,7 @@ def test_without_tritons_part_ours_is_still_there(upstream: FakeUpstream | None,
 
 def test_in_a_fleet_labels_stay_when_all_servers_but_one_are_gone() -> None:
     servers = Servers(None, ("s0", "s1"))
-    page = MetricsPage(render_own=lambda: OWN, servers=servers, access=governance().access)
+    page = MetricsPage(render_own=own, servers=servers, access=governance().access)
     for name, metrics in (("s0", b"nv_power 7\n"), ("s1", UpstreamUnavailable("refused"))):
         servers.members[name].up(FakeUpstream(metrics=metrics))
     request = HttpRequest(b"GET", b"/metrics")
@@ -81,7 +87,7 @@ def test_with_authentication_the_page_needs_its_scope(key: str | None, status: i
     access = governance(known_state(keys=keys, tenants=(Tenant("team"),)), authentication=True).access
     headers = [] if key is None else [(b"X-Api-Key", key.encode())]
 
-    answer = run(MetricsPage(render_own=lambda: OWN, servers=Servers(), access=access).answer(HttpRequest(b"GET", b"/metrics", headers)))
+    answer = run(MetricsPage(render_own=own, servers=Servers(), access=access).answer(HttpRequest(b"GET", b"/metrics", headers)))
 
     assert answer.status == status
     assert (OWN in answer.body) is (status == 200)
