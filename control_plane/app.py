@@ -103,6 +103,8 @@ class App:
         started = [tasks.create_task(self._tritons.run(), name="tritons")]
         if self._workers is not None:
             started.append(tasks.create_task(self._workers.run(self._models), name="workers"))
+        if self._data_plane is not None:
+            started.append(tasks.create_task(self._data_plane.run(), name="known-models"))
         if self._tls is not None:
             started.append(tasks.create_task(self._tls.watch(), name="tls-files"))
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload_tls)
@@ -182,6 +184,7 @@ class App:
             triton_is_up=lambda: self._servers.is_up,
             state_behind_s=lambda: governing.known.behind_s,
             cache_bytes=self._settings.cache.cache_bytes,
+            most_models=self._settings.gateway.max_metric_models,
             fleet=self._fleet_metrics(),
         )
         return MetricsPage(render_own=own.render, servers=self._servers, access=governing.governance.access)

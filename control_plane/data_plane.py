@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from control_plane.adapters.listening import allow_restart
 from control_plane.adapters.open_files import allow_open_files
-from control_plane.adapters.prometheus import RequestCounter
+from control_plane.adapters.request_counter import RequestCounter
 from control_plane.adapters.tls import GRPC, HTTP, Tls
 from control_plane.adapters.triton import Triton
 from control_plane.api.body_budget import BodyBudget
@@ -23,6 +24,7 @@ from control_plane.api.http_errors import render_error
 from control_plane.api.http_reading import HttpLimits
 from control_plane.api.http_server import HttpServer
 from control_plane.api.openai_http import OpenaiHttp
+from control_plane.api.status import told_of
 from control_plane.api.v2_grpc import V2Grpc
 from control_plane.api.v2_http import V2Http
 from control_plane.domain.endpoints import Endpoints
@@ -35,10 +37,13 @@ from control_plane.services.embeddings import Embeddings
 from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.governance import Governance
 from control_plane.services.inference import InferenceService
+from control_plane.services.known_models import KnownModels
 from control_plane.services.response_cache import ResponseCache
 from control_plane.services.servers import Servers
 from control_plane.services.text_models import TextModels
 from control_plane.settings import GatewaySettings
+
+_FIRST_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,10 @@ class DataPlane:
         allow_open_files(2 * gateway.max_connections + gateway.max_upstream_connections)
         self._sockets = sockets
         self._tls = tls
-        self._counter = RequestCounter()
+        self._models = KnownModels(
+            servers, is_described=None if dispatch is None or dispatch.catalogue is None else dispatch.catalogue.knows
+        )
+        self._counter = RequestCounter(most_models=gateway.max_metric_models, existing=self._models)
         self._cache = cache
         self._cached = CachedInference(cache)
         self._inference = InferenceService(
@@ -81,6 +89,8 @@ class DataPlane:
             governance=governance,
             cached=self._cached,
             dispatch=dispatch,
+            models=self._models,
+            told_of=told_of,
             default_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
@@ -99,6 +109,9 @@ class DataPlane:
     async def listen(self, tasks: asyncio.TaskGroup) -> None:
         """Open the doors; their connections' tasks belong to `tasks`."""
         sockets, tls = self._sockets, self._tls
+        with suppress(TimeoutError):  # of a Triton that hangs: requests are served and counted before its models are known
+            async with asyncio.timeout(_FIRST_LOOK_S):
+                await self._models.refresh()
         self._cached.begin(tasks)
         self._embeddings.begin(tasks)
         await self._http.listen(tasks, allow_restart(sockets.http), tls.context(HTTP) if tls else None)
@@ -107,6 +120,10 @@ class DataPlane:
             await self._http.listen(tasks, sockets.http_unix)
         if sockets.grpc_unix is not None:
             await self._grpc.listen(tasks, sockets.grpc_unix)
+
+    async def run(self) -> None:
+        """Keep up with which models there are until cancelled; returns at once in a fleet, which knows."""
+        await self._models.run()
 
     async def drain(self, timeout_s: float) -> None:
         """Accept no more, and let requests in flight finish for `timeout_s` at most."""

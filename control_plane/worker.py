@@ -92,6 +92,7 @@ class Worker:
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._follow(tasks), name="link"), tasks.create_task(self._tell_counts(), name="counts")]
             background.append(tasks.create_task(self._governing.run(), name="governing"))
+            background.append(tasks.create_task(self._data_plane.run(), name="known-models"))
             if self._tls is not None:
                 background.append(tasks.create_task(self._tls.watch(), name="tls-files"))
             if self._fleet is not None:

@@ -1,14 +1,11 @@
-"""Counts what the gateway does, as `tidegate_*` metrics in Prometheus' text format.
+"""The page of our own metrics, `tidegate_*`, in Prometheus' text format.
 
-Counted in plain dictionaries by the one thread that serves, and turned into metrics when the page is asked for: a
-labelled counter and a histogram of the client library cost 5 us a request, which is a third of a hop. What is counted by
-model, of which there may be many, is written by `codec/metrics_text`. With several workers each counts for itself and
-the page shows the sum.
+What is counted by model, of which there may be many, is written by `codec/metrics_text`, all else by the client library. With several
+workers each counts for itself and the page shows the sum.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 
@@ -16,42 +13,11 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from control_plane.adapters.metric_labels import BoundedCounts
 from control_plane.codec.metrics_text import request_metrics_steps
 from control_plane.codec.steps import Steps
-from control_plane.domain.inference import Door, Outcome
-from control_plane.domain.request_counts import BUCKETS_S, Ended, RequestCounts, Took
+from control_plane.domain.request_counts import RequestCounts
 from control_plane.domain.shared_cache_counts import SharedCacheCounts
-
-
-class RequestCounter:
-    """`ports.RequestRecorder` of one process."""
-
-    def __init__(self) -> None:
-        self._ended: dict[tuple[str, Door, Outcome], int] = {}
-        self._took: dict[tuple[str, Door], list[int]] = {}
-        self._seconds: dict[tuple[str, Door], float] = {}
-        self._known_models: set[str] = set()
-
-    def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float, count: int = 1) -> None:
-        """Count requests; names that Triton has not vouched for share one label, or callers could grow the page at will."""
-        if outcome is Outcome.ANSWERED:  # an error proves nothing: Triton refuses some requests before it looks at the name
-            self._known_models.add(model_name)
-        model = model_name if model_name in self._known_models else ""
-        ended = (model, door, outcome)
-        self._ended[ended] = self._ended.get(ended, 0) + count
-        took = (model, door)
-        if took not in self._took:
-            self._took[took], self._seconds[took] = [0] * (len(BUCKETS_S) + 1), 0.0
-        self._took[took][bisect_left(BUCKETS_S, duration_s)] += count
-        self._seconds[took] += duration_s * count
-
-    def counts(self, *, in_flight: int) -> RequestCounts:
-        """All of it up to now."""
-        return RequestCounts(
-            ended=tuple(Ended(*key, count) for key, count in self._ended.items()),
-            took=tuple(Took(*key, tuple(counts), self._seconds[key]) for key, counts in self._took.items()),
-            in_flight=in_flight,
-        )
 
 
 class OwnMetrics:
@@ -66,10 +32,12 @@ class OwnMetrics:
         triton_is_up: Callable[[], bool],
         state_behind_s: Callable[[], float],
         cache_bytes: int,
+        most_models: int,
         fleet: Collector | None = None,
     ) -> None:
-        """`cache_bytes` is what the response cache may hold; `fleet` is `fleet_metrics`."""
-        self._counts = counts
+        """`cache_bytes` is what the response cache may hold; `most_models`, and as many tenants, the page tells apart; `fleet` is
+        `fleet_metrics`."""
+        self._counts, self._bounded = counts, BoundedCounts(most_models)
         self._shown = RequestCounts()
         self._registry = CollectorRegistry()
         self._registry.register(_Requests(lambda: self._shown))
@@ -90,7 +58,7 @@ class OwnMetrics:
 
     def render(self) -> Steps[bytes]:
         """The page as of now."""
-        self._shown = self._counts()  # once: with many models and workers the sum takes a while
+        self._shown = self._bounded.of(self._counts())  # once: with many models and workers the sum takes a while
         by_model = yield from request_metrics_steps(self._shown)
         return by_model + generate_latest(self._registry)
 

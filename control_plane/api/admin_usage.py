@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -13,10 +14,12 @@ from control_plane.api.admin_errors import error_responses
 from control_plane.api.admin_views import NAME_OR_NONE
 from control_plane.codec.usage_table import parse_day, parse_dimensions, to_csv, to_json
 from control_plane.domain.errors import ErrorCode
+from control_plane.domain.model import MODEL_NAME, UNKNOWN_MODEL
 from control_plane.domain.usage_report import Dimension
 from control_plane.services.usage import UsageService
 
 _NameText = Annotated[str, Field(pattern=NAME_OR_NONE)]
+_ModelText = Annotated[str, Field(pattern=f"^({MODEL_NAME.pattern}|{re.escape(UNKNOWN_MODEL)})?$")]
 _DAY = "^(today|[0-9]{1,5}d|[0-9]{4}-[0-9]{2}-[0-9]{2})$"
 _BY = "^((tenant|model|day)(,(tenant|model|day)){0,2})?$"
 
@@ -34,8 +37,8 @@ class UsageQuery(BaseModel):
     """The last day, included."""
     tenant: _NameText | SkipJsonSchema[None] = None
     """Only of this one; empty: of callers without one."""
-    model: _NameText | SkipJsonSchema[None] = None
-    """Only of this one."""
+    model: _ModelText | SkipJsonSchema[None] = None
+    """Only of this one; `(unknown)`: of names that no model has."""
     format: Literal["json", "csv"] = "json"
 
 

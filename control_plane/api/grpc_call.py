@@ -36,6 +36,8 @@ class GrpcHandler:
     unary: Callable[[GrpcCall], Awaitable[GrpcAnswer]] | None = None
     at_once: Callable[[GrpcCall, WholeCall | None], GrpcAnswer | None] | None = None
     """Asked before `unary`: the answer, if it is there without waiting. The second is the call's bytes, if they came at once."""
+    admit: Callable[[Principal], None] | None = None
+    """Asked before a large message comes. Raises a ControlPlaneError: the call would be refused with it, too."""
     stream: Callable[[GrpcHead, MessageStream, Principal], Awaitable[GrpcAnswer]] | None = None
     """Returns the status that ends the call."""
 
@@ -193,7 +195,10 @@ class Call:
         wanted = self._reader.partial_bytes
         if wanted <= UNCOUNTED_BYTES or self._granted_bytes:
             self._connection.consumed(self._stream, received)
-        elif self._connection.budget.try_take(wanted):
+            return
+        if self._handler is not None and self._handler.admit is not None and self._task is None:
+            self._handler.admit(self._principal)
+        if self._connection.budget.try_take(wanted):
             self._granted_bytes = wanted
             self._connection.consumed(self._stream, self._stream.held_bytes)
         elif self._task is None:

@@ -13,7 +13,15 @@ from control_plane.api.v2_http import identify
 from control_plane.api.v2_http_infer import timeout_s_of
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer, no_content
 from control_plane.codec.kept_answer import HEADER, forbids_kept_answer
-from control_plane.codec.openai_embeddings import EmbeddingsRequest, answer_steps, error_answer, model_answer, models_answer, request_steps
+from control_plane.codec.openai_embeddings import (
+    EmbeddingsRequest,
+    answer_steps,
+    error_answer,
+    model_answer,
+    model_seen,
+    models_answer,
+    request_steps,
+)
 from control_plane.codec.steps import Steps
 from control_plane.codec.v2_route import V2Route, read_route
 from control_plane.domain.action import Action
@@ -34,6 +42,10 @@ _DEFECT = make_answer(
 )
 
 
+_LOOKED_THROUGH_BYTES = 16 * 1024
+"""Parsing so much takes some 50 us."""
+
+
 class HttpTextsRequest:
     """`services.embeddings.TextsRequest`."""
 
@@ -51,6 +63,13 @@ class HttpTextsRequest:
     @property
     def takes_kept_answers(self) -> bool:
         return not forbids_kept_answer(self._http.text_header(b"cache-control"))
+
+    def name_seen(self) -> str:
+        """Of a small body: parsing a large one is more than a refusal is worth."""
+        return model_seen(self._http.body) if len(self._http.body) <= _LOOKED_THROUGH_BYTES else ""
+
+    def header_id(self) -> str:
+        return self._http.request_id
 
     def read(self) -> Steps[EmbeddingsRequest]:
         if self._http.header(b"content-encoding") is not None:
@@ -74,7 +93,7 @@ class OpenaiHttp:
         """As `V2Http.admit`."""
         route, principal = self._admitted(request)
         if route.action is Action.EMBED:
-            self._inference.refuse_early(Door.HTTP, principal)
+            self._inference.refuse_early(Door.HTTP, principal, HttpTextsRequest(request, principal))
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Answer one request; errors are answers too."""

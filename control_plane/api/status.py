@@ -5,12 +5,15 @@ Where Triton has a status for the same mistake it is Triton's: JSON that cannot 
 
 from __future__ import annotations
 
+import asyncio
 from math import ceil
 from typing import NamedTuple
 
 import grpc
 
 from control_plane.domain.errors import ControlPlaneError, ErrorCode, LimitExceeded, Overloaded
+from control_plane.domain.inference import Door
+from control_plane.domain.usage import Told
 
 _MAX_MESSAGE_CHARS = 600
 """As gRPC's metadata may hold: 8 KiB, with up to twelve bytes to a character; a caller's own megabytes are not repeated to it."""
@@ -57,6 +60,17 @@ def advice_of(error: ControlPlaneError) -> list[tuple[bytes, bytes]]:
     if error.code is ErrorCode.UPSTREAM_UNAVAILABLE:
         return [(b"Retry-After", b"1")]
     return [(b"WWW-Authenticate", b"Bearer")] if error.code is ErrorCode.UNAUTHENTICATED else []
+
+
+def told_of(door: Door, error: BaseException) -> Told:
+    """What a caller of that door is told of what ended its request."""
+    is_http = door is Door.HTTP
+    if isinstance(error, ControlPlaneError):
+        status = STATUS[error.code]
+        return Told(status.http if is_http else status.grpc.value[0], message_of(error))
+    if isinstance(error, asyncio.CancelledError):
+        return Told(None)
+    return Told(500 if is_http else grpc.StatusCode.INTERNAL.value[0], "internal error of the gateway")
 
 
 def message_of(error: ControlPlaneError) -> str:

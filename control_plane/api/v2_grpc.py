@@ -51,6 +51,7 @@ from control_plane.services.inference import SHARED_MEMORY_IS_OFF, InferenceServ
 from control_plane.services.known_hits import KnownHits
 from control_plane.services.model_kinds import ModelKinds
 from control_plane.services.response_cache import CacheScope
+from control_plane.services.running_request import UNSEEN
 from control_plane.services.servers import Servers
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -189,7 +190,7 @@ class V2Grpc:
             request_timeout_s=read_timeout_s,
         )
         self._open: dict[str, GrpcHandler] = {
-            SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, at_once=self._infer_at_once),
+            SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, at_once=self._infer_at_once, admit=self._admit),
             SERVICE + "ModelStreamInfer": _ANY_STREAM,
             SERVICE + "ServerLive": GrpcHandler(unary=_live),
             **self._unary(dict.fromkeys(READ_METHODS, self._pass) | dict.fromkeys(_MODEL_METHODS, self._read_model)),
@@ -226,20 +227,23 @@ class V2Grpc:
         if action is Action.SHARED_MEMORY and not self._allow_shared_memory:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
         if handler is _ANY_STREAM:
+            self._admit(principal)
             handler = GrpcHandler(stream=partial(self._relay.run, identify=partial(self._identify, head, peer)))
         return handler, principal
 
     def _principal(self, head: GrpcHead, action: Action, peer: str) -> Principal:
-        """Who asks, and may, as far as the head tells."""
+        """Who asks, and may, as far as the head tells; of an inference the message does, too, and its refusal is recorded by its name."""
         need = need_of_call(action)
         if need is None:
             return NOBODY
         principal = self._identify(head, peer)
-        if action is Action.INFER:
-            self._inference.refuse_early(Door.GRPC, principal)
-        else:
+        if action is not Action.INFER:
             self._access.require(principal, need)
         return principal
+
+    def _admit(self, principal: Principal) -> None:
+        """A large inference is to come, of whoever that is. Raises PermissionDenied, LimitExceeded."""
+        self._inference.refuse_early(Door.GRPC, principal)
 
     def _identify(self, head: GrpcHead, peer: str) -> Principal:
         if not self._access.is_on:
@@ -263,7 +267,8 @@ class V2Grpc:
         repeated = self._memory.get((head.encoding, call.frame))
         if repeated is None:
             return None
-        answer = self._inference.answer_again(Door.GRPC, call.principal, repeated)
+        source = self._request(call) if self._inference.running.has_log else UNSEEN
+        answer = self._inference.answer_again(Door.GRPC, call.principal, repeated, source)
         if answer is not None and whole is not None:
             self._keep_known(whole, call.principal, repeated, answer)
         return answer
@@ -274,7 +279,10 @@ class V2Grpc:
             self._hits.keep(call, principal, repeated, known, size_bytes=sum(map(len, (*call, *known))))
 
     async def _infer(self, call: GrpcCall) -> GrpcAnswer:
-        return await self._inference.infer(GrpcInferRequest(call, self._memory, max_message_bytes=self._max_message_bytes))
+        return await self._inference.infer(self._request(call))
+
+    def _request(self, call: GrpcCall) -> GrpcInferRequest:
+        return GrpcInferRequest(call, self._memory, max_message_bytes=self._max_message_bytes)
 
     async def _read_model(self, call: GrpcCall) -> GrpcAnswer:
         """A call about one model, or about a route's; which of them only its message says."""

@@ -31,17 +31,17 @@ from control_plane.codec.grpc_message import (
     status_fields,
 )
 from control_plane.codec.infer_proto import infer_request_steps
-from control_plane.codec.model_reference import aimed_at
+from control_plane.codec.model_reference import aimed_at, model_in
 from control_plane.codec.protobuf_fields import fields
 from control_plane.codec.steps import Steps
 from control_plane.codec.stream_answer import stream_answer
-from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded
+from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest
 from control_plane.domain.inference import InferCall, Outcome
 from control_plane.domain.principal import Principal
 from control_plane.ports import GrpcCall, GrpcStream, Upstream
 from control_plane.services.inference import InferenceService
 from control_plane.services.model_kinds import ModelKinds
-from control_plane.services.running_requests import RunningRequest, outcome_of
+from control_plane.services.running_request import RunningRequest
 from control_plane.services.servers import Servers
 from control_plane.services.slices import in_slices
 
@@ -52,6 +52,7 @@ _ERRORS_END_IT = (b"triton_grpc_error", b"true")
 _ID = 3 << 3 | 2
 """Tag of that field in a ModelInferRequest."""
 _MAX_ID_BYTES = 1024
+_LOOKED_THROUGH_BYTES = 64 * 1024
 _MAX_ANSWER_BYTES = 2**31 - 1
 
 _INTERNAL = 13
@@ -85,6 +86,18 @@ class InferMessage:
     def aim_at(self, model_name: str, model_version: str) -> None:
         """Let it go to this model, whatever it names."""
         self.frame = frame_message(aimed_at(self._message(), model_name, model_version))
+
+    def name_seen(self) -> str:
+        """Of a small message: looking through a large one, or undoing a compression, is more than a refusal is worth."""
+        if self.frame[0] != 0 or len(self.frame) > _LOOKED_THROUGH_BYTES:
+            return ""
+        try:
+            return model_in(memoryview(self.frame)[PREFIX_BYTES:])[0]
+        except InvalidRequest:  # it may be refused for just that
+            return ""
+
+    def header_id(self) -> str:
+        return self.head.request_id
 
     def id(self) -> str:
         """What a refused request calls itself, so that its sender can tell which one it was."""
@@ -154,7 +167,9 @@ class _Asked:
     """One request of a stream that has been let in."""
 
     message: InferMessage
+    named: InferCall
     call: InferCall
+    """As it goes to Triton."""
     deadline_s: float | None
     """The route's."""
     running: RunningRequest
@@ -180,12 +195,13 @@ class _StreamCall:
         self._running = running
         self._identify = identify
         self._errors_end_it = _ERRORS_END_IT in head.metadata
-        self._stream_head = GrpcHead(head.method, metadata, None, head.encoding)
+        self._stream_head = GrpcHead(head.method, metadata, None, head.encoding, request_id=head.request_id)
         self._infer_head = GrpcHead(_MODEL_INFER, metadata, None, head.encoding)
         self._decoupled: dict[Upstream, GrpcStream] = {}
         """To the servers that have the decoupled models it has asked; each of these keeps its place there until the end."""
         self._opening = asyncio.Lock()
-        self._places: dict[str, Upstream] = {}
+        self._places: dict[str, tuple[Upstream, str]] = {}
+        """By model, the server that has it, and its name."""
         self._held = AsyncExitStack()
         self._unanswered: asyncio.Queue[_Asking | None] = asyncio.Queue(_MAX_UNANSWERED)
         self._under_way: set[_Asked] = set()
@@ -225,7 +241,8 @@ class _StreamCall:
         except ControlPlaneError as exc:
             await self._messages.send(_error(message.id(), message_of(exc)))
             return
-        self._running.model_name = self._running.model_name or asked.call.model_name
+        if self._running.named is None:
+            self._running.is_about(asked.call, named=asked.named)
         is_decoupled = await self._relay.kinds.is_decoupled(asked.call.model_name)
         if is_decoupled and (asked.call.model_name, asked.call.sequence_id) not in self._sequences:
             await self._pass_on(asked, tasks)
@@ -235,7 +252,7 @@ class _StreamCall:
     async def _read(self, message: InferMessage, principal: Principal) -> _Asked:
         """A request that may be sent on. Raises ControlPlaneError, and meters it as refused."""
         inference = self._relay.inference
-        running = inference.running.begin_within_stream(principal)
+        running = inference.running.begin_within_stream(principal, message)
         with running:
             running.enter()
             named = await in_slices(message.read())
@@ -244,11 +261,11 @@ class _StreamCall:
                 message.aim_at(call.model_name, call.model_version)
             running.understood(call, named=named)
             running.go_on()
-        asked = _Asked(message, call, route.deadline_s if route is not None else None, running)
+        asked = _Asked(message, named, call, route.deadline_s if route is not None else None, running)
         self._under_way.add(asked)
         return asked
 
-    def _end(self, asked: _Asked, outcome: Outcome) -> None:
+    def _end(self, asked: _Asked, outcome: Outcome | None = None) -> None:
         self._under_way.discard(asked)
         asked.running.end(outcome)
 
@@ -264,9 +281,9 @@ class _StreamCall:
 
     async def _ask(self, asked: _Asked, before: _Asking | None, tasks: asyncio.TaskGroup) -> tuple[str, GrpcAnswer | None]:
         """The request's id, and its answer; None: its model turned out to be decoupled."""
-        now_s = asyncio.get_running_loop().time
+        now_s, running = asyncio.get_running_loop().time, asked.running
         answer: GrpcAnswer | None = None
-        outcome = Outcome.ABANDONED
+        running.outcome = Outcome.ABANDONED
         try:
             if before is not None:
                 await asyncio.wait((before,))
@@ -274,15 +291,16 @@ class _StreamCall:
             deadline_s = now_s() + timeout_s
             if await self._turns_out_decoupled(asked.call.model_name, timeout_s):
                 await self._send_decoupled(asked, await self._place(asked, deadline_s - now_s()), tasks)
-                outcome = Outcome.ANSWERED
+                running.outcome = Outcome.ANSWERED
             else:
                 infer, left_s = _Infer(GrpcCall(self._infer_head, asked.message.frame)), deadline_s - now_s()
-                answer = await self._relay.inference.dispatch.send(infer, asked.call, timeout_s=left_s, running=asked.running)
-                outcome = infer.outcome(answer)
+                answer = await self._relay.inference.dispatch.send(infer, asked.call, timeout_s=left_s, running=running)
+                running.answered(infer.outcome(answer), answer)
         except ControlPlaneError as exc:
-            answer, outcome = failure(exc), outcome_of(exc)
+            answer = failure(exc)
+            running.fail(exc)
         finally:
-            self._end(asked, outcome)
+            self._end(asked)
         return asked.call.request_id, answer
 
     async def _turns_out_decoupled(self, model: str, timeout_s: float) -> bool:
@@ -313,7 +331,8 @@ class _StreamCall:
         try:
             server = await self._place(asked, await asked.turn(self._relay))
         except ControlPlaneError as exc:
-            self._end(asked, outcome_of(exc))
+            asked.running.fail(exc)
+            self._end(asked)
             await self._messages.send(_error(asked.call.request_id, message_of(exc)))
             return
         await self._send_decoupled(asked, server, tasks)
@@ -330,8 +349,9 @@ class _StreamCall:
         if model not in self._places:
             held = self._relay.inference.dispatch.server_for(asked.call, timeout_s=timeout_s, running=asked.running)
             server = await self._held.enter_async_context(held)
-            self._places.setdefault(model, server)  # another's may have been found meanwhile
-        return self._places[model]
+            self._places.setdefault(model, (server, asked.running.server))  # another's may have been found meanwhile
+        server, asked.running.server = self._places[model]
+        return server
 
     async def _open_decoupled(self, server: Upstream, tasks: asyncio.TaskGroup) -> GrpcStream:
         stream = await server.grpc.open_stream(self._stream_head, timeout_s=self._relay.request_timeout_s)

@@ -37,6 +37,7 @@ from control_plane.ports import HttpStream, ModelAdministration
 from control_plane.services.access import Access
 from control_plane.services.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.services.known_hits import KnownHits
+from control_plane.services.running_request import UNSEEN
 from control_plane.services.servers import Servers
 from control_plane.services.slices import in_slices
 
@@ -115,7 +116,7 @@ class V2Http:
         """
         route, principal = self._admitted(request)
         if route.action in _INFERENCE:
-            self._inference.refuse_early(Door.HTTP, principal, route.model_name)
+            self._inference.refuse_early(Door.HTTP, principal, self._request(request, route, principal))
 
     def answer_known(self, message: bytes) -> bytes | None:
         """Answer a whole request, as bytes, that was answered so before; None: read it."""
@@ -140,7 +141,9 @@ class V2Http:
         if repeated is None or not known.may_be_answered_again or not known.holds(self._access.generation, self._today_s):
             return None
         try:
-            answer = self._inference.answer_again(Door.HTTP, known.principal, repeated)
+            has_log = self._inference.running.has_log
+            source = self._request(request, known.route, known.principal) if has_log else UNSEEN
+            answer = self._inference.answer_again(Door.HTTP, known.principal, repeated, source)
             if answer is not None and message:
                 whole = answer.head + answer.body
                 self._hits.keep(message, known.principal, repeated, whole, size_bytes=len(message) + len(whole))
@@ -156,10 +159,10 @@ class V2Http:
         try:
             plain = self._plain_inference(request)
             if plain is not None:
-                return await self._inference.infer(HttpInferRequest(request, plain.route, plain.principal, self._memory))
+                return await self._inference.infer(self._request(request, plain.route, plain.principal))
             route, principal = self._admitted(request)
             if route.action is Action.INFER or route.action is Action.GENERATE:
-                return await self._decode_and_infer(HttpInferRequest(request, route, principal, self._memory), route)
+                return await self._decode_and_infer(self._request(request, route, principal), route)
             if request.method == b"HEAD":  # Triton's own answer to HEAD has a body, which no client expects
                 request = HttpRequest(b"GET", request.target, request.headers)
             return self._visible(await self._other(request, route, principal), route, principal)
@@ -168,6 +171,9 @@ class V2Http:
         except Exception:
             _log.exception("a request failed in the gateway; this is a defect")
             return _DEFECT
+
+    def _request(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpInferRequest:
+        return HttpInferRequest(request, route, principal, self._memory, self._inference.models)
 
     def _plain_inference(self, request: HttpRequest) -> _PlainInference | None:
         """What a head means that means an inference of a body as it came; heads repeat, and as long as nothing changes so does this."""

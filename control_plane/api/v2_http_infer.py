@@ -28,6 +28,7 @@ from control_plane.domain.errors import ControlPlaneError, InvalidRequest
 from control_plane.domain.inference import CacheStatus, Door, InferCall, Outcome
 from control_plane.domain.principal import Principal
 from control_plane.ports import HttpStream, Upstream
+from control_plane.services.known_models import KnownModels
 from control_plane.services.response_cache import CacheScope
 
 _MAX_TIMEOUT_MS = 24 * 3600 * 1000
@@ -50,11 +51,12 @@ _BUDGET_WAIT_S = 10.0
 class HttpInferRequest:
     """`services.inference.InferRequest` and `GenerateRequest`."""
 
-    __slots__ = ("_failure", "_memory", "_request_id", "_route", "_target", "http", "principal")
+    __slots__ = ("_failure", "_memory", "_models", "_request_id", "_route", "_target", "http", "principal")
     door = Door.HTTP
 
-    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, memory: RequestMemory) -> None:
+    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, memory: RequestMemory, models: KnownModels) -> None:
         self._memory = memory
+        self._models = models
         self._target = http.target
         self.http = http
         self.principal = principal
@@ -74,15 +76,21 @@ class HttpInferRequest:
             return _generate_steps(self.http, name, version)
         return infer_request_steps(self.http.body, self._json_length(), model_name=name, model_version=version)
 
+    def name_seen(self) -> str:
+        return self._route.model_name
+
+    def header_id(self) -> str:
+        return self.http.request_id
+
     def aim_at(self, model_name: str, model_version: str) -> None:
         self.http = self.http.with_target(target_for(self.http.target, model_name, model_version))
         self._route = replace(self._route, model_name=model_name, model_version=model_version)
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
-        return server.http.send(self.http, timeout_s=timeout_s, model_name=self._route.model_name)
+        return server.http.send(self.http, timeout_s=timeout_s, model_name=self._models.name_of(self._route.model_name))
 
     def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
-        return server.http.stream(self.http, timeout_s=timeout_s, model_name=self._route.model_name)
+        return server.http.stream(self.http, timeout_s=timeout_s, model_name=self._models.name_of(self._route.model_name))
 
     def outcome(self, answer: HttpAnswer | HttpStream) -> Outcome:
         if answer.status == 200:

@@ -54,6 +54,8 @@ class GrpcHead:
     forwarded_for: str | None = None
     """What it says of its caller; several fields of a name joined by commas."""
     cache_control: str | None = None
+    request_id: str = ""
+    """Its field `x-request-id`, which Triton is sent as well."""
 
 
 _HEADS = BoundedCache[Fields, GrpcHead]()
@@ -88,6 +90,7 @@ def _read_head(fields: Fields) -> GrpcHead:
         _text(fields, _API_KEY),
         _text(fields, _FORWARDED_FOR),
         _text(fields, b"cache-control"),
+        _text(fields, b"x-request-id") or "",
     )
 
 

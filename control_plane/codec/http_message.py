@@ -96,6 +96,11 @@ class HttpRequest:
         return b", ".join(values).decode("latin-1") if values else None
 
     @property
+    def request_id(self) -> str:
+        """Its field `x-request-id`, or empty."""
+        return self.text_header(b"x-request-id") or ""
+
+    @property
     def content_length(self) -> int:
         """As its head says, which may be all that has come."""
         return int(self.header(b"content-length") or 0)

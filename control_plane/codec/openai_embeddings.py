@@ -67,6 +67,16 @@ def request_steps(body: bytes | bytearray) -> Steps[EmbeddingsRequest]:
     return EmbeddingsRequest(model, inputs, are_tokens, form == "base64", dimensions)
 
 
+def model_seen(body: bytes | bytearray) -> str:
+    """The model that a body names, be it in order or not; empty where none can be made out."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ""
+    model = fields.get("model") if type(fields) is dict else None
+    return model if type(model) is str else ""
+
+
 def answer_steps(rows: Sequence[EmbeddedText], *, model: str, is_base64: bool) -> Steps[bytes]:
     """The body of the answer: the embeddings of a request's inputs, in its order."""
     pieces = [b'{"object":"list","data":[']

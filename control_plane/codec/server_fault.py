@@ -1,15 +1,19 @@
-"""What an answer says of the server that gave it, beyond the request: that there is none, or that a process it computes with is gone.
+"""What an answer says beyond what was computed: how it failed, that there is none, or that a process that it computes with is gone.
 
-Asked by `services/dispatch`. Triton tells the second by its words alone (server 24.10): it goes on listing the model as READY.
+Asked by `services/dispatch`, and for the request log. Triton tells the last by its words alone (server 24.10): it goes on listing the
+model as READY.
 """
 
 from __future__ import annotations
 
 import re
 
+import orjson
+
 from control_plane.codec.grpc_message import GrpcAnswer
 from control_plane.codec.http_message import HttpAnswer
 from control_plane.domain.inference import Loss
+from control_plane.domain.usage import Told
 
 _DEAD_STUB = re.compile(rb"Stub process '([^']{1,300})' is not healthy")
 _NUMBERS = re.compile("(_[0-9]+){1,2}$")
@@ -30,6 +34,24 @@ def dead_model_of(answer: object) -> str | None:
     if isinstance(answer, HttpAnswer):
         return dead_model_in(bytes(answer.body[:_READ_BYTES])) if answer.status == 500 else None
     return dead_model_in(answer.details.encode()) if isinstance(answer, GrpcAnswer) and answer.code == _INTERNAL else None
+
+
+def told_by(answer: object) -> Told | None:
+    """What it tells its caller; None of what is no answer of a server's. An error over HTTP is JSON, or Triton's plain words."""
+    if isinstance(answer, GrpcAnswer):
+        return Told(answer.code, answer.details if answer.code else "")
+    if isinstance(answer, HttpAnswer):
+        return Told(answer.status, "" if answer.status == 200 else _error_in(bytes(answer.body[:_READ_BYTES])))
+    status = getattr(answer, "status", None)  # of one that comes in pieces
+    return Told(status) if isinstance(status, int) else None
+
+
+def _error_in(body: bytes) -> str:
+    try:
+        said = orjson.loads(body)["error"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        said = None
+    return said if isinstance(said, str) else body.decode(errors="replace")
 
 
 def dead_model_in(text: bytes) -> str | None:

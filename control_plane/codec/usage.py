@@ -44,6 +44,10 @@ def encode_log_line(event: UsageEvent) -> bytes:
         "elements": event.elements,
         "compute_units": round(event.compute_units, 3),
         "cache_hit": event.cache_hit,
+        "server": event.server,
+        "status": event.status,
+        "error": event.error,
+        "request_id": event.request_id,
     }
     return _dumps(line) + b"\n"
 

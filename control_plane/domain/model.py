@@ -22,6 +22,9 @@ NAME_GLOB = re.compile(r"[A-Za-z0-9._~+:@*?-]{1,128}")
 MODEL_VERSION = re.compile("[0-9]{1,18}")
 """Folders' names, below 2**63. What Triton takes for a version of its own accord may begin with blanks, and go on in letters."""
 
+UNKNOWN_MODEL = "(unknown)"
+"""Stands for every name that no model has, wherever something is counted or kept by models' names; no model can be called that."""
+
 _SHOWN_CHARS = 100
 
 

@@ -25,7 +25,6 @@ class Right(StrEnum):
 
 _MOST_NAMES = 1000
 """Remembered of one principal: callers can make up any number."""
-_LONGEST_NAME = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,9 @@ class Scopes:
         if name in self._allowed:
             return True
         is_allowed = self.allow(Right.INFER, name)
-        if is_allowed and len(self._allowed) < _MOST_NAMES and len(name) <= _LONGEST_NAME:
+        if is_allowed:
+            if len(self._allowed) >= _MOST_NAMES:
+                self._allowed.clear()  # what is in use is soon there again
             self._allowed.add(name)
         return is_allowed
 

@@ -37,6 +37,23 @@ class UsageEvent:
     """Numbers and strings in all inputs."""
     compute_units: float
     cache_hit: bool = False
+    server: str = ""
+    """That computed it, or was to; empty where none was asked."""
+    status: int | None = None
+    """That the caller was told: HTTP's, or the code of gRPC, also of a stream's request, which is told in words only. None: it had left."""
+    error: str = ""
+    """The text of that status, cut."""
+    request_id: str = ""
+    """The caller's own, cut: the request's `id`, else the header `x-request-id`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a caller was told in the end."""
+
+    status: int | None
+    """As `UsageEvent` has it."""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class HttpUpstream(Protocol):
     """Triton's HTTP endpoint over pooled keep-alive connections."""
 
     async def send(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer:
-        """`model_name` shares the connections among models. Cancelling drops the connection.
+        """`model_name` shares the connections among models that exist. Cancelling drops the connection.
 
         Raises: UpstreamUnavailable (no connection, or it broke), DeadlineExceeded.
         """

@@ -19,7 +19,7 @@ from control_plane.domain.route import Route
 from control_plane.services.admission import Permit
 from control_plane.services.flights import Flights
 from control_plane.services.response_cache import CacheScope, ResponseCache
-from control_plane.services.running_requests import RunningRequest
+from control_plane.services.running_request import RunningRequest
 
 AnswerT = TypeVar("AnswerT")
 
@@ -108,7 +108,7 @@ class CachedInference:
         deadline_s = self._now_s() + timeout_s
         flight = (key, scope.fingerprint)  # the same content loaded again is another: in between there may have been a third
         while self._flights.is_under_way(place := self._flights.place(flight, running)):
-            joined = await self._flights.join(place, timeout_s=deadline_s - self._now_s())
+            joined = await self._flights.join(place, running, timeout_s=deadline_s - self._now_s())
             if joined is not None and not self._ended_for_its_caller(request, joined):
                 return await self._shared(request, running, joined, compute, deadline_s)
         work = partial(self._fly, request, running, scope, key, compute=compute, deadline_s=deadline_s)

@@ -20,8 +20,8 @@ from control_plane.services.claims import Claim
 from control_plane.services.fleet_catalogue import FleetCatalogue
 from control_plane.services.inference import GenerateRequest, ServerRequest
 from control_plane.services.residency import Residency
-from control_plane.services.running_requests import RunningRequest
-from control_plane.services.workloads import Workloads
+from control_plane.services.running_request import RunningRequest
+from control_plane.services.workloads import Aim, Workloads
 
 AnswerT = TypeVar("AnswerT")
 
@@ -45,7 +45,7 @@ class FleetDispatch:
         aim = self._workloads.aim(call, running)
         resent: set[Loss | Outcome] = set()
         while True:
-            claim = await self._residency.claim(call, deadline_s=deadline_s, aim=aim)
+            claim = await self._claim(call, running, deadline_s=deadline_s, aim=aim)
             loss: Loss | None = Loss.SILENT
             outcome, answer = Outcome.FAILED, None
             try:
@@ -63,6 +63,12 @@ class FleetDispatch:
             if outcome is Outcome.MODEL_NOT_FOUND:
                 self._residency.is_missing(claim)
             resent.add(why)
+
+    async def _claim(self, call: InferCall, running: RunningRequest | None, *, deadline_s: float, aim: Aim) -> Claim:
+        claim = await self._residency.claim(call, deadline_s=deadline_s, aim=aim)
+        if running is not None:
+            running.server = claim.server.name
+        return claim
 
     def _end(self, claim: Claim, call: InferCall, answer: object, loss: Loss | None, *, has_answered: bool) -> None:
         """`has_answered`: with success, so that the time that it took says something."""
@@ -82,7 +88,7 @@ class FleetDispatch:
         deadline_s = self._now_s() + timeout_s
         aim = self._workloads.aim(call, running)
         for is_last in (False, True):
-            claim = await self._residency.claim(call, deadline_s=deadline_s, aim=aim)
+            claim = await self._claim(call, running, deadline_s=deadline_s, aim=aim)
             answer: HttpAnswer | HttpStream | None = None
             loss: Loss | None = Loss.SILENT
             try:
@@ -106,7 +112,7 @@ class FleetDispatch:
     @asynccontextmanager
     async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningRequest | None = None) -> AsyncIterator[Upstream]:
         """A server with the model, for as long as the block lasts. Raises Overloaded."""
-        claim = await self._residency.claim(call, deadline_s=self._now_s() + timeout_s, aim=self._workloads.aim(call, running))
+        claim = await self._claim(call, running, deadline_s=self._now_s() + timeout_s, aim=self._workloads.aim(call, running))
         try:
             yield claim.upstream
             self._residency.answered(call, claim)

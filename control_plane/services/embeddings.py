@@ -26,7 +26,7 @@ from control_plane.services.admission import Permit
 from control_plane.services.flights import Flights
 from control_plane.services.inference import InferenceService, call_of
 from control_plane.services.response_cache import CacheScope, ResponseCache
-from control_plane.services.running_requests import RunningRequest
+from control_plane.services.running_request import RunningRequest, Source
 from control_plane.services.slices import in_slices
 from control_plane.services.text_batches import TextBatches
 from control_plane.services.text_models import TextModels
@@ -35,7 +35,7 @@ _TEXTS_PER_STEP, _BYTES_PER_STEP = 128, 2**20
 """About 1 ms of looking for what is kept, or keeping it."""
 
 
-class TextsRequest(Protocol):
+class TextsRequest(Source, Protocol):
     """A request as the door holds it."""
 
     door: Door
@@ -119,7 +119,7 @@ class Embeddings:
             InvalidRequest, ModelNotFound, PermissionDenied, LimitExceeded, Overloaded, DeadlineExceeded, UpstreamUnavailable,
             UpstreamFailed.
         """
-        with self._inference.running.begin(request.door, request.principal) as running:
+        with self._inference.running.begin(request.door, request.principal, request) as running:
             running.enter()
             wanted = await in_slices(request.read())
             running.model_name = wanted.model
@@ -180,7 +180,7 @@ class Embeddings:
         """`inputs` that are not kept here: computed by this call, or for another that lacks the same."""
         flight = (scope.key(b"embeddings", *keys), scope.fingerprint)
         while self._flights.is_under_way(place := self._flights.place(flight, job.running)):
-            joined = await self._flights.join(place, timeout_s=self._left_s(job.deadline_s))
+            joined = await self._flights.join(place, job.running, timeout_s=self._left_s(job.deadline_s))
             if joined is not None:
                 return joined, CacheStatus.JOINED
         permit = job.running.hand_over_permit()
@@ -208,7 +208,7 @@ class Embeddings:
         running = job.running
         rows, running.units = self._inference.running.governance.costs.of(_call(job.call.model_name, inputs, are_tokens=job.are_tokens))
         expected_units = float(rows) if running.units is None else running.units
-        await permit.turn(job.call.model_name, cost_units=expected_units, deadline_s=job.deadline_s)
+        await permit.turn(self._inference.models.name_of(job.call.model_name), cost_units=expected_units, deadline_s=job.deadline_s)
         running.sent_s = self._now_s()
         try:
             return await self._send(job, inputs)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from control_plane.domain.errors import DeadlineExceeded, LimitExceeded, Overloaded, UpstreamUnavailable
-from control_plane.services.running_requests import RunningRequest
+from control_plane.services.running_request import RunningRequest
 
 ResultT = TypeVar("ResultT")
 
@@ -62,18 +62,21 @@ class Flights(Generic[ResultT]):
         flight.task.add_done_callback(lambda _: running.computed())
         return await self._wait(key, flight)
 
-    async def join(self, key: Hashable, *, timeout_s: float) -> ResultT | None:
-        """Wait for one that is under way; None when nothing but its first caller's own limits or deadline has ended it.
+    async def join(self, key: Hashable, running: RunningRequest, *, timeout_s: float) -> ResultT | None:
+        """Let `running` wait for one that is under way; None when nothing but its first caller's own limits or deadline has ended it.
 
         Raises what it raises, DeadlineExceeded.
         """
+        flight = self._under_way[key]
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._wait(key, self._under_way[key])
+                return await self._wait(key, flight)
         except TimeoutError as exc:
             raise DeadlineExceeded("Deadline Exceeded") from exc
         except _OF_ITS_CALLER:
             return None
+        finally:
+            running.server = flight.leader.server
 
     async def _wait(self, key: Hashable, flight: _Flight[ResultT]) -> ResultT:
         flight.waiting += 1

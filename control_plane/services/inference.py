@@ -27,7 +27,9 @@ from control_plane.services.cached_inference import CachedInference, KeepableReq
 from control_plane.services.fleet_catalogue import FleetCatalogue
 from control_plane.services.governance import Governance
 from control_plane.services.known_hits import KnownHits
-from control_plane.services.running_requests import RunningRequest, RunningRequests, outcome_of
+from control_plane.services.known_models import KnownModels
+from control_plane.services.running_request import UNSEEN, RunningRequest, Source, ToldOf
+from control_plane.services.running_requests import RunningRequests, untold
 from control_plane.services.servers import OneServer, Servers
 from control_plane.services.slices import in_slices
 
@@ -36,7 +38,7 @@ AnswerT = TypeVar("AnswerT")
 SHARED_MEMORY_IS_OFF = "shared memory is switched off on this server; --allow-shared-memory switches it on"
 
 
-class _DoorRequest(Protocol):
+class _DoorRequest(Source, Protocol):
     """A request as a door holds it."""
 
     door: Door
@@ -121,15 +123,19 @@ class InferenceService:
         default_timeout_s: float,
         cached: CachedInference | None = None,
         dispatch: Dispatch | None = None,
+        models: KnownModels | None = None,
+        told_of: ToldOf = untold,
         allow_shared_memory: bool = False,
         now_s: Callable[[], float] = time.monotonic,
         today_s: Callable[[], float] = time.time,
     ) -> None:
         """`now_s` is the loop's time, `today_s` seconds since 1970. Without `cached` everything is computed.
 
-        `dispatch` chooses among servers where there are several, or more models than memory; without it there is one.
+        `dispatch` chooses among servers where there are several, or more models than memory; without it there is one. `models` are those
+        that exist; without it they are known by their answers only. `told_of` says for the request log what errors are to callers.
         """
-        self.running = RunningRequests(recorder, governance, now_s=now_s, today_s=today_s)
+        self.models = models or KnownModels(servers)
+        self.running = RunningRequests(recorder, governance, self.models, told_of=told_of, now_s=now_s, today_s=today_s)
         self._known_hits: dict[Door, KnownHits[Any, Any]] = {}
         self._governance = governance
         self._cached = cached
@@ -150,7 +156,7 @@ class InferenceService:
 
         Cancelling it cancels what it awaits, unless others wait for the same, and counts as abandoned.
         """
-        with self.running.begin(request.door, request.principal) as running:
+        with self.running.begin(request.door, request.principal, request) as running:
             running.enter()
             route = self._understand(await in_slices(request.read()), request, running)
             timeout_s = self._timeout_s(request, route)
@@ -161,10 +167,10 @@ class InferenceService:
                 answer = await self.dispatch.send(request, call_of(running), timeout_s=timeout_s, running=running)
             else:
                 answer = await self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
-            running.outcome = request.outcome(answer)
+            running.answered(request.outcome(answer), answer)
             return answer
 
-    def answer_again(self, door: Door, principal: Principal, repeated: RepeatedRequest[AnswerT]) -> AnswerT | None:
+    def answer_again(self, door: Door, principal: Principal, repeated: RepeatedRequest[AnswerT], source: Source = UNSEEN) -> AnswerT | None:
         """The answer to a request that came before, byte for byte, if this process has it; None: `infer` it.
 
         Raises LimitExceeded, and has then recorded it.
@@ -178,7 +184,7 @@ class InferenceService:
         kept = self._cached.look_again(repeated, call, route, principal.tenant)
         if kept is None:
             return None
-        self.running.hit(door, principal, call, named=repeated.call)
+        self.running.hit(door, principal, call, named=repeated.call, source=source)
         return repeated.answer(kept)
 
     def known_hits(self, door: Door) -> KnownHits[Any, Any]:
@@ -195,12 +201,12 @@ class InferenceService:
 
     async def generate(self, request: GenerateRequest) -> HttpAnswer | HttpStream:
         """As `infer`, never from a cache; an answer that comes piece by piece is recorded when it has ended, and must be closed."""
-        with self.running.begin(request.door, request.principal) as running:
+        with self.running.begin(request.door, request.principal, request) as running:
             running.enter()
             route = self._understand(await in_slices(request.read()), request, running)
             timeout_s = await self.turn(running, timeout_s=self._timeout_s(request, route))
             answer = await self.dispatch.stream(request, call_of(running), timeout_s=timeout_s, running=running)
-            running.outcome = request.outcome(answer)
+            running.answered(request.outcome(answer), answer)
             return answer if isinstance(answer, HttpAnswer) else _RecordedStream(answer, running)
 
     def resolve(self, call: InferCall, principal: Principal) -> tuple[InferCall, Route | None]:
@@ -218,18 +224,18 @@ class InferenceService:
             return call, None
         return replace(call, model_name=route.model, model_version=call.model_version or route.version), route
 
-    def refuse_early(self, door: Door, principal: Principal, name: str = "") -> None:
-        """On its head, what would be refused when the rest has come; an empty name is one that only the rest tells.
+    def refuse_early(self, door: Door, principal: Principal, source: Source = UNSEEN) -> None:
+        """On its head, what would be refused when the rest has come, of which the name may be a part.
 
         Raises PermissionDenied, LimitExceeded, and has then recorded it.
         """
         if principal is NOBODY:
             return
         try:
-            self._governance.access.require(principal, Need(Right.INFER, name))
+            self._governance.access.require(principal, Need(Right.INFER, source.name_seen()))
             self._governance.admission.look(principal.tenant)
         except ControlPlaneError:
-            with self.running.begin(door, principal):
+            with self.running.begin(door, principal, source):
                 raise
 
     async def turn(self, running: RunningRequest, *, timeout_s: float) -> float:
@@ -239,7 +245,7 @@ class InferenceService:
 
     async def _turn(self, running: RunningRequest, permit: Permit, timeout_s: float) -> float:
         deadline_s = self._now_s() + timeout_s
-        await permit.turn(running.model_name, cost_units=running.expected_units, deadline_s=deadline_s)
+        await permit.turn(self.models.name_of(running.model_name), cost_units=running.expected_units, deadline_s=deadline_s)
         running.sent_s = self._now_s()
         return deadline_s - running.sent_s
 
@@ -276,7 +282,7 @@ class _RecordedStream:
         self.status = stream.status
         self.head = stream.head
         self._stream = stream
-        self._outcome_at_end, self._outcome = running.outcome, Outcome.ABANDONED
+        self._outcome_at_end, running.outcome = running.outcome, Outcome.ABANDONED
         self._running: RunningRequest | None = running
         running.go_on()
 
@@ -284,14 +290,15 @@ class _RecordedStream:
         try:
             piece = await self._stream.receive()
         except BaseException as exc:
-            self._outcome = outcome_of(exc)
+            if self._running is not None:
+                self._running.break_off(exc)
             raise
-        if piece is None:
-            self._outcome = self._outcome_at_end
+        if piece is None and self._running is not None:
+            self._running.outcome = self._outcome_at_end
         return piece
 
     def close(self) -> None:
         self._stream.close()
         if self._running is not None:
-            self._running.end(self._outcome)
+            self._running.end()
             self._running = None

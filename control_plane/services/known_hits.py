@@ -70,7 +70,7 @@ class KnownHits(Generic[MessageT, AnswerT]):
             self._hits.forget(message, size_bytes=hit.size_bytes)
             return None
         if hit.account.is_limited:
-            self._running.let_by(self._door, hit.principal)
+            self._running.let_by(self._door, hit.principal, hit.call, named=hit.call)
         if not hit.untold:
             self._untold.append(hit)
             if self._telling is None:

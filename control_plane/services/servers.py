@@ -86,6 +86,12 @@ class Streamable(Protocol[AnswerT_co]):
     def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT_co]: ...
 
 
+class Sent(Protocol):
+    """`services.running_request.RunningRequest`, as far as it is told where it goes."""
+
+    server: str
+
+
 class Servers:
     """All of them, by name; they may join and leave."""
 
@@ -181,15 +187,22 @@ class OneServer:
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
 
-    def send(self, request: Sendable[AnswerT], call: InferCall, *, timeout_s: float, running: object = None) -> Awaitable[AnswerT]:
+    def send(self, request: Sendable[AnswerT], call: InferCall, *, timeout_s: float, running: Sent | None = None) -> Awaitable[AnswerT]:
+        self._note(running)
         return request.send(self._servers.pick(), timeout_s=timeout_s)
 
-    def stream(self, request: Streamable[AnswerT], call: InferCall, *, timeout_s: float, running: object = None) -> Awaitable[AnswerT]:
+    def stream(self, request: Streamable[AnswerT], call: InferCall, *, timeout_s: float, running: Sent | None = None) -> Awaitable[AnswerT]:
+        self._note(running)
         return request.stream(self._servers.pick(), timeout_s=timeout_s)
 
     @asynccontextmanager
-    async def server_for(self, call: InferCall, *, timeout_s: float, running: object = None) -> AsyncIterator[Upstream]:
+    async def server_for(self, call: InferCall, *, timeout_s: float, running: Sent | None = None) -> AsyncIterator[Upstream]:
+        self._note(running)
         yield self._servers.pick()
+
+    def _note(self, running: Sent | None) -> None:
+        if running is not None:
+            running.server = ONLY
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         return self._servers.pick()

@@ -65,14 +65,17 @@ class FakeHttp:
 
     streams: Callable[[HttpRequest], HttpAnswer | FakeHttpStream] | None = None
     """What `stream` answers; None: as `send` does."""
+    lanes: list[str] = field(default_factory=list)
+    """The names by which requests share the connections."""
 
     async def send(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer:
         self.requests.append(request)
+        self.lanes.append(model_name)
         await self.calls.take(request, timeout_s)
         return self.answer(request)
 
     async def stream(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer | FakeHttpStream:
-        answer = await self.send(request, timeout_s=timeout_s)
+        answer = await self.send(request, timeout_s=timeout_s, model_name=model_name)
         return answer if self.streams is None else self.streams(request)
 
     async def close(self) -> None: ...

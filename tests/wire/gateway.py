@@ -17,6 +17,7 @@ from control_plane.api.http_errors import render_error
 from control_plane.api.http_reading import HttpLimits
 from control_plane.api.http_server import HttpServer
 from control_plane.api.openai_http import OpenaiHttp
+from control_plane.api.status import told_of
 from control_plane.api.v2_http import V2Http
 from control_plane.policy.kept_answers import KeptAnswers
 from control_plane.services.cached_inference import CachedInference
@@ -126,6 +127,7 @@ async def gateway(
         recorder=recorder,
         governance=governed,
         cached=cached,
+        told_of=told_of,
         default_timeout_s=30.0,
         allow_shared_memory=allow_shared_memory,
     )

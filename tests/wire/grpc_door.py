@@ -18,6 +18,7 @@ from control_plane.api.body_budget import BodyBudget
 from control_plane.api.grpc_call import GrpcHandler
 from control_plane.api.grpc_connection import GrpcApplication, GrpcLimits
 from control_plane.api.grpc_server import GrpcServer
+from control_plane.api.status import told_of
 from control_plane.api.v2_grpc import SERVICE, V2Grpc
 from control_plane.codec.grpc_message import PREFIX_BYTES, GrpcHead
 from control_plane.codec.http2_stream import WholeAnswer, WholeCall
@@ -129,6 +130,7 @@ async def door(
         recorder=recorder,
         governance=governed,
         cached=cached,
+        told_of=told_of,
         default_timeout_s=30.0,
         allow_shared_memory=allow_shared_memory,
     )

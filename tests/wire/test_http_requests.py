@@ -379,6 +379,7 @@ class TestAnswer:
     def test_is_recorded_by_its_status(self, status: int, outcome: Outcome) -> None:
         async def main(upstream: FakeUpstream) -> None:
             async with gateway(upstream) as door:
+                door.inference.models.answered("m")
                 assert (await (await door.connect()).ask(infer_request())).status == status
                 assert [(each.model_name, each.outcome) for each in door.recorder.records] == [("m", outcome)]
 

@@ -19,13 +19,15 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.api.v2_grpc import SERVICE
+from control_plane.codec.http_message import make_answer
 from control_plane.codec.v2_route import read_route
+from control_plane.domain.model import UNKNOWN_MODEL
 from control_plane.domain.tenant import Tenant
 from control_plane.services.governance import Governance
 from tests.aio import run
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.unit.api.admin_bench import Bench as AdminBench
-from tests.wire.gateway import INFER, gateway
+from tests.wire.gateway import INFER, gateway, infer_request
 from tests.wire.grpc_door import STREAM, Bench, door, infer_message
 from tests.wire.test_who_may_do_what import GRPC_CALLS, HTTP_CALLS
 
@@ -165,6 +167,22 @@ def test_no_embedding_is_made_of_it() -> None:
                 body = json.dumps({"model": name, "input": "a"}).encode()
                 assert (await (await it.connect()).ask(request("POST", "/v1/embeddings", body))).status == 404
             assert it.upstream.http.requests == []
+
+    run(main())
+
+
+def test_names_that_no_model_has_share_connections_to_triton_as_one_model_does() -> None:
+    """Else a caller could take them all, a made-up name for each."""
+
+    async def main() -> None:
+        async with gateway() as it:
+            it.inference.models.answered("real")
+            it.upstream.http.answer = lambda _: make_answer(404)
+            client = await it.connect()
+            for name in (b"real", b"made-up-1", b"made-up-2"):
+                await client.ask(infer_request(model=name))
+                await client.ask(infer_request(model=name).replace(b"/infer", b"/generate"))
+            assert it.upstream.http.lanes == ["real"] * 2 + [UNKNOWN_MODEL] * 4
 
     run(main())
 

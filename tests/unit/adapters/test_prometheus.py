@@ -6,17 +6,24 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from control_plane.adapters.prometheus import OwnMetrics, RequestCounter
+from control_plane.adapters.metric_labels import OTHER
+from control_plane.adapters.prometheus import OwnMetrics
+from control_plane.adapters.request_counter import RequestCounter
 from control_plane.codec.steps import finish
 from control_plane.domain.inference import CacheStatus, Door, Outcome
-from control_plane.domain.request_counts import Cached, CacheHolding
+from control_plane.domain.model import UNKNOWN_MODEL
+from control_plane.domain.request_counts import Cached, CacheHolding, Shed
 from control_plane.domain.shared_cache_counts import SharedCacheCounts
+from control_plane.domain.shed_reason import ShedReason
+
+MOST = 100
 
 
 class Bench:
     def __init__(self) -> None:
         self.in_flight, self.up, self.workers, self.behind_s = 0, False, 1, 0.0
-        self.recorder = RequestCounter()
+        self.existing: set[str] = set()
+        self.recorder = RequestCounter(most_models=MOST, existing=self.existing)
         self.cache: dict[str, Any] = {}
         self.metrics = OwnMetrics(
             version="1.2.3",
@@ -25,6 +32,7 @@ class Bench:
             triton_is_up=lambda: self.up,
             state_behind_s=lambda: self.behind_s,
             cache_bytes=1000,
+            most_models=MOST,
         )
 
     def record(self, model: str, outcome: Outcome, *, door: Door = Door.HTTP, duration_s: float = 0.01) -> None:
@@ -63,21 +71,56 @@ def test_durations_are_a_histogram() -> None:
     assert (buckets["0.0005"], buckets["0.004"], buckets["30.0"], buckets["+Inf"]) == (1.0, 2.0, 2.0, 3.0)
 
 
-@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.ANSWERED])
-def test_names_that_no_answer_has_vouched_for_share_one_label(outcome: Outcome) -> None:
-    """Triton answers some requests with an error before it looks at the name: an error must not open a new series."""
+def test_models_beyond_the_limit_are_counted_together() -> None:
+    """Even if somebody let any name through: 4,000 names made a page of 8 MB, and a scrape that held up everybody for 5 s."""
     bench = Bench()
-    for number in range(1000):
-        bench.record(f"random-{number}", outcome)
-    assert bench.samples("tidegate_requests_total") == {("http", "", outcome.value): 1000.0}
-    assert len(bench.samples("tidegate_request_duration_seconds_count")) == 1
+    bench.existing.update(f"model-{number}" for number in range(4000))
+    for number in range(4000):
+        bench.record(f"model-{number}", Outcome.ANSWERED)
+        bench.record(f"model-{number}", Outcome.UPSTREAM_ERROR)
+    totals = bench.samples("tidegate_requests_total")
+    assert len(totals) == 2 * (MOST + 1)
+    assert totals["http", OTHER, "answered"] == 4000 - MOST
+    assert len(bench.samples("tidegate_request_duration_seconds_count")) == MOST + 1
+    assert sum(bench.samples("tidegate_request_duration_seconds_count").values()) == 8000
+    assert len(bench.page()) < 4096 * (MOST + 10)
 
 
-def test_a_name_that_was_answered_keeps_its_label_for_errors() -> None:
+def test_what_nobody_knows_has_a_label_beside_the_limit() -> None:
     bench = Bench()
-    bench.record("a", Outcome.ANSWERED)
-    bench.record("a", Outcome.ABANDONED)
-    assert bench.samples("tidegate_requests_total")["http", "a", "abandoned"] == 1.0
+    for number in range(MOST + 1):
+        bench.record(f"model-{number}", Outcome.ANSWERED)
+    bench.record(UNKNOWN_MODEL, Outcome.MODEL_NOT_FOUND)
+    assert bench.samples("tidegate_requests_total")["http", UNKNOWN_MODEL, "model_not_found"] == 1.0
+
+
+def test_a_name_that_is_too_long_has_no_label() -> None:
+    bench = Bench()
+    bench.record("x" * 256, Outcome.ANSWERED)
+    assert list(bench.samples("tidegate_requests_total")) == [("http", OTHER, "answered")]
+
+
+def test_models_that_are_gone_make_room_and_stay_in_the_sum() -> None:
+    bench = Bench()
+    bench.existing.add("model-1")
+    for number in range(MOST):
+        bench.record(f"model-{number}", Outcome.ANSWERED, duration_s=1.0)
+    assert bench.samples("tidegate_requests_total") == {("http", "model-1", "answered"): 1.0, ("http", OTHER, "answered"): MOST - 1}
+    assert bench.samples("tidegate_request_duration_seconds_sum")["http", OTHER] == MOST - 1
+    bench.record("new", Outcome.ANSWERED)
+    assert bench.samples("tidegate_requests_total")["http", "new", "answered"] == 1.0
+
+
+def test_tenants_and_models_of_the_cache_are_bounded_too() -> None:
+    bench = Bench()
+    bench.cache = {
+        "cached": tuple(Cached(f"model-{number:04d}", CacheStatus.HIT, 1) for number in range(MOST + 5)),
+        "shed": tuple(Shed(f"tenant-{number:04d}", ShedReason.RATE, 2) for number in range(MOST + 5)),
+    }
+    for name, other in (("tidegate_cache_answers_total", (OTHER, "hit")), ("tidegate_requests_shed_total", ("rate", OTHER))):
+        found = bench.samples(name)
+        assert len(found) == MOST + 1
+        assert found[other] == (5.0 if "cache" in name else 10.0)
 
 
 def test_names_are_escaped() -> None:

@@ -26,6 +26,7 @@ def bench() -> Bench:
         UsageKey(day(1), "acme", "b"): Usage(requests=2, compute_units=20.0),
         UsageKey(day(1), "umbrella", "a"): Usage(requests=4, compute_units=40.0),
         UsageKey(day(8), "", "a"): Usage(requests=8, compute_units=80.0),
+        UsageKey(day(9), "acme", "(unknown)"): Usage(requests=16),
     }
     run(made.store.put(Kind.PRICE, "p", to_body(Price("p", 0.0, 0.5, "EUR"))))
     run(made.known.start())
@@ -54,8 +55,9 @@ def test_the_last_week_by_tenant_and_day(bench: Bench) -> None:
     [
         ("by=", [7]),
         ("by=model", [5, 2]),
+        ("by=model&model=(unknown)&since=30d", [16]),
         ("by=day,model", [4, 2, 1]),
-        ("by=&since=30d", [15]),
+        ("by=&since=30d", [31]),
         ("by=&since=today", [1]),
         ("by=&until=1d", [6]),
         ("by=&tenant=acme", [3]),

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 
 import grpc
 import pytest
 
 from control_plane.adapters.triton_grpc import STATUS_ERRORS
-from control_plane.api.status import STATUS, advice_of, message_of
+from control_plane.api.status import STATUS, advice_of, message_of, told_of
 from control_plane.domain.errors import (
     ControlPlaneError,
     DeadlineExceeded,
@@ -18,6 +19,23 @@ from control_plane.domain.errors import (
     UpstreamFailed,
     UpstreamUnavailable,
 )
+from control_plane.domain.inference import Door
+from control_plane.domain.usage import Told
+
+
+@pytest.mark.parametrize(
+    ("door", "error", "told"),
+    [
+        pytest.param(Door.HTTP, DeadlineExceeded("late"), Told(504, "late"), id="http"),
+        pytest.param(Door.GRPC, DeadlineExceeded("late"), Told(4, "late"), id="grpc"),
+        pytest.param(Door.GRPC_STREAM, InvalidRequest("no"), Told(3, "no"), id="stream"),
+        pytest.param(Door.HTTP, asyncio.CancelledError(), Told(None), id="the caller has left"),
+        pytest.param(Door.HTTP, KeyError("secret"), Told(500, "internal error of the gateway"), id="a defect"),
+        pytest.param(Door.GRPC, KeyError("secret"), Told(13, "internal error of the gateway"), id="a defect, grpc"),
+    ],
+)
+def test_what_a_caller_is_told(door: Door, error: BaseException, told: Told) -> None:
+    assert told_of(door, error) == told
 
 
 @pytest.mark.parametrize("code", ErrorCode)

@@ -4,8 +4,10 @@ import pytest
 
 from control_plane.codec.grpc_message import GrpcAnswer, message_answer, status_answer
 from control_plane.codec.http_message import make_answer
-from control_plane.codec.server_fault import dead_model_in, dead_model_of, loss_of
+from control_plane.codec.server_fault import dead_model_in, dead_model_of, loss_of, told_by
 from control_plane.domain.inference import Loss
+from control_plane.domain.usage import Told
+from tests.fakes import FakeHttpStream
 
 _WORDS = "Stub process 'echo_0_0' is not healthy."
 
@@ -28,6 +30,31 @@ _WORDS = "Stub process 'echo_0_0' is not healthy."
 )
 def test_a_dead_stub_is_known_by_tritons_words(answer: object, model: str | None) -> None:
     assert dead_model_of(answer) == model
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        pytest.param(make_answer(200, b'{"error":"a model\'s output"}'), Told(200), id="an answer"),
+        pytest.param(make_answer(400, b'{"error":"wrong shape"}'), Told(400, "wrong shape"), id="an error"),
+        pytest.param(make_answer(404, b"no JSON\xff"), Told(404, "no JSON\ufffd"), id="plain words"),
+        pytest.param(make_answer(500, b'["error"]'), Told(500, '["error"]'), id="JSON of another kind"),
+        pytest.param(make_answer(500, b'{"error":7}'), Told(500, '{"error":7}'), id="no words"),
+        pytest.param(make_answer(500, memoryview(b'{"error":"x"}')), Told(500, "x"), id="a view"),
+        pytest.param(message_answer(b"x"), Told(0), id="grpc"),
+        pytest.param(status_answer(5, "unknown model"), Told(5, "unknown model"), id="grpc, an error"),
+        pytest.param(FakeHttpStream(), Told(200), id="a stream"),
+        pytest.param("nobody's", None, id="no answer of a server's"),
+    ],
+)
+def test_what_an_answer_tells(answer: object, told: Told | None) -> None:
+    assert told_by(answer) == told
+
+
+def test_of_a_long_error_only_the_beginning_is_read() -> None:
+    told = told_by(make_answer(500, b"x" * 10_000_000))
+    assert told is not None
+    assert len(told.error) <= 1000
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,34 @@ _EVENTS = st.builds(
     elements=_COUNTS,
     compute_units=st.floats(0, 1e12),
     cache_hit=st.booleans(),
+    server=_NAMES,
+    status=st.none() | st.integers(0, 599),
+    error=_NAMES,
+    request_id=_NAMES,
 )
 _SUMS = st.tuples(
     st.builds(UsageKey, day=st.dates().map(str), tenant=_NAMES, model=_NAMES),
     st.builds(Usage, _COUNTS, _COUNTS, _COUNTS, _COUNTS, _COUNTS, st.floats(0, 1e12), _COUNTS),
 )
 SUM = (UsageKey("2026-06-10", "acme", "text_embedding"), Usage(1, 2, 3, 4, 5, 6.5, 7))
-EVENT = UsageEvent(1781108130.5, "acme", "k1", "embed", "text_embedding", Door.GRPC, Outcome.ANSWERED, 0.0123456, 2, 3, 4.56789)
+EVENT = UsageEvent(
+    1781108130.5,
+    "acme",
+    "k1",
+    "embed",
+    "text_embedding",
+    Door.GRPC,
+    Outcome.ANSWERED,
+    0.0123456,
+    2,
+    3,
+    4.56789,
+    False,
+    "s1",
+    3,
+    "wrong shape",
+    "id-1",
+)
 
 
 @given(st.builds(UsageBatch, st.text("0123456789abcdef", min_size=1), st.lists(_SUMS, max_size=5).map(tuple)))
@@ -67,6 +88,10 @@ def test_a_log_line_tells_who_what_and_how_it_went() -> None:
         "elements": 3,
         "compute_units": 4.568,
         "cache_hit": False,
+        "server": "s1",
+        "status": 3,
+        "error": "wrong shape",
+        "request_id": "id-1",
     }
 
 

@@ -27,6 +27,7 @@ from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance, known_state
 from tests.fakes.shared_cache import FakeSharedCache
+from tests.fakes.source import FakeSource
 
 CALLER = Principal("team", "k1", EVERYTHING)
 
@@ -43,7 +44,7 @@ class Model:
         self.prefix = "answer to"
 
 
-class Request:
+class Request(FakeSource):
     """`InferRequest` whose answers are words: an id, and what was computed."""
 
     door = Door.HTTP

@@ -220,14 +220,15 @@ def pooled(*pools: str) -> FleetBench:
     return bench
 
 
-@dataclass(frozen=True)
+@dataclass
 class Asked:
-    """`services.running_requests.RunningRequest`, as far as a dispatch reads it."""
+    """`services.running_request.RunningRequest`, as far as a dispatch reads it, and tells it where it goes."""
 
     units: float | None
     pool: str = ""
     rows: int = 1
     priority: int = 0
+    server: str = ""
 
 
 @pytest.mark.parametrize(
@@ -248,6 +249,7 @@ def test_each_kind_of_request_goes_to_its_pool(units: float, pool: str, loaded_o
                 assert server is bench.servers.of(loaded_on)
             assert bench.tritons[loaded_on].loads == ["a"]
             assert {id(each) for each, _ in request.sent} == {id(server)}
+            assert by.server == loaded_on
 
     play(main)
 

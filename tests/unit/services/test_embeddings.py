@@ -42,6 +42,7 @@ from control_plane.services.text_models import TextModels
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance, known_state
+from tests.fakes.source import FakeSource
 from tests.fakes.text_model import FakeTextModel, embedding_of
 
 HIT, MISS, JOINED, BYPASS = CacheStatus.HIT, CacheStatus.MISS, CacheStatus.JOINED, CacheStatus.BYPASS
@@ -49,7 +50,7 @@ TENANTS = (Tenant("team"), Tenant("busy", concurrency=1))
 
 
 @dataclass
-class Request:
+class Request(FakeSource):
     """`services.embeddings.TextsRequest`."""
 
     wanted: EmbeddingsRequest

@@ -42,6 +42,7 @@ class Leader:
     def __init__(self, tenant: str = "team") -> None:
         self.principal = Principal(tenant, "k", EVERYTHING)
         self.waits_for_its_turn = False
+        self.server = "s0"
         self.ended = 0
 
     def computed(self) -> None:
@@ -55,12 +56,14 @@ class Bench:
         self.flights.begin(tasks)
         self.work = Work()
         self.leader: Any = Leader()
+        self.other: Any = Leader()
+        self.other.server = ""
 
     async def lead(self) -> asyncio.Task[Any]:
         return await self.start(self.flights.lead(KEY, self.leader, self.work))
 
     async def join(self, *, timeout_s: float = 30.0) -> asyncio.Task[Any]:
-        return await self.start(self.flights.join(KEY, timeout_s=timeout_s))
+        return await self.start(self.flights.join(KEY, self.other, timeout_s=timeout_s))
 
     async def start(self, waiting: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(waiting)
@@ -82,6 +85,7 @@ def test_all_who_wait_get_one_result() -> None:
         bench.work.may_end.set()
         assert await asyncio.gather(*waiting) == ["result"] * 10
         assert (bench.work.begun, bench.leader.ended, bench.flights.is_under_way(KEY)) == (1, 1, False)
+        assert bench.other.server == "s0"  # where it was computed
 
     fly(test)
 

@@ -26,6 +26,7 @@ from control_plane.services.servers import Servers
 from tests.aio import run, settle
 from tests.fakes import FakeHttpStream, FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance
+from tests.fakes.source import FakeSource
 
 DEFAULT_S = 30.0
 
@@ -38,7 +39,7 @@ class Clock:
         return self.now_s
 
 
-class Request:
+class Request(FakeSource):
     """`InferRequest` whose every step can be made to fail."""
 
     door = Door.GRPC
@@ -82,7 +83,7 @@ class Bench:
         self.service = self.serving(governance(now_s=self.clock, meter=self.meter))
 
     def serving(self, governance: Governance, *, allow_shared_memory: bool = False) -> InferenceService:
-        return InferenceService(
+        service = InferenceService(
             servers=self.servers,
             recorder=self.recorder,
             governance=governance,
@@ -90,6 +91,8 @@ class Bench:
             allow_shared_memory=allow_shared_memory,
             now_s=self.clock,
         )
+        service.models.answered("m")  # there is such a model
+        return service
 
     def infer(self, request: Request) -> str:
         return run(self.service.infer(request))
@@ -138,7 +141,7 @@ def test_a_request_that_cannot_be_read_is_refused_and_never_sent(error: ControlP
     with pytest.raises(type(error)):
         bench.infer(request)
     assert request.sent_to == []
-    assert [(each.model_name, each.outcome) for each in bench.recorder.records] == [("", Outcome.REFUSED)]
+    assert [(each.model_name, each.outcome) for each in bench.recorder.records] == [("m", Outcome.REFUSED)]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from control_plane.api.status import told_of
+from control_plane.codec.http_message import make_answer
 from control_plane.codec.steps import Steps
-from control_plane.domain.errors import InvalidRequest, LimitExceeded, Overloaded, PermissionDenied, UpstreamUnavailable
+from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, LimitExceeded, Overloaded, UpstreamUnavailable
 from control_plane.domain.inference import Door, InferCall, Outcome
+from control_plane.domain.model import UNKNOWN_MODEL
 from control_plane.domain.principal import Principal
 from control_plane.domain.route import Route
 from control_plane.domain.scope import Scopes, parse_scope
@@ -24,13 +27,14 @@ from tests.aio import run_in_virtual_time as run
 from tests.aio import settle
 from tests.fakes import FakeHttpStream, FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance, known_state
+from tests.fakes.source import FakeSource
 
 TEAM = Principal("team", "k1", Scopes((parse_scope("infer:*"),)))
 NOT_MINE = Principal("team", "k2", Scopes((parse_scope("infer:other"),)))
 TODAY_S = 1_700_000_000.0
 
 
-class Request:
+class Request(FakeSource):
     """`InferRequest` and `GenerateRequest` for `m`, with a batch of three rows of two numbers."""
 
     door = Door.HTTP
@@ -45,12 +49,13 @@ class Request:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.answer: Any = "answer"
+        self.id, self.name = "id-1", "m"
 
     def read(self) -> Steps[InferCall]:
         if isinstance(self.error, InvalidRequest):
             raise self.error
         yield from ()
-        return InferCall("m", "", "", (Tensor("X", "FP32", (3, 2)),), elements=6)
+        return InferCall(self.name, "", self.id, (Tensor("X", "FP32", (3, 2)),), elements=6)
 
     def aim_at(self, model_name: str, model_version: str) -> None:
         self.aimed_at = (model_name, model_version)
@@ -107,6 +112,7 @@ class Bench:
             governance=rights,
             default_timeout_s=30.0,
             dispatch=dispatch,
+            told_of=told_of,
             now_s=now_s,
             today_s=lambda: TODAY_S,
         )
@@ -149,6 +155,9 @@ def test_an_answered_request_leaves_an_event_with_all_that_is_charged() -> None:
         rows=3,
         elements=6,
         compute_units=3.0,
+        server="triton",
+        status=200,
+        request_id="id-1",
     )
 
 
@@ -159,8 +168,8 @@ def test_an_answered_request_leaves_an_event_with_all_that_is_charged() -> None:
         pytest.param(
             lambda it: setattr(it, "answered", Outcome.MODEL_NOT_FOUND), Outcome.MODEL_NOT_FOUND, "m", 0.0, id="not-there-any-more"
         ),
-        pytest.param(lambda it: setattr(it, "error", InvalidRequest("x")), Outcome.REFUSED, "", 0.0, id="unreadable"),
-        pytest.param(lambda it: setattr(it, "principal", NOT_MINE), Outcome.REFUSED, "", 0.0, id="not-allowed"),
+        pytest.param(lambda it: setattr(it, "error", InvalidRequest("x")), Outcome.REFUSED, "m", 0.0, id="unreadable"),
+        pytest.param(lambda it: setattr(it, "principal", NOT_MINE), Outcome.REFUSED, "m", 0.0, id="not-allowed"),
         pytest.param(lambda it: setattr(it, "error", UpstreamUnavailable("x")), Outcome.UNAVAILABLE, "m", 0.0, id="no-triton"),
     ],
 )
@@ -180,7 +189,7 @@ def test_whatever_comes_of_it_one_event_is_left(prepare: Callable[[Request], Non
 async def _ended(bench: Bench, request: Request) -> None:
     try:
         await bench.service.infer(request)
-    except (InvalidRequest, PermissionDenied, UpstreamUnavailable):
+    except ControlPlaneError:
         return
 
 
@@ -191,7 +200,83 @@ def test_names_that_callers_make_up_are_not_kept(outcome: Outcome) -> None:
 
     run(bench.service.infer(request))
 
-    assert (bench.event.model, bench.event.route, bench.event.compute_units) == ("", "", 0.0)
+    assert (bench.event.model, bench.event.route, bench.event.compute_units) == (UNKNOWN_MODEL, UNKNOWN_MODEL, 0.0)
+    assert [record.model_name for record in bench.recorder.records] == [UNKNOWN_MODEL]
+    assert bench.meter.added[0][1] == UNKNOWN_MODEL
+
+
+FAILURES = [
+    pytest.param(lambda it: setattr(it, "error", InvalidRequest("no")), 400, "no", "", id="unreadable"),
+    pytest.param(lambda it: setattr(it, "principal", NOT_MINE), 403, "'m' needs a scope that its name fits", "", id="not-allowed"),
+    pytest.param(lambda it: setattr(it, "error", UpstreamUnavailable("gone")), 503, "gone", "triton", id="no-triton"),
+    pytest.param(lambda it: setattr(it, "error", DeadlineExceeded("late")), 504, "late", "triton", id="late"),
+    pytest.param(lambda it: setattr(it, "error", Overloaded("x" * 1000)), 503, "x" * 300, "triton", id="cut"),
+    pytest.param(
+        lambda it: (setattr(it, "answer", make_answer(500, b'{"error":"shape"}')), setattr(it, "answered", Outcome.UPSTREAM_ERROR)),
+        500,
+        "shape",
+        "triton",
+        id="the-model-failed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("prepare", "status", "error", "server"), FAILURES)
+def test_a_failure_leaves_what_its_caller_was_told_and_where_it_was(
+    prepare: Callable[[Request], Any], status: int, error: str, server: str
+) -> None:
+    bench, request = Bench(routes=(Route("m", "real"),)), Request()
+    bench.service.models.answered("real")
+    request.seen_id = request.id = "i" * 200
+    prepare(request)
+
+    run(_ended(bench, request))
+
+    event = bench.event
+    assert (event.route, event.model, event.server, event.status) == ("m", "real", server, status)
+    assert event.error.startswith(error)
+    assert len(event.error) <= 300
+    assert event.request_id == "i" * 128
+    assert [record.model_name for record in bench.recorder.records] == ["real"]
+
+
+def test_without_an_id_of_its_own_it_has_its_heads() -> None:
+    bench, request = Bench(), Request()
+    request.id, request.seen_id = "", "head-7"
+
+    run(bench.service.infer(request))
+
+    assert bench.event.request_id == "head-7"
+
+
+def test_one_that_has_left_was_told_nothing() -> None:
+    bench, request = Bench(), Request()
+    bench.service.models.answered("m")
+    request.may_answer.clear()
+
+    async def main() -> None:
+        task = asyncio.get_running_loop().create_task(bench.service.infer(request))
+        await settle()
+        task.cancel()
+        await asyncio.wait([task])
+
+    run(main())
+    assert (bench.event.outcome, bench.event.model, bench.event.status) == (Outcome.ABANDONED, "m", None)
+
+
+def test_all_names_that_nobody_knows_share_one_line() -> None:
+    """Else callers could have a line each at models that do not exist, with what is remembered of it."""
+    bench = Bench(max_in_flight_per_model=1)
+
+    async def main() -> None:
+        for number in range(50):
+            request = Request()
+            request.name, request.answered = f"made-up-{number}", Outcome.MODEL_NOT_FOUND
+            await bench.service.infer(request)
+
+    run(main())
+    admission = bench.service.running.governance.admission
+    assert set(admission._models) == {UNKNOWN_MODEL}
 
 
 def test_a_tenant_beyond_its_rate_is_refused_before_its_request_is_read() -> None:
@@ -206,7 +291,7 @@ def test_a_tenant_beyond_its_rate_is_refused_before_its_request_is_read() -> Non
         assert dict(refused.value.limits)["RateLimit-Remaining"] == "0"
 
     run(main())
-    assert [(event.outcome, event.model) for event in bench.meter.events] == [(Outcome.ANSWERED, "m"), (Outcome.REFUSED, "")]
+    assert [(event.outcome, event.model) for event in bench.meter.events] == [(Outcome.ANSWERED, "m"), (Outcome.REFUSED, "m")]
 
 
 @pytest.mark.parametrize("ends", ["answered", "failed", "cancelled", "refused"])

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+
+class FakeSource:
+    """`services.running_request.Source`: what can be seen of a request that nobody has read."""
+
+    seen_name = "m"
+    seen_id = ""
+
+    def name_seen(self) -> str:
+        return self.seen_name
+
+    def header_id(self) -> str:
+        return self.seen_id
