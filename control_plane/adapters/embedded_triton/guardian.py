@@ -22,6 +22,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,9 @@ LOCK_PATIENCE_S = 10.0
 
 REAP_PATIENCE_S = 2.0
 """For killed processes to be gone; one that hangs in a device driver may never be."""
+
+ROTATE_AT_BYTES = 10 * 2**20
+"""Of Triton's log, in which models may print with every request; as much again is kept beside it."""
 
 NOT_STARTED = 75
 """Exit status when another life holds the lock (EX_TEMPFAIL)."""
@@ -158,8 +162,18 @@ def _guard(triton: int, owner: Owner) -> int:
             killed = True
             _say("Triton did not end in time and is killed")
             os.kill(triton, signal.SIGKILL)
+        keep_small(sys.stdout.fileno())
         owner.watch(_TICK_S if killed else min(_TICK_S, owner.deadline_s - time.monotonic()))
     return status
+
+
+def keep_small(log: int) -> None:
+    """Put what has been logged aside once that is too much, and go on in the same file: Triton and its stubs have it open, to append."""
+    with contextlib.suppress(OSError):  # it has been removed, or the disk is full
+        if stat.S_ISREG(os.fstat(log).st_mode) and os.fstat(log).st_size > ROTATE_AT_BYTES:
+            path = os.readlink(f"/proc/self/fd/{log}")
+            shutil.copyfile(path, f"{path}.1")  # what is written between this and the next is lost
+            os.ftruncate(log, 0)
 
 
 def _reap(triton: int) -> int | None:

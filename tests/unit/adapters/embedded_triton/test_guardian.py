@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.adapters.embedded_triton import guardian
+from tests.unit.adapters.embedded_triton import waiting
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 SHARED_MEMORY = Path("/dev/shm")
@@ -99,10 +100,7 @@ def lives(pid: int) -> bool:
 
 
 def wait_for(condition: Callable[[], bool], what: str, within_s: float = SOON_S) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{what} did not come about within {within_s} s"
-        time.sleep(0.01)
+    waiting.wait_for(condition, what, within_s)
 
 
 def assert_nothing_left(lab: Lab, pids: list[int], within_s: float = SOON_S) -> None:
@@ -300,3 +298,18 @@ def test_descendants_are_all_generations_and_nobody_else(lab: Lab) -> None:
     assert sorted(guardian.descendants(process.pid)) == sorted(pids)
     assert set(pids) < set(guardian.descendants(os.getpid()))
     assert os.getpid() not in guardian.descendants(os.getpid())
+
+
+def test_a_log_that_grows_too_large_is_put_aside_while_triton_goes_on_writing(lab: Lab) -> None:
+    log = lab.folder / "log"
+    log.write_bytes(b"x" * guardian.ROTATE_AT_BYTES)
+    writes = "import time\nwhile True:\n    print('still here', flush=True)\n    time.sleep(0.05)\n"
+    with log.open("ab") as output:
+        command = lab.guarded(sys.executable, "-c", writes)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
+    lab.started.append(process)
+    aside = log.with_name("log.1")
+    wait_for(lambda: aside.exists() and log.stat().st_size < guardian.ROTATE_AT_BYTES, "the rotation", 30.0)
+    assert aside.read_bytes().startswith(b"xxx")
+    wait_for(lambda: b"still here" in log.read_bytes(), "what is written after it", 30.0)
+    assert b"\0" not in log.read_bytes(), "it is written where the file ends now"

@@ -49,3 +49,38 @@ def test_a_log_that_was_removed_is_no_error(tmp_path: Path) -> None:
     output.close()
     (tmp_path / "log").unlink()
     assert log.tail() == "(unreadable: No such file or directory)"
+
+
+class TestSince:
+    def test_it_is_what_was_written_from_there_on(self, tmp_path: Path) -> None:
+        log, output = open_log(tmp_path / "log")
+        with output:
+            output.write(b"before\n")
+            output.flush()
+            position = log.end()
+            output.write(b"after\n")
+        assert log.since(position) == b"after\n"
+        assert log.since(log.end()) == b""
+
+    def test_of_much_it_is_the_end(self, tmp_path: Path) -> None:
+        log, output = open_log(tmp_path / "log")
+        with output:
+            output.write(b"x" * 2**20 + b"end")
+        found = log.since(0)
+        assert len(found) == 256 * 1024
+        assert found.endswith(b"xend")
+
+    def test_of_a_file_that_has_been_cut_it_is_all_that_is_there(self, tmp_path: Path) -> None:
+        log, output = open_log(tmp_path / "log")
+        with output:
+            output.write(b"x" * 1000)
+        position = log.end()
+        (tmp_path / "log").write_bytes(b"anew\n")
+        assert log.since(position) == b"anew\n"
+        assert log.tail() == "anew"
+
+    def test_of_a_file_that_is_gone_it_is_nothing(self, tmp_path: Path) -> None:
+        log, output = open_log(tmp_path / "log")
+        output.close()
+        (tmp_path / "log").unlink()
+        assert log.since(log.end()) == b""
