@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Protocol
 
 from control_plane.adapters.cpu_affinity import allowed_cpus
+from control_plane.adapters.embedded_triton.backend_directory import backend_names
 from control_plane.adapters.embedded_triton.process import EmbeddedTritonLauncher
 from control_plane.adapters.managed_repository import ManagedRepository
 from control_plane.adapters.model_config import config_name_in_force
 from control_plane.adapters.model_files import ModelFiles
 from control_plane.data_plane import connect
 from control_plane.domain.endpoints import ONLY, Endpoints
-from control_plane.ports import FingerprintBoard, ModelRepository, Upstream
+from control_plane.ports import FingerprintBoard, LoadWatch, ModelRepository, Upstream
 from control_plane.services.attachment import Attachment
 from control_plane.services.loaded_contents import LoadedContents
 from control_plane.services.model_tiers import ModelTiers
@@ -60,13 +61,20 @@ class Units:
         settings, triton = self._settings, self._settings.triton
         state_dir = self._state_dir(member.name)
         config_name = config_name_in_force(triton.model_config_name)
-        repository = ManagedRepository(self._sources, state_dir, config_name=config_name, parameters=triton.model_parameter)
+        repository = ManagedRepository(
+            self._sources,
+            state_dir,
+            config_name=config_name,
+            parameters=triton.model_parameter,
+            backends=backend_names(triton.python_backends.absolute()),
+        )
         contents = self._loaded_contents(repository, board)
-        models = self._models(member, repository, contents)
         # Else Triton would inherit this process's CPUs, which the data plane is about to keep to.
         cpus = triton.triton_cpus or (allowed_cpus() if settings.process.gateway_cpus else ())
+        launcher = EmbeddedTritonLauncher(triton, state_dir, cpus=cpus, within=self._above(state_dir))
+        models = self._models(member, repository, contents, launcher)
         supervisor = Supervisor(
-            launcher=EmbeddedTritonLauncher(triton, state_dir, cpus=cpus, within=self._above(state_dir)),
+            launcher=launcher,
             connect=self._connect,
             servers=member,
             restore=Restore(member.name, models, self.failures),
@@ -76,7 +84,7 @@ class Units:
 
     def attached(self, member: Member, endpoints: Endpoints) -> Unit:
         """One that others run."""
-        models = self._models(member, None, None)
+        models = self._models(member, None, None, None)
         attachment = Attachment(
             upstream=self._connect(endpoints),
             servers=member,
@@ -94,7 +102,9 @@ class Units:
         top = self._settings.process.state_dir.absolute()
         return [each for each in reversed(state_dir.absolute().parents) if each.is_relative_to(top)]
 
-    def _models(self, member: Member, repository: ModelRepository | None, contents: LoadedContents | None) -> ModelService:
+    def _models(
+        self, member: Member, repository: ModelRepository | None, contents: LoadedContents | None, watch: LoadWatch | None
+    ) -> ModelService:
         return ModelService(
             servers=member,
             repository=repository,
@@ -103,6 +113,7 @@ class Units:
             load_timeout_s=self._settings.triton.load_timeout_s,
             contents=contents,
             tiers=None if repository is None else self._tiers,
+            watch=watch,
         )
 
     def _loaded_contents(self, repository: ManagedRepository, board: FingerprintBoard) -> LoadedContents | None:

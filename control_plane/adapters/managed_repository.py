@@ -8,9 +8,10 @@ Triton or a stub writes lands in a source, recipes and notes stay out of Triton'
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from control_plane.adapters.model_checks import require_loadable
 from control_plane.adapters.model_config import composing_models, config_file, is_ensemble, with_parameters
 from control_plane.adapters.placed_tree import Tree, bring_in_line, remove, tree_of
 from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, StartupError
@@ -33,10 +34,20 @@ class ManagedRepository:
     """
 
     def __init__(
-        self, sources: Sequence[Path], state_dir: Path, *, config_name: str, parameters: Mapping[str, Mapping[str, str]] | None = None
+        self,
+        sources: Sequence[Path],
+        state_dir: Path,
+        *,
+        config_name: str,
+        parameters: Mapping[str, Mapping[str, str]] | None = None,
+        backends: Collection[str] | None = None,
     ) -> None:
-        """Nothing is written yet. Raises StartupError: a source does not exist, or a model that has parameters."""
+        """`backends` are those that Triton has; None: nobody knows. Nothing is written yet.
+
+        Raises StartupError: a source does not exist, or a model that has parameters.
+        """
         self._parameters = parameters or {}
+        self._backends = backends
         self._sources = list(dict.fromkeys(source.resolve() for source in sources))
         self._config_name = config_name
         self.root = state_dir.absolute() / "triton/repository"
@@ -75,8 +86,8 @@ class ManagedRepository:
             except ControlPlaneError as exc:
                 _log.warning("model cannot be placed: %s", exc, extra={"model": name})
 
-    def place(self, name: str) -> None:
-        """Bring the placed copy, and those of an ensemble's composing models, in line with the sources.
+    def place(self, name: str) -> list[str]:
+        """Bring the placed copy, and those of an ensemble's composing models, in line with the sources; their names, its own first.
 
         Where nothing differs nothing is written: Triton would take a new time for a new model and load it again.
 
@@ -85,8 +96,15 @@ class ManagedRepository:
             ModelLoadFailed: it is not built, or its configuration or folder cannot be read.
         """
         # Composing models first: an ensemble never stands there without them.
-        for needed in self._with_composing(name):
-            bring_in_line(self.root / needed.name, self._tree(needed))
+        needed = self._with_composing(name)
+        for each in needed:
+            bring_in_line(self.root / each.name, self._tree(each))
+        return [each.name for each in reversed(needed)]
+
+    def require_loadable(self, name: str) -> None:
+        """Raise ModelLoadFailed where Triton could not load it as its source, or that of a composing model, is now; raises as `place`."""
+        for each in self._with_composing(name):
+            require_loadable(each, self._config_name, backends=self._backends)
 
     def _remove_all_but(self, names: list[str]) -> None:
         self.root.mkdir(parents=True, exist_ok=True)

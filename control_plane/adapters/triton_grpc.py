@@ -17,6 +17,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from control_plane.adapters.connecting import short_path
 from control_plane.adapters.model_config import steps_of, string_parameters
+from control_plane.codec.triton_log import without_frames
 from control_plane.domain.compute_time import ComputeTime
 from control_plane.domain.endpoints import GRPC_CONTROL_FIELD, Address, TcpAddress
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
@@ -77,10 +78,7 @@ class TritonGrpc:
 
     async def index(self) -> list[ModelVersion]:
         answer = await self._call("RepositoryIndex", service_pb2.RepositoryIndexRequest(), _CONTROL_TIMEOUT_S)
-        return [
-            ModelVersion(line.name, line.version, ModelState(line.state) if line.state else ModelState.UNAVAILABLE, line.reason)
-            for line in answer.models
-        ]
+        return [_version(line) for line in answer.models]
 
     async def load(self, name: str, *, override: ModelOverride | None = None, timeout_s: float) -> None:
         request = service_pb2.RepositoryModelLoadRequest(model_name=name)
@@ -144,7 +142,7 @@ class TritonGrpc:
         except UpstreamFailed as exc:
             answer = exc.__cause__
             assert isinstance(answer, grpc.aio.AioRpcError)
-            raise ModelLoadFailed(answer.details() or str(exc), upstream_code=answer.code().value[0]) from exc
+            raise ModelLoadFailed(without_frames(answer.details() or str(exc)), upstream_code=answer.code().value[0]) from exc
 
     async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
         try:
@@ -164,6 +162,11 @@ def grpc_target(address: Address) -> Iterator[str]:
         return
     with short_path(address.path) as path:
         yield f"unix:{path}"
+
+
+def _version(line: Any) -> ModelVersion:
+    state = ModelState(line.state) if line.state else ModelState.UNAVAILABLE
+    return ModelVersion(line.name, line.version, state, without_frames(line.reason))
 
 
 def _reraise_own(error: BaseException) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -26,8 +26,23 @@ class ModelRepository(Protocol):
     def place_all(self) -> None:
         """Place every model that can be placed, and remove placed ones whose source is gone."""
 
-    def place(self, name: str) -> None:
-        """Bring the placed copy (of an ensemble's composing models too) up to the source. Raises ModelNotFound."""
+    def place(self, name: str) -> Sequence[str]:
+        """Bring the placed copy (of an ensemble's composing models too) up to the source; which models these are, itself first.
+        Raises ModelNotFound; ModelLoadFailed: it cannot be placed."""
+
+    def require_loadable(self, name: str) -> None:
+        """Raise ModelLoadFailed where it can be told without Triton that Triton could not load it."""
+
+
+class LoadWatch(Protocol):
+    """Watches over the loads of one Triton."""
+
+    async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
+        """Do `load`, which is given its time limit and loads the first of `models` (the others are an ensemble's
+        steps) into the Triton that runs now, and see to it that it ends in about `timeout_s`.
+
+        Raises what it raises; ModelLoadFailed and DeadlineExceeded with all that is known of why.
+        """
 
 
 class ModelDescriptions(Protocol):

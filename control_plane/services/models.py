@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from control_plane.domain.errors import ControlPlaneError, ModelNotFound
+from control_plane.codec.triton_log import brief
+from control_plane.domain.errors import ControlPlaneError, ModelNotFound, UpstreamUnavailable
 from control_plane.domain.model import Model, ModelOverride, ModelState, ModelVersion, check_name, summarise
-from control_plane.ports import ModelRepository, Upstream
+from control_plane.ports import LoadWatch, ModelRepository, Upstream
 from control_plane.services.loaded_contents import LoadedContents
 from control_plane.services.model_changes import ModelChanges
 from control_plane.services.model_tiers import ModelTiers
@@ -23,11 +24,20 @@ _log = logging.getLogger(__name__)
 
 ALL_MODELS = "*"
 
+_MOST_FAILURES = 1000
+
 Begin = Callable[[], Awaitable[None]]
 
 
 async def _at_once() -> None:
     """Nobody else loads there."""
+
+
+class _Unwatched:
+    """`ports.LoadWatch` of a Triton that others run: what it answers is all that is known."""
+
+    async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
+        await load(timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,7 @@ class ModelService:
         contents: LoadedContents | None = None,
         tiers: ModelTiers | None = None,
         restores: bool = True,
+        watch: LoadWatch | None = None,
     ) -> None:
         """`tiers` has more models than the repository has yet; they are fetched before they are placed. Without `restores` a Triton that
         comes back has nothing: a fleet loads what is asked for."""
@@ -59,6 +70,9 @@ class ModelService:
         self._contents = contents
         self._tiers = tiers
         self._restores = restores
+        self._watch = watch or _Unwatched()
+        self._failures: dict[str, str] = {}
+        """Why the last load of a model has failed, of those that have not been loaded or unloaded since."""
         self._pinned: dict[str, ExitStack] = {}
         """Models whose files stay here, since they are loaded."""
         self._initial = load
@@ -76,7 +90,12 @@ class ModelService:
         index = await control.index()
         memory = await control.memory_bytes()
         names = {line.name for line in index} | set(self._known())
-        return [summarise(name, index, memory.get(name)) for name in sorted(names)]
+        return [self._with_reason(summarise(name, index, memory.get(name))) for name in sorted(names)]
+
+    def _with_reason(self, model: Model) -> Model:
+        """Triton's index has the reason of what a backend refused, and of nothing else."""
+        is_served = model.state is ModelState.READY
+        return model if is_served else replace(model, reason=self._failures.get(model.name, model.reason))
 
     async def get(self, name: str) -> Model:
         """One model. Raises ModelNotFound, UpstreamUnavailable."""
@@ -150,6 +169,7 @@ class ModelService:
         if unload_dependents:
             gone += [line.name for line in await control.index() if _was_unloaded(line)]
         for each in gone:
+            self._failures.pop(each, None)
             if self._desired is not None:
                 self._desired.pop(each, None)
             if each in self._pinned:
@@ -170,15 +190,37 @@ class ModelService:
         self._pinned.clear()
 
     async def _load(self, upstream: Upstream, name: str, override: ModelOverride | None, begin: Begin = _at_once) -> None:
+        try:
+            await self._place_and_load(upstream, name, override, begin)
+        except ControlPlaneError as exc:
+            self._note_failure(name, exc)
+            raise
+        self._failures.pop(name, None)
+
+    def _note_failure(self, name: str, error: ControlPlaneError) -> None:
+        if not isinstance(error, UpstreamUnavailable):  # which is no fault of the model's
+            self._failures.pop(name, None)
+            self._failures[name] = brief(str(error))
+        if len(self._failures) > _MOST_FAILURES:  # names may be callers' own, who bring the files along
+            del self._failures[next(iter(self._failures))]
+        if self._restores:  # else a fleet says it, and where
+            _log.error("model could not be loaded: %s", error, extra={"model": name})
+
+    async def _place_and_load(self, upstream: Upstream, name: str, override: ModelOverride | None, begin: Begin) -> None:
         # With files, the model is what the caller sent: it need not be in any repository, and Triton reads none.
         with ExitStack() as stays:
+            models: Sequence[str] = (name,)
             if self._repository is not None and not (override and override.files):
                 await self._fetch(name, stays)
-                self._repository.place(name)
+                models = self._repository.place(name)
+                self._repository.require_loadable(name)
+
+            async def ask(timeout_s: float) -> None:
+                await upstream.control.load(name, override=override, timeout_s=timeout_s)
 
             async def load() -> None:
                 await begin()
-                await upstream.control.load(name, override=override, timeout_s=self._load_timeout_s)
+                await self._watch.carry_out(models, ask, timeout_s=self._load_timeout_s)
 
             if self._contents is None:
                 await load()
@@ -206,5 +248,4 @@ def _report(name: str, result: BaseException | None) -> LoadFailure | None:
         return None
     if not isinstance(result, ControlPlaneError):
         raise result
-    _log.error("model could not be loaded: %s", result, extra={"model": name})
     return LoadFailure(name, str(result))

@@ -7,6 +7,13 @@ status and the number of messages (`grpc_wire.summary`).
 
 from __future__ import annotations
 
+_BROKEN = repr(
+    (
+        "StatusCode.INVALID_ARGUMENT",
+        "load failed for model 'broken': version 1 is at UNAVAILABLE state: Internal: RuntimeError: this model is broken on purpose",
+    )
+)
+
 DIFFERENCES: dict[str, dict[str, str]] = {
     "Errors are labelled as the JSON that they are; Triton calls some of them text/plain.": {
         "curl: not found": '0 {"error":"Not Found"}404 application/json',
@@ -185,6 +192,17 @@ DIFFERENCES: dict[str, dict[str, str]] = {
     },
     "A large request's JSON may have 1 MiB beside its data; 3 MB of white space are none.": {
         "body: 3 MB of white space": "413 open",
+    },
+    "A load that fails says why without the frames of the interpreter's stack.": {
+        "load: a broken model": "400 open",
+        "grpc administering: load a broken model": "INVALID_ARGUMENT 0",
+        "grpc administering: load with a file": "INVALID_ARGUMENT 0, OK 1",
+        "client grpc: load of a broken model": _BROKEN,
+        "client grpc.aio: load of a broken model": _BROKEN,
+    },
+    "A load that fails says what Triton says in its log only.": {
+        "load: a config that is not JSON": "500 open",
+        "load: files without a config": "500 open",
     },
     "An ordinary model's error on a stream names the request only: the gateway cannot tell it from one before the model.": {
         "stream: a model that fails": "OK 1",

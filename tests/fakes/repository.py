@@ -2,15 +2,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from control_plane.domain.errors import ControlPlaneError, ModelNotFound
+from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound
 
 
 @dataclass
 class FakeRepository:
-    """`ports.ModelRepository`: models by name; `failures` are raised when that model is placed."""
+    """`ports.ModelRepository`: models by name; `failures` are raised when that model is placed, `unloadable` when it is looked at."""
 
     models: list[str] = field(default_factory=list)
     failures: dict[str, ControlPlaneError] = field(default_factory=dict)
+    steps: dict[str, list[str]] = field(default_factory=dict)
+    unloadable: dict[str, str] = field(default_factory=dict)
     placed: list[str] = field(default_factory=list)
     """Every placing, in order; `*` for all."""
 
@@ -20,9 +22,14 @@ class FakeRepository:
     def place_all(self) -> None:
         self.placed.append("*")
 
-    def place(self, name: str) -> None:
+    def place(self, name: str) -> list[str]:
         if name in self.failures:
             raise self.failures[name]
         if name not in self.models:
             raise ModelNotFound(f"no model {name!r}")
         self.placed.append(name)
+        return [name, *self.steps.get(name, [])]
+
+    def require_loadable(self, name: str) -> None:
+        if name in self.unloadable:
+            raise ModelLoadFailed(self.unloadable[name])

@@ -9,10 +9,12 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+_PYTHON = "python"
+
 
 def assemble_backends(directory: Path, *, python_backend: Path, python_backends: Path) -> None:
     """Make `directory` hold the `python` backend and every folder of `python_backends` that has a `model.py`, no others."""
-    _make_links(directory, {"python": python_backend, **{backend.name: backend for backend in python_based(python_backends)}})
+    _make_links(directory, {_PYTHON: python_backend, **{backend.name: backend for backend in python_based(python_backends)}})
 
 
 def assemble_imports(directory: Path, python_backends: Path) -> None:
@@ -21,6 +23,11 @@ def assemble_imports(directory: Path, python_backends: Path) -> None:
     It is to be Triton's working directory: the first entry of a stub's `sys.path` is empty, and no variable adds one.
     """
     _make_links(directory, {python_backends.name: python_backends})
+
+
+def backend_names(python_backends: Path) -> frozenset[str]:
+    """Those that `assemble_backends` puts together of the same folder."""
+    return frozenset({_PYTHON, *(backend.name for backend in python_based(python_backends))})
 
 
 def python_based(python_backends: Path) -> Iterator[Path]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import threading
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,8 +29,10 @@ from control_plane.adapters.embedded_triton.command import (
 from control_plane.adapters.embedded_triton.environment import require_bash, triton_environment
 from control_plane.adapters.embedded_triton.installation import TritonInstallation, ensure_installed
 from control_plane.adapters.embedded_triton.known_flags import require_known
+from control_plane.adapters.embedded_triton.load_watch import LoadWatch
 from control_plane.adapters.embedded_triton.log_file import LogFile, open_log
 from control_plane.adapters.embedded_triton.shared_libraries import link_libpython, require_loadable
+from control_plane.adapters.embedded_triton.stubs import Stubs, signal_name
 from control_plane.adapters.model_config import config_name_in_force
 from control_plane.adapters.process_memory import held_bytes
 from control_plane.domain.cpus import format_cpus
@@ -74,6 +75,7 @@ class EmbeddedTritonLauncher:
         self._folders = triton_folders(state_dir)
         self._above = (*within, state_dir.absolute())
         self._preparing = threading.Lock()
+        self._latest: EmbeddedTriton | None = None
 
     async def start(self) -> EmbeddedTriton:
         """Start one, on sockets or ports of its own; it is not live yet.
@@ -101,7 +103,12 @@ class EmbeddedTritonLauncher:
                 cwd=self._folders.imports,
                 start_new_session=True,
             )
-        return EmbeddedTriton(process, launch.endpoints, log, shm_prefix(self._folders.root))
+        self._latest = EmbeddedTriton(process, launch.endpoints, log, shm_prefix(self._folders.root))
+        return self._latest
+
+    async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
+        """See `ports.LoadWatch.carry_out`; of the Triton that was started last."""
+        await (load(timeout_s) if self._latest is None else self._latest.loads.carry_out(models, load, timeout_s=timeout_s))
 
     def _prepare_alone(self) -> _Launch:
         # The thread of a start that was cancelled goes on to its end.
@@ -163,6 +170,7 @@ class EmbeddedTriton:
         self._endpoints = endpoints
         self._log = log
         self._shared_memory = shared_memory
+        self.loads = LoadWatch(log, Stubs(process.pid, shared_memory))
 
     @property
     def endpoints(self) -> Endpoints:
@@ -217,16 +225,9 @@ def _sockets(endpoints: Endpoints) -> str:
 def describe_exit(status: int) -> str:
     """How Triton ended, from its guardian's exit status (asyncio's: -N where signal N ended the guardian)."""
     if status < 0:
-        return f"Triton's guardian was killed by {_signal_name(-status)}, and Triton with it"
+        return f"Triton's guardian was killed by {signal_name(-status)}, and Triton with it"
     if status == guardian.NOT_STARTED:
         return "Triton was not started"
     if status > 128:
-        return f"Triton was killed by {_signal_name(status - 128)}"
+        return f"Triton was killed by {signal_name(status - 128)}"
     return f"Triton ended with exit status {status}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

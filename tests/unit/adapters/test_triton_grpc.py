@@ -205,6 +205,9 @@ class TestControl:
         response = service_pb2.RepositoryIndexResponse()
         response.models.add(name="a", version="2", state="READY")
         response.models.add(name="a", version="1", state="UNAVAILABLE", reason="unloaded")
+        response.models.add(
+            name="b", version="1", state="UNAVAILABLE", reason="Internal: ValueError: x\n\nAt:\n  /b/1/model.py(4): initialize\n"
+        )
         response.models.add(name="never-loaded")
 
         async def main() -> None:
@@ -212,6 +215,7 @@ class TestControl:
                 assert await client.index() == [
                     ModelVersion("a", "2", ModelState.READY, ""),
                     ModelVersion("a", "1", ModelState.UNAVAILABLE, "unloaded"),
+                    ModelVersion("b", "1", ModelState.UNAVAILABLE, "Internal: ValueError: x"),
                     ModelVersion("never-loaded", "", ModelState.UNAVAILABLE, ""),
                 ]
 

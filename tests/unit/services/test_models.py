@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ TIMEOUT_S = 77.0
 class Bench:
     """A service over models a, b and c; attached when `has_repository` is False."""
 
-    def __init__(self, *load: str, has_repository: bool = True, restores: bool = True, tiers: Any = None) -> None:
+    def __init__(self, *load: str, has_repository: bool = True, restores: bool = True, tiers: Any = None, watch: Any = None) -> None:
         self.upstream, self.servers = FakeUpstream(), Servers()
         self.servers.up(self.upstream)
         self.repository = FakeRepository(models=["a", "b", "c"])
@@ -41,6 +41,7 @@ class Bench:
             load_timeout_s=TIMEOUT_S,
             restores=restores,
             tiers=tiers,
+            watch=watch,
         )
 
     @property
@@ -97,6 +98,100 @@ class TestList:
         bench = Bench()
         assert run(bench.service.get("b")).name == "b"
         assert "no model 'nope' in any repository" in bench.fails(bench.service.get("nope"), ModelNotFound)
+
+
+class TestReasons:
+    """Of loads that failed: for the log, and for the list until the model is loaded, which Triton's index has of some only."""
+
+    FAILURE = ModelLoadFailed("load failed for model 'a': version 1 is at UNAVAILABLE state: Internal: ValueError: x")
+
+    def reason(self, bench: Bench) -> str:
+        return run(bench.service.get("a")).reason
+
+    def test_why_a_load_failed_is_listed_and_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        bench = Bench()
+        bench.control.failures["a"] = self.FAILURE
+        bench.fails(bench.service.load("a"), ModelLoadFailed)
+        assert self.reason(bench) == "Internal: ValueError: x"
+        assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+            ("ERROR", f"model could not be loaded: {self.FAILURE}")
+        ]
+
+    def test_what_can_be_told_without_triton_is_and_it_is_not_asked(self) -> None:
+        bench = Bench()
+        bench.repository.unloadable["a"] = "1/model.py is missing"
+        bench.fails(bench.service.load("a"), ModelLoadFailed)
+        assert self.reason(bench) == "1/model.py is missing"
+        assert bench.control.loads == []
+
+    @pytest.mark.parametrize("change", ["load", "unload"])
+    def test_it_is_over_with_the_next_load_that_succeeds_and_with_an_unload(self, change: str) -> None:
+        bench = Bench()
+        bench.control.failures["a"] = self.FAILURE
+        bench.fails(bench.service.load("a"), ModelLoadFailed)
+        bench.control.failures.clear()
+        bench.does(getattr(bench.service, change)("a"))
+        assert "ValueError" not in self.reason(bench)
+
+    def test_of_one_that_serves_on_with_what_it_had_nothing_is_listed(self) -> None:
+        bench = Bench()
+        bench.does(bench.service.load("a"))
+        bench.repository.unloadable["a"] = "1/model.py is missing"
+        bench.fails(bench.service.load("a"), ModelLoadFailed)
+        assert run(bench.service.get("a")).state is ModelState.READY
+        assert self.reason(bench) == ""
+
+    def test_what_is_no_fault_of_the_models_is_not_listed(self) -> None:
+        bench = Bench()
+        bench.control.failures["a"] = UpstreamUnavailable("Triton is gone")
+        bench.fails(bench.service.load("a"), UpstreamUnavailable)
+        assert self.reason(bench) == ""
+
+    def test_where_a_fleet_loads_that_says_it(self, caplog: pytest.LogCaptureFixture) -> None:
+        bench = Bench(restores=False)
+        bench.control.failures["a"] = self.FAILURE
+        bench.fails(bench.service.load("a"), ModelLoadFailed)
+        assert caplog.records == []
+
+    def test_of_thousands_of_names_that_callers_bring_along_the_latest_are_kept(self) -> None:
+        bench = Bench()
+        override = ModelOverride(config="{}", files={"file:1/model.py": b""})
+
+        async def load_many() -> None:
+            for number in range(1500):
+                bench.control.failures[f"n{number}"] = self.FAILURE
+                with pytest.raises(ModelLoadFailed):
+                    await bench.service.load(f"n{number}", override)
+
+        bench.does(load_many())
+        assert len(bench.service._failures) == 1000
+
+
+class TestWatch:
+    def test_a_load_is_carried_out_by_who_watches_over_it_with_the_steps_that_it_loads(self) -> None:
+        watch = FakeWatch()
+        bench = Bench(watch=watch)
+        bench.repository.steps["a"] = ["step"]
+        bench.does(bench.service.load("a"))
+        assert watch.loads == [(["a", "step"], TIMEOUT_S)]
+        assert bench.control.calls.timeouts_s == [TIMEOUT_S + 10]
+
+    def test_what_is_brought_along_is_no_repositorys(self) -> None:
+        watch = FakeWatch()
+        bench = Bench(watch=watch)
+        bench.does(bench.service.load("brought", ModelOverride(config="{}", files={"file:1/model.py": b""})))
+        assert watch.loads == [(["brought"], TIMEOUT_S)]
+
+
+class FakeWatch:
+    """`ports.LoadWatch` that lets all be."""
+
+    def __init__(self) -> None:
+        self.loads: list[tuple[list[str], float]] = []
+
+    async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
+        self.loads.append((list(models), timeout_s))
+        await load(timeout_s + 10)
 
 
 class TestLoad:
@@ -276,11 +371,11 @@ class TestRestore:
         bench.repository.failures["c"] = ModelLoadFailed("not built")
         with caplog.at_level(logging.INFO):
             failures = run(bench.service.restore(bench.upstream))
-        assert [(record.levelname, record.model) for record in caplog.records] == [  # type: ignore[attr-defined]
-            ("INFO", "a"),
+        assert sorted((record.levelname, record.model) for record in caplog.records) == [  # type: ignore[attr-defined]
             ("ERROR", "b"),
             ("ERROR", "c"),
             ("ERROR", "nope"),
+            ("INFO", "a"),
         ]
         assert failures == [LoadFailure("b", "bad weights"), LoadFailure("c", "not built"), LoadFailure("nope", "no model 'nope'")]
         assert run(bench.service.get("a")).state is ModelState.READY

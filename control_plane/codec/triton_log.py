@@ -1,0 +1,157 @@
+"""Reads the log of an embedded Triton, and finds in it why a load has failed.
+
+Three forms of lines stand in one file (server 24.10): Triton's own (`--log-format=ISO8601`), those of its Python stubs (glog), and those of
+protobuf. Whatever has none of these heads goes on with the line before, or is what a model has printed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+_ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ([IWEF]) \d+ ([^\s:\]]+):\d+\] ?(.*)")
+_GLOG = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ([^\s:\]]+):\d+\] ?(.*)")
+_PROTOBUF = re.compile(r"\[libprotobuf (?:ERROR|FATAL) [^\]]*\] ?(.*)")
+
+_FRAMES = re.compile(r"\s*\n\s*At:\n(?:[ \t]+[^\n]*(?:\n|$))*")
+"""What pybind11 adds to a Python exception's text: every frame, one a line."""
+
+_PREAMBLE = re.compile(r"load failed for model '[^']*': (?:version \d+ is at UNAVAILABLE state: )?|failed to load '[^']*': ")
+
+_POLLED = ", failed to poll from model repository"
+"""Triton's whole answer where a model's configuration or folder cannot be used; why stands in its log only."""
+
+_REPEATED = re.compile(
+    r"ERROR: Failed to create instance: |failed to load '[^']*' version \d+: |failed to load model '[^']*': |failed to load '[^']*'$"
+    r"|Poll failed for model directory '[^']*': |Failed to preinitialize Python stub: "
+)
+"""How lines begin whose rest is what Triton answers, or says by itself what the model's name would add."""
+
+_NAMED = re.compile(r"(?:model|model directory|load|unload|version) '([^']+)'|/triton/repository/([^/']+)/")
+"""How entries name the model that they are about: by its name, or by a path in the repository that was placed for Triton."""
+
+_DEAD = re.compile(r"Received unexpected response from Python backend stub: ([\w.-]+)|Stub process '([^']+)' is not healthy\.?")
+"""What Triton answers of a stub that has died: the first where it was answered for, the second where it has found out."""
+
+_OF_AN_ENSEMBLE = "Invalid argument: ensemble "
+"""Triton logs an ensemble's failure again at every later load of anything (24.10), with what is left of its
+text; its answer has it whole."""
+
+_PROTOBUFS = "libprotobuf"
+_TEXT_PROTO = "failed to read text proto from "
+_NO_STUB = "Failed to preinitialize Python stub"
+_MOST_TOLD = 3
+_MOST_CHARS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class StubEnd:
+    """How the process of a Python stub has ended."""
+
+    instance: str
+    """As Triton names it; empty where nobody has seen it living."""
+    how: str
+    """`ended with exit status 1` or the like."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One entry of the log; `severity` is I, W, E or F, and empty where something was printed without a head."""
+
+    severity: str
+    source: str
+    text: str
+
+
+def read_lines(log: bytes) -> list[LogLine]:
+    """Every entry of a piece of the log, of which the first and the last may be cut off."""
+    found: list[LogLine] = []
+    for line in log.decode(errors="replace").split("\n"):
+        entry = _read(line)
+        if entry.severity or not (found and found[-1].source.startswith("pb_stub")):
+            found.append(entry)
+        else:  # a stub's entry goes on over lines
+            found[-1] = LogLine(found[-1].severity, found[-1].source, f"{found[-1].text}\n{line}")
+    return found
+
+
+def _read(line: str) -> LogLine:
+    if match := _ISO.fullmatch(line):
+        return LogLine(match[1], match[2], _unquoted(match[3]))
+    if match := _GLOG.fullmatch(line):
+        return LogLine(match[1], match[2], match[3].strip())
+    if match := _PROTOBUF.fullmatch(line):
+        return LogLine("E", _PROTOBUFS, match[1])
+    return LogLine("", "", line)
+
+
+def _unquoted(text: str) -> str:
+    try:
+        unquoted = json.loads(text, strict=False)
+    except ValueError:  # it is not quoted, or was cut off
+        return text.strip('"')
+    return unquoted if isinstance(unquoted, str) else text
+
+
+def without_frames(text: str) -> str:
+    """What a failure says, without the frames of the interpreter's stack; the exception's own lines stay."""
+    return _FRAMES.sub("", text).strip().removesuffix(";")
+
+
+def brief(failure: str) -> str:
+    """Without what a list says beside it: which model it is, and that it is not there."""
+    return _PREAMBLE.sub("", failure)
+
+
+def load_failure(answer: str, models: Sequence[str], lines: Sequence[LogLine], *, ends: Sequence[StubEnd] = (), is_alone: bool) -> str:
+    """Why a load of the first of `models` (the others are an ensemble's steps) has failed: what Triton has answered, how the stub `ends`
+    that it speaks of, and what the log says beyond that. `lines` since it began; where it `is_alone`, what names no model is its, too."""
+    answer, is_dead = _with_end(without_frames(answer), ends)
+    told = dict.fromkeys(told for told in _told(lines, models, is_alone=is_alone) if told and told not in answer and not _DEAD.search(told))
+    beyond = "; ".join(list(told)[-_MOST_TOLD:])
+    if is_dead and is_alone and not beyond and (last := _printed(lines)):
+        beyond = f"what it and others printed last: {last}"
+    if not beyond:
+        return answer
+    found = f"{answer.removesuffix(_POLLED)}: {beyond}" if answer.endswith(_POLLED) else f"{answer}; {beyond}"
+    return found[:_MOST_CHARS]
+
+
+def _with_end(answer: str, ends: Sequence[StubEnd]) -> tuple[str, bool]:
+    """Says how the stub ended instead of that it does not answer."""
+    match = _DEAD.search(answer)
+    if match is None:
+        return answer, False
+    of_this = [end for end in ends if end.instance == (match[1] or match[2])] or [end for end in ends if not end.instance]
+    how = of_this[0].how if len({end.how for end in of_this}) == 1 else "ended"
+    hint = " (as by the kernel when memory runs out)" if how.endswith("SIGKILL") else ""
+    return _DEAD.sub(lambda _: f"its Python process {how} before the model was ready{hint}", answer), True
+
+
+def _told(lines: Sequence[LogLine], models: Collection[str], *, is_alone: bool) -> Iterator[str]:
+    by_protobuf = ""
+    for line in lines:
+        if line.source == _PROTOBUFS:
+            by_protobuf = line.text.rpartition("ModelConfig: ")[2].strip()
+            continue
+        if _is_failure(line) and _is_about(line.text, models, is_alone=is_alone):
+            why = f": {by_protobuf}" if by_protobuf and _TEXT_PROTO in line.text else ""
+            yield _REPEATED.sub("", without_frames(line.text)).strip() + why
+        by_protobuf = ""
+
+
+def _is_failure(line: LogLine) -> bool:
+    is_said = line.severity in ("E", "F") or line.text.startswith(_NO_STUB)
+    return is_said and not line.text.startswith(_OF_AN_ENSEMBLE)
+
+
+def _is_about(text: str, models: Collection[str], *, is_alone: bool) -> bool:
+    named = {match[1] or match[2] for match in _NAMED.finditer(text)}
+    return not named.isdisjoint(models) if named else is_alone
+
+
+def _printed(lines: Sequence[LogLine]) -> str:
+    """The last of what has been printed without a head; empty where nothing was."""
+    return " / ".join([line.text.strip() for line in lines if not line.severity and line.text.strip()][-_MOST_TOLD:])

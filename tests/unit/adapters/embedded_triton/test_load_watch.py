@@ -1,0 +1,180 @@
+"""Loads as a test says they go, beside real processes in the place of stubs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from control_plane.adapters.embedded_triton.load_watch import LoadWatch
+from control_plane.adapters.embedded_triton.log_file import open_log
+from control_plane.adapters.embedded_triton.stubs import Seen, Stub, Stubs
+from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamUnavailable
+
+_ANSWER = "load failed for model 'm': version 1 is at UNAVAILABLE state: "
+
+
+class FakeStubs(Stubs):
+    """What a test says there is."""
+
+    def __init__(self) -> None:
+        self.seen = Seen({}, {}, set())
+        self.looks = 0
+
+    def look(self) -> Seen:
+        seen = self.seen
+        self.looks += 1
+        return seen
+
+    async def looked_at(self) -> None:
+        """Return when what is there now has been."""
+        enough = self.looks + 2
+        while self.looks < enough:
+            await asyncio.sleep(0.01)
+
+
+@dataclass
+class Lab:
+    folder: Path
+    stubs: FakeStubs = field(default_factory=FakeStubs)
+    limits_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        log, self._output = open_log(self.folder / "triton.log")
+        self.watch = LoadWatch(log, self.stubs)
+
+    def log(self, text: str) -> None:
+        self._output.write(text.encode())
+        self._output.flush()
+
+    def close(self) -> None:
+        self._output.close()
+
+    async def load(self, during: Callable[[], object], *models: str, timeout_s: float = 300.0) -> None:
+        async def load(limit_s: float) -> None:
+            self.limits_s.append(limit_s)
+            await self.stubs.looked_at()
+            during()
+
+        await self.watch.carry_out(models or ("m",), load, timeout_s=timeout_s)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(tmp_path)
+    yield lab
+    lab.close()
+
+
+def fail(error: ControlPlaneError) -> Callable[[], object]:
+    def during() -> object:
+        raise error
+
+    return during
+
+
+def failing(lab: Lab, error: ControlPlaneError, expected: type[ControlPlaneError]) -> ControlPlaneError:
+    with pytest.raises(expected) as caught:
+        asyncio.run(lab.load(fail(error)))
+    return caught.value
+
+
+def test_one_that_succeeds_is_let_be(lab: Lab) -> None:
+    asyncio.run(lab.load(lambda: None))
+    assert lab.limits_s == [310.0]
+
+
+def test_one_that_fails_says_what_the_log_has_said_since_it_began(lab: Lab) -> None:
+    lab.log("2026-11-22T15:55:28Z E 1 a.cc:1] \"failed to load 'm' version 1: of an earlier load\"\n")
+
+    def during() -> None:
+        lab.log("2026-11-22T15:55:28Z E 1 a.cc:1] \"Poll failed for model directory 'm': it is no folder\"\n")
+        raise ModelLoadFailed("failed to load 'm', failed to poll from model repository", upstream_code=3)
+
+    with pytest.raises(ModelLoadFailed) as caught:
+        asyncio.run(lab.load(during))
+    assert str(caught.value) == "failed to load 'm': it is no folder"
+    assert caught.value.upstream_code == 3
+
+
+def test_what_is_no_failure_of_the_load_passes_as_it_is(lab: Lab) -> None:
+    error = UpstreamUnavailable("Triton is gone")
+    assert failing(lab, error, UpstreamUnavailable) is error
+
+
+def test_of_a_stub_that_has_died_it_is_said_how(lab: Lab) -> None:
+    lab.stubs.seen = Seen({7: Stub(7, "r", "m", "/m/1/model.py")}, {}, set())
+
+    async def load(limit_s: float) -> None:
+        await lab.stubs.looked_at()
+        lab.stubs.seen = Seen({}, {7: "ended with exit status 3"}, set())
+        await lab.stubs.looked_at()
+        raise ModelLoadFailed(f"{_ANSWER}Internal: Received unexpected response from Python backend stub: m")
+
+    with pytest.raises(ModelLoadFailed) as caught:
+        asyncio.run(lab.watch.carry_out(("m",), load, timeout_s=300))
+    assert str(caught.value) == f"{_ANSWER}Internal: its Python process ended with exit status 3 before the model was ready"
+
+
+class TestDeadline:
+    @staticmethod
+    def processes(count: int) -> list[subprocess.Popen[bytes]]:
+        return [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) for _ in range(count)]
+
+    def test_stubs_of_a_load_that_takes_too_long_are_ended_and_no_others(self, lab: Lab) -> None:
+        before, of_this, of_a_step, others = processes = self.processes(4)
+        models = zip(processes, ("m", "m", "step", "other"), strict=True)
+        stubs = {process.pid: Stub(process.pid, "r", f"{model}_0", f"/{model}/1/model.py") for process, model in models}
+        lab.stubs.seen = Seen({before.pid: stubs[before.pid]}, {}, set())
+
+        async def load(limit_s: float) -> None:
+            lab.stubs.seen = Seen(stubs, {}, set())
+            await asyncio.to_thread(of_this.wait)
+            raise ModelLoadFailed("Stub process 'm_0' is not healthy.")
+
+        try:
+            with pytest.raises(DeadlineExceeded, match=r"'m' was not loaded within 0\.2 s .*; its Python process was still at it"):
+                asyncio.run(lab.watch.carry_out(("m", "step"), load, timeout_s=0.2))
+            of_a_step.wait()
+            assert (before.poll(), others.poll()) == (None, None)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+    def test_one_that_nothing_ends_is_told_as_such(self, lab: Lab) -> None:
+        async def load(limit_s: float) -> None:
+            await asyncio.sleep(0.2)
+            await lab.stubs.looked_at()
+            raise DeadlineExceeded("RepositoryModelLoad: Deadline Exceeded")
+
+        with pytest.raises(DeadlineExceeded, match=r"within 0\.1 s \(TIDEGATE_LOAD_TIMEOUT_S\); Triton goes on with it"):
+            asyncio.run(lab.watch.carry_out(("m",), load, timeout_s=0.1))
+
+
+def test_cancelled_it_leaves_nothing_behind(lab: Lab) -> None:
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            load = tasks.create_task(lab.watch.carry_out(("m",), lambda limit_s: asyncio.sleep(600), timeout_s=300))
+            await lab.stubs.looked_at()
+            load.cancel()
+        assert load.cancelled()
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+
+
+def test_while_several_load_what_names_no_model_is_nobodys(lab: Lab) -> None:
+    def during() -> None:
+        lab.log('2026-11-22T15:55:28Z E 1 a.cc:1] "the engine was built for another device"\n')
+        raise ModelLoadFailed(f"{_ANSWER}no")
+
+    async def main() -> list[BaseException | None]:
+        return await asyncio.gather(lab.load(during, "m"), lab.load(during, "n"), return_exceptions=True)
+
+    assert [str(error) for error in asyncio.run(main())] == [f"{_ANSWER}no"] * 2
