@@ -60,14 +60,7 @@ class Units:
         """One that is started here."""
         settings, triton = self._settings, self._settings.triton
         state_dir = self._state_dir(member.name)
-        config_name = config_name_in_force(triton.model_config_name)
-        repository = ManagedRepository(
-            self._sources,
-            state_dir,
-            config_name=config_name,
-            parameters=triton.model_parameter,
-            backends=backend_names(triton.python_backends.absolute()),
-        )
+        repository = self.repository(state_dir)
         contents = self._loaded_contents(repository, board)
         # Else Triton would inherit this process's CPUs, which the data plane is about to keep to.
         cpus = triton.triton_cpus or (allowed_cpus() if settings.process.gateway_cpus else ())
@@ -92,6 +85,17 @@ class Units:
             start_timeout_s=self._settings.triton.start_timeout_s if member.is_needed else None,
         )
         return Unit(member.name, models, None, attachment)
+
+    def repository(self, state_dir: Path) -> ManagedRepository:
+        """What an embedded Triton of that state folder loads from. Raises StartupError."""
+        triton = self._settings.triton
+        return ManagedRepository(
+            self._sources,
+            state_dir,
+            config_name=config_name_in_force(triton.model_config_name),
+            parameters=triton.model_parameter,
+            backends=backend_names(triton.python_backends.absolute()),
+        )
 
     def _state_dir(self, name: str) -> Path:
         state_dir = self._settings.process.state_dir

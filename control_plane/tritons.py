@@ -139,6 +139,7 @@ class Tritons:
             tiers=self._tiers,
             line=None if url is None else make_redis_owner_line(url, fleet=self.fleet_name),
             counts=self.counts,
+            require_loadable=None if settings.is_attached else self._units.repository(settings.process.state_dir).require_loadable,
         )
 
     def _make_memory(self, url: SecretStr | None) -> FleetMemory:

@@ -35,8 +35,7 @@ class _Configured:
     """What a model's configuration says, and the state that its file had."""
 
     file_state: tuple[str, int, int]
-    spec: ModelSpec | None
-    """None: the file cannot be read."""
+    spec: ModelSpec
     steps: tuple[str, ...] = ()
     has_sequences: bool = False
 
@@ -63,9 +62,10 @@ class ModelDescriptionFiles:
         self._known = {folder: self._configured(folder) for folder in self._named(list(self._folders()))}
         own: dict[str, DescribedModel] = {}
         for folder, each in self._known.items():
-            if each.spec is not None:
-                described = DescribedModel(each.spec, _file_bytes(folder), frozenset(each.steps), each.has_sequences)
-                own.setdefault(folder.name, described)
+            size, changed_ns = _weigh(folder)
+            changed_ns = max(changed_ns, each.file_state[1])
+            described = DescribedModel(each.spec, size, frozenset(each.steps), each.has_sequences, changed_ns)
+            own.setdefault(folder.name, described)
         return {name: _with_steps(described, own) for name, described in own.items()}
 
     def _folders(self) -> Iterator[Path]:
@@ -92,8 +92,8 @@ class ModelDescriptionFiles:
         try:
             config = read_config(file)
         except ModelLoadFailed as exc:
-            _log.warning("model %s is not known: %s", folder.name, exc)
-            return _Configured(state, None)
+            _log.warning("what model %s wants is not known: %s", folder.name, exc)
+            return _Configured(state, ModelSpec(folder.name))  # whoever loads it is told the same
         declared = {key: value.string_value for key, value in config.parameters.items()} | dict(self._parameters.get(folder.name, {}))
         return _Configured(state, _spec(folder.name, declared), tuple(steps_of(config)), _has_sequences(config))
 
@@ -203,20 +203,24 @@ def _with_steps(model: DescribedModel, own: Mapping[str, DescribedModel]) -> Des
         model,
         steps=frozenset(steps),
         file_bytes=min(sum(part.file_bytes for part in parts), MOST_BYTES),  # files with holes are as large as they say
+        changed_ns=max(part.changed_ns for part in parts),
         has_sequences=any(part.has_sequences for part in parts),
     )
 
 
-def _file_bytes(folder: Path) -> int:
-    """Of the newest version, which Triton serves unless it is told otherwise."""
+def _weigh(folder: Path) -> tuple[int, int]:
+    """Bytes of the newest version, which Triton serves unless it is told otherwise, and when something in it was last changed."""
     try:
         versions = [entry for entry in folder.iterdir() if entry.name.isdecimal()]
     except OSError:
-        return 0  # it has just been removed
+        return 0, 0  # it has just been removed
     newest = max(versions, key=lambda version: int(version.name), default=None)
     if newest is None:
-        return 0
-    return sum(_state(Path(place, name))[2] for place, _, names in os.walk(newest) for name in names)
+        return 0, _state(folder)[1]
+    tree = list(os.walk(newest))
+    files = [_state(Path(place, name)) for place, _, names in tree for name in names]
+    changed_ns = max(changed for _, changed, _ in (*files, *(_state(Path(place)) for place, _, _ in tree), _state(folder)))
+    return sum(size for _, _, size in files), changed_ns
 
 
 def _state(file: Path) -> tuple[str, int, int]:

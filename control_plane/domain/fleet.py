@@ -78,6 +78,8 @@ class DescribedModel:
     steps: frozenset[str] = frozenset()
     """The models that an ensemble needs, directly or not: a load of it loads them too."""
     has_sequences: bool = False
+    changed_ns: int = field(default=0, compare=False)
+    """When its configuration or files were last changed, on this machine's clock and as far as they are here; 0: nobody knows."""
 
 
 @dataclass(slots=True, eq=False)
@@ -99,6 +101,8 @@ class ModelFacts:
     tier: Tier = Tier.WARM
     quarantined_until_s: float = NEVER_S
     """It failed to load, and is not tried again before."""
+    is_on_trial: bool = False
+    """Its last load failed, and it has never been loaded as it is: nothing is unloaded to try it again."""
     refused_since_s: float = NEVER_S
     """When a request for it was first turned away since it was last loaded; so nobody is for ever (`policy/placement`)."""
 

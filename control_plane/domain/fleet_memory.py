@@ -23,6 +23,8 @@ class Measured:
     """Since 1970."""
     why: str = ""
     """The last one failed."""
+    is_on_trial: bool = False
+    """It has failed, and has never been loaded as it is: nothing is unloaded to try it again."""
     answered: str = ""
     """The last `Wish.asked` that has been carried out, or could not be."""
     refusal: str = ""

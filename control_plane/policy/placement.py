@@ -71,6 +71,7 @@ class Obstacle(StrEnum):
 
     UNKNOWN = "unknown"
     QUARANTINED = "quarantined"
+    ON_TRIAL = "on_trial"
     ENOUGH_COPIES = "enough_copies"
     NO_SERVER = "no_server"
     TOO_LARGE = "too_large"
@@ -128,6 +129,8 @@ def place(
         return servers
     search = _Search(fleet, facts, now_s, limits, pool)
     best = search.best_in_pool(servers) or search.best_elsewhere(servers)
+    if best is None and facts.is_on_trial:
+        return Refusal(Obstacle.ON_TRIAL, f"'{model}' failed to load, and nothing is unloaded to try it again", _LONG_S)
     if best is None:
         retry_s = min(search.free_in_s(server) for server in servers)
         return Refusal(Obstacle.IN_USE, f"there is no room for '{model}' while all that is loaded is in use or new", retry_s)
@@ -257,6 +260,8 @@ class _Search:
         missing = staying + self._facts.resident_bytes - server.budget_bytes
         if missing <= 0:
             return []
+        if self._facts.is_on_trial:
+            return None
         chosen: list[str] = []
         for name in self.may_go(server):
             chosen.append(name)

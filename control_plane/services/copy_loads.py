@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Protocol
 
-from control_plane.domain.errors import ControlPlaneError, Overloaded, UpstreamUnavailable
+from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, Overloaded, StoreUnavailable, UpstreamUnavailable
 from control_plane.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts, Server
 from control_plane.domain.fleet_event import FleetEvent, FleetEventKind
 from control_plane.domain.model import ModelState
@@ -31,8 +31,8 @@ AskOwner = Callable[[str, str | None], bool]
 TellOwner = Callable[[str, str], bool]
 """Of a server's copy of a model that has died, who may load it anew; False: that is this process."""
 
-_OWNERS_TO_JUDGE = frozenset((Obstacle.IN_USE, Obstacle.CHURN, Obstacle.LATE))
-"""What others use, and how much, the fleet's owner knows best."""
+_OWNERS_TO_JUDGE = frozenset((Obstacle.IN_USE, Obstacle.CHURN, Obstacle.LATE, Obstacle.ON_TRIAL))
+"""What others use, and how much, and what has been loaded before, the fleet's owner knows best."""
 
 _IN_POOL = replace(LIMITS, stays_in_pool=True)
 _EVENTS = 500
@@ -66,7 +66,8 @@ class Files(Protocol):
         """What is left of that."""
 
     def here(self, model: str) -> AbstractAsyncContextManager[None]:
-        """A block in which its files are here and stay, and what they say is known. Raises ControlPlaneError."""
+        """A block in which its files are here and stay, and what they say is known. Raises ControlPlaneError, also where it can be told
+        by its files that no server could load it."""
 
 
 class CopyLoads:
@@ -250,6 +251,10 @@ class CopyLoads:
         """Why it is not tried again yet; None: it has not failed, or it is."""
         return self._state.measurements.why_quarantined(model)
 
+    def why_failed(self, model: str) -> str | None:
+        """Why its last load has failed; None: it has not, or it has been forgiven."""
+        return self._state.measurements.why_failed(model)
+
     def forgive(self, model: str) -> None:
         """Try it again also if it has failed."""
         self._state.measurements.forgive(model)
@@ -293,7 +298,8 @@ class CopyLoads:
             self._ended((facts.name, server.name), asyncio.current_task())  # who is woken by this does not find it under way
 
     def _here(self, facts: ModelFacts) -> AbstractAsyncContextManager[None]:
-        """What is warm may have to be verified, or fetched anew since its source has changed: not in the server's turn."""
+        """What is warm may have to be verified, or fetched anew since its source has changed: not in the server's turn, nor in the place of
+        what would go for it."""
         return nullcontext() if self._files is None else self._files.here(facts.name)
 
     def _reckon(self, server: Server) -> None:
@@ -345,7 +351,8 @@ class CopyLoads:
         if isinstance(error, UpstreamUnavailable | Overloaded):  # the server's lot, the owner's, or that of what came before it
             facts.quarantined_until_s = self._state.now_s() + _PAUSE_S
             return
-        self._state.measurements.failed(facts, str(error))
+        is_passing = isinstance(error, StoreUnavailable) or (isinstance(error, ModelLoadFailed) and error.is_passing)
+        self._state.measurements.failed(facts, str(error), is_passing=is_passing)
         self._tell(FleetEventKind.FAILED, facts.name, server, str(error))
         unexpected = None if isinstance(error, ControlPlaneError) else error
         _log.error("model could not be loaded: %s", error, extra={"model": facts.name, "server": server}, exc_info=unexpected)

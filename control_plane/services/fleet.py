@@ -65,10 +65,11 @@ class FleetService:
         tiers: ModelTiers | None = None,
         line: OwnerLine | None = None,
         counts: FleetCounts | None = None,
+        require_loadable: Callable[[str], None] | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Each server has `budget_bytes` for models, or as its list says; None: no bound. Requests wait for loads for `wait_s` at most.
-        `line` where other processes may have the same fleet. `now_s` is the loop's time."""
+        `line` where other processes may have the same fleet. `require_loadable` as `FleetFiles` has it. `now_s` is the loop's time."""
         self._budget_bytes = NO_BUDGET if budget_bytes is None else budget_bytes
         self.state = FleetState(servers, budget_bytes=self._budget_bytes, counts=counts, now_s=now_s)
         self._unseen = UnseenCopies(now_s)
@@ -80,7 +81,7 @@ class FleetService:
         self._loads = loads = dict[str, ServerLoads]()
         self._asking = None if line is None else self._make_asking(line, servers)
         self._for_workers: FleetForWorkers | None = None
-        self._files = FleetFiles(self.state, descriptions, tiers, timeout_s=load_timeout_s)
+        self._files = FleetFiles(self.state, descriptions, tiers, timeout_s=load_timeout_s, require_loadable=require_loadable)
         ask, tell = (_nobody_else, _nobody_else) if self._asking is None else (self._asking.ask, self._asking.tell_died)
         self.residency = Residency(self.state, loads, wait_s=wait_s, files=self._files, ask_owner=ask, tell_owner=tell)
         self._leaving = FleetLeaving(self.state, self.residency.loads, is_owner=lambda: ownership.is_owner)

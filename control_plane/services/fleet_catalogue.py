@@ -45,7 +45,8 @@ class FleetCatalogue:
         if only_ready:
             return [line for line in lines if line.state is ModelState.READY]
         nowhere = self._state.fleet.models.keys() - {line.name for line in lines}
-        lines += [ModelVersion(name, "", ModelState.UNAVAILABLE, "") for name in nowhere]
+        why = self._state.measurements.why_failed
+        lines += [ModelVersion(name, "", ModelState.UNAVAILABLE, why(name) or "") for name in nowhere]
         return sorted(lines, key=lambda line: (line.name, line.version))
 
     def knows(self, model: str) -> bool:

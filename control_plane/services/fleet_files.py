@@ -6,7 +6,7 @@ Of a model that only a store has nothing is known but its name: not how large it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from control_plane.domain.fleet import DescribedModel, ModelSpec, Tier
@@ -18,8 +18,18 @@ from control_plane.services.model_tiers import ModelTiers
 class FleetFiles:
     """Of one process."""
 
-    def __init__(self, state: FleetState, descriptions: ModelDescriptions, tiers: ModelTiers | None = None, *, timeout_s: float) -> None:
-        """Without `tiers` all models are here. A fetch that takes longer than `timeout_s` goes on, and is waited for no more."""
+    def __init__(
+        self,
+        state: FleetState,
+        descriptions: ModelDescriptions,
+        tiers: ModelTiers | None = None,
+        *,
+        timeout_s: float,
+        require_loadable: Callable[[str], None] | None = None,
+    ) -> None:
+        """Without `tiers` all models are here. A fetch that takes longer than `timeout_s` goes on, and is waited for no more.
+        `require_loadable` is `ports.ModelRepository.require_loadable`, which reads files; None: servers have folders of their own."""
+        self._require_loadable = require_loadable
         self._state = state
         self._descriptions = descriptions
         self._tiers = tiers
@@ -47,9 +57,10 @@ class FleetFiles:
     async def here(self, model: str) -> AsyncIterator[None]:
         """A block in which its files are here and stay, and what they say is known; they are fetched first, if need be.
 
-        Raises as `ModelTiers.ensure_warm`.
+        Raises as `ModelTiers.ensure_warm`; ModelLoadFailed, ModelNotFound: no server could load it.
         """
         if self._tiers is None or model not in self._tiers.names():
+            await self._check(model)
             yield
             return
         was_cold = self.is_cold(model)
@@ -57,4 +68,9 @@ class FleetFiles:
         with self._tiers.pinned(model):
             if was_cold:
                 await self.describe()
+            await self._check(model)
             yield
+
+    async def _check(self, model: str) -> None:
+        if self._require_loadable is not None:
+            await asyncio.to_thread(self._require_loadable, model)

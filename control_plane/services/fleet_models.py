@@ -12,6 +12,7 @@ import logging
 from dataclasses import replace
 from uuid import uuid4
 
+from control_plane.codec.triton_log import brief
 from control_plane.domain.errors import Conflict, ControlPlaneError, ModelLoadFailed, ModelNotFound, NotSupported, Overloaded
 from control_plane.domain.fleet import Copy, ModelFacts
 from control_plane.domain.fleet_event import FleetEventKind
@@ -30,6 +31,8 @@ _UNLOADED = "an administrator asked for it"
 _LATER_S = 5.0
 """After the owner has refused: it may have room then, or another model may be unloaded."""
 _NAMED = 3
+_TO_END_S = 15.0
+"""A load that has taken as long as it may is given up by its server by then, and has said why."""
 _ANSWER_S = 2.0
 """For the owner to see what it is asked, and the answer to come back."""
 
@@ -136,7 +139,7 @@ class FleetModels:
             return replace(_GONE if is_withdrawn else Wish() if before.is_withdrawn else before, asked=uuid4().hex)
 
         await self._remembering.change_wish(name, asked)
-        refusal = await self._remembering.answer(name, timeout_s=self._load_timeout_s + _ANSWER_S)
+        refusal = await self._remembering.answer(name, timeout_s=self._load_timeout_s + _TO_END_S + _ANSWER_S)
         if not is_withdrawn and self._state.is_withdrawn(name):
             raise _unloaded_meanwhile(name)
         if refusal and self._state.measurements.why_quarantined(name) is not None:
@@ -181,7 +184,7 @@ class FleetModels:
                 "`tidegate models release` lets one go when its room is needed",
                 retry_after_s=_LATER_S,
             )
-        deadline_s = self._state.now_s() + self._load_timeout_s
+        deadline_s = self._state.now_s() + self._load_timeout_s + _TO_END_S
         await self._residency.bring(name, deadline_s=deadline_s, waits_for_room=waits_for_room)
 
     def _what_stays_in_its_way(self, facts: ModelFacts) -> list[str]:
@@ -227,7 +230,9 @@ class FleetModels:
 
     def _model(self, name: str, index: list[ModelVersion]) -> Model:
         facts = self._state.fleet.models.get(name)
-        return summarise(name, index, None if facts is None else facts.resident_bytes)
+        model = summarise(name, index, None if facts is None else facts.resident_bytes)
+        why = None if model.state is ModelState.READY else self._state.measurements.why_failed(name)
+        return model if why is None else replace(model, reason=brief(why))
 
 
 def _unloaded_meanwhile(model: str) -> Conflict:

@@ -47,6 +47,9 @@ class Measurements:
         """What loads in this process have shown of models at most. Less is not believed: into memory that a server has kept from another
         a model seems to take less."""
 
+        self._changed_ns: dict[str, int] = {}
+        """When its files were last changed, as of the last look."""
+
     def of(self, model: str) -> Measured:
         return self.known.get(model, Measured(0))
 
@@ -54,6 +57,9 @@ class Measurements:
 
     def describe(self, facts: ModelFacts, model: DescribedModel, *, fetch_s: float) -> None:
         """Bring them in line with what is known of it as it is now; from its tier it takes `fetch_s` more to load."""
+        if self._changed_ns.setdefault(facts.name, model.changed_ns) != model.changed_ns:
+            self._changed_ns[facts.name] = model.changed_ns
+            self.forgive(facts.name)  # what was wrong may have been put right
         known = self._of_these_files(facts.name, model.file_bytes)
         estimate = model.file_bytes + PROCESS_BYTES * (1 + len(model.steps))
         held = facts.resident_bytes if facts.name in self._fleet.holders else 0  # by what it was, if its files have changed
@@ -156,28 +162,41 @@ class Measurements:
 
     # Failures
 
-    def failed(self, facts: ModelFacts, why: str) -> None:
-        """A load of it has: it is left alone for a while, each time for longer."""
+    def failed(self, facts: ModelFacts, why: str, *, is_passing: bool = False) -> None:
+        """A load of it has: it is left alone for a while, each time for longer. `is_passing` is what is no fault of its files."""
         known = self.of(facts.name)
         until_s = self._today_s() + restart_delay_s(known.failures + 1, limits=_QUARANTINE)
-        self.known[facts.name] = replace(known, failures=known.failures + 1, quarantined_until_s=until_s, why=_kept(why))
+        self.known[facts.name] = replace(
+            known,
+            failures=known.failures + 1,
+            quarantined_until_s=until_s,
+            why=_kept(why),
+            is_on_trial=known.is_on_trial or (known.load_s is None and not is_passing),
+        )
         self.quarantine(facts)
 
     def forgive(self, model: str) -> None:
         """It may be tried again, or it has been loaded."""
         if (known := self.known.get(model)) is not None:
-            self.known[model] = replace(known, failures=0, quarantined_until_s=0.0, why="")
+            self.known[model] = replace(known, failures=0, quarantined_until_s=0.0, why="", is_on_trial=False)
         if (facts := self._fleet.models.get(model)) is not None:
-            facts.quarantined_until_s = NEVER_S
+            facts.quarantined_until_s, facts.is_on_trial = NEVER_S, False
+
+    def why_failed(self, model: str) -> str | None:
+        """Why its last load has failed; None: it has not, or it may be tried as if it had not."""
+        known = self.of(model)
+        return known.why if known.failures else None
 
     def why_quarantined(self, model: str) -> str | None:
         """Why it is not tried again yet; None: it has not failed, or it is."""
-        facts, known = self._fleet.models.get(model), self.of(model)
-        return known.why if known.failures and facts is not None and facts.quarantined_until_s > self._now_s() else None
+        facts = self._fleet.models.get(model)
+        return self.why_failed(model) if facts is not None and facts.quarantined_until_s > self._now_s() else None
 
     def quarantine(self, facts: ModelFacts) -> None:
-        """Leave it alone for as long as is known that it should be."""
-        left_s = min(self.of(facts.name).quarantined_until_s - self._today_s(), _QUARANTINE.max_delay_s)  # others' clocks may be wrong
+        """Leave it alone for as long as is known that it should be, and then try it in no other's place."""
+        known = self.of(facts.name)
+        facts.is_on_trial = known.is_on_trial
+        left_s = min(known.quarantined_until_s - self._today_s(), _QUARANTINE.max_delay_s)  # others' clocks may be wrong
         facts.quarantined_until_s = self._now_s() + left_s if left_s > 0 else NEVER_S
 
     # What others asked for

@@ -99,6 +99,7 @@ class Residency:
                     self._state.counts.waits.add(self._state.now_s() - now_s)
                 return claim
             has_waited = True
+            self._refuse_failed(facts, aim.pool)
             if choice.server is None:
                 await self._wait(facts, deadline_s, aim.pool, since_s=now_s)
             else:
@@ -252,6 +253,20 @@ class Residency:
         timeout_s = left_s if refusal is None else min(left_s, max(expected_s, _LEAST_WAIT_S))
         await self._state.wait_for_change(timeout_s, for_room=refusal is not None)
 
+    def _refuse_failed(self, facts: ModelFacts, pool: str | None) -> None:
+        """Tell who comes for a model whose last load has failed, and which is nowhere, at once.
+
+        The next try begins all the same when it is time for it, and who comes after it finds the model. Raises Overloaded.
+        """
+        reason = self.loads.why_failed(facts.name)
+        if reason is None or self._state.fleet.ready_copies(facts.name):
+            return
+        refusal = None if self.loads.is_loading(facts.name) else self._refusal(facts, pool)
+        self._state.counts.refused[(Obstacle.QUARANTINED if refusal is None else refusal.obstacle).value] += 1
+        again_s = max(_LEAST_RETRY_S, self.loads.expected_s(facts) if refusal is None else refusal.retry_after_s)
+        what = f"'{facts.name}' failed to load and is being tried again" if refusal is None else refusal.text
+        raise Overloaded(f"model {what}: {reason}; try again in {again_s:.1f} s", retry_after_s=again_s)
+
     def _refusal(self, facts: ModelFacts, pool: str | None = None) -> Refusal | None:
         """Why it is not being loaded; None: it is now."""
         refusal = self.loads.bring(facts, pool=pool)
@@ -265,9 +280,7 @@ class Residency:
     def _why_not(self, facts: ModelFacts, refusal: Refusal | None, expected_s: float) -> str:
         if refusal is None:
             return f"model '{facts.name}' is being loaded, which is expected to take {expected_s:.1f} s; try again then"
-        reason = self.loads.why_quarantined(facts.name)
-        because = "" if reason is None else f": {reason}"
-        return f"model {refusal.text}{because}; try again in {refusal.retry_after_s:.1f} s"
+        return f"model {refusal.text}; try again in {refusal.retry_after_s:.1f} s"
 
     # Loading
 

@@ -242,7 +242,7 @@ class TestAgain:
         repository.model("vague", declaring(priority="high"))
         folder = repository.model("m", declaring(priority="1"))
         descriptions = ModelDescriptionFiles([repository.path], config_name="")
-        assert set(descriptions.read()) == {"vague", "m"}
+        assert set(descriptions.read()) == {"bad", "vague", "m"}, "who asks for the bad one is to be told why"
         assert descriptions.read()["m"].spec.priority == 1
         assert len(caplog.messages) == 2  # each once
         repository.model("m", declaring(priority="2"))
@@ -251,6 +251,17 @@ class TestAgain:
         assert descriptions.read()["m"].spec.priority == 2
         assert set(descriptions.read()) == {"bad", "vague", "m"}
         assert len(caplog.messages) == 2
+
+    def test_a_change_of_its_files_or_its_configuration_shows(self, repository: Repository) -> None:
+        folder = repository.model("m", declaring(priority="1"), files={"1/weights": 5})
+        descriptions = ModelDescriptionFiles([repository.path], config_name="")
+        seen = [descriptions.read()["m"].changed_ns]
+        assert descriptions.read()["m"].changed_ns == seen[0] > 0
+        for number, path in enumerate(("config.pbtxt", "1/weights", "1", "."), start=1):
+            later_ns = seen[0] + number * 10**9
+            os.utime(folder / path, ns=(later_ns, later_ns))
+            seen.append(descriptions.read()["m"].changed_ns)
+        assert len(set(seen)) == len(seen)
 
     def test_files_are_weighed_each_time(self, repository: Repository) -> None:
         repository.model("pipe", ensemble("m"))

@@ -437,3 +437,24 @@ def test_a_rare_model_may_take_the_place_of_one_that_is_used_now_and_then() -> N
     fleet = fleet_of(sometimes=0.4)
     server(fleet, "s", "sometimes", budget=1)
     assert placed(fleet).victims == ("sometimes",)
+
+
+# On trial
+
+
+def test_one_on_trial_takes_room_that_is_free() -> None:
+    fleet = fleet_of(used=5.0)
+    fleet.models["new"].is_on_trial = True
+    server(fleet, "full", "used", "other")
+    server(fleet, "free", "another", work_s=9.0)
+    assert (placed(fleet).server, placed(fleet).victims) == ("free", ())
+
+
+def test_for_one_on_trial_nothing_goes_however_long_it_has_been_refused() -> None:
+    fleet = fleet_of(rare=0.0001)
+    fleet.models["new"].is_on_trial, fleet.models["new"].refused_since_s = True, NOW_S - 1e6
+    server(fleet, "full", "rare", "other")
+    refusal = refused(fleet)
+    assert (refusal.obstacle, refusal.text) == (Obstacle.ON_TRIAL, "'new' failed to load, and nothing is unloaded to try it again")
+    fleet.models["new"].is_on_trial = False
+    assert placed(fleet).victims, "else something does"

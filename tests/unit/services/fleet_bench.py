@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from control_plane.domain.errors import ControlPlaneError, UpstreamUnavailable
+from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, UpstreamUnavailable
 from control_plane.domain.fleet import Copy, DescribedModel, ModelSpec, Server, Tier
 from control_plane.domain.fleet_event import FleetEventKind
 from control_plane.domain.inference import InferCall
@@ -211,7 +211,15 @@ class FleetBench:
         self.loads = {name: self._loads(name) for name in names}
         self.ask_owner: AskOwner = lambda model, pool: False
         self.tiers = FakeTiers(self.described)
-        self.files = FleetFiles(self.state, self.described, self.tiers, timeout_s=300.0)  # type: ignore[arg-type]
+        self.unloadable: dict[str, str] = {}
+        """Why no server could load a model, by what its files say."""
+        self.files = FleetFiles(
+            self.state,
+            self.described,
+            self.tiers,  # type: ignore[arg-type]
+            timeout_s=300.0,
+            require_loadable=self._require_loadable,
+        )
         self.residency = Residency(
             self.state,
             self.loads,
@@ -286,6 +294,10 @@ class FleetBench:
             resident_bytes=lambda: self.resident[name],
             load_timeout_s=300.0,
         )
+
+    def _require_loadable(self, name: str) -> None:
+        if name in self.unloadable:
+            raise ModelLoadFailed(self.unloadable[name])
 
     def _require(self) -> int:
         if not self.is_owner:

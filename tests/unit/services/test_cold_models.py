@@ -121,12 +121,16 @@ def test_a_fetch_that_fails_is_told_and_tried_again_later(error: ControlPlaneErr
         async with running(bench):
             with pytest.raises(Overloaded, match=str(error)):
                 await bench.use("a", 25.5)
-            assert bench.told() == [("failed", "a")] * 2
+            assert bench.told() == [("failed", "a")]
             assert not bench.residency.loads.is_loading("a")
-            assert bench.now_s() == pytest.approx(22.0)
+            assert bench.now_s() == pytest.approx(10.0)
             bench.tiers.failures.clear()
             await asyncio.sleep(5.0)
-            assert await bench.use("a", 20.0) == "s0"
+            with pytest.raises(Overloaded, match="is being tried again"):
+                await bench.use("a", 25.5)
+            await asyncio.sleep(15.0)
+            assert await bench.use("a", 0.001) == "s0"
+            assert not bench.state.measurements.of("a").is_on_trial
 
     play(main)
 

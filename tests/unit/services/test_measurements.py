@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from control_plane.domain.fleet import MOST_BYTES, NEVER_S, Copy, DescribedModel, Fleet, ModelFacts, ModelSpec, Server
@@ -147,6 +149,32 @@ class TestFailures:
         bench.measurements.failed(bench.a, "no weights")
         bench.describe(DescribedModel(ModelSpec("a"), 11 * MIB))
         assert (bench.measurements.why_quarantined("a"), bench.a.quarantined_until_s) == (None, NEVER_S)
+
+    def test_are_forgotten_with_a_change_of_the_files_that_leaves_their_size(self) -> None:
+        bench = Bench()
+        described = DescribedModel(ModelSpec("a"), 10 * MIB, changed_ns=1)
+        bench.measurements.failed(bench.describe(described), "no weights")
+        bench.describe(described)
+        assert bench.measurements.why_failed("a") == "no weights"
+        bench.describe(replace(described, changed_ns=2))
+        assert (bench.measurements.why_failed("a"), bench.a.is_on_trial) == (None, False)
+
+    @pytest.mark.parametrize(
+        ("known", "is_passing", "is_on_trial"),
+        [
+            pytest.param(Measured(10 * MIB), False, True, id="never loaded"),
+            pytest.param(Measured(10 * MIB, load_s=2.0), False, False, id="loaded before"),
+            pytest.param(Measured(10 * MIB), True, False, id="its store was away"),
+            pytest.param(Measured(10 * MIB, failures=1, is_on_trial=True), True, True, id="its store was away after it had failed"),
+        ],
+    )
+    def test_put_a_model_on_trial_that_has_never_been_loaded(self, known: Measured, is_passing: bool, is_on_trial: bool) -> None:
+        bench = Bench(a=known)
+        bench.measurements.failed(bench.a, "no", is_passing=is_passing)
+        assert bench.a.is_on_trial is is_on_trial
+        bench.measurements.forgive("a")
+        assert not bench.a.is_on_trial
+        assert not bench.measurements.of("a").is_on_trial
 
     def test_of_other_processes_count_with_their_reason(self) -> None:
         known = Measured(10 * MIB, failures=4, quarantined_until_s=TODAY_S + 120, why="no weights")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -219,15 +220,23 @@ class TestFailures:
             bench.tritons["s0"].failures["a"] = _FAILS
             bench.tritons["s0"].load_s["a"] = 0.5
             async with running(bench):
-                await refused(bench.use("a", 6.0), r"its weights are missing; try again in 4\.0 s")
+                await refused(bench.use("a", 60.0), r"is not tried again yet: its weights are missing; try again in 2\.0 s")
+                assert bench.now_s() == 0.5
+                await asyncio.sleep(1.9)
+                assert await refused(bench.use("a", 60.0), "its weights are missing") == 1.0
+                await asyncio.sleep(0.2)
+                await refused(bench.use("a", 60.0), "failed to load and is being tried again: its weights are missing")
+                await asyncio.sleep(0.6)
                 failed = [event for event in bench.residency.loads.events if event.kind is FleetEventKind.FAILED]
                 assert [(event.model, event.server, event.reason) for event in failed] == [("a", "s0", "its weights are missing")] * 2
-                assert failed[1].at_s - failed[0].at_s == pytest.approx(2.5, abs=0.01)
-                assert await refused(bench.use("a", 3.0)) == pytest.approx(4, abs=0.1)
+                assert await refused(bench.use("a", 60.0)) == pytest.approx(4, abs=0.2)
+                assert bench.now_s() == pytest.approx(3.2), "nobody has waited since"
                 assert bench.tritons["s0"].loads == ["a", "a"]
                 bench.tritons["s0"].failures.clear()
-                await asyncio.sleep(3)
-                assert await bench.use("a", 5.0) == "s0"
+                await asyncio.sleep(4)
+                await refused(bench.use("a", 60.0), "is being tried again")
+                await asyncio.sleep(0.6)
+                assert await bench.use("a", 0.001) == "s0"
                 assert bench.told()[-1] == ("loaded", "a")
 
         play(main)
@@ -248,13 +257,94 @@ class TestFailures:
             control = bench.tritons["s0"]
             async with running(bench):
                 control.failures["a"] = _FAILS
-                await refused(bench.use("a", 6.5), r"again in 4\.0 s")
+                await refused(bench.use("a"), r"again in 2\.0 s")
                 control.failures.clear()
-                await bench.use("a")
+                await asyncio.sleep(3)
+                await refused(bench.use("a"), "is being tried again")
+                await asyncio.sleep(2)
                 await bench.residency.loads.take_out("a", "s0", kind=FleetEventKind.UNLOADED, reason="")
                 control.failures["a"] = _FAILS
                 control.load_s["a"] = 0.2
                 await refused(bench.use("a", 2.1), r"again in 2\.0 s")
+
+        play(main)
+
+    def test_who_has_another_copy_is_served_while_one_more_cannot_be_loaded(self) -> None:
+        async def main() -> None:
+            bench = FleetBench(servers=2)
+            async with running(bench):
+                has = await bench.use("a")
+                for triton in bench.tritons.values():
+                    triton.failures["a"] = _FAILS
+                bench.residency.loads.want("a")
+                await asyncio.sleep(2)
+                assert bench.told()[-1] == ("failed", "a")
+                assert await bench.use("a", 0.001) == has
+
+        play(main)
+
+    def test_for_one_that_has_never_been_loaded_nothing_goes_a_second_time(self) -> None:
+        async def main() -> None:
+            bench = FleetBench(*(model(name, 60) for name in "ab"))
+            async with running(bench):
+                await bench.use("b")
+                await asyncio.sleep(100)
+                bench.tritons["s0"].failures["a"] = _FAILS
+                await refused(bench.use("a"), "its weights are missing")
+                assert bench.told(FleetEventKind.EVICTED) == [("evicted", "b")], "nobody could know"
+                await bench.use("b")
+                await asyncio.sleep(100)
+                await refused(bench.use("a"), "'a' failed to load, and nothing is unloaded to try it again: its weights are missing")
+                assert bench.copy("b").state is READY
+                assert bench.told(FleetEventKind.EVICTED) == [("evicted", "b")]
+                await bench.models.unload("b")
+                await refused(bench.use("a"), "is being tried again")
+                await asyncio.sleep(0.1)
+                assert bench.said[-1] == "load a", "there is room"
+
+        play(main)
+
+    @pytest.mark.parametrize("how", ["it has been loaded before", "an administrator says so", "its files have changed"])
+    def test_again_in_the_place_of_others_where(self, how: str) -> None:
+        async def main() -> None:
+            bench = FleetBench(*(model(name, 60) for name in "ab"))
+            async with running(bench):
+                if how == "it has been loaded before":
+                    await bench.use("a")
+                await bench.use("b")
+                await asyncio.sleep(100)
+                bench.tritons["s0"].failures["a"] = _FAILS
+                await refused(bench.use("a"), "its weights are missing")
+                await bench.use("b")
+                await asyncio.sleep(100)
+                bench.tritons["s0"].failures.clear()
+                if how == "an administrator says so":
+                    await bench.models.load("a")
+                if how == "its files have changed":
+                    bench.described.models["a"] = replace(bench.described.models["a"], changed_ns=1)
+                    await bench.files.describe()
+                    await bench.use("a")
+                if how == "it has been loaded before":
+                    await refused(bench.use("a"), "is being tried again")
+                    await asyncio.sleep(3)
+                assert bench.copy("a").state is READY
+                assert bench.told(FleetEventKind.EVICTED)[-1] == ("evicted", "b")
+
+        play(main)
+
+    def test_for_one_that_no_server_could_load_by_its_files_nothing_goes_at_all(self) -> None:
+        async def main() -> None:
+            bench = FleetBench(*(model(name, 60) for name in "ab"))
+            bench.unloadable["a"] = "1/model.py is missing"
+            async with running(bench):
+                await bench.use("b")
+                await asyncio.sleep(100)
+                began_s = bench.now_s()
+                await refused(bench.use("a", 60.0), r"1/model\.py is missing; try again in 2\.0 s")
+                assert bench.now_s() == began_s
+                assert bench.copy("b").state is READY
+                assert bench.said == ["load b"]
+                assert bench.told()[-1] == ("failed", "a")
 
         play(main)
 

@@ -112,7 +112,10 @@ class TestLoads:
                 assert parent.said == ["load a"]
                 del parent.tritons["s0"].failures["a"]
                 await asyncio.sleep(4.0)
-                await one.use("a")
+                with pytest.raises(Overloaded, match="is being tried again: its weights are missing"):
+                    await one.use("a")
+                await asyncio.sleep(2.0)
+                await one.use("a", timeout_s=0.1)
 
         play(main)
 

@@ -1,0 +1,125 @@
+"""A fleet full of models that serve, and models that cannot be loaded: who asks is told why, and what serves stays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control_plane.adapters.gateway_client import AdminClient
+from control_plane.domain.errors import InvalidRequest
+from tests.e2e import bad_models
+from tests.e2e import tidegate as servers
+from tests.e2e.raw_http import status
+from tests.e2e.test_fleet import answer_of, ask, loaded, shown, write_models
+from tests.e2e.tidegate import Tidegate, wait_for
+
+pytestmark = pytest.mark.timeout(300)
+
+GOOD = ("m0", "m1", "m2", "m3")
+"""As many as there is room for."""
+LIMIT_S = 20.0
+"""Of a load, for one that hangs."""
+
+_SIZE = 'parameters { key: "tidegate_resident_bytes" value { string_value: "24MiB" } }\n'
+_CUT = b"\x08\x09\x3a\xe8\x07" + b"graph"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    write_models(root, GOOD)
+    bad_models.write(root, "cut", bad_models.ONNX + _SIZE, {"1/model.onnx": _CUT})
+    bad_models.write(root, "syntax", f"{bad_models.PYTHON}{_SIZE}input [ {{\n")
+    bad_models.write(root, "raises", bad_models.PYTHON + _SIZE, {"1/model.py": bad_models.code('raise ValueError("no weights")')})
+    bad_models.write(root, "dies", bad_models.PYTHON + _SIZE, {"1/model.py": "import os\nos._exit(3)\n"})
+    bad_models.write(root, "hangs", bad_models.PYTHON + _SIZE, {"1/model.py": bad_models.code("import time; time.sleep(3600)")})
+    return root
+
+
+@pytest.fixture(scope="module")
+def fleet(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+    flags = ("--servers", "2", "--memory-budget", "50MiB", "--model-repository", str(repository))
+    running = servers.start(tmp_path_factory.mktemp("fleet"), *flags, env={"TIDEGATE_LOAD_TIMEOUT_S": str(LIMIT_S)})
+    below = servers.descendants(running.process.pid)
+    yield running
+    assert running.stop() == 0, running.said()
+    assert not servers.living(below), "processes outlived tidegate"
+
+
+def fill(fleet: Tidegate) -> None:
+    """With what serves."""
+    for number, model in enumerate(GOOD):
+        assert answer_of(ask(fleet, model)) == 1.0 + number
+    wait_for(lambda: served(fleet) == set(GOOD), timeout_s=60, what="a full fleet")
+
+
+def served(fleet: Tidegate) -> set[str]:
+    return set().union(*loaded(fleet).values())
+
+
+def events(fleet: Tidegate, kind: str) -> list[dict[str, Any]]:
+    return [event for event in shown(fleet)["events"] if event["kind"] == kind]
+
+
+def listed(fleet: Tidegate, model: str) -> dict[str, Any]:
+    return next(each for each in AdminClient(fleet.endpoints["admin"]).list_models() if each["name"] == model)
+
+
+@pytest.mark.parametrize(("model", "says"), [("cut", b"bytes of it are missing"), ("syntax", b"config.pbtxt:")])
+def test_for_one_whose_files_cannot_be_loaded_nothing_goes_and_who_asks_is_told(fleet: Tidegate, model: str, says: bytes) -> None:
+    fill(fleet)
+    evicted = len(events(fleet, "evicted"))
+    for _ in range(3):
+        refused = ask(fleet, model)
+        assert status(refused) == 503
+        assert says in refused
+        assert re.search(rb"(?i)\r\nretry-after: [1-9]", refused)
+    assert served(fleet) == set(GOOD)
+    assert len(events(fleet, "evicted")) == evicted
+    assert says.decode() in listed(fleet, model)["reason"]
+    assert any(f"model={model}" in line and says.decode() in line for line in fleet.said().splitlines())
+
+
+def test_one_that_has_failed_takes_nothing_elses_place_again(fleet: Tidegate) -> None:
+    fill(fleet)
+    first = ask(fleet, "raises")
+    assert status(first) == 503
+    assert b"ValueError: no weights" in first
+    assert b"At:" not in first
+    fill(fleet)
+    evicted = len(events(fleet, "evicted"))
+
+    def is_tried_again() -> bool:
+        refused = ask(fleet, "raises")
+        assert status(refused) == 503
+        assert b"ValueError: no weights" in refused
+        return b"nothing is unloaded to try it again" in refused
+
+    wait_for(is_tried_again, timeout_s=120, what="the end of its quarantine")
+    assert served(fleet) == set(GOOD)
+    assert len(events(fleet, "evicted")) == evicted
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        pytest.param("dies", "its Python process ended with exit status 3 before the model was ready", id="dies"),
+        pytest.param("hangs", f"was not loaded within {LIMIT_S:g} s (TIDEGATE_LOAD_TIMEOUT_S); its Python process was still", id="hangs"),
+    ],
+)
+def test_one_whose_load_triton_would_never_end_fails_and_is_loaded_once_it_is_mended(
+    fleet: Tidegate, repository: Path, model: str, says: str
+) -> None:
+    admin = AdminClient(fleet.endpoints["admin"])
+    with pytest.raises(InvalidRequest) as caught:
+        admin.load(model)
+    assert says in str(caught.value)
+    assert says in listed(fleet, model)["reason"]
+    wait_for(lambda: listed(fleet, model)["state"] == "UNAVAILABLE", timeout_s=60, what="the end of its load")
+    bad_models.mend(repository, model)
+    assert admin.load(model)["state"] == "READY"
+    admin.unload(model)
