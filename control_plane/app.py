@@ -192,9 +192,14 @@ class App:
     def _fleet_metrics(self) -> FleetMetrics:
         fleet = self._tritons.fleet
         if fleet is None:
-            return FleetMetrics(self._tritons.counts)
+            return FleetMetrics(self._tritons.counts, losses=lambda: self._servers.losses)
         return FleetMetrics(
-            self._tritons.counts, self._counts, fleet=fleet.state.fleet, is_owner=lambda: fleet.is_owner, now_s=fleet.state.now_s
+            self._tritons.counts,
+            self._counts,
+            fleet=fleet.state.fleet,
+            is_owner=lambda: fleet.is_owner,
+            losses=lambda: self._servers.losses,
+            now_s=fleet.state.now_s,
         )
 
     def _counts(self) -> RequestCounts:

@@ -33,10 +33,12 @@ class FleetMetrics(Collector):
         *,
         fleet: Fleet | None = None,
         is_owner: Callable[[], bool] = lambda: False,
+        losses: Callable[[], int] = lambda: 0,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`requests` of all processes that answer the data ports. Without `fleet` there is one Triton, which may have models from a store
-        all the same. `now_s` is the loop's time."""
+        all the same. `losses` is how often a Triton has gone down by itself. `now_s` is the loop's time."""
+        self._losses = losses
         self._counts = counts
         self._requests = requests
         self._fleet = fleet
@@ -44,6 +46,8 @@ class FleetMetrics(Collector):
         self._now_s = now_s
 
     def collect(self) -> Iterator[Metric]:
+        help_text = "Times that a Triton that was up has ended or answered no more, though nobody meant it to."
+        yield CounterMetricFamily("tidegate_triton_losses", help_text, value=self._losses())
         if self._fleet is not None:
             yield from self._of_servers(list(self._fleet.servers.values()))
             yield from self._of_models(self._fleet)
@@ -83,7 +87,10 @@ class FleetMetrics(Collector):
 
     def _of_loads(self) -> Iterator[Metric]:
         counts = self._counts
-        help_text = "What has happened to copies of models: loaded, evicted, unloaded, failed (to load), lost."
+        help_text = (
+            "What has happened to copies of models (loaded, evicted, unloaded, failed to load, lost) and to servers (down, up again, "
+            "ejected, readmitted)."
+        )
         events = CounterMetricFamily("tidegate_fleet_events", help_text, labels=("kind",))
         for kind in FleetEventKind:
             events.add_metric((kind.value,), counts.events[kind])

@@ -87,6 +87,7 @@ class FleetEventView(_View):
     at_s: float
     kind: FleetEventKind
     model: str
+    """Empty of what has happened to a server."""
     server: str
     reason: str
     seconds: float
@@ -106,7 +107,7 @@ def add_fleet_path(app: FastAPI, fleet: FleetService | None) -> None:
 
     @app.get("/fleet", tags=["fleet"], responses=error_responses(ErrorCode.ROUTE_NOT_FOUND))
     async def show() -> FleetView:
-        """Servers, models by tier with their copies, and loads, evictions and failures lately."""
+        """Servers, models by tier with their copies, and what has happened to either lately."""
         if fleet is None:
             raise RouteNotFound(_NO_FLEET)
         state, now_s = fleet.state, fleet.state.now_s()
@@ -114,7 +115,7 @@ def add_fleet_path(app: FastAPI, fleet: FleetService | None) -> None:
             is_owner=fleet.is_owner,
             servers=[_server(server, now_s) for server in state.fleet.servers.values()],
             models=[_model(facts, fleet, now_s) for _, facts in sorted(state.fleet.models.items())],
-            events=[_event(event) for event in fleet.residency.loads.events],
+            events=[_event(event) for event in fleet.state.events.latest],
         )
 
 

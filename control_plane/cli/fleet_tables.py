@@ -19,7 +19,9 @@ View = Mapping[str, Any]
 _MIB = 2**20
 _FEW = 8
 """Models that should be seen before events are."""
-_KINDS = {"failed": "red", "lost": "red", "evicted": "yellow", "loaded": "green"}
+_KINDS = {"evicted": "yellow", "loaded": "green", "up": "green", "readmitted": "green"} | dict.fromkeys(
+    ("failed", "lost", "down", "ejected"), "red"
+)
 _TIERS = {"hot": 0, "warm": 1, "cold": 2}
 
 
@@ -135,7 +137,12 @@ def _events(events: Sequence[View]) -> Table:
 def _what(event: View) -> str:
     took = f" in {event['seconds']:.1f} s" if event["seconds"] else ""
     why = _first_line(event["reason"])
-    return f"{event['model']} on {event['server']}{took}{': ' if why else ''}{why}"
+    what = f"{event['model']} on {event['server']}{took}" if event["model"] else f"server {event['server']}{_after(event)}"
+    return f"{what}{': ' if why else ''}{why}"
+
+
+def _after(event: View) -> str:
+    return f" after {event['seconds']:.1f} s" if event["seconds"] else ""
 
 
 def fitting_tables(

@@ -1,4 +1,4 @@
-"""What has happened to the models of a fleet, for people: newest last, a bounded number."""
+"""What has happened to a fleet's models and servers, for people."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ class FleetEventKind(StrEnum):
     UNLOADED = "unloaded"
     FAILED = "failed"
     LOST = "lost"
+    DOWN = "down"
+    UP = "up"
+    """A server that was down answers again."""
+    EJECTED = "ejected"
+    READMITTED = "readmitted"
+
+
+OF_SERVERS = frozenset((FleetEventKind.DOWN, FleetEventKind.UP, FleetEventKind.EJECTED, FleetEventKind.READMITTED))
+"""The others are of copies of models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,7 @@ class FleetEvent:
     """In seconds since 1970."""
     kind: FleetEventKind
     model: str
+    """Empty of what has happened to a server."""
     server: str
     reason: str
     """Why, in a sentence without its full stop; empty where the kind says it."""

@@ -65,6 +65,8 @@ class _Record:
     """Finite while it is ejected."""
     back_s: float = -inf
     """When it was last taken back."""
+    why: str = ""
+    """It was last ejected."""
 
 
 class Outliers:
@@ -129,6 +131,10 @@ class Outliers:
         """Forget all but these: who has left, or has been down, comes as a new one."""
         self._records = {name: record for name, record in self._records.items() if name in servers}
 
+    def why(self, server: str) -> str:
+        """It was last ejected, as a sentence without its full stop."""
+        return self._record(server).why
+
     def _record(self, server: str) -> _Record:
         return self._records.setdefault(server, _Record())
 
@@ -144,6 +150,11 @@ class Outliers:
 
     def _eject(self, record: _Record, now_s: float) -> None:
         limits = self._limits
+        record.why = (
+            f"it has not answered {record.errors} requests in a row"
+            if record.errors >= limits.errors
+            else f"it takes {record.slowness:.1f} times as long as is expected of its models"
+        )
         is_new = record.pause_s == 0.0 or now_s - record.back_s >= limits.settled_after_s
         self._pause(record, limits.first_pause_s if is_new else 2 * record.pause_s, now_s)
 

@@ -160,7 +160,7 @@ class TritonProcess(Protocol):
     def endpoints(self) -> Endpoints: ...
 
     async def wait(self) -> str:
-        """Return when it has ended: how, with the tail of its log."""
+        """Return when it has ended: how, a semicolon, and the tail of its log."""
 
     def resident_bytes(self) -> int | None:
         """What it and all it started hold in main memory now, shared pages in parts; None where nobody can say. Reads files."""

@@ -40,7 +40,7 @@ class Attachment:
                 await self._restore(self._upstream)
                 self._servers.up(self._upstream)
                 await self._wait_until_dead()
-                self._servers.down(f"the attached Triton at {place} does not answer")
+                self._servers.lost(f"the attached Triton at {place} does not answer")
                 _log.error("the attached Triton at %s does not answer", place)
                 await self._wait_until_live(None)
                 _log.info("the attached Triton at %s answers again", place)

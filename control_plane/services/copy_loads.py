@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
@@ -18,7 +17,7 @@ from typing import Protocol
 
 from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, Overloaded, StoreUnavailable, UpstreamUnavailable
 from control_plane.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts, Server
-from control_plane.domain.fleet_event import FleetEvent, FleetEventKind
+from control_plane.domain.fleet_event import FleetEventKind
 from control_plane.domain.model import ModelState
 from control_plane.policy.placement import LIMITS, Obstacle, Placement, PlacementLimits, Refusal, place
 from control_plane.services.fleet_state import FleetState
@@ -35,7 +34,6 @@ _OWNERS_TO_JUDGE = frozenset((Obstacle.IN_USE, Obstacle.CHURN, Obstacle.LATE, Ob
 """What others use, and how much, and what has been loaded before, the fleet's owner knows best."""
 
 _IN_POOL = replace(LIMITS, stays_in_pool=True)
-_EVENTS = 500
 _PAUSE_S = 0.5
 """After a load that could not even begin: tried again at once it would fail at once, and so on."""
 
@@ -81,15 +79,13 @@ class CopyLoads:
         files: Files | None = None,
         ask_owner: AskOwner = lambda model, pool: False,
         tell_owner: TellOwner = lambda server, model: False,
-        today_s: Callable[[], float] = time.time,
     ) -> None:
-        """`plans` by server. `today_s` is seconds since 1970."""
+        """`plans` by server."""
         self._ask_owner = ask_owner
         self._tell_owner = tell_owner
         self._files = files
         self._state = state
         self._plans = plans
-        self._today_s = today_s
         self._tasks: asyncio.TaskGroup | None = None
         self._loads: dict[tuple[str, str], asyncio.Task[None]] = {}
         """Under way, by model and server."""
@@ -97,7 +93,6 @@ class CopyLoads:
         """Models whose files are on their way here, and what their loads are expected to take then."""
         self._leaving: set[tuple[str, str]] = set()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self.events: deque[FleetEvent] = deque(maxlen=_EVENTS)
 
     async def run(self) -> None:
         """Own the loads under way until cancelled."""
@@ -364,6 +359,4 @@ class CopyLoads:
         self._state.changed()
 
     def _tell(self, kind: FleetEventKind, model: str, server: str, reason: str, seconds: float = 0.0) -> None:
-        event = FleetEvent(self._today_s(), kind, model, server, reason, seconds)
-        self.events.append(event)
-        self._state.counts.happened(event)
+        self._state.events.tell(kind, model=model, server=server, reason=reason, seconds=seconds)

@@ -71,7 +71,7 @@ class FleetService:
         """Each server has `budget_bytes` for models, or as its list says; None: no bound. Requests wait for loads for `wait_s` at most.
         `line` where other processes may have the same fleet. `require_loadable` as `FleetFiles` has it. `now_s` is the loop's time."""
         self._budget_bytes = NO_BUDGET if budget_bytes is None else budget_bytes
-        self.state = FleetState(servers, budget_bytes=self._budget_bytes, counts=counts, now_s=now_s)
+        self.state = FleetState(servers, budget_bytes=self._budget_bytes, counts=counts, now_s=now_s, logs=True)
         self._unseen = UnseenCopies(now_s)
         self._servers = servers
         self._load_timeout_s = load_timeout_s

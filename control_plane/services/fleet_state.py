@@ -10,15 +10,20 @@ from typing import Protocol
 
 from control_plane.domain.fleet import Copy, DescribedModel, Fleet, ModelFacts, Server, Tier
 from control_plane.domain.fleet_counts import FleetCounts
+from control_plane.domain.fleet_event import FleetEventKind
 from control_plane.domain.fleet_memory import Measured, Wish
 from control_plane.domain.model import ModelState, ModelVersion
 from control_plane.policy.demand import after_use
 from control_plane.policy.load_plan import states_of
 from control_plane.ports import Upstream
 from control_plane.services.claims import Claim
+from control_plane.services.fleet_events import FleetEvents
 from control_plane.services.measurements import FIRST_LOAD_S, PROCESS_BYTES, Measurements
 from control_plane.services.model_specs import ModelSpecs
 from control_plane.services.servers import Servers
+
+_NAMED = 5
+"""Of the models that a server has taken with it: there may be hundreds."""
 
 NO_BUDGET = 2**62
 """More than anybody has."""
@@ -53,11 +58,13 @@ class FleetState:
         now_s: Callable[[], float] = time.monotonic,
         today_s: Callable[[], float] = time.time,
         counts: FleetCounts | None = None,
+        logs: bool = False,
     ) -> None:
-        """`now_s` is the loop's time, `today_s` seconds since 1970."""
+        """`now_s` is the loop's time, `today_s` seconds since 1970. With `logs` this process says what happens to servers."""
         self.now_s = now_s
         self.fleet = Fleet()
         self.counts = counts or FleetCounts()
+        self.events = FleetEvents(self.counts, today_s=today_s, logs=logs)
         for name in servers.members:
             self.fleet.add_server(Server(name, budget_bytes, is_up=False))
         self.described: Mapping[str, DescribedModel] = {}
@@ -68,6 +75,8 @@ class FleetState:
         """By server, models that count as LOADING whatever Triton says: not all know yet what their answers are made of."""
         self.listed: dict[str, set[str]] = {}
         """By server, all that its Triton could load."""
+        self._lost_s: dict[str, float] = {}
+        """Since when, by server, of those that went down by themselves and are not back yet."""
         self.ejected_here: frozenset[str] = frozenset()
         """Servers, by what this process's own requests have shown."""
         self.ejected_elsewhere: dict[str, frozenset[str]] = {}
@@ -87,16 +96,29 @@ class FleetState:
 
     def up(self, upstream: Upstream, server: str) -> None:
         """It counts as up once it has been looked at (`observe`): what is there is not known before."""
+        if (since_s := self._lost_s.pop(server, None)) is not None:
+            self.events.tell(FleetEventKind.UP, server=server, seconds=self.now_s() - since_s)
 
     def down(self, reason: str, server: str) -> None:
         """What was there is gone, and the state of sequences with it; what is loaded when it comes back is another copy."""
         at = self.fleet.servers[server]
+        if self._servers.members[server].is_lost and server not in self._lost_s:
+            self._tell_lost(at, reason)
         at.is_up, at.work_s = False, 0.0
         for model in list(at.copies):
             self.fleet.drop_copy(at, model)
         self.changed()
 
+    def _tell_lost(self, server: Server, reason: str) -> None:
+        self._lost_s[server.name] = self.now_s()
+        lost = sorted(copy.model for copy in server.copies.values() if copy.state is ModelState.READY and not copy.is_step)
+        self.counts.events[FleetEventKind.LOST] += len(lost)
+        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+        with_it = f"; with it {', '.join(lost[:_NAMED])}{more}" if lost else ""
+        self.events.tell(FleetEventKind.DOWN, server=server.name, reason=f"{reason}{with_it}")
+
     def left(self, server: str) -> None:
+        self._lost_s.pop(server, None)
         self.fleet.remove_server(server)
         self.listed.pop(server, None)
         self.changed()

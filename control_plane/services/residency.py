@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
@@ -51,19 +50,20 @@ class Residency:
         files: Files | None = None,
         ask_owner: AskOwner = lambda model, pool: False,
         tell_owner: TellOwner = lambda server, model: False,
-        today_s: Callable[[], float] = time.time,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """A request waits for `wait_s` at most. `files`, `ask_owner` and `tell_owner` as `CopyLoads` has them. `today_s`: since 1970."""
+        """A request waits for `wait_s` at most. `files`, `ask_owner` and `tell_owner` as `CopyLoads` has them."""
         self._state = state
         self._wait_s = wait_s
         self._draw = draw
-        self.loads = CopyLoads(state, plans, files=files, ask_owner=ask_owner, tell_owner=tell_owner, today_s=today_s)
+        self.loads = CopyLoads(state, plans, files=files, ask_owner=ask_owner, tell_owner=tell_owner)
         self._sequences = Sequences(state.now_s)
         self._outliers = Outliers()
         self._revivals = Revivals(state, self.loads)
         self._answered_s: dict[str, float] = {}
         """By server, when it last answered anything."""
+        self._out: frozenset[str] = frozenset()
+        """Servers that are ejected, as was last told."""
         self._no_copy: dict[str, tuple[float, float]] = {}
         """By model for which another copy would have been no use just now: until when that is not asked again, and what a request would
         have to take until then for it to be some."""
@@ -186,6 +186,18 @@ class Residency:
         for name, server in servers.items():
             server.is_ejected = name in ejected
             server.probe_from_s = out.get(name, math.inf)
+        self._tell_ejected(frozenset(name for name in ejected if name in servers and servers[name].is_up))
+
+    def _tell_ejected(self, ejected: frozenset[str]) -> None:
+        """What has changed; one that went down is no longer ejected, nor readmitted."""
+        for name in sorted(ejected - self._out):
+            is_own = name in self._state.ejected_here
+            why = self._outliers.why(name) if is_own else "another process has seen it answer too slowly or not at all"
+            self._state.events.tell(FleetEventKind.EJECTED, server=name, reason=why)
+        for name in sorted(self._out - ejected):
+            if name in self._state.fleet.servers and self._state.fleet.servers[name].is_up:
+                self._state.events.tell(FleetEventKind.READMITTED, server=name)
+        self._out = ejected
 
     def forget(self, server: str) -> None:
         """It has left; another may come by its name."""

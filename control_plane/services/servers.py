@@ -38,6 +38,9 @@ class Place(Protocol):
 
     def down(self, reason: str) -> None: ...
 
+    def lost(self, reason: str) -> None:
+        """It is down, and nobody has meant it to be."""
+
 
 class Member:
     """One server: up with a connection, or down for a reason."""
@@ -47,6 +50,10 @@ class Member:
         self.name = name
         self.is_needed = is_needed
         self.has_been_up = False
+        self.is_lost = False
+        """It is down, though nobody has meant it to be."""
+        self.losses = 0
+        """How often it has been lost."""
         self._upstream: Upstream | None = None
         self._reason = "Triton is starting"
         self._changed = changed
@@ -57,7 +64,7 @@ class Member:
         return self._upstream is not None
 
     def up(self, upstream: Upstream) -> None:
-        self._upstream, self.has_been_up = upstream, True
+        self._upstream, self.has_been_up, self.is_lost = upstream, True, False
         self._changed.set()
         for follower in self._followers:
             follower.up(upstream, self.name)
@@ -66,6 +73,10 @@ class Member:
         self._upstream, self._reason = None, reason
         for follower in self._followers:
             follower.down(reason, self.name)
+
+    def lost(self, reason: str) -> None:
+        self.losses, self.is_lost = self.losses + 1, True
+        self.down(reason)
 
     def pick(self) -> Upstream:
         """Its connection. Raises UpstreamUnavailable, with the reason, while there is none."""
@@ -101,6 +112,7 @@ class Servers:
         self._nobody = self._first = Member("", self._changed, ())
         self._nobody.down("no server has joined the fleet yet")
         self._members: dict[str, Member] = {}
+        self._losses_of_gone = 0
         for name in names:
             self.add(name)
 
@@ -112,17 +124,25 @@ class Servers:
 
     def remove(self, name: str) -> None:
         """It has left, and is down."""
-        del self._members[name]
+        self._losses_of_gone += self._members.pop(name).losses
         self._first = next(iter(self._members.values()), self._nobody)
         for follower in self._followers:
             follower.left(name)
 
     def up(self, upstream: Upstream) -> None:
-        """The first, for who has one only; so `down`."""
+        """The first, for who has one only; so `down` and `lost`."""
         self._first.up(upstream)
 
     def down(self, reason: str) -> None:
         self._first.down(reason)
+
+    def lost(self, reason: str) -> None:
+        self._first.lost(reason)
+
+    @property
+    def losses(self) -> int:
+        """How often any has been lost."""
+        return self._losses_of_gone + sum(member.losses for member in self._members.values())
 
     def follow(self, follower: Follower) -> None:
         """Tell this one, too, of every change from now on."""

@@ -105,20 +105,22 @@ class Supervisor:
 
     async def _serve(self, process: TritonProcess) -> str:
         upstream = self._connect(process.endpoints)
-        reason = "Triton has ended and is being restarted"
+        reason, report = "Triton has ended and is being restarted", self._servers.down
         try:
             await _unless_ended(process, self._bring_up(upstream))
             self._servers.up(upstream)
             self._has_been_up = True
             _log.info("Triton is up, gRPC at %s", process.endpoints.grpc)
-            return await process.wait()
+            ended = await process.wait()
+            reason, report = f"{ended.partition(';')[0]} and is being restarted", self._servers.lost
+            return ended
         except _Ended as exc:
             return str(exc)
         except asyncio.CancelledError:
             reason = "the gateway is stopping"
             raise
         finally:
-            self._servers.down(reason)
+            report(reason)
             await _close(upstream)
 
     async def _bring_up(self, upstream: Upstream) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from tests.e2e import bad_models
 from tests.e2e import tidegate as servers
 from tests.e2e.raw_http import status
 from tests.e2e.test_fleet import answer_of, ask, loaded, shown, write_models
-from tests.e2e.tidegate import Tidegate, wait_for
+from tests.e2e.tidegate import Tidegate, run_cli, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -123,3 +126,39 @@ def test_one_whose_load_triton_would_never_end_fails_and_is_loaded_once_it_is_me
     bad_models.mend(repository, model)
     assert admin.load(model)["state"] == "READY"
     admin.unload(model)
+
+
+def test_a_server_that_is_killed_is_an_event_and_what_it_had_is_counted_as_lost(fleet: Tidegate) -> None:
+    fill(fleet)
+    before, lost = len(events(fleet, "down")), counted(fleet, "tidegate_fleet_events_total", kind="lost")
+    killed, took = next((name, models) for name, models in loaded(fleet).items() if models)
+    os.kill(triton_of(fleet, killed), signal.SIGKILL)
+    wait_for(lambda: len(events(fleet, "up")) == before + 1, timeout_s=60, what="its return")
+    down = events(fleet, "down")[-1]
+    assert (down["server"], down["model"]) == (killed, "")
+    assert down["reason"].startswith("Triton was killed by SIGKILL and is being restarted; with it ")
+    assert all(model in down["reason"] for model in took)
+    assert counted(fleet, "tidegate_fleet_events_total", kind="lost") == lost + len(took)
+    assert counted(fleet, "tidegate_fleet_events_total", kind="down") == before + 1
+    assert counted(fleet, "tidegate_triton_losses_total") == before + 1
+    assert f"server {killed} is down: Triton was killed by SIGKILL" in fleet.said()
+    assert f"server {killed} is up after" in fleet.said()
+    assert f"server {killed}: Triton was killed by SIGKILL" in " ".join(
+        run_cli("fleet", "--state-dir", str(fleet.state_dir)).stdout.split()
+    )
+
+
+def counted(fleet: Tidegate, metric: str, **labels: str) -> float:
+    with urllib.request.urlopen(fleet.endpoints["metrics"]) as page:
+        lines = page.read().decode().splitlines()
+    sample = metric + ("{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else "")
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == sample)
+
+
+def triton_of(fleet: Tidegate, server: str) -> int:
+    """Its process, by the state folder that it was started with."""
+    for pid in servers.descendants(fleet.process.pid):
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        if line[0].endswith("tritonserver") and any(f"/servers/{server}/" in each for each in line):
+            return pid
+    raise AssertionError(f"no Triton of {server} is running")

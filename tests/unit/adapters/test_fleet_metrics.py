@@ -132,9 +132,10 @@ def test_no_label_grows_with_the_models(bench: Bench) -> None:
     assert page(bench.metrics).count("\n") <= before + 4
 
 
-def test_one_triton_has_moves_only_and_only_if_there_were_any() -> None:
+def test_of_one_triton_it_is_told_how_often_it_was_lost_and_of_moves_if_there_were_any() -> None:
     counts = FleetCounts()
-    assert page(FleetMetrics(counts)) == ""
+    samples_of_one = [line for line in page(FleetMetrics(counts, losses=lambda: 3)).splitlines() if not line.startswith("#")]
+    assert samples_of_one == ["tidegate_triton_losses_total 3.0"]
     MoveLog(counts).moved("m", source=Tier.COLD, target=Tier.WARM, size_bytes=7, took_s=0.1)
     assert samples(FleetMetrics(counts), "moved_bytes_total") == {("cold", "warm"): 7.0}
     assert "tidegate_fleet_server" not in page(FleetMetrics(counts))

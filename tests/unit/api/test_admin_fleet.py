@@ -41,7 +41,8 @@ class FakeTiers:
 
 
 def fleet_of(state: State, *, is_owner: bool = True, tiers: FakeTiers | None = None) -> FleetService:
-    loads = SimpleNamespace(events=[EVENT], why_quarantined=state.measurements.why_quarantined)
+    state.events.latest.append(EVENT)
+    loads = SimpleNamespace(why_quarantined=state.measurements.why_quarantined)
     residency = SimpleNamespace(loads=loads)
     return cast("FleetService", SimpleNamespace(state=state, residency=residency, is_owner=is_owner, tiers=tiers))
 

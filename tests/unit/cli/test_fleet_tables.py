@@ -79,6 +79,20 @@ def test_what_is_not_served_is_told_with_its_reason() -> None:
     assert "gone is not loaded: an administrator has unloaded it" in shown
 
 
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        ({"kind": "down", "reason": "Triton was killed by SIGKILL and is being restarted"}, "down server triton-1: Triton was killed by"),
+        ({"kind": "up", "seconds": 2.25}, "up server triton-1 after 2.2 s"),
+        ({"kind": "ejected", "reason": "it is slow"}, "ejected server triton-1: it is slow"),
+        ({"kind": "loaded", "model": "m", "seconds": 2.25}, "loaded m on triton-1 in 2.2 s"),
+    ],
+)
+def test_events_are_of_models_and_of_servers(event: dict[str, Any], line: str) -> None:
+    told = {"at_s": 0.0, "model": "", "server": "triton-1", "reason": "", "seconds": 0.0, **event}
+    assert any(line in " ".join(shown.split()) for shown in lines(fleet(events=[told]), width=120))
+
+
 def test_only_the_owner_knows_what_happened() -> None:
     assert not any("Another process" in line for line in lines(fleet()))
     assert any("Another process" in line for line in lines(fleet(is_owner=False)))

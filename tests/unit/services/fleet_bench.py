@@ -226,7 +226,6 @@ class FleetBench:
             wait_s=wait_s,
             files=self.files,
             ask_owner=lambda model, pool: self.ask_owner(model, pool),
-            today_s=lambda: 1e9 + self.now_s(),
             draw=lambda: 0.0,
         )
         self.dispatch = FleetDispatch(self.residency, now_s=self.now_s)
@@ -253,7 +252,7 @@ class FleetBench:
     def kill(self, name: str) -> None:
         """And have the supervisor see it."""
         self.tritons[name].die()
-        self.servers.members[name].down("Triton has crashed")
+        self.servers.members[name].lost("Triton has crashed")
 
     def server(self, name: str = "s0") -> Server:
         return self.state.fleet.servers[name]
@@ -271,7 +270,7 @@ class FleetBench:
         return [each for triton in self.tritons.values() for each in triton.violations]
 
     def told(self, *kinds: FleetEventKind) -> list[tuple[str, str]]:
-        return [(each.kind.value, each.model) for each in self.residency.loads.events if not kinds or each.kind in kinds]
+        return [(each.kind.value, each.model) for each in self.state.events.latest if not kinds or each.kind in kinds]
 
     async def claim(self, name: str, timeout_s: float = 1000.0) -> Claim:
         return await self.residency.claim(call(name), deadline_s=self.now_s() + timeout_s)

@@ -104,6 +104,8 @@ def test_down_within_two_seconds_of_its_death_with_a_reason(caplog: pytest.LogCa
             assert asyncio.get_running_loop().time() - died_s < 2.0
             with pytest.raises(UpstreamUnavailable, match=r"the attached Triton at 127\.0\.0\.1:2 does not answer"):
                 bench.servers.pick()
+            assert bench.servers.losses == 1
+        assert bench.servers.losses == 1, "the gateway's own end is none"
 
     with caplog.at_level(logging.ERROR):
         run_in_virtual_time(main())

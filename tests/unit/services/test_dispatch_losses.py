@@ -13,6 +13,7 @@ import pytest
 from control_plane.codec.grpc_message import message_answer, status_answer
 from control_plane.codec.http_message import HttpAnswer, make_answer
 from control_plane.domain.errors import DeadlineExceeded, ModelLoadFailed, Overloaded, UpstreamFailed, UpstreamUnavailable
+from control_plane.domain.fleet_event import FleetEventKind
 from control_plane.domain.inference import Loss, Outcome
 from tests.fakes import FakeHttpStream
 from tests.unit.services.fleet_bench import LOADING, READY, FleetBench, call, model, play, running
@@ -163,6 +164,8 @@ class TestServersThatHang:
                 await asyncio.gather(*(self.ask(bench, takes_s=takes_s, timeout_s=timeout_s, error=error) for _ in range(6)))
                 await bench.reconciler.tick()
                 assert bench.server("s1").is_ejected is is_ejected
+                told = [(event.server, event.reason) for event in bench.state.events.latest if event.kind is FleetEventKind.EJECTED]
+                assert told == ([("s1", "it has not answered 6 requests in a row")] if is_ejected else [])
 
         play(main)
 
@@ -196,6 +199,22 @@ class TestServersThatHang:
                 bench.bring_up("s1")
                 await bench.reconciler.tick()
                 assert not bench.server("s1").is_ejected
+                of_servers = [event.kind.value for event in bench.state.events.latest if not event.model]
+                assert of_servers == ["ejected", "down", "up"], "it is not readmitted: it is another"
+
+        play(main)
+
+    def test_one_that_does_well_again_is_readmitted(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=3)) as bench:
+                bench.tritons["s1"].states["a"] = READY
+                await bench.loads["s1"].look()
+                await asyncio.gather(*(self.ask(bench, takes_s=0.1, timeout_s=5.0, error=BROKE_OFF) for _ in range(6)))
+                for _ in range(60):  # until it comes back on trust
+                    await bench.reconciler.tick()
+                    await asyncio.sleep(1.0)
+                of_servers = [(event.kind.value, event.server) for event in bench.state.events.latest if not event.model]
+                assert of_servers == [("ejected", "s1"), ("readmitted", "s1")]
 
         play(main)
 
@@ -237,7 +256,7 @@ class TestDeadProcesses:
                 assert status(await request) == 200
                 assert bench.said == ["load a", "unload a", "load a"]
                 assert bench.told() == [("loaded", "a"), ("lost", "a"), ("loaded", "a")]
-                assert bench.residency.loads.events[1].reason == "its Python process has died"
+                assert bench.state.events.latest[1].reason == "its Python process has died"
 
         play(main)
 

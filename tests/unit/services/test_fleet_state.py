@@ -8,6 +8,7 @@ from itertools import permutations
 import pytest
 
 from control_plane.domain.fleet import Copy, DescribedModel, ModelSpec, Tier
+from control_plane.domain.fleet_event import FleetEventKind
 from control_plane.domain.fleet_memory import Measured
 from control_plane.domain.model import ModelVersion
 from control_plane.services.claims import Claim
@@ -24,11 +25,11 @@ MODELS = (model("a"), model("b"), model("both", 100, steps=frozenset({"a", "b"})
 class State(FleetState):
     """Of servers s0 and s1, s0 up, with a clock that a test sets."""
 
-    def __init__(self, *models: DescribedModel) -> None:
+    def __init__(self, *models: DescribedModel, logs: bool = False) -> None:
         self.at_s = 100.0
         self.upstream = FakeUpstream()
         self.members = Servers(None, ("s0", "s1"))
-        super().__init__(self.members, budget_bytes=1000, now_s=lambda: self.at_s)
+        super().__init__(self.members, budget_bytes=1000, now_s=lambda: self.at_s, logs=logs)
         self.members.up(self.upstream)
         self.describe({each.spec.name: each for each in models or MODELS})
 
@@ -187,6 +188,32 @@ class TestServers:
         state.see()
         assert state.fleet.servers["s0"].is_up
         assert state.fleet.servers["s0"].work_s == 0.0
+
+    def test_one_that_is_lost_is_an_event_with_what_it_took_along_and_another_when_it_is_back(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        state = State(*(model(f"m{number}") for number in range(8)), logs=True)
+        state.see(**{f"m{number}": READY for number in range(7)}, m7=LOADING)
+        state.members.lost("Triton was killed by SIGKILL and is being restarted")
+        state.members.down("it is still starting")
+        state.at_s += 2.5
+        with caplog.at_level("INFO"):
+            state.members.up(FakeUpstream())
+        told = [(event.kind, event.model, event.server, event.reason, event.seconds) for event in state.events.latest]
+        why = "Triton was killed by SIGKILL and is being restarted; with it m0, m1, m2, m3, m4 and 2 more"
+        assert told == [(FleetEventKind.DOWN, "", "s0", why, 0.0), (FleetEventKind.UP, "", "s0", "", 2.5)]
+        assert state.counts.events == {FleetEventKind.DOWN: 1, FleetEventKind.UP: 1, FleetEventKind.LOST: 7}
+        assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+            ("WARNING", f"server s0 is down: {why}"),
+            ("INFO", "server s0 is up after 2.5 s"),
+        ]
+
+    def test_one_that_is_to_go_down_is_no_event(self, state: State) -> None:
+        state.see(a=READY)
+        state.members.down("the gateway is stopping")
+        state.members.up(FakeUpstream())
+        assert list(state.events.latest) == []
+        assert not state.counts.events
 
 
 class TestDescribe:

@@ -170,7 +170,7 @@ class TestRoom:
                 assert bench.now_s() - began_s < 2.6, "it was planned when it was its turn"
                 assert bench.said == ["load a", "load b", "unload a", "load c"]
                 assert bench.told() == [("loaded", "a"), ("loaded", "b"), ("evicted", "a"), ("loaded", "c")]
-                assert bench.residency.loads.events[2].reason == "for 'c', which is asked for"
+                assert bench.state.events.latest[2].reason == "for 'c', which is asked for"
 
         play(main)
 
@@ -227,7 +227,7 @@ class TestFailures:
                 await asyncio.sleep(0.2)
                 await refused(bench.use("a", 60.0), "failed to load and is being tried again: its weights are missing")
                 await asyncio.sleep(0.6)
-                failed = [event for event in bench.residency.loads.events if event.kind is FleetEventKind.FAILED]
+                failed = [event for event in bench.state.events.latest if event.kind is FleetEventKind.FAILED]
                 assert [(event.model, event.server, event.reason) for event in failed] == [("a", "s0", "its weights are missing")] * 2
                 assert await refused(bench.use("a", 60.0)) == pytest.approx(4, abs=0.2)
                 assert bench.now_s() == pytest.approx(3.2), "nobody has waited since"

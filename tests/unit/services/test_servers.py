@@ -185,6 +185,22 @@ class TestJoiningAndLeaving:
         with pytest.raises(UpstreamUnavailable, match="no server has joined"):
             servers.pick()
 
+    def test_what_is_lost_is_down_and_counted_also_of_those_that_have_left(self) -> None:
+        listener = Listener()
+        servers = Servers(listener, ("s0", "s1"))
+        for name, times in (("s0", 2), ("s1", 1)):
+            for _ in range(times):
+                servers.members[name].up(FakeUpstream())
+                assert not servers.members[name].is_lost
+                servers.members[name].lost("it was killed")
+                assert servers.members[name].is_lost
+        servers.members["s0"].up(FakeUpstream())
+        servers.members["s0"].down("it leaves")
+        servers.remove("s0")
+        assert servers.losses == 3
+        with pytest.raises(UpstreamUnavailable, match="it was killed"):
+            servers.pick()
+
     def test_nobody_waits_long_for_those_that_need_not_be_up(self) -> None:
         async def main() -> None:
             now_s = asyncio.get_running_loop().time
