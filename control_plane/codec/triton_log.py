@@ -15,8 +15,8 @@ _ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ([IWEF]) \d+ ([^\s:\]]+):\d+
 _GLOG = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ([^\s:\]]+):\d+\] ?(.*)")
 _PROTOBUF = re.compile(r"\[libprotobuf (?:ERROR|FATAL) [^\]]*\] ?(.*)")
 
-_FRAMES = re.compile(r"\s*\n\s*At:\n(?:[ \t]+[^\n]*(?:\n|$))*")
-"""What pybind11 adds to a Python exception's text: every frame, one a line."""
+_FRAMES = "At:"
+"""After this line pybind11 adds every frame to a Python exception's text, one a line, each indented."""
 
 _PREAMBLE = re.compile(r"load failed for model '[^']*': (?:version \d+ is at UNAVAILABLE state: )?|failed to load '[^']*': ")
 
@@ -97,7 +97,23 @@ def _unquoted(text: str) -> str:
 
 def without_frames(text: str) -> str:
     """What a failure says, without the frames of the interpreter's stack; the exception's own lines stay."""
-    return _FRAMES.sub("", text).strip().removesuffix(";")
+    kept, is_frames = list[str](), False
+    for line in text.split("\n"):
+        if line == _FRAMES:
+            is_frames = True
+        elif is_frames and line.startswith(";") and kept:  # another version's failure
+            kept[-1], is_frames = kept[-1] + line, False
+        elif not (is_frames and line[:1].isspace()):
+            kept.append(line)
+            is_frames = False
+        while is_frames and kept and not kept[-1].strip():
+            kept.pop()
+    return "\n".join(kept).strip().removesuffix(";")
+
+
+def is_told_in_log_only(answer: str) -> bool:
+    """Whether the reason of a failed load is not in Triton's answer."""
+    return answer.endswith(_POLLED)
 
 
 def brief(failure: str) -> str:

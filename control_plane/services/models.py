@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from control_plane.codec.triton_log import brief
-from control_plane.domain.errors import ControlPlaneError, ModelNotFound, UpstreamUnavailable
+from control_plane.codec.triton_log import brief, is_told_in_log_only
+from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, ModelNotFound, UpstreamUnavailable
 from control_plane.domain.model import Model, ModelOverride, ModelState, ModelVersion, check_name, summarise
 from control_plane.ports import LoadWatch, ModelRepository, Upstream
 from control_plane.services.loaded_contents import LoadedContents
@@ -34,10 +34,19 @@ async def _at_once() -> None:
 
 
 class _Unwatched:
-    """`ports.LoadWatch` of a Triton that others run: what it answers is all that is known."""
+    """`ports.LoadWatch` of a Triton that others run: what it answers is all that is known, and its log is theirs to read."""
 
     async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
-        await load(timeout_s)
+        try:
+            await load(timeout_s)
+        except ModelLoadFailed as exc:
+            if not is_told_in_log_only(str(exc)):
+                raise
+            raise ModelLoadFailed(f"{exc}; the log of that Triton says why", upstream_code=exc.upstream_code) from exc
+        except DeadlineExceeded as exc:
+            raise DeadlineExceeded(
+                f"model '{models[0]}' was not loaded within {timeout_s:g} s (TIDEGATE_LOAD_TIMEOUT_S); that Triton goes on with it"
+            ) from exc
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ class Residency:
         self._revivals = Revivals(state, self.loads)
         self._answered_s: dict[str, float] = {}
         """By server, when it last answered anything."""
+        self._no_room: dict[str, tuple[float, Refusal]] = {}
+        """By model on trial for which there was no free room just now: until when that is not asked again."""
         self._out: frozenset[str] = frozenset()
         """Servers that are ejected, as was last told."""
         self._no_copy: dict[str, tuple[float, float]] = {}
@@ -273,11 +275,22 @@ class Residency:
         reason = self.loads.why_failed(facts.name)
         if reason is None or self._state.fleet.ready_copies(facts.name):
             return
-        refusal = None if self.loads.is_loading(facts.name) else self._refusal(facts, pool)
+        refusal = None if self.loads.is_loading(facts.name) else self._try_again(facts, pool)
         self._state.counts.refused[(Obstacle.QUARANTINED if refusal is None else refusal.obstacle).value] += 1
         again_s = max(_LEAST_RETRY_S, self.loads.expected_s(facts) if refusal is None else refusal.retry_after_s)
         what = f"'{facts.name}' failed to load and is being tried again" if refusal is None else refusal.text
         raise Overloaded(f"model {what}: {reason}; try again in {again_s:.1f} s", retry_after_s=again_s)
+
+    def _try_again(self, facts: ModelFacts, pool: str | None) -> Refusal | None:
+        """As `_refusal`; of one that many ask for in vain the servers are not looked through for each of them."""
+        until_s, refusal = self._no_room.get(facts.name, (NEVER_S, None))
+        if refusal is None or self._state.now_s() >= until_s:
+            refusal = self._refusal(facts, pool)
+            if refusal is not None and refusal.obstacle is Obstacle.ON_TRIAL:
+                self._no_room[facts.name] = self._state.now_s() + LIMITS.look_again_loads * facts.load_s, refusal
+            else:
+                self._no_room.pop(facts.name, None)
+        return refusal
 
     def _refusal(self, facts: ModelFacts, pool: str | None = None) -> Refusal | None:
         """Why it is not being loaded; None: it is now."""

@@ -82,7 +82,8 @@ class TritonSettings(Group):
     repository API straight, so nobody knows what is loaded and no answers are kept."""
 
     load_timeout_s: Seconds = 300.0
-    """Deadline of one load, in seconds. Triton cannot cancel a load; past this it is reported as failed."""
+    """Deadline of one load, in seconds. Past it the load has failed: the embedded Triton's Python processes that it waits for are ended;
+    a Triton that others run goes on with it, since it cannot cancel a load."""
 
     start_timeout_s: Seconds = 60.0
     """Seconds a started Triton may take to become live. Two is usual; a GPU's first start takes longer."""

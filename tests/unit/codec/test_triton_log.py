@@ -154,6 +154,10 @@ def test_frames_go_and_the_exception_stays(text: str, left: str) -> None:
     assert without_frames(text) == left
 
 
+def test_a_long_text_of_blanks_takes_no_time_to_speak_of() -> None:
+    assert without_frames("x" + " \n" * 200_000 + "At:\n" + "  a(1): f\n" * 200_000) == "x"
+
+
 @pytest.mark.parametrize(
     ("failure", "left"),
     [

@@ -167,6 +167,29 @@ class TestReasons:
         assert len(bench.service._failures) == 1000
 
 
+class TestAttached:
+    """What a Triton answers that others run is all there is."""
+
+    @pytest.mark.parametrize(
+        ("answer", "told"),
+        [
+            (ModelLoadFailed("Internal: x"), "Internal: x"),
+            (
+                ModelLoadFailed("failed to load 'a', failed to poll from model repository", upstream_code=13),
+                "failed to load 'a', failed to poll from model repository; the log of that Triton says why",
+            ),
+            (
+                DeadlineExceeded("RepositoryModelLoad: Deadline Exceeded"),
+                "model 'a' was not loaded within 77 s (TIDEGATE_LOAD_TIMEOUT_S); that Triton goes on with it",
+            ),
+        ],
+    )
+    def test_where_that_is_not_all_it_is_said_who_knows(self, answer: ControlPlaneError, told: str) -> None:
+        bench = Bench(has_repository=False)
+        bench.control.failures["a"] = answer
+        assert bench.fails(bench.service.load("a"), type(answer)) == told
+
+
 class TestWatch:
     def test_a_load_is_carried_out_by_who_watches_over_it_with_the_steps_that_it_loads(self) -> None:
         watch = FakeWatch()
