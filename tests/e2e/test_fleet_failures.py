@@ -35,6 +35,9 @@ _CUT = b"\x08\x09\x3a\xe8\x07" + b"graph"
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
     write_models(root, GOOD)
+    for model in GOOD:
+        with (root / model / "config.pbtxt").open("a") as config:
+            config.write('parameters { key: "tidegate_max_copies" value { string_value: "1" } }\n')
     bad_models.write(root, "cut", bad_models.ONNX + _SIZE, {"1/model.onnx": _CUT})
     bad_models.write(root, "syntax", f"{bad_models.PYTHON}{_SIZE}input [ {{\n")
     bad_models.write(root, "raises", bad_models.PYTHON + _SIZE, {"1/model.py": bad_models.code('raise ValueError("no weights")')})
@@ -55,9 +58,13 @@ def fleet(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def fill(fleet: Tidegate) -> None:
     """With what serves."""
-    for number, model in enumerate(GOOD):
-        assert answer_of(ask(fleet, model)) == 1.0 + number
-    wait_for(lambda: served(fleet) == set(GOOD), timeout_s=60, what="a full fleet")
+
+    def is_full() -> bool:
+        for model in sorted(set(GOOD) - served(fleet)):
+            assert answer_of(ask(fleet, model)) == 1.0 + GOOD.index(model)
+        return served(fleet) == set(GOOD)
+
+    wait_for(is_full, timeout_s=120, what="a full fleet")
 
 
 def served(fleet: Tidegate) -> set[str]:

@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 
 from control_plane.adapters.embedded_triton import abandoned_load
 from control_plane.adapters.embedded_triton.log_file import LogFile
-from control_plane.adapters.embedded_triton.stubs import SHARED_MEMORY, Seen, Stub, Stubs
+from control_plane.adapters.embedded_triton.stubs import SHARED_MEMORY, TICK_S, Seen, Stub, Stubs, now_s
 from control_plane.codec.triton_log import StubEnd, load_failure, read_lines
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed
 
 _log = logging.getLogger(__name__)
 
 _EVERY_S = 0.1
-_DESERTED_S = 0.25
+_DESERTED_S = 0.15
 """Before a region counts as nobody's: a look is no snapshot."""
 
 _LONGEST_PAUSE_S = 8.0
@@ -43,8 +43,8 @@ class _Load:
     models: Sequence[str]
     """The model itself first, then an ensemble's steps."""
     log_from: int
-    before: frozenset[int]
-    """Stubs that lived before it: of what is loaded already, maybe of the same model."""
+    began_s: float
+    """On `stubs.now_s`: stubs of what was loaded before, maybe of the same model, are older."""
     is_alone: bool
     is_overdue: bool = False
 
@@ -75,8 +75,8 @@ class LoadWatch:
 
     async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
         """See `ports.LoadWatch.carry_out`."""
-        await self._look()
-        watched = _Load(models, self.log.end(), frozenset(self._seen.living), is_alone=not self._loads)
+        # Nothing is awaited before the load: who may load has just been asked.
+        watched = _Load(models, self.log.end(), now_s(), is_alone=not self._loads)
         for other in self._loads:
             other.is_alone = False
         self._loads.append(watched)
@@ -112,25 +112,26 @@ class LoadWatch:
             if time.monotonic() - self._looked_s < _EVERY_S / 2:
                 return
             self._seen = seen = await asyncio.to_thread(self.stubs.look)
-            self._looked_s = now_s = time.monotonic()
+            self._looked_s = looked_s = time.monotonic()
             self._known = {pid: stub for pid, stub in self._known.items() if pid in seen.ended} | seen.living
             for pid, how in seen.ended.items():
                 self._ends.setdefault(pid, StubEnd(self._known[pid].instance if pid in self._known else "", how))
-            self._deserted = {each: self._deserted.get(each, _Deserted(now_s + _DESERTED_S)) for each in seen.deserted}
+            self._deserted = {each: self._deserted.get(each, _Deserted(looked_s + _DESERTED_S)) for each in seen.deserted}
             for region, deserted in self._deserted.items():
-                if now_s >= deserted.try_from_s:
+                if looked_s >= deserted.try_from_s:
                     await self._answer(region, deserted)
 
     async def _answer(self, region: str, deserted: _Deserted) -> None:
         if await _answer(region):
             _log.info("a Python stub has died while Triton waited for it, and has been answered for")
-            deserted.pause_s = _DESERTED_S
-        deserted.try_from_s = time.monotonic() + deserted.pause_s
-        deserted.pause_s = min(2 * deserted.pause_s, _LONGEST_PAUSE_S)
+            deserted.pause_s = _DESERTED_S  # and it may wait once more at the next look
+        else:
+            deserted.try_from_s = time.monotonic() + deserted.pause_s
+            deserted.pause_s = min(2 * deserted.pause_s, _LONGEST_PAUSE_S)
 
     def _end_stubs(self, watched: _Load) -> None:
         for pid, stub in self._seen.living.items():
-            if pid not in watched.before and stub.is_of(watched.models):
+            if stub.started_s >= watched.began_s - TICK_S and stub.is_of(watched.models):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
@@ -138,11 +139,11 @@ class LoadWatch:
         """With all that is known of why."""
         if not isinstance(failure, ModelLoadFailed | DeadlineExceeded):
             return failure
-        if watched.is_overdue:
+        if watched.is_overdue or isinstance(failure, DeadlineExceeded):
             return _overdue(watched.models[0], timeout_s, has_ended=isinstance(failure, ModelLoadFailed))
         lines = read_lines(await asyncio.to_thread(self.log.since, watched.log_from))
         reason = load_failure(str(failure), watched.models, lines, ends=list(self._ends.values()), is_alone=watched.is_alone)
-        return ModelLoadFailed(reason, upstream_code=getattr(failure, "upstream_code", 13))
+        return ModelLoadFailed(reason, upstream_code=failure.upstream_code)
 
     def _forget(self) -> None:
         self._ends.clear()

@@ -9,10 +9,16 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+_STARTED = 19
+"""Of the fields that `_stat` returns."""
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the place itself is meant
 
@@ -27,6 +33,8 @@ class Stub:
     """`MODEL_N` as Triton calls it, or the model's own name while its configuration is completed."""
     path: str
     """The model's file, below the folder that has the model's name."""
+    started_s: float
+    """On the clock of `now_s`, in steps of `TICK_S`."""
 
     def is_of(self, models: Collection[str]) -> bool:
         """Whether it serves one of these."""
@@ -75,12 +83,13 @@ class Stubs:
                     yield from _children_of(triton, int(thread))
 
     def _stub(self, pid: int) -> Stub | None:
+        started_s = int(_stat(pid)[_STARTED]) * TICK_S
         line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
         if (region := self._region.search(line)) is None:
             return None
         before, after = line[: region.start()].split(), line[region.end() :].split()
         # After the region: two sizes, Triton's process, its backend's folder, a handle, the instance, the runtime.
-        return Stub(pid, region[0], after[5] if len(after) > 5 else "", before[-1] if before else "")
+        return Stub(pid, region[0], after[5] if len(after) > 5 else "", before[-1] if before else "", started_s)
 
 
 def _children_of(process: int, thread: int | None = None) -> list[int]:
@@ -92,14 +101,23 @@ def _children_of(process: int, thread: int | None = None) -> list[int]:
 
 def _how_ended(pid: int) -> str | None:
     """Of one that is a zombie (proc_pid_stat(5): the last field is what wait(2) would return); None: it lives."""
-    _, _, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
-    fields = rest.split()
+    fields = _stat(pid)
     if fields[0] != "Z":
         return None
     code = os.waitstatus_to_exitcode(int(fields[-1]))
     if code >= 0:
         return f"ended with exit status {code}"
     return f"was killed by {signal_name(-code)}"
+
+
+def _stat(pid: int) -> list[str]:
+    """From the third on, the process's state; the second, its name, may hold anything."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def now_s() -> float:
+    """Since the machine was started, as processes' times are told."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def signal_name(number: int) -> str:

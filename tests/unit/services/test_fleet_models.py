@@ -9,7 +9,33 @@ import pytest
 from control_plane.domain.errors import DeadlineExceeded, ModelLoadFailed, ModelNotFound, NotSupported, Overloaded, UpstreamUnavailable
 from control_plane.domain.fleet_event import FleetEventKind
 from control_plane.domain.model import ModelOverride, ModelState
+from control_plane.services.fleet_catalogue import FleetCatalogue
 from tests.unit.services.fleet_bench import READY, FleetBench, model, play, running
+
+
+@pytest.mark.parametrize("is_asked_of_triton", [True, False])
+def test_lists_why_the_last_load_of_a_model_has_failed(is_asked_of_triton: bool) -> None:
+    async def main() -> None:
+        bench = FleetBench(model("a"))
+        failure = "load failed for model 'a': version 1 is at UNAVAILABLE state: Internal: ValueError: x"
+        if is_asked_of_triton:
+            bench.tritons["s0"].failures["a"] = ModelLoadFailed(failure)
+        else:
+            bench.unloadable["a"] = failure
+        async with running(bench):
+            with pytest.raises(ModelLoadFailed, match="ValueError: x"):
+                await bench.models.load("a")
+            (listed,) = await bench.models.list_models()
+            assert listed.reason == "Internal: ValueError: x"
+            index = await FleetCatalogue(bench.state, bench.servers).index()
+            assert [(line.name, line.state, line.reason) for line in index] == [("a", ModelState.UNAVAILABLE, failure)]
+            bench.tritons["s0"].failures.clear()
+            bench.unloadable.clear()
+            await bench.models.load("a")
+            (listed,) = await bench.models.list_models()
+            assert (listed.state, listed.reason) == (READY, "")
+
+    play(main)
 
 
 def test_lists_what_there_is_anywhere() -> None:

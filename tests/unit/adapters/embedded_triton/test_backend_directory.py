@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.adapters.embedded_triton.backend_directory import assemble_backends, assemble_imports
+from control_plane.adapters.embedded_triton.backend_directory import assemble_backends, assemble_imports, backend_names
 
 
 @pytest.fixture
@@ -40,6 +40,11 @@ def test_backends_are_the_wheels_and_each_folder_of_ours_with_a_model(tmp_path: 
         "text_encoder": python_backends / "text_encoder",
         "onnxruntime": python_backends / "onnxruntime",
     }
+
+
+def test_their_names_are_those_of_the_folder(tmp_path: Path, python_backends: Path, wheels_backend: Path) -> None:
+    assemble_backends(tmp_path / "backends", python_backend=wheels_backend, python_backends=python_backends)
+    assert backend_names(python_backends) == {path.name for path in (tmp_path / "backends").iterdir()}
 
 
 def test_a_backend_that_went_is_gone_at_the_next_start_and_its_source_is_not_touched(

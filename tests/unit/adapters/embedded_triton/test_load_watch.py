@@ -13,7 +13,7 @@ import pytest
 
 from control_plane.adapters.embedded_triton.load_watch import LoadWatch
 from control_plane.adapters.embedded_triton.log_file import open_log
-from control_plane.adapters.embedded_triton.stubs import Seen, Stub, Stubs
+from control_plane.adapters.embedded_triton.stubs import Seen, Stub, Stubs, now_s
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamUnavailable
 
 _ANSWER = "load failed for model 'm': version 1 is at UNAVAILABLE state: "
@@ -89,6 +89,24 @@ def test_one_that_succeeds_is_let_be(lab: Lab) -> None:
     assert lab.limits_s == [310.0]
 
 
+def test_it_begins_at_once(lab: Lab) -> None:
+    """Who may load has just been asked; a moment later the answer may be another."""
+
+    async def main() -> None:
+        has_begun = False
+
+        async def load(limit_s: float) -> None:
+            nonlocal has_begun
+            has_begun = True
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(lab.watch.carry_out(("m",), load, timeout_s=300))
+            await asyncio.sleep(0)
+            assert has_begun
+
+    asyncio.run(main())
+
+
 def test_one_that_fails_says_what_the_log_has_said_since_it_began(lab: Lab) -> None:
     lab.log("2026-11-22T15:55:28Z E 1 a.cc:1] \"failed to load 'm' version 1: of an earlier load\"\n")
 
@@ -108,7 +126,7 @@ def test_what_is_no_failure_of_the_load_passes_as_it_is(lab: Lab) -> None:
 
 
 def test_of_a_stub_that_has_died_it_is_said_how(lab: Lab) -> None:
-    lab.stubs.seen = Seen({7: Stub(7, "r", "m", "/m/1/model.py")}, {}, set())
+    lab.stubs.seen = Seen({7: Stub(7, "r", "m", "/m/1/model.py", 0.0)}, {}, set())
 
     async def load(limit_s: float) -> None:
         await lab.stubs.looked_at()
@@ -128,9 +146,10 @@ class TestDeadline:
 
     def test_stubs_of_a_load_that_takes_too_long_are_ended_and_no_others(self, lab: Lab) -> None:
         before, of_this, of_a_step, others = processes = self.processes(4)
-        models = zip(processes, ("m", "m", "step", "other"), strict=True)
-        stubs = {process.pid: Stub(process.pid, "r", f"{model}_0", f"/{model}/1/model.py") for process, model in models}
-        lab.stubs.seen = Seen({before.pid: stubs[before.pid]}, {}, set())
+        models = zip(processes, ("m", "m", "step", "other"), (now_s() - 5.0, *[now_s() + 0.1] * 3), strict=True)
+        stubs = {
+            process.pid: Stub(process.pid, "r", f"{model}_0", f"/{model}/1/model.py", started_s) for process, model, started_s in models
+        }
 
         async def load(limit_s: float) -> None:
             lab.stubs.seen = Seen(stubs, {}, set())
@@ -155,6 +174,11 @@ class TestDeadline:
 
         with pytest.raises(DeadlineExceeded, match=r"within 0\.1 s \(TIDEGATE_LOAD_TIMEOUT_S\); Triton goes on with it"):
             asyncio.run(lab.watch.carry_out(("m",), load, timeout_s=0.1))
+
+    def test_one_that_triton_gives_no_answer_of_in_time_is_told_as_such(self, lab: Lab) -> None:
+        """The call's own limit may be over before the watch has noticed its."""
+        told = failing(lab, DeadlineExceeded("RepositoryModelLoad: Deadline Exceeded"), DeadlineExceeded)
+        assert str(told) == "model 'm' was not loaded within 300 s (TIDEGATE_LOAD_TIMEOUT_S); Triton goes on with it"
 
 
 def test_cancelled_it_leaves_nothing_behind(lab: Lab) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.adapters.embedded_triton import guardian
-from control_plane.adapters.embedded_triton.stubs import Stub, Stubs
+from control_plane.adapters.embedded_triton.stubs import TICK_S, Stub, Stubs, now_s
 from tests.unit.adapters.embedded_triton.waiting import wait_for
 
 PREFIX = "tidegate_test_"
@@ -71,11 +71,14 @@ def test_stubs_are_known_by_their_arguments_and_how_they_ended(tmp_path: Path, l
     for each in shared:
         (tmp_path / each).touch()
     (tmp_path / "somebody_elses").touch()
+    began_s = now_s()
     lab = Lab(tmp_path, arguments("a", shared[0]), arguments("b", shared[1], "b_0"), arguments("c", shared[2]))
     labs.append(lab)
     seen = lab.stubs.look()
+    started_s = {pid: stub.started_s for pid, stub in seen.living.items()}
+    assert all(began_s - 2 * TICK_S <= each <= now_s() for each in started_s.values())
     assert seen.living == {
-        pid: Stub(pid, each, instance, f"/repository/{instance[0]}/1/model.py")
+        pid: Stub(pid, each, instance, f"/repository/{instance[0]}/1/model.py", started_s[pid])
         for pid, each, instance in zip(lab.pids, shared, ("a", "b_0", "c"), strict=True)
     }
     assert seen.ended == {}
@@ -109,13 +112,13 @@ def test_of_a_triton_that_is_gone_there_is_nothing(tmp_path: Path, labs: list[La
 @pytest.mark.parametrize(
     ("stub", "models", "is_of"),
     [
-        pytest.param(Stub(1, "r", "a_0", "/repository/a/1/model.py"), ["a"], True, id="by its path"),
-        pytest.param(Stub(1, "r", "a", "/repository/a/1/model.py"), ["b"], False, id="another's"),
-        pytest.param(Stub(1, "r", "step_0", "/repository/step/1/model.py"), ["e", "step"], True, id="an ensemble's step"),
-        pytest.param(Stub(1, "r", "a_12", "/tmp/folderX/1/model.py"), ["a"], True, id="brought along: by its instance"),
-        pytest.param(Stub(1, "r", "a_b_0", "/tmp/folderX/1/model.py"), ["a"], False, id="a longer name"),
-        pytest.param(Stub(1, "r", "a.b_0", "/tmp/folderX/1/model.py"), ["a.b"], True, id="a name with a dot"),
-        pytest.param(Stub(1, "r", "axb_0", "/tmp/folderX/1/model.py"), ["a.b"], False, id="a dot is no pattern"),
+        pytest.param(Stub(1, "r", "a_0", "/repository/a/1/model.py", 0.0), ["a"], True, id="by its path"),
+        pytest.param(Stub(1, "r", "a", "/repository/a/1/model.py", 0.0), ["b"], False, id="another's"),
+        pytest.param(Stub(1, "r", "step_0", "/repository/step/1/model.py", 0.0), ["e", "step"], True, id="an ensemble's step"),
+        pytest.param(Stub(1, "r", "a_12", "/tmp/folderX/1/model.py", 0.0), ["a"], True, id="brought along: by its instance"),
+        pytest.param(Stub(1, "r", "a_b_0", "/tmp/folderX/1/model.py", 0.0), ["a"], False, id="a longer name"),
+        pytest.param(Stub(1, "r", "a.b_0", "/tmp/folderX/1/model.py", 0.0), ["a.b"], True, id="a name with a dot"),
+        pytest.param(Stub(1, "r", "axb_0", "/tmp/folderX/1/model.py", 0.0), ["a.b"], False, id="a dot is no pattern"),
     ],
 )
 def test_whose_a_stub_is(stub: Stub, models: list[str], is_of: bool) -> None:
