@@ -20,7 +20,9 @@ import pytest
 import tritonclient.http
 
 from control_plane.adapters.embedded_triton.command import shm_prefix
-from tests.e2e import another_user
+from control_plane.adapters.gateway_client import AdminClient
+from control_plane.domain.errors import InvalidRequest
+from tests.e2e import another_user, bad_models
 from tests.e2e.accounts import make_first_key
 from tests.e2e.conftest import MODELS
 from tests.e2e.tidegate import Tidegate, descendants, living, run_cli, start, wait_for
@@ -203,6 +205,13 @@ def test_triton_may_be_another_user_whose_models_get_at_nothing_of_ours(confined
     assert third["connected"] == third["loaded"] == third["regions_read"] == third["environments_read"] == third["files_read"] == []
     assert confined.stop() == 0, confined.said()
     assert not living(below)
+
+
+def test_a_load_that_another_users_triton_would_never_end_ends(confined: Tidegate, root: Path, key: str) -> None:
+    """Its regions are that user's, and whoever answers in one is so, too."""
+    bad_models.write(root / "models", "dies", files={"1/model.py": "import os\nos._exit(3)\n"})
+    with pytest.raises(InvalidRequest, match="its Python process ended with exit status 3 before the model was ready"):
+        AdminClient(confined.endpoints["admin"], key).load("dies")
 
 
 def test_kill_9_leaves_nothing_of_another_users_triton(confined: Tidegate) -> None:

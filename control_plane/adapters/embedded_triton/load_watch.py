@@ -12,14 +12,17 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
-from asyncio.subprocess import DEVNULL
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import DEVNULL
 
 from control_plane.adapters.embedded_triton import abandoned_load
+from control_plane.adapters.embedded_triton.account import Account
 from control_plane.adapters.embedded_triton.log_file import LogFile
 from control_plane.adapters.embedded_triton.stubs import SHARED_MEMORY, TICK_S, Seen, Stub, Stubs, now_s
 from control_plane.codec.triton_log import StubEnd, load_failure, read_lines
@@ -33,6 +36,9 @@ _DESERTED_S = 0.15
 
 _LONGEST_PAUSE_S = 8.0
 """Between two tries to answer in a region: one of a model that is loaded, and whose stub has died since, stays and needs no answer."""
+
+_ANSWER_TIMEOUT_S = 10.0
+"""For a program that takes a fifth of a second, on whatever models' code has left in the region."""
 
 _TO_END_S = 10.0
 """For Triton to give a load up whose stub has been ended: one second, and more on a machine that swaps."""
@@ -57,12 +63,17 @@ class _Deserted:
     pause_s: float = _DESERTED_S
 
 
+Answer = Callable[[str], Awaitable[bool]]
+"""Has Triton go on where it waits in this region for a stub that is gone; False: it does not wait there."""
+
+
 @dataclass(slots=True)
 class LoadWatch:
     """Of one life of a Triton."""
 
     log: LogFile
     stubs: Stubs
+    answer: Answer
     _loads: list[_Load] = field(default_factory=list)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _looked_s: float = 0.0
@@ -122,7 +133,7 @@ class LoadWatch:
                     await self._answer(region, deserted)
 
     async def _answer(self, region: str, deserted: _Deserted) -> None:
-        if await _answer(region):
+        if await self.answer(region):
             _log.info("a Python stub has died while Triton waited for it, and has been answered for")
             deserted.pause_s = _DESERTED_S  # and it may wait once more at the next look
         else:
@@ -156,13 +167,41 @@ def _overdue(model: str, timeout_s: float, *, has_ended: bool) -> ControlPlaneEr
     return DeadlineExceeded(f"model '{model}' was not loaded within {timeout_s:g} s (TIDEGATE_LOAD_TIMEOUT_S); {what}")
 
 
-async def _answer(region: str) -> bool:
-    """Whether Triton waited there."""
-    program = (sys.executable, "-I", "-S", abandoned_load.__file__, str(SHARED_MEMORY / region))
-    process = await asyncio.create_subprocess_exec(*program, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
-    try:
-        return await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+_PROGRAM = (sys.executable, "-I", "-S", "-c", Path(abandoned_load.__file__).read_text())
+"""By its text: another user need not be able to read where we are installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerAsTriton:
+    """Runner of abandoned_load.py with no more rights and no more environment than Triton has: what is in a region models' code may have
+    written, and the program follows the pointers of the lock that it finds there."""
+
+    environment: Mapping[str, str]
+    account: Account | None = None
+    """The user as whom Triton runs; None: ours."""
+    program: Sequence[str] = _PROGRAM
+
+    async def __call__(self, region: str) -> bool:
+        """See `Answer`; it takes a fifth of a second, and where it is cancelled the program runs on to its end."""
+        return await asyncio.to_thread(self._run, SHARED_MEMORY / region)
+
+    def _run(self, region: Path) -> bool:
+        user = self.account
+        try:
+            done = subprocess.run(  # uvloop's own starts nothing as another user
+                [*self.program, str(region)],
+                env=dict(self.environment),
+                user=None if user is None else user.uid,
+                group=None if user is None else user.gid,
+                extra_groups=None if user is None else user.groups,
+                cwd="/",
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
+                check=False,
+                timeout=_ANSWER_TIMEOUT_S,
+            )
+        except (OSError, subprocess.TimeoutExpired) as exc:
+            _log.warning("nobody can answer Triton for a Python stub that has died: %s", type(exc).__name__)
+            return False
+        return done.returncode == 0

@@ -29,7 +29,7 @@ from control_plane.adapters.embedded_triton.command import (
 from control_plane.adapters.embedded_triton.environment import require_bash, triton_environment
 from control_plane.adapters.embedded_triton.installation import TritonInstallation, ensure_installed
 from control_plane.adapters.embedded_triton.known_flags import require_known
-from control_plane.adapters.embedded_triton.load_watch import LoadWatch
+from control_plane.adapters.embedded_triton.load_watch import Answer, AnswerAsTriton, LoadWatch
 from control_plane.adapters.embedded_triton.log_file import LogFile, open_log
 from control_plane.adapters.embedded_triton.shared_libraries import link_libpython, require_loadable
 from control_plane.adapters.embedded_triton.stubs import Stubs, signal_name
@@ -103,7 +103,8 @@ class EmbeddedTritonLauncher:
                 cwd=self._folders.imports,
                 start_new_session=True,
             )
-        self._latest = EmbeddedTriton(process, launch.endpoints, log, shm_prefix(self._folders.root))
+        answer = AnswerAsTriton(launch.environment, self._account)
+        self._latest = EmbeddedTriton(process, launch.endpoints, log, shm_prefix(self._folders.root), answer)
         return self._latest
 
     async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
@@ -165,12 +166,12 @@ class EmbeddedTritonLauncher:
 class EmbeddedTriton:
     """One life of an embedded Triton, behind its guardian."""
 
-    def __init__(self, process: Process, endpoints: Endpoints, log: LogFile, shared_memory: str) -> None:
+    def __init__(self, process: Process, endpoints: Endpoints, log: LogFile, shared_memory: str, answer: Answer) -> None:
         self._guardian = process
         self._endpoints = endpoints
         self._log = log
         self._shared_memory = shared_memory
-        self.loads = LoadWatch(log, Stubs(process.pid, shared_memory))
+        self.loads = LoadWatch(log, Stubs(process.pid, shared_memory), answer)
 
     @property
     def endpoints(self) -> Endpoints:

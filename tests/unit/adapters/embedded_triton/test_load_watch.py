@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.adapters.embedded_triton.load_watch import LoadWatch
+from control_plane.adapters.embedded_triton.account import Account
+from control_plane.adapters.embedded_triton.load_watch import AnswerAsTriton, LoadWatch
 from control_plane.adapters.embedded_triton.log_file import open_log
 from control_plane.adapters.embedded_triton.stubs import Seen, Stub, Stubs, now_s
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamUnavailable
@@ -43,10 +45,18 @@ class Lab:
     folder: Path
     stubs: FakeStubs = field(default_factory=FakeStubs)
     limits_s: list[float] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """Regions that were to be answered in."""
+    answers: list[bool] = field(default_factory=list)
+    """Whether Triton waits there, at one time after the other; then it does not."""
 
     def __post_init__(self) -> None:
         log, self._output = open_log(self.folder / "triton.log")
-        self.watch = LoadWatch(log, self.stubs)
+        self.watch = LoadWatch(log, self.stubs, self.answer)
+
+    async def answer(self, region: str) -> bool:
+        self.asked.append(region)
+        return self.answers.pop(0) if self.answers else False
 
     def log(self, text: str) -> None:
         self._output.write(text.encode())
@@ -137,6 +147,63 @@ def test_of_a_stub_that_has_died_it_is_said_how(lab: Lab) -> None:
     with pytest.raises(ModelLoadFailed) as caught:
         asyncio.run(lab.watch.carry_out(("m",), load, timeout_s=300))
     assert str(caught.value) == f"{_ANSWER}Internal: its Python process ended with exit status 3 before the model was ready"
+
+
+def test_where_a_stub_has_died_it_is_answered_for_as_often_as_triton_waits(lab: Lab) -> None:
+    lab.stubs.seen = Seen({}, {}, {"region"})
+    lab.answers = [True, True]
+
+    async def load(limit_s: float) -> None:
+        while len(lab.asked) < 3:
+            await lab.stubs.looked_at()
+        lab.stubs.seen = Seen({}, {}, set())
+        await lab.stubs.looked_at()
+        lab.asked.clear()
+        await lab.stubs.looked_at()
+
+    asyncio.run(lab.watch.carry_out(("m",), load, timeout_s=300))
+    assert lab.asked == []
+
+
+def test_a_region_whose_stub_is_only_just_to_come_is_let_be(lab: Lab) -> None:
+    async def load(limit_s: float) -> None:
+        await lab.stubs.looked_at()
+        for pid in range(5):
+            lab.stubs.seen = Seen({}, {}, {f"region{pid}"})
+            looks = lab.stubs.looks
+            while lab.stubs.looks == looks:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(lab.watch.carry_out(("m",), load, timeout_s=300))
+    assert lab.asked == []
+
+
+_NOBODY = Account("nobody", 65534, 65534, (65534,), "/")
+_SAYS = """test "$(id -u) $(id -G) $(pwd) $SECRET$GIVEN" = """
+
+
+@pytest.mark.parametrize(
+    ("account", "seen"),
+    [
+        pytest.param(None, f"{os.getuid()} {subprocess.check_output(['id', '-G'], text=True).strip()} / this", id="our user"),
+        pytest.param(
+            _NOBODY, "65534 65534 / this", id="another", marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
+        ),
+    ],
+)
+def test_what_answers_has_no_more_than_triton_has(account: Account | None, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "of the gateway's")
+    environment = {"GIVEN": "this", "PATH": os.defpath}
+    answer = AnswerAsTriton(environment, account, program=("/bin/sh", "-c", f'{_SAYS}"{seen}" && test "$0" = /dev/shm/region'))
+    assert asyncio.run(answer("region"))
+    assert not asyncio.run(answer("another"))
+
+
+def test_the_program_that_answers_runs_by_its_text(tmp_path: Path) -> None:
+    """Where there is no such region it says that nobody waits, and no more."""
+    assert not asyncio.run(AnswerAsTriton({})("tidegate_nowhere"))
+    ended = subprocess.run([*AnswerAsTriton({}).program, str(tmp_path / "nowhere")], cwd="/", capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
 
 
 class TestDeadline:
