@@ -108,7 +108,7 @@ def without_frames(text: str) -> str:
             is_frames = False
         while is_frames and kept and not kept[-1].strip():
             kept.pop()
-    return "\n".join(kept).strip().removesuffix(";")
+    return "\n".join(kept).strip().rstrip("; \t\r\n")
 
 
 def is_told_in_log_only(answer: str) -> bool:

@@ -148,6 +148,7 @@ def test_lines_are_told_apart_by_their_heads() -> None:
         ("ValueError: x\n\nAt:\n  a(1): f\n;version 2 is at UNAVAILABLE state: y;\n", "ValueError: x;version 2 is at UNAVAILABLE state: y"),
         ("ValueError: look At:\n home", "ValueError: look At:\n home"),
         ("no frames", "no frames"),
+        pytest.param("ValueError: x\n; \n;", "ValueError: x", id="what is left between and after versions"),
     ],
 )
 def test_frames_go_and_the_exception_stays(text: str, left: str) -> None:
