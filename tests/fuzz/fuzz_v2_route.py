@@ -7,7 +7,7 @@ from tests.fuzz.harness import fuzz, instrumented
 with instrumented():
     from control_plane.codec.v2_route import is_openai, read_route
     from control_plane.domain.action import Action
-    from control_plane.domain.errors import MethodNotAllowed, RouteNotFound
+    from control_plane.domain.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, RouteNotFound
 
 METHODS = (b"GET", b"POST", b"HEAD", b"OPTIONS", b"PUT", b"DELETE")
 
@@ -19,7 +19,7 @@ def check(data: bytes) -> None:
     method = METHODS[chosen] if chosen < len(METHODS) else target[:4]
     try:
         route = read_route(method, target)
-    except (MethodNotAllowed, RouteNotFound) as exc:
+    except (InvalidRequest, MethodNotAllowed, ModelNotFound, RouteNotFound) as exc:
         str(exc).encode()
         return
     path = target.partition(b"?")[0].decode("latin-1")
