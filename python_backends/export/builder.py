@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from python_backends.export.discovery import VERSION, Target
-from python_backends.export.manifest import Measured, add_agreement, stale_reason, write_manifest
+from python_backends.export.manifest import Measured, add_agreement, describe_artefact, stale_reason, write_manifest
 from python_backends.export.measure import latency_table
 from python_backends.export.memory import measure_resident_bytes
 from python_backends.export.opening import opened
@@ -76,10 +76,23 @@ def _build(target: Target, inputs: Mapping[str, str], progress: Progress) -> Non
     started_s = time.monotonic()
     with replacing(target.model_directory, target.directory) as staging:
         agreement = target.recipe.build(staging, progress)
+        _require_verified(target, staging)
         measured = _try_out(target, staging, progress) if target.recipe.serving else Measured({})
         measured = replace(measured, agreement={**measured.agreement, **agreement})
         elapsed_s = time.monotonic() - started_s
         write_manifest(staging, target.recipe, measured, inputs=inputs, variant=target.variant, build_seconds=elapsed_s)
+
+
+def _require_verified(target: Target, staging: Path) -> None:
+    serving = target.recipe.serving
+    if serving is None or not serving.sha256:
+        return
+    found = describe_artefact(staging / serving.file).sha256
+    if found != serving.sha256:
+        raise BuildError(
+            f"{serving.file} has the SHA-256 {found} instead of {serving.sha256}, that of the file that was verified: "
+            "install the packages as constraints.txt pins them (`make setup`)"
+        )
 
 
 def _try_out(target: Target, staging: Path, progress: Progress) -> Measured:

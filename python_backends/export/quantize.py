@@ -1,4 +1,4 @@
-"""INT8 for a BERT graph from `fuse.py`: weights per output channel, activations over ranges fixed by calibration.
+"""INT8 for a fused graph from `bert_graph.py`: weights per output channel, activations over ranges fixed by calibration.
 
 Fixed ranges, unlike those of dynamic quantisation, make a text's embedding independent of the texts beside it in a batch. A few channels
 have most of the range, so a layer's input is first divided by a factor per channel, which its weights are multiplied by (SmoothQuant, Xiao
@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
-from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from python_backends.export.fuse import MICROSOFT
+from python_backends.export.bert_graph import MICROSOFT
+from python_backends.export.observe import observed
 from python_backends.export.recipe import BuildError
 from python_backends.runtime.execution import Array
 
@@ -73,13 +73,13 @@ def quantize(
     error would be above `tolerance` without.
 
     Raises:
-        BuildError: The graph has no layer to quantise: it is not one from `fuse_bert`.
+        BuildError: The graph has no layer to quantise: it is not a fused one.
     """
     proto = onnx.load_from_string(model)
     layers = _linear_layers(proto.graph)
     if not layers:
         raise BuildError("the graph has no linear layer that is known here: it is not one that was fused")
-    inputs = _activations(proto, {layer.input for layer in layers.values()}, calibration, max_tokens)
+    inputs = observed(model, {layer.input for layer in layers.values()}, calibration, max_tokens=max_tokens)
     nodes: dict[str, list[NodeProto]] = {}
     # Last first, for a projection's smoothing goes into the attention before it.
     for output in reversed(list(layers)):
@@ -138,26 +138,6 @@ def _linear_layers(graph: GraphProto) -> dict[str, Linear]:
         weight, bias_values = (numpy_helper.to_array(constants[name]) for name in (node.input[1], bias))
         layers[node.output[0]] = Linear(node, node.input[0], last.output[0], weight, bias_values)
     return layers
-
-
-def _activations(proto: ModelProto, names: Iterable[str], calibration: Sequence[Sequence[int]], max_tokens: int) -> Mapping[str, Array]:
-    """Some tokens' activations FP32 [tokens, channels], by their name in the graph."""
-    ordered = sorted(names)
-    probe = ModelProto()
-    probe.CopyFrom(proto)
-    probe.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in ordered)
-    session = ort.InferenceSession(probe.SerializeToString(), providers=["CPUExecutionProvider"])
-    input_ids, attention_mask = (value.name for value in session.get_inputs())
-    # Seeded, so that the same texts always give the same file.
-    draw = np.random.default_rng(0)
-    share = max_tokens / sum(map(len, calibration))
-    seen: dict[str, list[Array]] = {name: [] for name in ordered}
-    for ids in calibration:
-        row = np.array([ids], dtype=np.int64)
-        kept = draw.random(len(ids)) < share
-        for name, values in zip(ordered, session.run(ordered, {input_ids: row, attention_mask: np.ones_like(row)}), strict=True):
-            seen[name].append(values[0][kept])
-    return {name: np.concatenate(rows) for name, rows in seen.items()}
 
 
 def _smoothed(attention: Linear, smoothing: Array) -> Linear:

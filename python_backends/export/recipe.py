@@ -53,30 +53,32 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What a variant must hold against the FP32 reference to be published.
+    """Accuracy limits of a variant against the FP32 reference.
 
     The cosine at the worst percentile of all texts, and how much of the rank correlation with people's scores may be lost, as a part of the
     reference's.
     """
 
-    cosine_p1_at_least: float = 0.99
-    spearman_loss_at_most: float = 0.01
+    cosine_p1_at_least: float
+    spearman_loss_at_most: float
 
-    def require(self, agreement: Agreement) -> None:
-        """Check what `Trial.compare` measured.
-
-        Raises:
-            BuildError: The gate is not met; a measure that is not a number does not meet it either.
-        """
+    def shortfall(self, agreement: Agreement) -> str | None:
+        """By how much what `Trial.compare` measured misses it, None where it is met; what is not a number does not meet it."""
         cosine, loss = agreement["against_fp32"]["cosine_p1"], agreement["similarity"]["relative_loss"]
         if not cosine >= self.cosine_p1_at_least:
-            raise BuildError(
-                f"the cosine with fp32 at the worst percentile is {cosine:.5f}, below {self.cosine_p1_at_least}: nothing is published"
-            )
+            return f"the cosine with fp32 at the worst percentile is {cosine:.5f}, below {self.cosine_p1_at_least}"
         if not loss <= self.spearman_loss_at_most:
-            raise BuildError(
-                f"it loses {loss:.2%} of the rank correlation, more than {self.spearman_loss_at_most:.2%}: nothing is published"
-            )
+            return f"it loses {loss:.2%} of the rank correlation, more than {self.spearman_loss_at_most:.2%}"
+        return None
+
+    def require(self, agreement: Agreement) -> None:
+        """Check it before a variant is published. Raises BuildError: it is not met."""
+        if shortfall := self.shortfall(agreement):
+            raise BuildError(f"{shortfall}: nothing is published")
+
+
+AUTO = Gate(cosine_p1_at_least=0.99, spearman_loss_at_most=0.01)
+"""What a variant must hold to be served where nobody has named one: the difference must not be felt."""
 
 
 class Trial(Protocol):
@@ -104,8 +106,9 @@ class Trial(Protocol):
 class Serving:
     """How a variant is served, and what must hold before it is.
 
-    `runtime` is one of `runtime/variant.py`'s, `file` the artefact that it opens, `device` "cpu" or "gpu". `needs` says which machine a
-    build needs where this is none ("it needs an NVIDIA GPU"), and None where it is.
+    `runtime` is one of `runtime/variant.py`'s, `file` the artefact that it opens, `device` "cpu" or "gpu". `needs` says what a build needs
+    that this machine has not got ("it needs an NVIDIA GPU"), and None where it has all. `sha256` is of a file that is the same wherever it
+    is built and has been verified once: it may be served before it is measured here.
     """
 
     runtime: str
@@ -114,6 +117,7 @@ class Serving:
     gate: Gate
     device: str = "cpu"
     needs: Callable[[], str | None] = lambda: None
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,49 +10,75 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from python_backends.export.weights import WheelFile
+from python_backends.runtime.execution import Array
 
 if TYPE_CHECKING:
-    # PyTorch and transformers take seconds to import: what is up to date must not cost them.
+    # They take seconds to import, and PyTorch need not be here: what is up to date must not cost them.
+    from python_backends.export.bert_graph import BertShape
     from python_backends.export.sentence_encoder import SentenceEncoder
 
 
 class SentenceModel:
-    """Its files, and what is made of them when it is first asked for; texts longer than `max_tokens` are cut."""
+    """Its files, and what is made of them when it is first asked for; texts longer than `max_tokens` are cut.
 
-    def __init__(self, *, weights: WheelFile, config: WheelFile, tokenizer: WheelFile, max_tokens: int, opset: int) -> None:
-        self._weights, self._config, self._tokenizer_file = weights, config, tokenizer
-        self._max_tokens, self._opset = max_tokens, opset
+    Whatever reads them raises BuildError: they are missing, or not the ones expected.
+    """
 
-    @cached_property
-    def encoder(self) -> SentenceEncoder:
-        """In PyTorch, FP32: the reference. Raises BuildError: the files are missing or not the ones expected."""
-        from python_backends.export.sentence_encoder import load_sentence_encoder
-
-        return load_sentence_encoder(self._weights.read(), self._config.read())
+    def __init__(self, *, weights: WheelFile, config: WheelFile, tokenizer: WheelFile, max_tokens: int) -> None:
+        self._weights_file, self._config, self._tokenizer_file = weights, config, tokenizer
+        self._max_tokens = max_tokens
 
     @cached_property
     def configuration(self) -> dict[str, Any]:
-        """The published config.json. Raises BuildError as `encoder`."""
+        """The published config.json."""
         configuration: dict[str, Any] = json.loads(self._config.read())
         return configuration
 
     @cached_property
-    def onnx(self) -> bytes:
-        """As exported, in operators of the ONNX standard."""
-        from python_backends.export.sentence_encoder import export_to_onnx
+    def weights(self) -> dict[str, Array]:
+        """By the names of the checkpoint."""
+        from safetensors.numpy import load
 
-        return export_to_onnx(self.encoder, opset=self._opset)
+        weights: dict[str, Array] = load(self._weights_bytes)
+        return weights
+
+    @cached_property
+    def shape(self) -> BertShape:
+        """The sizes of its graph."""
+        from python_backends.export.bert_graph import BertShape
+
+        return BertShape.of(self.configuration)
+
+    @cached_property
+    def onnx(self) -> bytes:
+        """In operators of the ONNX standard: the reference."""
+        return self.graph(self.weights, fused=False)
 
     @cached_property
     def fused_onnx(self) -> bytes:
         """With the operators that ONNX Runtime alone knows."""
-        from python_backends.export.fuse import fuse_bert
+        return self.graph(self.weights, fused=True)
 
-        return fuse_bert(self.onnx, heads=self.configuration["num_attention_heads"], hidden_size=self.configuration["hidden_size"])
+    def graph(self, weights: dict[str, Array], *, fused: bool) -> bytes:
+        """Weights of this model's shape, or narrower ones, as an ONNX file."""
+        from python_backends.export.bert_graph import bert_graph
+
+        return bert_graph(weights, self.shape, fused=fused)
+
+    @cached_property
+    def encoder(self) -> SentenceEncoder:
+        """In PyTorch, FP32."""
+        from python_backends.export.sentence_encoder import load_sentence_encoder
+
+        return load_sentence_encoder(self._weights_bytes, self._config.read())
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each text, special tokens included."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
+
+    @cached_property
+    def _weights_bytes(self) -> bytes:
+        return self._weights_file.read()
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

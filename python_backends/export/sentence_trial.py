@@ -1,4 +1,4 @@
-"""`recipe.Trial` for sentence encoders: texts in padded batches, as they are served, against PyTorch in FP32 without padding."""
+"""`recipe.Trial` for sentence encoders: texts in padded batches, as they are served, against FP32 in standard operators without padding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from python_backends.export.agreement import embed_by_length, embed_padded
+from python_backends.export.embedding import embed_by_length, embed_padded, embed_with_onnxruntime
 from python_backends.export.evaluate import cosine_agreement, row_cosines, similarity_agreement
 from python_backends.export.recipe import Agreement
 from python_backends.export.sentence_model import SentenceModel
@@ -80,10 +80,9 @@ class SentenceTrial:
 
     def _reference(self, texts: Sequence[str]) -> Array:
         """Embeddings in FP32, each text computed once however many variants are compared with it."""
-        from python_backends.export.sentence_encoder import embed_with_torch
-
         if missing := [text for text in texts if text not in self._references]:
-            embeddings = embed_by_length(embed_with_torch(self._model.encoder), self._model.tokenize(missing), batch_size=BATCH_SIZE)
+            embed = embed_with_onnxruntime(self._model.onnx)
+            embeddings = embed_by_length(embed, self._model.tokenize(missing), batch_size=BATCH_SIZE)
             self._references |= zip(missing, embeddings, strict=True)
         return np.stack([self._references[text] for text in texts])
 

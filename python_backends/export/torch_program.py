@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from python_backends.export.bert_graph import ATTENTION_MASK, EMBEDDING, INPUT_IDS
 from python_backends.export.recipe import BuildError
-from python_backends.export.sentence_encoder import ATTENTION_MASK, EMBEDDING, INPUT_IDS, SentenceEncoder
+from python_backends.export.sentence_encoder import SentenceEncoder
 from python_backends.runtime.interface import Interface, TensorSpec, write_interface
 
 FILENAME = "model.pt2"

@@ -9,7 +9,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import BertConfig, BertModel
 
+from python_backends.export.bert_graph import BertShape, bert_graph
 from python_backends.export.sentence_encoder import SentenceEncoder
+from python_backends.runtime.execution import Array
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, LONGEST = 2010, 16, 1, 2, 40
 
@@ -34,6 +36,16 @@ def encoder() -> SentenceEncoder:
         tiny = SentenceEncoder(BertModel(config, add_pooling_layer=False))
     tiny.eval()
     return tiny
+
+
+def weights_of(source: SentenceEncoder) -> dict[str, Array]:
+    """As a checkpoint has them."""
+    return {name: tensor.detach().numpy() for name, tensor in source.bert.state_dict().items()}
+
+
+def onnx_of(source: SentenceEncoder) -> bytes:
+    """In operators of the ONNX standard."""
+    return bert_graph(weights_of(source), BertShape.of(source.bert.config.to_dict()), fused=False)
 
 
 def texts(batch: int, length: int, *, seed: int = 0) -> dict[str, NDArray[np.int64]]:

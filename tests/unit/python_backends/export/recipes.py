@@ -30,14 +30,16 @@ RECIPE = Recipe(
 # An identity through the real ONNX Runtime. What each variant pretends comes from a file beside, so that a test can change one of them and
 # leave the others as they are.
 VARIANTS = """
-import json
+import hashlib, json
 from pathlib import Path
 import numpy as np
 from onnx import TensorProto
-from python_backends.export.recipe import BuildError, Gate, Provenance, Recipe, Serving
+from python_backends.export.recipe import AUTO, BuildError, Provenance, Recipe, Serving
 from python_backends.runtime.model_config import parse_model_config
 from tests.unit.python_backends import tiny_onnx
 
+IDENTITY = tiny_onnx.identity(TensorProto.FLOAT, ["batch", "length"])
+DIGESTS = {"": "", "same": hashlib.sha256(IDENTITY.SerializeToString()).hexdigest(), "other": 64 * "0"}
 VARIANTS = json.loads((Path(__file__).parent / "variants.json").read_text())
 
 
@@ -63,11 +65,11 @@ class Trial:
         return {"spearman": float(path.read_text()), "spearman_fp32": 0.8, "relative_loss": 0.0}
 
 
-def recipe(name, *, cosine_p1=1.0, relative_loss=0.0, needs=None, weights="abc", device="cpu", file="model.onnx", fails=None):
+def recipe(name, *, cosine_p1=1.0, relative_loss=0.0, needs=None, weights="abc", device="cpu", file="model.onnx", fails=None, verified=""):
     def build(directory, progress):
         if fails:
             raise KeyboardInterrupt if fails == "interrupt" else BuildError(fails)
-        tiny_onnx.save(tiny_onnx.identity(TensorProto.FLOAT, ["batch", "length"]), directory / "model.onnx")
+        tiny_onnx.save(IDENTITY, directory / "model.onnx")
         return {"own_check": {"cosine_min": 0.5}}
 
     return Recipe(
@@ -76,7 +78,9 @@ def recipe(name, *, cosine_p1=1.0, relative_loss=0.0, needs=None, weights="abc",
         libraries=("numpy",),
         sources=(Path(__file__),),
         settings={"variant": name},
-        serving=Serving("onnxruntime", file, Trial(cosine_p1, relative_loss), Gate(), device=device, needs=lambda: needs),
+        serving=Serving(
+            "onnxruntime", file, Trial(cosine_p1, relative_loss), AUTO, device=device, needs=lambda: needs, sha256=DIGESTS[verified]
+        ),
     )
 
 

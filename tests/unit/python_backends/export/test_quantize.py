@@ -9,17 +9,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from python_backends.export.fuse import fuse_bert
+from python_backends.export.bert_graph import bert_graph
+from python_backends.export.embedding import embed_with_onnxruntime
 from python_backends.export.quantize import fit, quantize, smoothings
 from python_backends.export.recipe import BuildError
-from python_backends.export.sentence_encoder import embed_with_onnxruntime, export_to_onnx
 from python_backends.runtime.execution import Array
-from tests.unit.python_backends.export.tiny_bert import HEADS, HIDDEN_SIZE, LAYERS, tiny_encoder, token_lists
+from tests.unit.python_backends.export.tiny_bert import LAYERS, SHAPE, tiny_weights, token_lists
 
 
 @pytest.fixture(scope="module")
 def fused() -> bytes:
-    return fuse_bert(export_to_onnx(tiny_encoder(), opset=17), heads=HEADS, hidden_size=HIDDEN_SIZE)
+    return bert_graph(tiny_weights(), SHAPE, fused=True)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_all_linear_layers_are_integers(quantized: bytes) -> None:
     assert count["QAttention"] == LAYERS
     assert count["MatMulIntegerToFloat"] == 3 * LAYERS
     assert "Attention" not in count
-    layer_weights = [entry for entry in graph.initializer if len(entry.dims) == 2 and not entry.name.startswith("bert.embeddings")]
+    layer_weights = [entry for entry in graph.initializer if len(entry.dims) == 2 and not entry.name.startswith("embeddings.")]
     assert {entry.data_type for entry in layer_weights} == {TensorProto.INT8}
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from python_backends.export.embedding import embed_with_onnxruntime
 from python_backends.export.recipe import BuildError
-from python_backends.export.sentence_encoder import embed_with_onnxruntime, embed_with_torch
+from python_backends.export.sentence_encoder import embed_with_torch
 from python_backends.export.sentence_model import SentenceModel
 from tests.unit.python_backends import tiny_encoder
 from tests.unit.python_backends.export.tiny_sentence_model import MAX_TOKENS, GivenFile, files, sentence_model
@@ -46,15 +47,16 @@ def test_nothing_is_read_before_it_is_needed_nor_twice(given: dict[str, GivenFil
     assert [file.reads for file in given.values()] == [0, 0, 0]
 
     for _ in range(2):
-        _ = model.encoder
+        _ = model.weights, model.encoder, model.onnx
         model.tokenize(["the cat"])
 
-    assert [file.reads for file in given.values()] == [1, 1, 1]
+    assert [file.reads for file in given.values()] == [1, 2, 1], "config.json is small"
 
 
 def test_weights_of_another_model_are_refused(given: dict[str, GivenFile]) -> None:
     config = json.loads(given["config"].read())
     given["config"] = GivenFile(json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] + 1}).encode())
 
-    with pytest.raises(BuildError, match="the weights do not fit the model: missing "):
-        _ = sentence_model(**given).encoder
+    for form in ("encoder", "onnx"):
+        with pytest.raises(BuildError, match="the weights do not fit the model: missing "):
+            getattr(sentence_model(**given), form)

@@ -1,4 +1,4 @@
-"""Trying out a sentence encoder: all texts, padded as they are served, beside PyTorch."""
+"""Trying out a sentence encoder: all texts, padded as they are served, beside FP32."""
 
 from __future__ import annotations
 
@@ -90,13 +90,10 @@ def test_a_benchmark_of_another_form_is_refused(trial: SentenceTrial, model: Sen
 
 def test_the_reference_is_computed_once_for_all_variants(trial: SentenceTrial, model: SentenceModel) -> None:
     first = trial.compare(Spoiled(model).run)
-    # Were the reference computed again, it would be with these weights too.
-    model.encoder.bert.embeddings.word_embeddings.weight.requires_grad_(False).mul_(-1)
+    # Were the reference computed again, it would be with this file.
+    model.onnx = b"no graph"
 
-    second = trial.compare(Spoiled(model).run)
-
-    assert second["against_fp32"]["cosine_p50"] < 0.99 < first["against_fp32"]["cosine_p50"]
-    assert second["similarity"]["spearman_fp32"] == first["similarity"]["spearman_fp32"]
+    assert trial.compare(Spoiled(model).run) == first
 
 
 def test_a_runtime_is_told_the_models_tensors(trial: SentenceTrial) -> None:

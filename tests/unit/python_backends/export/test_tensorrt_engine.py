@@ -13,7 +13,6 @@ from onnx import TensorProto
 
 from python_backends.export import tensorrt_engine
 from python_backends.export.recipe import BuildError
-from python_backends.export.sentence_encoder import export_to_onnx
 from python_backends.export.tensorrt_engine import Profile, build_engine, interface_of, missing_for_gpu
 from python_backends.runtime.interface import TensorSpec, read_interface
 from tests.unit.python_backends import fake_tensorrt, tiny_encoder, tiny_onnx
@@ -32,7 +31,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def encoder() -> bytes:
-    return export_to_onnx(tiny_encoder.encoder(), opset=17)
+    return tiny_encoder.onnx_of(tiny_encoder.encoder())
 
 
 def built(model: bytes, directory: Path, **changes: Any) -> dict[str, Any]:

@@ -122,6 +122,15 @@ def test_an_artefact_that_its_runtime_cannot_open_is_not_published(tmp_path: Pat
     assert names(folder) == ["build.py", "variants.json"]
 
 
+def test_a_file_that_is_not_the_one_that_was_verified_is_not_published(tmp_path: Path, capsys: Output) -> None:
+    folder = variants_folder(tmp_path, a={"verified": "same"}, b={"verified": "other"})
+
+    assert run(tmp_path) == 1
+
+    assert re.fullmatch(r"error: m/b: model\.onnx has the SHA-256 [0-9a-f]{64} instead of 0{64}, .*\n", capsys.readouterr().err)
+    assert names(folder / "1") == ["a"]
+
+
 NEEDS = {"needs": "it needs an NVIDIA GPU", "device": "gpu"}
 
 

@@ -1,11 +1,13 @@
-"""A BERT so small that it is exported in a second, with weights whose layers matter."""
+"""A BERT of a few thousand weights whose layers matter, in PyTorch and as a checkpoint."""
 
 from __future__ import annotations
 
 import torch
 from transformers import BertConfig, BertModel
 
+from python_backends.export.bert_graph import BertShape
 from python_backends.export.sentence_encoder import SentenceEncoder
+from python_backends.runtime.execution import Array
 
 HEADS, HIDDEN_SIZE, NEURONS, LAYERS = 4, 32, 64, 2
 
@@ -14,8 +16,7 @@ def tiny_encoder(*, seed: int = 0) -> SentenceEncoder:
     """Random, in eval mode; every parameter differs from its default, biases and normalisations included."""
     torch.manual_seed(seed)
     config = BertConfig(
-        # The exporter traces with token 2000.
-        vocab_size=2001,
+        vocab_size=50,
         hidden_size=HIDDEN_SIZE,
         num_hidden_layers=LAYERS,
         num_attention_heads=HEADS,
@@ -29,6 +30,15 @@ def tiny_encoder(*, seed: int = 0) -> SentenceEncoder:
             parameter.add_(torch.randn_like(parameter) * (0.15 if parameter.dim() > 1 else 0.3))
             assert parameter.abs().max() > 0, name
     return encoder.eval()
+
+
+SHAPE = BertShape(LAYERS, HIDDEN_SIZE, HIDDEN_SIZE // HEADS, vocabulary=50, positions=32, epsilon=1e-12)
+
+
+def tiny_weights(encoder: SentenceEncoder | None = None) -> dict[str, Array]:
+    """Those of an encoder, by the names of a checkpoint."""
+    state = (encoder or tiny_encoder()).bert.state_dict()
+    return {name: values.detach().numpy().copy() for name, values in state.items()}
 
 
 def token_lists(count: int, *, seed: int = 1) -> list[list[int]]:

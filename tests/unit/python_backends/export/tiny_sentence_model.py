@@ -40,4 +40,4 @@ def files(tmp_path: Path) -> dict[str, GivenFile]:
 
 def sentence_model(**given: GivenFile) -> SentenceModel:
     """The model of these files."""
-    return SentenceModel(**given, max_tokens=MAX_TOKENS, opset=17)
+    return SentenceModel(**given, max_tokens=MAX_TOKENS)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from python_backends.export.sentence_encoder import export_to_onnx
 from python_backends.export.torch_program import export_program
 from python_backends.runtime.errors import ConfigError, RequestError
 from python_backends.runtime.model_config import ModelConfig
@@ -81,7 +80,7 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Path]
         if case.runtime == "torch":
             return export_program(encoder, directory, precision=case.precision)
         path = directory / "model.onnx"
-        path.write_bytes(export_to_onnx(encoder, opset=17))
+        path.write_bytes(tiny_encoder.onnx_of(encoder))
         return path
 
     return export

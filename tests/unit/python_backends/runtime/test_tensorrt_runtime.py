@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from python_backends.export import tensorrt_engine
-from python_backends.export.sentence_encoder import export_to_onnx
 from python_backends.export.tensorrt_engine import Profile, build_engine
 from python_backends.runtime.errors import ConfigError, ExecutionError, RequestError
 from python_backends.runtime.interface import Interface, TensorSpec, write_interface
@@ -221,7 +220,7 @@ def test_it_needs_cuda_python(tmp_path: Path) -> None:
 def test_a_real_engine_computes_what_numpy_computes(tmp_path: Path, precision: str, tolerance: float) -> None:
     encoder = tiny_encoder.encoder()
     profiles = [Profile((1, 1), (1, 8), (2, 16)), Profile((1, 1), (8, 32), (8, tiny_encoder.LONGEST))]
-    path = build_engine(export_to_onnx(encoder, opset=17), tmp_path / "model.plan", precision=precision, profiles=profiles)
+    path = build_engine(tiny_encoder.onnx_of(encoder), tmp_path / "model.plan", precision=precision, profiles=profiles)
     runtime, reference = opened(path), NumpyEncoder(encoder)
 
     for shape in [(1, 1), (2, 16), (3, 5), (8, tiny_encoder.LONGEST)]:

@@ -1,4 +1,4 @@
-"""Compare embeddings with their reference: how alike they are, and whether that is good enough to be served."""
+"""Embed texts with a function of NumPy arrays: alone, or in padded batches as serving does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from python_backends.export.recipe import BuildError
 from python_backends.runtime.execution import Array
 from python_backends.text_encoder.padding import pad_and_concatenate
 
@@ -14,14 +13,22 @@ Embed = Callable[[Array, Array], Array]
 """Token ids and attention mask, both INT64 [batch, length] -> embeddings FP32 [batch, dimensions]."""
 
 
-def embed_one_by_one(embed: Embed, token_ids: Sequence[Sequence[int]]) -> Array:
-    """Embeddings [sentences, dimensions], each sentence run alone and without padding."""
-    rows = [np.array([ids], dtype=np.int64) for ids in token_ids]
-    return np.concatenate([embed(row, np.ones_like(row)) for row in rows])
+def embed_with_onnxruntime(model: bytes) -> Embed:
+    """An ONNX file from `bert_graph` as a function of NumPy arrays, on a CPU."""
+    import onnxruntime as ort
+
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_inputs()]
+
+    def embed(input_ids: Array, attention_mask: Array) -> Array:
+        (embedding,) = session.run(None, dict(zip(names, (input_ids, attention_mask), strict=True)))
+        return np.asarray(embedding)
+
+    return embed
 
 
 def embed_by_length(embed: Embed, token_ids: Sequence[Sequence[int]], *, batch_size: int) -> Array:
-    """The same without padding in fewer runs: up to `batch_size` sentences of one length at a time."""
+    """Embeddings [sentences, dimensions] without padding: up to `batch_size` sentences of one length at a time."""
     indices: dict[int, list[int]] = {}
     for index, ids in enumerate(token_ids):
         indices.setdefault(len(ids), []).append(index)
@@ -39,18 +46,3 @@ def embed_padded(embed: Embed, token_ids: Sequence[Sequence[int]], *, batch_size
     return np.concatenate(
         [embed(pad_and_concatenate(batch), pad_and_concatenate([np.ones_like(row) for row in batch])) for batch in batches]
     )
-
-
-def require_agreement(what: str, reference: Array, candidate: Array, *, minimum: float) -> dict[str, float]:
-    """The cosines between rows of two [sentences, dimensions], as `cosine_min` and `cosine_mean`.
-
-    Raises:
-        BuildError: One is below `minimum`, or not a number.
-    """
-    norms = np.linalg.norm(reference, axis=1) * np.linalg.norm(candidate, axis=1)
-    # FP32 rounding is of the order of what is measured here.
-    cosines = np.einsum("ij,ij->i", reference.astype(np.float64), candidate.astype(np.float64)) / norms
-    worst = int(np.argmin(cosines))
-    if not cosines[worst] >= minimum:
-        raise BuildError(f"{what}: the cosine of sentence {worst + 1} is {cosines[worst]:.6f}, below {minimum}: nothing is published")
-    return {"cosine_min": round(float(cosines[worst]), 7), "cosine_mean": round(float(cosines.mean()), 7)}
