@@ -29,6 +29,10 @@ class AdminClient:
         found: list[dict[str, Any]] = self.ask("GET", "models")
         return found
 
+    def get(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("GET", "models", name)
+        return found
+
     def load(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.ask("POST", "models", name, "load")
         return found

@@ -1,6 +1,6 @@
 """Reads what models cost from their repositories' folders: the manifests of built variants, and each model's configuration.
 
-`ports.ModelCosts`. Manifests are those that recipes write (format 2, `python_backends/export/manifest.py`), which the
+`ports.ModelCosts`. Manifests are those that recipes write (format 3, `python_backends/export/manifest.py`), which the
 control plane does not import.
 """
 
@@ -10,20 +10,20 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
 from tritonclient.grpc import model_config_pb2
 
 from control_plane.adapters.model_config import config_file, read_config
 from control_plane.domain.errors import ModelLoadFailed
-from control_plane.policy.compute_units import AUTO, ModelCost, UnitTable, VariantCost, choose_table, read_unit_table
+from control_plane.policy.compute_units import ModelCost, UnitTable, read_unit_table
 
 _log = logging.getLogger(__name__)
 
 _MANIFEST = "manifest.json"
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 _VARIANT = "variant"
+_AUTO = "auto"
+_REFERENCE = "fp32"
 
 _Fingerprint = tuple[tuple[str, int, int], ...]
 
@@ -64,10 +64,15 @@ class ModelManifests:
         except ModelLoadFailed as exc:
             _log.warning("the cost of model %s is not known: %s", model.name, exc)
             return None
-        variants = [variant for path in manifests if (variant := _variant(path)) is not None]
-        named = self._parameters.get(model.name, {}).get(_VARIANT) or config.parameters[_VARIANT].string_value or AUTO
-        table = choose_table(variants, named, device=_device(config))
-        return ModelCost(table, tuple(step.model_name for step in config.ensemble_scheduling.step), _is_batched(config))
+        tables = {path.parent.name: table for path in manifests if (table := _table(path)) is not None}
+        named = self._parameters.get(model.name, {}).get(_VARIANT) or config.parameters[_VARIANT].string_value or _AUTO
+        is_left_open = named == _AUTO
+        return ModelCost(
+            tables.get(_REFERENCE if is_left_open else named),
+            tuple(step.model_name for step in config.ensemble_scheduling.step),
+            _is_batched(config),
+            tables if is_left_open else {},
+        )
 
 
 def _manifests(model: Path) -> list[Path]:
@@ -91,34 +96,16 @@ def _fingerprint(files: Sequence[Path]) -> _Fingerprint:
     return tuple(found)
 
 
-def _device(config: model_config_pb2.ModelConfig) -> str:
-    kinds = [group.kind for group in config.instance_group]
-    return "gpu" if model_config_pb2.ModelInstanceGroup.KIND_GPU in kinds else "cpu"
-
-
 def _is_batched(config: model_config_pb2.ModelConfig) -> bool:
     """Without inputs the file leaves it to Triton to complete, and most models that do are batched."""
     return config.max_batch_size > 0 or not config.input
 
 
-def _variant(manifest: Path) -> VariantCost | None:
+def _table(manifest: Path) -> UnitTable | None:
     try:
         document = json.loads(manifest.read_text(encoding="utf-8"))
         if document["format_version"] != _FORMAT_VERSION or not (manifest.parent / document["file"]).is_file():
             return None
-        return _variant_cost(manifest.parent.name, document)
+        return read_unit_table(document.get("latency_table"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # cut short, or written by something else: the backend serves no such variant either
-
-
-def _variant_cost(name: str, document: Mapping[str, Any]) -> VariantCost:
-    agreement = document.get("agreement") or {}
-    table: UnitTable | None = read_unit_table(document.get("latency_table"))
-    return VariantCost(
-        name=name,
-        device=document["device"],
-        table=table,
-        mean_ms=fmean(ms for row in document["latency_table"]["ms"] for ms in row) if table else None,
-        cosine_p1=agreement.get("against_fp32", {}).get("cosine_p1"),
-        relative_loss=agreement.get("similarity", {}).get("relative_loss"),
-    )

@@ -30,6 +30,10 @@ class ModelView(BaseModel):
     """In a fleet the nearest place where it is; null where there is one Triton."""
     servers: list[str]
     """In a fleet those that have it, in whatever state."""
+    variant: str | None
+    """The one that is served, of a model that is built in several; null where it has none or is not loaded."""
+    variant_reason: str | None
+    """Why that one is served and no other."""
 
 
 _LIST_ERRORS = error_responses(
@@ -96,4 +100,6 @@ def _view(model: Model, fleet: FleetService | None) -> ModelView:
         memory_bytes=model.memory_bytes,
         tier=nearest_tier(fleet, facts) if fleet is not None and facts is not None else None,
         servers=sorted(fleet.state.fleet.holders.get(model.name, {})) if fleet is not None else [],
+        variant=model.variant.name if model.variant is not None else None,
+        variant_reason=model.variant.reason if model.variant is not None else None,
     )

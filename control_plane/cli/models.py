@@ -14,11 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
-from control_plane.cli.printing import printable
+from control_plane.cli.printing import print_table, printable
 from control_plane.domain.errors import ModelNotFound
 from control_plane.settings import load_settings
 
-app = typer.Typer(help="List, load, unload and build models.", no_args_is_help=True)
+app = typer.Typer(help="List, show, load, unload and build models.", no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(help="The model's name.")]
 
@@ -29,6 +29,24 @@ _STYLES = {"READY": "green", "LOADING": "yellow", "UNLOADING": "yellow"}
 def list_models(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """Every model of the repositories, loaded or not."""
     _show(admin_client(state_dir, admin_url).list_models())
+
+
+@app.command()
+def show(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+    """One model: its state with the whole reason, and which of its variants is served and why."""
+    model = admin_client(state_dir, admin_url).get(name)
+    shown = {
+        "model": model["name"],
+        "state": model["state"],
+        "reason": model["reason"],
+        "versions": ", ".join(model["versions"]),
+        "memory": _memory(model),
+        "tier": model["tier"],
+        "servers": " ".join(model["servers"]),
+        "variant": model["variant"],
+        "why": model["variant_reason"],
+    }
+    print_table(("", ""), [(field, value) for field, value in shown.items() if value])
 
 
 @app.command()
@@ -77,12 +95,17 @@ def _folder_with_recipe(name: str, repositories: Sequence[Path]) -> Path:
 def _show(models: list[dict[str, Any]]) -> None:
     is_fleet = any(model["tier"] for model in models)
     places = ["tier", "servers"] if is_fleet else []
-    table = Table("model", "state", *places, "versions", "memory", "reason", box=None)
+    variants = ["variant"] if any(model["variant"] for model in models) else []
+    table = Table("model", "state", *places, "versions", *variants, "memory", "reason", box=None)
     for model in models:
         state = model["state"]
-        memory = "" if model["memory_bytes"] is None else f"{model['memory_bytes'] / 2**20:.1f} MiB"
         reason = escape(printable(model["reason"].partition("\n")[0]))  # the first line says what; the admin API has the rest
         where = [model["tier"] or "", " ".join(model["servers"])] if is_fleet else []
         versions = ", ".join(model["versions"])
-        table.add_row(model["name"], f"[{_STYLES.get(state, 'dim')}]{state}[/]", *where, versions, memory, reason)
+        variant = [escape(printable(model["variant"] or ""))] if variants else []
+        table.add_row(model["name"], f"[{_STYLES.get(state, 'dim')}]{state}[/]", *where, versions, *variant, _memory(model), reason)
     Console(soft_wrap=True).print(table)
+
+
+def _memory(model: dict[str, Any]) -> str:
+    return "" if model["memory_bytes"] is None else f"{model['memory_bytes'] / 2**20:.1f} MiB"

@@ -67,6 +67,14 @@ class ModelVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedVariant:
+    """The variant of a model that is served, by the word of the backend that has chosen it, and why it and no other."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A model as the admin API shows it: its best version's state, and all versions Triton reports."""
 
@@ -76,6 +84,8 @@ class Model:
     versions: tuple[str, ...]
     memory_bytes: int | None
     """As Triton reports it; None where the backend does not say (only native ONNX Runtime and TensorRT do)."""
+    variant: ServedVariant | None = None
+    """None of a model that has none, or is not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +106,9 @@ def rank_of(state: ModelState) -> int:
     return _BEST_FIRST.index(state)
 
 
-def summarise(name: str, index: list[ModelVersion], memory_bytes: int | None = None) -> Model:
+def summarise(name: str, index: list[ModelVersion], memory_bytes: int | None = None, variant: ServedVariant | None = None) -> Model:
     """Fold the index lines of one model into a `Model`; no line at all means it is not loaded."""
     own = sorted((line for line in index if line.name == name), key=lambda line: rank_of(line.state))
     state, reason = (own[0].state, own[0].reason) if own else (ModelState.UNAVAILABLE, "")
     ready = tuple(line.version for line in own if line.state is ModelState.READY)
-    return Model(name=name, state=state, reason=reason, versions=ready, memory_bytes=memory_bytes)
+    return Model(name=name, state=state, reason=reason, versions=ready, memory_bytes=memory_bytes, variant=variant)

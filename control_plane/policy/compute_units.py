@@ -10,16 +10,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import Any
 
 from control_plane.domain.compute_time import ComputeTime
 from control_plane.domain.inference import InferCall
-
-AUTO = "auto"
-_REFERENCE = "fp32"
-_MINIMUM_COSINE_P1 = 0.99
-_MAXIMUM_RELATIVE_LOSS = 0.01
-"""What `python_backends/runtime/variant.py` demands of a variant that nobody named; a test compares the two."""
 
 _BYTES_PER_TOKEN = 4.5
 _TOKENS_AROUND_TEXT = 2
@@ -56,7 +51,7 @@ class UnitTable:
 
 
 def read_unit_table(entry: object) -> UnitTable | None:
-    """Of a manifest's `latency_table` (format 2); None where there is none that makes sense.
+    """Of a manifest's `latency_table` (format 3); None where there is none that makes sense.
 
     A time below that of a smaller length, which is noise, is raised to it, as the backend does.
     """
@@ -74,43 +69,6 @@ def _ascend(marks: Sequence[Any]) -> bool:
     return all(low < high for low, high in pairwise(marks))
 
 
-@dataclass(frozen=True, slots=True)
-class VariantCost:
-    """A built variant of a model; None where its manifest does not say."""
-
-    name: str
-    device: str
-    """"cpu" or "gpu"."""
-    table: UnitTable | None
-    mean_ms: float | None
-    """Over its whole latency table."""
-    cosine_p1: float | None
-    relative_loss: float | None
-
-
-def choose_table(variants: Sequence[VariantCost], requested: str, *, device: str) -> UnitTable | None:
-    """The table of the variant that is served: the one that is named, or with `auto` the fastest whose accuracy suffices, else fp32.
-
-    The backend also asks which machine a manifest was written on and which libraries it has; a table of another machine
-    is taken here, since units need only be in proportion.
-    """
-    name = requested
-    if requested == AUTO:
-        usable = sorted((one.mean_ms or 0.0, one.name) for one in variants if _may_be_chosen(one, device))
-        name = usable[0][1] if usable else _REFERENCE
-    return next((one.table for one in variants if one.name == name), None)
-
-
-def _may_be_chosen(one: VariantCost, device: str) -> bool:
-    if one.device != device or one.mean_ms is None:
-        return False
-    if one.name == _REFERENCE:
-        return True
-    if one.cosine_p1 is None or one.relative_loss is None:
-        return False
-    return one.cosine_p1 >= _MINIMUM_COSINE_P1 and one.relative_loss <= _MAXIMUM_RELATIVE_LOSS
-
-
 _MOST_ROWS = 65_536
 """Over gRPC a shape may say anything; a request that costs an age on paper would change what a model's pace looks like."""
 
@@ -120,10 +78,17 @@ class ModelCost:
     """What a model repository says of a model's cost."""
 
     table: UnitTable | None = None
+    """Of the variant that its configuration names; of the reference where that leaves the choice to the backend, and of any other model."""
     steps: tuple[str, ...] = ()
     """Of an ensemble: the models that it calls; one that it calls twice is there twice."""
     is_batched: bool = True
     """Whether the first dimension of its inputs is that of the batch."""
+    by_variant: Mapping[str, UnitTable] = field(default_factory=dict)
+    """Of the variants that the backend may choose among. Which one it serves only it knows; the tables of all are those of one machine."""
+
+    def table_of(self, served: str | None) -> UnitTable | None:
+        """The one to charge by; `served` is what the backend has told, if it has."""
+        return self.table if served is None else self.by_variant.get(served, self.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +132,20 @@ def _length(call: InferCall) -> int | None:
     return None
 
 
-def request_costs(costs: Mapping[str, ModelCost], mean_ms: Mapping[str, float]) -> dict[str, RequestCost]:
-    """By model, with `mean_ms` of an inference by model; an ensemble costs what its known steps do."""
-    return {model: _request_cost(model, costs, mean_ms) for model in costs.keys() | mean_ms.keys()}
+def request_costs(
+    costs: Mapping[str, ModelCost], mean_ms: Mapping[str, float], served: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, RequestCost]:
+    """By model, with `mean_ms` of an inference and the variant that is `served` by model; an ensemble costs what its known steps do."""
+    tables = {model: cost.table_of(served.get(model)) for model, cost in costs.items()}
+    return {model: _request_cost(model, costs, tables, mean_ms) for model in costs.keys() | mean_ms.keys()}
 
 
-def _request_cost(model: str, costs: Mapping[str, ModelCost], mean_ms: Mapping[str, float]) -> RequestCost:
+def _request_cost(
+    model: str, costs: Mapping[str, ModelCost], known: Mapping[str, UnitTable | None], mean_ms: Mapping[str, float]
+) -> RequestCost:
     tables, measured = [], []
     for step in _steps(model, costs, ()):
-        table = costs[step].table if step in costs else None
+        table = known.get(step)
         if table is not None:
             tables.append(table)
         elif step in mean_ms:

@@ -14,6 +14,7 @@ from control_plane.domain.errors import ControlPlaneError
 from control_plane.domain.inference import InferCall
 from control_plane.policy.compute_units import UNKNOWN, MeasuredCost, ModelCost, RequestCost, after_poll, request_costs
 from control_plane.ports import ModelCosts
+from control_plane.services.served_variants import served_variants
 from control_plane.services.servers import Servers
 
 _log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ class ComputeCosts:
         self._poll_s = poll_s
         self._model_costs: Mapping[str, ModelCost] = {}
         self._measured: dict[str, MeasuredCost] = {}
+        self._served: dict[str, str] = {}
+        """By model the variant that a server has told last; all have the same files."""
         self._costs: dict[str, RequestCost] = {}
 
     def of(self, call: InferCall) -> tuple[int, float | None]:
@@ -59,13 +62,16 @@ class ComputeCosts:
 
     async def _poll(self) -> None:
         try:
-            counted = await self._servers.pick().control.compute_times()
+            upstream = self._servers.pick()
+            counted = await upstream.control.compute_times()
         except ControlPlaneError as exc:
             _log.debug("Triton's statistics were not read: %s", exc)  # it is down, which others say aloud
             return
+        if any(cost.by_variant for cost in self._model_costs.values()):
+            self._served |= {model: variant.name for model, variant in (await served_variants(upstream)).items()}
         self._measured = {model: after_poll(self._measured.get(model, MeasuredCost()), time) for model, time in counted.items()}
         self._work_out()
 
     def _work_out(self) -> None:
         mean_ms = {model: measured.mean_ms for model, measured in self._measured.items() if measured.mean_ms is not None}
-        self._costs = request_costs(self._model_costs, mean_ms)
+        self._costs = request_costs(self._model_costs, mean_ms, self._served)

@@ -17,11 +17,12 @@ from control_plane.domain.errors import Conflict, ControlPlaneError, ModelLoadFa
 from control_plane.domain.fleet import Copy, ModelFacts
 from control_plane.domain.fleet_event import FleetEventKind
 from control_plane.domain.fleet_memory import Wish
-from control_plane.domain.model import Model, ModelOverride, ModelState, ModelVersion, summarise
+from control_plane.domain.model import Model, ModelOverride, ModelState, ModelVersion, ServedVariant, summarise
 from control_plane.services.fleet_catalogue import asked_of_all, best_lines
 from control_plane.services.fleet_memory import Remembering
 from control_plane.services.fleet_state import FleetState
 from control_plane.services.residency import Residency
+from control_plane.services.served_variants import served_variants
 from control_plane.services.servers import Servers
 
 _log = logging.getLogger(__name__)
@@ -68,8 +69,10 @@ class FleetModels:
         self._servers.pick()
         indexes = await asked_of_all(list(self._servers.live.values()), lambda server: server.control.index())
         index = best_lines([line for each in indexes for line in each])
+        told = await asyncio.gather(*(served_variants(server) for server in self._servers.live.values()))
+        variants = {model: variant for each in told for model, variant in each.items()}
         names = {line.name for line in index} | set(self._state.described)
-        return [self._model(name, index) for name in sorted(names)]
+        return [self._model(name, index, variants.get(name)) for name in sorted(names)]
 
     async def get(self, name: str) -> Model:
         """One model. Raises ModelNotFound, UpstreamUnavailable."""
@@ -228,9 +231,9 @@ class FleetModels:
         holders = self._state.fleet.holders.get(name, {})
         return [server.name for server in holders.values() if server.is_up and server.copies[name].state is ModelState.READY]
 
-    def _model(self, name: str, index: list[ModelVersion]) -> Model:
+    def _model(self, name: str, index: list[ModelVersion], variant: ServedVariant | None) -> Model:
         facts = self._state.fleet.models.get(name)
-        model = summarise(name, index, None if facts is None else facts.resident_bytes)
+        model = summarise(name, index, None if facts is None else facts.resident_bytes, variant)
         why = None if model.state is ModelState.READY else self._state.measurements.why_failed(name)
         return model if why is None else replace(model, reason=brief(why))
 

@@ -18,6 +18,7 @@ from control_plane.ports import LoadWatch, ModelRepository, Upstream
 from control_plane.services.loaded_contents import LoadedContents
 from control_plane.services.model_changes import ModelChanges
 from control_plane.services.model_tiers import ModelTiers
+from control_plane.services.served_variants import served_variants
 from control_plane.services.servers import Member, Servers
 
 _log = logging.getLogger(__name__)
@@ -95,11 +96,12 @@ class ModelService:
 
     async def list_models(self) -> list[Model]:
         """Every model of the repositories and of Triton's index, by name. Raises UpstreamUnavailable."""
-        control = self._servers.pick().control
-        index = await control.index()
-        memory = await control.memory_bytes()
+        upstream = self._servers.pick()
+        index = await upstream.control.index()
+        memory = await upstream.control.memory_bytes()
+        variants = await served_variants(upstream)
         names = {line.name for line in index} | set(self._known())
-        return [self._with_reason(summarise(name, index, memory.get(name))) for name in sorted(names)]
+        return [self._with_reason(summarise(name, index, memory.get(name), variants.get(name))) for name in sorted(names)]
 
     def _with_reason(self, model: Model) -> Model:
         """Triton's index has the reason of what a backend refused, and of nothing else."""

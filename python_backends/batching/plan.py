@@ -14,7 +14,7 @@ from math import inf
 from operator import add
 from typing import Protocol
 
-from python_backends.batching.latency_table import CostMs
+from python_backends.runtime.latency_table import CostMs
 
 # Costs by rows for one length; position 0 is what no batch has room for, which runs alone whatever it costs.
 Column = Sequence[float]

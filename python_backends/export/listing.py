@@ -26,6 +26,7 @@ def _measured(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {check}: {_measures(measures)}"
     if document.get("gate"):
         yield f"  gate: {_measures(document['gate'])}"
+        yield f"  auto: {document['auto_objection'] or 'may be chosen'}"
     if table := document.get("latency_table"):
         machine = document["machine"]
         yield f"  {document['runtime']}, {table['threads']} threads of {machine['processor']} ({machine['kind']}): {_latencies(table)}"

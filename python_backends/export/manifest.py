@@ -14,11 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from python_backends.export.recipe import Agreement, Calibration, Recipe
+from python_backends.export.recipe import AUTO, Agreement, Calibration, Recipe
 from python_backends.runtime.machine import this_machine
 
 FILENAME = "manifest.json"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+
+NOT_MEASURED = "not measured here yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,10 @@ def describe_artefact(path: Path) -> Artefact:
 def write_manifest(
     directory: Path, recipe: Recipe, measured: Measured, *, inputs: Mapping[str, str], variant: str = "", build_seconds: float
 ) -> None:
-    """Describe every file that is in `directory` now; `inputs` are the recipe's as they were when its build began."""
+    """Describe every file that is in `directory` now; `inputs` are the recipe's as they were when its build began.
+
+    Of a variant it says whether `auto` may choose it where nobody has named one (`auto_eligible`), or why not: no reader judges again.
+    """
     document = {
         "format_version": FORMAT_VERSION,
         **_serving(recipe, variant),
@@ -129,8 +134,14 @@ def _calibration(calibration: Calibration) -> dict[str, Any]:
 def _limits(recipe: Recipe, measured: Measured) -> dict[str, Any]:
     if recipe.serving is None:
         return {}
-    gate = asdict(recipe.serving.gate)
-    return {"gate": gate, "latency_table": measured.latency_table, "resident_bytes": measured.resident_bytes}
+    objection = AUTO.shortfall(measured.agreement) if measured.agreement else NOT_MEASURED
+    return {
+        "gate": asdict(recipe.serving.gate),
+        "auto_eligible": objection is None,
+        "auto_objection": objection,
+        "latency_table": measured.latency_table,
+        "resident_bytes": measured.resident_bytes,
+    }
 
 
 def _write(directory: Path, document: Mapping[str, Any]) -> None:

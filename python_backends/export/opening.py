@@ -12,7 +12,7 @@ from python_backends.runtime.cpu import usable_cpu_count
 from python_backends.runtime.errors import BackendError
 from python_backends.runtime.execution import Run
 from python_backends.runtime.runtimes import open_runtime
-from python_backends.runtime.variant import Variant
+from python_backends.runtime.variant_choice import Variant
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from python_backends.runtime.errors import ConfigError
 from python_backends.runtime.execution import Array, Tensors
 from python_backends.runtime.model_config import ModelConfig
 from python_backends.runtime.signature import Signature
-from python_backends.runtime.variant import RUNTIMES, Variant
+from python_backends.runtime.variant import RUNTIMES
+from python_backends.runtime.variant_choice import Variant
 
 
 class Runtime(Protocol):

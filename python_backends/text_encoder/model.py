@@ -13,18 +13,21 @@ import triton_python_backend_utils as pb_utils
 
 from python_backends.batching.counts import Tally
 from python_backends.batching.lanes import Lanes
-from python_backends.batching.latency_table import CostMs, LatencyTable, token_cost
 from python_backends.batching.metrics import Metrics
 from python_backends.batching.plan import CostColumns
 from python_backends.batching.waiting import Waiter, Waiting
 from python_backends.runtime.errors import BackendError, ConfigError, QueueFull
 from python_backends.runtime.execution import Answer
+from python_backends.runtime.latency_table import CostMs, token_cost
 from python_backends.runtime.machine import this_machine
 from python_backends.runtime.model_config import ModelConfig, parse_model_config
 from python_backends.runtime.runtimes import Runtime, open_runtime
+from python_backends.runtime.served_variant import ServedVariant
 from python_backends.runtime.signature import check_signature
 from python_backends.runtime.triton import read, respond, send, version_directory
-from python_backends.runtime.variant import AUTO, Variant, choose_variant
+from python_backends.runtime.variant import choose_variant
+from python_backends.runtime.variant_choice import AUTO, Variant
+from python_backends.runtime.variant_mix import ONE_SHORT_TEXT, PARAMETER, Mix
 from python_backends.text_encoder.encoder import Encoder, EncoderRequest, to_waiter
 from python_backends.text_encoder.inputs import TokenInputs
 from python_backends.text_tokenizer.token_count import without_count
@@ -59,6 +62,7 @@ class TritonPythonModel:
         encoder = Encoder(self._runtime.run, [tensor.name for tensor in config.outputs], tally)
         labels = {"model": config.name, "version": args["model_version"], "variant": variant.name}
         self._metrics = Metrics(tally, labels)
+        self._served = ServedVariant({**labels, "reason": variant.reason})
         columns = CostColumns(_cost(variant), max_rows=config.max_batch_size)
         self._lanes: Lanes[EncoderRequest] = Lanes(Waiting(columns, lanes=lanes), encoder.compute, count=lanes)
 
@@ -84,6 +88,7 @@ class TritonPythonModel:
         """Answer everything that waits, then let go of the model."""
         self._lanes.close()
         self._metrics.close()
+        self._served.close()
         self._runtime.close()
 
     def _admit(self, requests: Sequence[Any], waiters: Mapping[int, Waiter[EncoderRequest]]) -> list[Answer | None]:
@@ -111,8 +116,9 @@ def _choose(args: Mapping[str, str], config: ModelConfig) -> Variant:
         kind=kind,
         machine_kind=this_machine("gpu" if kind == "GPU" else "cpu").kind,
         filename=config.default_model_filename,
+        mix=Mix.parse(config.parameters.get(PARAMETER, ONE_SHORT_TEXT.text)),
     )
-    pb_utils.Logger.log_info(variant.reason)
+    pb_utils.Logger.log_info(f"model '{config.name}' serves {variant.reason}")
     return variant
 
 
@@ -123,7 +129,7 @@ def _warm(runtime: Runtime) -> None:
 
 
 def _cost(variant: Variant) -> CostMs:
-    return LatencyTable.from_manifest(variant.latency_table).cost_ms if variant.latency_table else token_cost
+    return variant.latency_table.cost_ms if variant.latency_table else token_cost
 
 
 def _at_least_one(config: ModelConfig, key: str, default: int) -> int:

@@ -37,10 +37,8 @@ class Repository:
         folder = self.path / model / str(version) / name
         folder.mkdir(parents=True, exist_ok=True)
         document = {
-            "format_version": 2,
+            "format_version": 3,
             "file": "model.onnx",
-            "device": "cpu",
-            "agreement": {"against_fp32": {"cosine_p1": 0.995}, "similarity": {"relative_loss": 0.0}},
             "latency_table": {"batches": [1], "lengths": [8], "ms": [[ms]]},
             **changes,
         }
@@ -58,54 +56,42 @@ def repository(tmp_path: Path) -> Repository:
 
 
 class TestVariants:
-    def test_the_fastest_that_can_be_trusted_gives_the_table(self, repository: Repository) -> None:
+    def test_where_the_backend_chooses_every_table_counts_and_the_references_until_it_has(self, repository: Repository) -> None:
         repository.model("m")
-        repository.variant("m", "fp32", 9.0, agreement={})
-        repository.variant("m", "int8", 4.0)
-        repository.variant("m", "pruned", 3.0, agreement={"against_fp32": {"cosine_p1": 0.88}, "similarity": {"relative_loss": 0.0}})
-        assert repository.costs() == {"m": ModelCost(table(4.0))}
-
-    def test_one_that_is_named_comes_first_and_the_command_line_before_the_configuration(self, repository: Repository) -> None:
-        repository.model("m", BATCHED + 'parameters { key: "variant" value: { string_value: "fp32" } }')
         repository.variant("m", "fp32", 9.0)
         repository.variant("m", "int8", 4.0)
-        repository.variant("m", "pruned", 3.0)
-        assert repository.costs()["m"].table == table(9.0)
-        assert repository.costs(m={"variant": "pruned"})["m"].table == table(3.0)
-        assert repository.costs(m={"variant": "auto"})["m"].table == table(3.0)
-        assert repository.costs(m={"variant": "none such"})["m"].table is None
+        assert repository.costs() == {"m": ModelCost(table(9.0), by_variant={"fp32": table(9.0), "int8": table(4.0)})}
 
-    def test_for_a_gpu_its_variants_count(self, repository: Repository) -> None:
-        folder = repository.model("m")
-        (folder / "configs").mkdir()
-        (folder / "configs" / "gpu.pbtxt").write_text(BATCHED + "instance_group [ { kind: KIND_GPU } ]")
-        repository.variant("m", "int8", 4.0)
-        repository.variant("m", "trt", 1.0, device="gpu")
-        assert repository.costs("")["m"].table == table(4.0)
-        assert repository.costs("gpu")["m"].table == table(1.0)
+    def test_one_that_is_named_counts_alone_and_the_command_line_before_the_configuration(self, repository: Repository) -> None:
+        repository.model("m", BATCHED + 'parameters { key: "variant" value: { string_value: "fp32" } }')
+        repository.variant("m", "fp32", 9.0)
+        repository.variant("m", "pruned", 3.0)
+        assert repository.costs() == {"m": ModelCost(table(9.0))}
+        assert repository.costs(m={"variant": "pruned"}) == {"m": ModelCost(table(3.0))}
+        assert repository.costs(m={"variant": "auto"})["m"].by_variant == {"fp32": table(9.0), "pruned": table(3.0)}
+        assert repository.costs(m={"variant": "none such"})["m"].table is None
 
     def test_the_newest_version_counts(self, repository: Repository) -> None:
         repository.model("m")
         for version, ms in ((2, 2.0), (10, 10.0), (9, 9.0)):
             repository.variant("m", "int8", ms, version=version)
-        assert repository.costs()["m"].table == table(10.0)
+        assert repository.costs()["m"].by_variant == {"int8": table(10.0)}
 
     @pytest.mark.parametrize(
         "changes",
         [
-            pytest.param({"format_version": 3}, id="of another format"),
+            pytest.param({"format_version": 2}, id="of another format"),
             pytest.param({"file": "missing.onnx"}, id="without its file"),
             pytest.param({"latency_table": None}, id="without a table"),
             pytest.param({"latency_table": {"batches": [1], "lengths": [8], "ms": []}}, id="with half a table"),
-            pytest.param({"agreement": []}, id="written by something else"),
-            pytest.param({"agreement": [1]}, id="with a list for an object"),
+            pytest.param({"latency_table": [1]}, id="with a list for an object"),
         ],
     )
     def test_one_that_cannot_be_used_is_left_out(self, repository: Repository, changes: dict[str, Any]) -> None:
         repository.model("m")
         repository.variant("m", "fp32", 9.0)
         repository.variant("m", "int8", 4.0, **changes)
-        assert repository.costs()["m"].table == table(9.0)
+        assert repository.costs()["m"].by_variant == {"fp32": table(9.0)}
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\xff"])
     def test_what_is_no_manifest_is_none(self, repository: Repository, text: str) -> None:
@@ -155,10 +141,10 @@ class TestAgain:
         manifests = ModelManifests([repository.path], config_name="")
         assert manifests.read() == {"m": ModelCost()}
         repository.variant("m", "int8", 4.0)
-        assert manifests.read() == {"m": ModelCost(table(4.0))}
+        assert manifests.read() == {"m": ModelCost(by_variant={"int8": table(4.0)})}
         rebuilt = repository.variant("m", "int8", 5.5) / "manifest.json"
         os.utime(rebuilt, ns=(1, 1))
-        assert manifests.read() == {"m": ModelCost(table(5.5))}
+        assert manifests.read() == {"m": ModelCost(by_variant={"int8": table(5.5)})}
         assert len(caplog.messages) == 1  # of the bad one, which has not changed
 
     def test_what_is_gone_is_forgotten(self, repository: Repository) -> None:
@@ -174,4 +160,4 @@ def test_our_own_models_have_their_costs() -> None:
     costs = ModelManifests([project / "model_repository", project / "ensembles"], config_name="").read()
     assert "text_encoder" in costs["text_embedding"].steps
     if (project / "model_repository/text_encoder/1/fp32/manifest.json").exists():
-        assert costs["text_encoder"].table is not None
+        assert "fp32" in costs["text_encoder"].by_variant

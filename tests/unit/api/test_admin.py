@@ -21,7 +21,7 @@ def bench() -> Bench:
     return Bench()
 
 
-NO_FLEET: dict[str, object] = {"tier": None, "servers": []}
+NO_FLEET: dict[str, object] = {"tier": None, "servers": [], "variant": None, "variant_reason": None}
 VIEW_A = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory_bytes": None, **NO_FLEET}
 VIEW_B = {"name": "b", "state": "UNAVAILABLE", "reason": "", "versions": [], "memory_bytes": None, **NO_FLEET}
 
@@ -32,6 +32,10 @@ class TestModels:
 
     def test_get(self, bench: Bench) -> None:
         assert bench.ask("GET", "/models/b") == (200, VIEW_B)
+
+    def test_which_variant_is_served_and_why(self, bench: Bench) -> None:
+        bench.upstream.metrics = b'tidegate_served_variant{model="a",reason="the fastest",variant="int8",version="1"} 1\n'
+        assert bench.ask("GET", "/models/a") == (200, VIEW_A | {"variant": "int8", "variant_reason": "the fastest"})
 
     def test_load(self, bench: Bench) -> None:
         assert bench.ask("POST", "/models/b/load") == (200, VIEW_B | {"state": "READY", "versions": ["1"]})

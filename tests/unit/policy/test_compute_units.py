@@ -6,31 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.domain.compute_time import ComputeTime
 from control_plane.domain.inference import InferCall
 from control_plane.domain.tensor import Tensor
-from control_plane.policy import compute_units
 from control_plane.policy.compute_units import (
     UNKNOWN,
     MeasuredCost,
     ModelCost,
     UnitTable,
-    VariantCost,
     after_poll,
-    choose_table,
     estimated_tokens,
     read_unit_table,
     request_costs,
 )
-from python_backends.batching.latency_table import LatencyTable
-from python_backends.runtime import variant as backends
-from python_backends.runtime.errors import ConfigError
+from python_backends.runtime.latency_table import LatencyTable
 
 TABLE = UnitTable((8, 16, 32), (1.0, 2.0, 6.0))
-MACHINE = "x86_64"
 
 
 def units_of(call: InferCall, costs: Mapping[str, ModelCost], mean_ms: Mapping[str, float]) -> float | None:
@@ -148,70 +142,20 @@ def test_a_table_that_begins_with_a_larger_batch_tells_the_share_of_a_row() -> N
     assert read_unit_table({"batches": [2], "lengths": [8], "ms": [[3.0]]}) == UnitTable((8,), (1.5,))
 
 
-def variant(
-    name: str, mean_ms: float | None = 4.0, *, device: str = "cpu", p1: float | None = 0.995, loss: float | None = 0.0
-) -> VariantCost:
-    table = None if mean_ms is None else UnitTable((8,), (mean_ms,))
-    return VariantCost(name, device, table, mean_ms, p1, loss)
-
-
-def chosen(*variants: VariantCost, requested: str = "auto", device: str = "cpu") -> float | None:
-    table = choose_table(variants, requested, device=device)
-    return None if table is None else table.ms_at_batch_1[0]
-
-
-def test_the_table_of_the_variant_that_is_named_else_of_the_fastest_that_can_be_trusted() -> None:
-    all_of_them = variant("fp32", 9.0, p1=None, loss=None), variant("int8", 4.0), variant("pruned", 3.0, p1=0.88)
-    assert chosen(*all_of_them) == 4.0
-    assert chosen(*all_of_them, requested="pruned") == 3.0
-    assert chosen(*all_of_them, requested="bf16") is None
-    assert chosen(variant("int8", 4.0, loss=0.02), all_of_them[0]) == 9.0
-    assert chosen(variant("int8", 10.0), all_of_them[0]) == 9.0
-    assert chosen(variant("fp32", 9.0), variant("trt", 1.0, device="gpu")) == 9.0
-    assert chosen(variant("fp32", 9.0), variant("trt", 1.0, device="gpu"), device="gpu") == 1.0
-    assert chosen() is None
-
-
-_VARIANTS = st.lists(
-    st.builds(
-        variant,
-        st.sampled_from(["fp32", "int8", "bf16", "trt"]),
-        st.none() | st.floats(0.1, 100),
-        device=st.sampled_from(["cpu", "gpu"]),
-        p1=st.none() | st.sampled_from([0.9, 0.99, 0.995]),
-        loss=st.none() | st.sampled_from([-0.1, 0.01, 0.02]),
-    ),
-    unique_by=lambda each: each.name,
+@pytest.mark.parametrize(
+    ("served", "ms"),
+    [
+        pytest.param({}, 9.0, id="nobody has told yet"),
+        pytest.param({"m": "int8"}, 4.0, id="as the backend has told"),
+        pytest.param({"m": "bf16"}, 9.0, id="one that has no table"),
+        pytest.param({"other": "int8"}, 9.0, id="another model's"),
+    ],
 )
-
-
-@given(variants=_VARIANTS, requested=st.sampled_from(["auto", "fp32", "int8"]), device=st.sampled_from(["cpu", "gpu"]))
-def test_the_choice_is_the_backends(variants: list[VariantCost], requested: str, device: str) -> None:
-    file = Path("model.onnx")
-    candidates = [
-        backends.Candidate(
-            backends.Variant(each.name, Path(), file, "onnxruntime", each.device, None),
-            MACHINE,
-            each.mean_ms,
-            each.cosine_p1,
-            each.relative_loss,
-        )
-        for each in variants
-    ]
-    try:
-        theirs = backends.choose(
-            candidates, requested, model="m", kind=device.upper(), machine_kind=MACHINE, importable=lambda _: True
-        ).name
-    except ConfigError:
-        assume(False)
-    expected = next(each.table for each in variants if each.name == theirs)
-    assert choose_table(variants, requested, device=device) == expected
-
-
-def test_the_limits_of_accuracy_are_the_backends() -> None:
-    assert backends.MINIMUM_COSINE_P1 == compute_units._MINIMUM_COSINE_P1
-    assert backends.MAXIMUM_RELATIVE_LOSS == compute_units._MAXIMUM_RELATIVE_LOSS
-    assert (backends.REFERENCE, backends.AUTO) == (compute_units._REFERENCE, compute_units.AUTO)
+def test_a_model_that_is_built_in_several_variants_costs_what_the_one_that_is_served_does(served: dict[str, str], ms: float) -> None:
+    tables = {name: UnitTable((8,), (its_ms,)) for name, its_ms in (("fp32", 9.0), ("int8", 4.0))}
+    costs = {"m": ModelCost(tables["fp32"], by_variant=tables), "e": ModelCost(steps=("m",))}
+    assert request_costs(costs, {}, served)["m"].tables == (UnitTable((8,), (ms,)),)
+    assert request_costs(costs, {}, served)["e"].tables == (UnitTable((8,), (ms,)),)
 
 
 class TestModels:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import queue
 import sys
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,12 +72,12 @@ class ResponseSender:
 class MetricFamily:
     """`pb_utils.MetricFamily`; `values` has what its metrics have reached, by name and labels."""
 
-    COUNTER = 0
+    COUNTER, GAUGE = 0, 1
     values: ClassVar[dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
 
     def __init__(self, *, name: str, description: str, kind: int) -> None:
         assert description
-        assert kind == self.COUNTER
+        assert kind in (self.COUNTER, self.GAUGE)
         self.name = name
 
     def Metric(self, *, labels: dict[str, str]) -> Metric:  # noqa: N802 - Triton's name
@@ -91,6 +92,11 @@ class Metric:
 
     def increment(self, value: float) -> None:
         MetricFamily.values[self.key] = MetricFamily.values.get(self.key, 0.0) + value
+
+    def set(self, value: float) -> None:
+        MetricFamily.values[self.key] = value
+        # Triton forgets it with its last reference.
+        weakref.finalize(self, MetricFamily.values.pop, self.key, None)
 
 
 class Logger:
@@ -164,5 +170,6 @@ def stub(backend: str, model_directory: Path) -> Iterator[Any]:
         yield model.TritonPythonModel
     finally:
         # These hold on to this fake, and the next test brings its own.
-        for name in (f"python_backends.{backend}.model", "python_backends.runtime.triton", "python_backends.batching.metrics", MODULE):
+        modules = ("runtime.triton", "runtime.served_variant", "batching.metrics", f"{backend}.model")
+        for name in (MODULE, *(f"python_backends.{module}" for module in modules)):
             sys.modules.pop(name, None)

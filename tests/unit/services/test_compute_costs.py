@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from control_plane.domain.compute_time import ComputeTime
-from control_plane.domain.errors import UpstreamFailed
+from control_plane.domain.errors import UpstreamFailed, UpstreamUnavailable
 from control_plane.domain.inference import InferCall
 from control_plane.domain.tensor import Tensor
 from control_plane.policy.compute_units import ModelCost, UnitTable
@@ -113,5 +113,22 @@ def test_a_model_that_is_built_anew_has_its_new_costs_soon() -> None:
             while bench.costs.of(call("m"))[1] != 2.0:
                 await asyncio.sleep(POLL_S)
             assert bench.models.reads > 1
+
+    run(main())
+
+
+def test_a_model_costs_what_the_variant_that_it_serves_does_also_while_nobody_can_say_which() -> None:
+    tables = {name: UnitTable((8,), (ms,)) for name, ms in (("fp32", 9.0), ("int8", 4.0))}
+
+    async def main() -> None:
+        bench = Bench(m=ModelCost(tables["fp32"], by_variant=tables))
+        async with bench.running():
+            assert bench.costs.of(call("m"))[1] == 18.0
+            bench.upstream.metrics = b'tidegate_served_variant{model="m",reason="it is fast",variant="int8",version="1"} 1\n'
+            await bench.polled()
+            assert bench.costs.of(call("m"))[1] == 8.0
+            bench.upstream.metrics = UpstreamUnavailable("no metrics")
+            await bench.polled()
+            assert bench.costs.of(call("m"))[1] == 8.0
 
     run(main())

@@ -8,7 +8,7 @@ import pytest
 
 from control_plane.domain.errors import DeadlineExceeded, ModelLoadFailed, ModelNotFound, NotSupported, Overloaded, UpstreamUnavailable
 from control_plane.domain.fleet_event import FleetEventKind
-from control_plane.domain.model import ModelOverride, ModelState
+from control_plane.domain.model import ModelOverride, ModelState, ServedVariant
 from control_plane.services.fleet_catalogue import FleetCatalogue
 from tests.unit.services.fleet_bench import READY, FleetBench, model, play, running
 
@@ -43,7 +43,9 @@ def test_lists_what_there_is_anywhere() -> None:
         async with running(FleetBench(model("a"), model("b", 50), servers=2, budget_bytes=2**30)) as bench:
             bench.tritons["s1"].states["foreign"] = READY
             first = await bench.use("a")
+            bench.servers.live["s1"].metrics = b'tidegate_served_variant{model="foreign",reason="named",variant="int8"} 1\n'  # type: ignore[attr-defined]
             listed = await bench.models.list_models()
+            assert [each.variant for each in listed] == [None, None, ServedVariant("int8", "named")]
             assert [(each.name, each.state, each.memory_bytes) for each in listed] == [
                 ("a", READY, 40),
                 ("b", ModelState.UNAVAILABLE, 50),

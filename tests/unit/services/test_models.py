@@ -17,7 +17,7 @@ from control_plane.domain.errors import (
     UpstreamFailed,
     UpstreamUnavailable,
 )
-from control_plane.domain.model import ModelOverride, ModelState
+from control_plane.domain.model import ModelOverride, ModelState, ServedVariant
 from control_plane.services.models import LoadFailure, ModelService
 from control_plane.services.servers import Servers
 from tests.aio import changing, run, settle
@@ -83,6 +83,13 @@ class TestList:
             ("z", ModelState.READY),
         ]
         assert [model.memory_bytes for model in models] == [None, None, None, 10]
+
+    def test_says_which_variant_is_served_where_the_backend_tells(self) -> None:
+        bench = Bench()
+        bench.upstream.metrics = b'tidegate_served_variant{model="b",reason="the fastest",variant="int8",version="1"} 1\n'
+        assert [model.variant for model in run(bench.service.list_models())] == [None, ServedVariant("int8", "the fastest"), None]
+        bench.upstream.metrics = UpstreamUnavailable("Triton was started without metrics")
+        assert [model.variant for model in run(bench.service.list_models())] == [None, None, None]
 
     def test_of_an_attached_triton_is_its_index(self) -> None:
         bench = Bench(has_repository=False)

@@ -54,7 +54,7 @@ def test_an_artefact_is_its_digest_and_size(tmp_path: Path) -> None:
 def test_a_manifest_records_what_was_built_and_from_what(built: Path, recipe: Recipe) -> None:
     document = json.loads((built / "manifest.json").read_text())
 
-    assert document["format_version"] == 2
+    assert document["format_version"] == 3
     assert document["artefacts"] == {"model.bin": {"sha256": hashlib.sha256(b"artefact").hexdigest(), "size_bytes": 8}}
     assert document["provenance"] == {"name": "org/name", "package": "package 1.0", "licence": "Apache-2.0", "sha256": "abc"}
     assert document["agreement"] == AGREEMENT
@@ -77,7 +77,7 @@ def test_what_was_written_is_read_back(built: Path, recipe: Recipe) -> None:
     "damage",
     [
         pytest.param(lambda text: text[: len(text) // 2], id="cut-short"),
-        pytest.param(lambda text: text.replace('"format_version": 2', '"format_version": 1'), id="another-format"),
+        pytest.param(lambda text: text.replace('"format_version": 3', '"format_version": 2'), id="another-format"),
         pytest.param(lambda text: text.replace("size_bytes", "size"), id="another-field"),
         pytest.param(lambda text: "[]", id="no-object"),
         pytest.param(lambda text: "", id="empty"),
@@ -157,6 +157,7 @@ def test_a_variants_manifest_also_says_how_it_is_served_and_what_it_held(built_v
     assert served == {"variant": "int8", "runtime": "onnxruntime", "file": "model.onnx", "device": "cpu"}
     assert document["machine"] == dataclasses.asdict(this_machine("cpu"))
     assert document["gate"] == {"cosine_p1_at_least": 0.99, "spearman_loss_at_most": 0.01}
+    assert (document["auto_eligible"], document["auto_objection"]) == (True, None)
     assert (document["latency_table"], document["resident_bytes"]) == (TABLE, 12345)
     digest = hashlib.sha256(b"first\nsecond\n").hexdigest()
     assert document["calibration"] == {"source": "calibration.txt", "texts": 2, "sha256": digest}
@@ -166,8 +167,33 @@ def test_a_variants_manifest_is_understood_by_those_who_serve_it(built_variant: 
     (candidate,) = find_candidates(built_variant.parent)
 
     assert (candidate.variant.file, candidate.variant.runtime) == (built_variant / "model.onnx", "onnxruntime")
-    assert (candidate.cosine_p1, candidate.relative_loss, candidate.mean_ms) == (0.995, 0.002, 2.5)
+    assert candidate.objection == ""
+    assert candidate.variant.latency_table is not None
+    assert candidate.variant.latency_table.cost_ms(2, 16) == 5.0
     assert candidate.machine_kind == this_machine("cpu").kind
+
+
+@pytest.mark.parametrize(
+    ("agreement", "objection"),
+    [
+        pytest.param({"cosine_p1": 0.99, "loss": 0.01}, None, id="just-good-enough"),
+        pytest.param({"cosine_p1": 0.875, "loss": 0.0}, "the cosine with fp32 at the worst percentile is 0.87500, below 0.99", id="cosine"),
+        pytest.param({"cosine_p1": 1.0, "loss": 0.0101}, "it loses 1.01% of the rank correlation, more than 1.00%", id="ranking"),
+        pytest.param({"cosine_p1": float("nan"), "loss": 0.0}, "the cosine with fp32 at the worst percentile is nan, below 0.99", id="nan"),
+        pytest.param({}, "not measured here yet", id="unmeasured"),
+    ],
+)
+def test_whether_auto_may_choose_it_is_judged_here_alone(tmp_path: Path, agreement: dict[str, float], objection: str | None) -> None:
+    (target,) = load_targets(variants_folder(tmp_path, int8={}))
+    target.directory.mkdir(parents=True)
+    measures = (
+        {"against_fp32": {"cosine_p1": agreement["cosine_p1"]}, "similarity": {"relative_loss": agreement["loss"]}} if agreement else {}
+    )
+    write_manifest(target.directory, target.recipe, Measured(measures, TABLE, 1), inputs=target.recipe.inputs(), build_seconds=1)
+
+    document = json.loads((target.directory / "manifest.json").read_text())
+
+    assert (document["auto_eligible"], document["auto_objection"]) == (objection is None, objection)
 
 
 def test_another_kind_of_machine_makes_it_stale_and_the_lack_of_one_does_not(built_variant: Path) -> None:

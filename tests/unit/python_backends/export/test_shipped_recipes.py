@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from python_backends.export.discovery import Target, find_model_directories, load_targets
+from python_backends.export.recipe import AUTO
 from python_backends.runtime.machine import gpu_name
-from python_backends.runtime.variant import MAXIMUM_RELATIVE_LOSS, MINIMUM_COSINE_P1, REFERENCE, RUNTIMES
+from python_backends.runtime.variant import RUNTIMES
+from python_backends.runtime.variant_choice import REFERENCE
 
 PROJECT = Path(__file__).resolve().parents[4]
 TARGETS = [target for folder in find_model_directories([PROJECT / "model_repository"]) for target in load_targets(folder)]
@@ -49,8 +51,8 @@ def test_no_gate_is_weaker_than_what_is_served_by_default_but_that_of_the_pruned
     serving = target.recipe.serving
 
     assert serving is not None
-    assert (serving.gate.cosine_p1_at_least >= MINIMUM_COSINE_P1) == (target.variant != "pruned")
-    assert serving.gate.spearman_loss_at_most <= MAXIMUM_RELATIVE_LOSS
+    assert (serving.gate.cosine_p1_at_least >= AUTO.cosine_p1_at_least) == (target.variant != "pruned")
+    assert serving.gate.spearman_loss_at_most <= AUTO.spearman_loss_at_most
 
 
 @pytest.mark.parametrize("target", [target for target in VARIANTS if target.recipe.calibration], ids=labels)

@@ -238,6 +238,7 @@ def test_the_list_shows_state_and_measures_of_each(tmp_path: Path, capsys: Outpu
         rf"  similarity: relative_loss 0\.0\n"
         rf"  own_check: cosine_min 0\.5\n"
         rf"  gate: cosine_p1_at_least 0\.99, spearman_loss_at_most 0\.01\n"
+        rf"  auto: may be chosen\n"
         rf"  onnxruntime, \d+ threads of .* \(.*\): "
         rf"1 x 8 {number} ms, 1 x 256 {number} ms, 8 x 64 {number} ms, 64 x 256 {number} ms\n"
         rf"  memory: \d+ MB\n"

@@ -18,7 +18,8 @@ from python_backends.runtime.errors import ConfigError, RequestError
 from python_backends.runtime.model_config import ModelConfig
 from python_backends.runtime.runtimes import Runtime, open_runtime
 from python_backends.runtime.signature import Signature, TensorSignature, check_signature
-from python_backends.runtime.variant import RUNTIMES, Variant
+from python_backends.runtime.variant import RUNTIMES
+from python_backends.runtime.variant_choice import Variant
 from tests.unit.python_backends import tiny_encoder
 from tests.unit.python_backends.configs import config, parameters, tensor
 from tests.unit.python_backends.tiny_encoder import HIDDEN, LONGEST, VOCABULARY, NumpyEncoder, texts

@@ -16,7 +16,7 @@ from python_backends.export.tensorrt_engine import Profile, build_engine
 from python_backends.runtime.errors import ConfigError, ExecutionError, RequestError
 from python_backends.runtime.interface import Interface, TensorSpec, write_interface
 from python_backends.runtime.runtimes import Runtime, open_runtime
-from python_backends.runtime.variant import Variant
+from python_backends.runtime.variant_choice import Variant
 from tests.unit.python_backends import fake_tensorrt, tiny_encoder
 from tests.unit.python_backends.configs import config
 from tests.unit.python_backends.fake_tensorrt import Cuda

@@ -199,6 +199,7 @@ def test_names_and_dimensions_are_the_configurations_and_checked_against_the_fil
         pytest.param({"parameters": parameters(max_waiting="-1")}, "'max_waiting' must be at least 1, not -1", id="waiting"),
         pytest.param({"max_batch_size": 0}, "max_batch_size must be at least 1", id="no-batch"),
         pytest.param({"parameters": parameters(variant="int8")}, "variant 'int8' is not built", id="variant"),
+        pytest.param({"parameters": parameters(variant_mix="short")}, "parameter 'variant_mix': 'short' is no ROWSxTOKENS", id="mix"),
     ],
 )
 def test_a_configuration_that_cannot_be_served_says_why(load: Callable[..., Any], changes: dict[str, Any], words: str) -> None:
@@ -212,11 +213,27 @@ def test_a_variants_manifest_brings_the_costs(load: Callable[..., Any], version_
     (version_directory / "model.onnx").rename(folder / "model.onnx")
     # So cheap that even a page can be answered at once.
     costs = {"threads": 1, "batches": [1, 64], "lengths": [8, 256], "ms": [[1.0, 1.1], [1.2, 1.3]]}
-    manifest = {"format_version": 2, "variant": "fp32", "runtime": "onnxruntime", "file": "model.onnx", "device": "cpu", "machine": {}}
+    manifest = {"format_version": 3, "variant": "fp32", "runtime": "onnxruntime", "file": "model.onnx", "device": "cpu", "machine": {}}
     (folder / "manifest.json").write_text(json.dumps({**manifest, "latency_table": costs}))
 
-    (page, sentence) = load().execute([request([[1] * 200]), request([[2]])])
+    loaded = load()
+    (page, sentence) = loaded.execute([request([[1] * 200]), request([[2]])])
 
     assert page.arrays()["EMBEDDING"].tolist() == [(200 * TABLE[1]).tolist()]
     assert sentence.arrays()["EMBEDDING"].tolist() == [TABLE[2].tolist()]
-    assert any("variant 'fp32'" in line for line in Logger.lines)
+    assert any("serves fp32 (the fallback, " in line for line in Logger.lines)
+
+
+def served() -> list[dict[str, str]]:
+    """What Triton's metrics say is served now."""
+    return [dict(labels) for (name, labels), value in MetricFamily.values.items() if name == "tidegate_served_variant" and value == 1]
+
+
+def test_what_is_served_and_why_is_told_while_it_is(backend: Any, version_directory: Path) -> None:
+    encoder = backend()
+    encoder.initialize(initialize_args(version_directory, json.dumps(CONFIG)))
+    told = served()
+    encoder.finalize()
+
+    assert told == [{"model": "m", "version": "1", "variant": "", "reason": "model.onnx, there are no variants"}]
+    assert served() == []

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from python_backends.batching.latency_table import LatencyTable, token_cost
 from python_backends.runtime.errors import ConfigError
+from python_backends.runtime.latency_table import LatencyTable, token_cost
 
 MANIFEST: dict[str, Any] = {"threads": 2, "batches": [1, 4], "lengths": [10, 20], "ms": [[1.0, 2.0], [3.0, 6.0]]}
 TABLE = LatencyTable.from_manifest(MANIFEST)
