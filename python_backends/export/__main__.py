@@ -1,4 +1,4 @@
-"""`python -m python_backends.export [--force] [--list] [--variant V] [--sts FILE] ROOT_OR_MODEL_DIR...`: run stale recipes."""
+"""`python -m python_backends.export [--force] [--quick] [--list] [--variant V] [--sts FILE] ROOT_OR_MODEL_DIR...`: run stale recipes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from python_backends.export.builder import benchmark, bring_up_to_date, remove_what_no_recipe_makes
+from python_backends.export.background import stay_in_the_background
+from python_backends.export.builder import Demand, benchmark, bring_up_to_date, remove_what_no_recipe_makes
 from python_backends.export.discovery import Target, find_model_directories, load_targets, only_variants
 from python_backends.export.listing import describe
-from python_backends.export.progress import Progress
+from python_backends.export.progress import JsonProgress, Progress
 from python_backends.export.recipe import BuildError
 
 # 128 + SIGINT, as shells report it.
@@ -24,7 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     What fails does not keep the rest from being built.
     """
     options = _parser().parse_args(arguments)
-    failures = _Failures()
+    if options.background_of:
+        stay_in_the_background(options.background_of)
+    progress = (JsonProgress if options.json else Progress)(sys.stdout)
+    failures = _Failures(progress)
     try:
         targets = _load(options, failures)
         chosen: list[Target] = []
@@ -33,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.list:
             _show(chosen, failures)
         else:
-            _build(chosen, options, failures)
+            _build(chosen, options, failures, progress)
             _clear(targets, failures)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -41,10 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Failures:
-    """Says on standard error what could not be done, a line for each."""
+    """Tells what could not be done."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress) -> None:
         self.happened = False
+        self._progress = progress
 
     @contextmanager
     def of(self, label: str) -> Iterator[None]:
@@ -66,13 +71,18 @@ class _Failures:
 
     def _say(self, label: str, message: str) -> None:
         self.happened = True
-        print(f"error: {f'{label}: ' if label else ''}{message}", file=sys.stderr)
+        self._progress.failed(label, message)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m python_backends.export", description=__doc__)
     parser.add_argument("paths", nargs="+", type=Path, metavar="ROOT_OR_MODEL_DIR")
     parser.add_argument("--force", action="store_true", help="build also what is up to date")
+    parser.add_argument("--quick", action="store_true", help="only what may be served before it is measured here; measure nothing")
+    parser.add_argument("--json", action="store_true", help="tell a program what goes on, a JSON object a line")
+    parser.add_argument(
+        "--background-of", type=int, metavar="PID", help="leave the CPUs to others, and end with the process that started this"
+    )
     parser.add_argument("--list", action="store_true", help="say what would be built and why, and build nothing")
     parser.add_argument("--variant", action="append", default=[], metavar="V", help="only this variant; repeatable")
     parser.add_argument("--sts", type=Path, metavar="FILE", help="measure the variants also on this STS benchmark (csv) and record it")
@@ -96,11 +106,11 @@ def _show(targets: Sequence[Target], failures: _Failures) -> None:
             print("\n".join(describe(target)))
 
 
-def _build(targets: Sequence[Target], options: argparse.Namespace, failures: _Failures) -> None:
-    progress = Progress(sys.stdout)
+def _build(targets: Sequence[Target], options: argparse.Namespace, failures: _Failures, progress: Progress) -> None:
+    demand = Demand(force=options.force, named=bool(options.variant), quick=options.quick)
     for target in targets:
         with failures.of(target.label):
-            bring_up_to_date(target, progress, force=options.force, named=bool(options.variant))
+            bring_up_to_date(target, progress, demand)
             if options.sts:
                 benchmark(target, progress, options.sts)
 

@@ -68,7 +68,7 @@ def write_manifest(
     document = {
         "format_version": FORMAT_VERSION,
         **_serving(recipe, variant),
-        "artefacts": {path.name: asdict(describe_artefact(path)) for path in sorted(directory.iterdir())},
+        "artefacts": {path.name: asdict(describe_artefact(path)) for path in sorted(directory.iterdir()) if path.name != FILENAME},
         "provenance": asdict(recipe.provenance),
         "calibration": recipe.calibration and _calibration(recipe.calibration),
         "agreement": measured.agreement,
@@ -118,6 +118,18 @@ def stale_reason(directory: Path, inputs: Mapping[str, str]) -> str | None:
     return None
 
 
+def is_measured(directory: Path) -> bool:
+    """Whether nothing is left to be found out about what is built there; a model without variants is not measured."""
+    manifest = read_manifest(directory)
+    return manifest is not None and manifest.document.get("latency_table", {}) is not None
+
+
+def may_be_chosen(directory: Path) -> bool:
+    """Whether it is served, or may be with `auto`."""
+    manifest = read_manifest(directory)
+    return manifest is not None and bool(manifest.document.get("auto_eligible", True))
+
+
 def _serving(recipe: Recipe, variant: str) -> dict[str, Any]:
     if recipe.serving is None:
         return {}
@@ -134,7 +146,7 @@ def _calibration(calibration: Calibration) -> dict[str, Any]:
 def _limits(recipe: Recipe, measured: Measured) -> dict[str, Any]:
     if recipe.serving is None:
         return {}
-    objection = AUTO.shortfall(measured.agreement) if measured.agreement else NOT_MEASURED
+    objection = AUTO.shortfall(measured.agreement) if "against_fp32" in measured.agreement else NOT_MEASURED
     return {
         "gate": asdict(recipe.serving.gate),
         "auto_eligible": objection is None,

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import python_backends
+from python_backends.export.background import end_with_parent
 from python_backends.export.discovery import Target, load_targets
 from python_backends.export.measure import largest_cell
 from python_backends.export.opening import opened
@@ -43,6 +44,7 @@ def measure_resident_bytes(target: Target, directory: Path) -> int:
 
 def main(model_directory: str, variant: str, directory: str) -> None:
     """Print the growth of memory."""
+    end_with_parent()
     (target,) = (target for target in load_targets(Path(model_directory)) if target.variant == variant)
     serving = target.recipe.serving
     assert serving is not None

@@ -34,12 +34,13 @@ import hashlib, json
 from pathlib import Path
 import numpy as np
 from onnx import TensorProto
-from python_backends.export.recipe import AUTO, BuildError, Provenance, Recipe, Serving
+from python_backends.export.recipe import AUTO, BuildError, Gate, Provenance, Recipe, Serving
 from python_backends.runtime.model_config import parse_model_config
 from tests.unit.python_backends import tiny_onnx
 
 IDENTITY = tiny_onnx.identity(TensorProto.FLOAT, ["batch", "length"])
 DIGESTS = {"": "", "same": hashlib.sha256(IDENTITY.SerializeToString()).hexdigest(), "other": 64 * "0"}
+GATES = {"auto": AUTO, "weak": Gate(0.8, 0.01)}
 VARIANTS = json.loads((Path(__file__).parent / "variants.json").read_text())
 
 
@@ -65,7 +66,10 @@ class Trial:
         return {"spearman": float(path.read_text()), "spearman_fp32": 0.8, "relative_loss": 0.0}
 
 
-def recipe(name, *, cosine_p1=1.0, relative_loss=0.0, needs=None, weights="abc", device="cpu", file="model.onnx", fails=None, verified=""):
+def recipe(
+    name, *, cosine_p1=1.0, relative_loss=0.0, needs=None, weights="abc", device="cpu", file="model.onnx", fails=None,
+    verified="", gate="auto",
+):
     def build(directory, progress):
         if fails:
             raise KeyboardInterrupt if fails == "interrupt" else BuildError(fails)
@@ -79,7 +83,7 @@ def recipe(name, *, cosine_p1=1.0, relative_loss=0.0, needs=None, weights="abc",
         sources=(Path(__file__),),
         settings={"variant": name},
         serving=Serving(
-            "onnxruntime", file, Trial(cosine_p1, relative_loss), AUTO, device=device, needs=lambda: needs, sha256=DIGESTS[verified]
+            "onnxruntime", file, Trial(cosine_p1, relative_loss), GATES[gate], device=device, needs=lambda: needs, sha256=DIGESTS[verified]
         ),
     )
 

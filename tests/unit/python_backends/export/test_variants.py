@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,9 @@ import pytest
 from python_backends.export.__main__ import main
 from python_backends.export.measure import BATCHES, LENGTHS
 from python_backends.runtime.variant import choose_variant
-from tests.unit.python_backends.export.recipes import variants_folder
+from tests.unit.python_backends.export.recipes import model_folder, variants_folder
 
+PROJECT = Path(__file__).resolve().parents[4]
 Output = pytest.CaptureFixture[str]
 
 
@@ -129,6 +133,82 @@ def test_a_file_that_is_not_the_one_that_was_verified_is_not_published(tmp_path:
 
     assert re.fullmatch(r"error: m/b: model\.onnx has the SHA-256 [0-9a-f]{64} instead of 0{64}, .*\n", capsys.readouterr().err)
     assert names(folder / "1") == ["a"]
+
+
+def test_quickly_only_what_has_been_verified_is_built_and_nothing_is_measured(tmp_path: Path, capsys: Output) -> None:
+    folder = variants_folder(tmp_path, fp32={"verified": "same"}, int8={})
+    tokenizer = model_folder(tmp_path, "tokenizer")
+
+    assert run("--quick", tmp_path) == 0
+
+    assert capsys.readouterr().out.splitlines()[0] == "m/fp32: not built yet"
+    assert (names(folder / "1"), names(tokenizer / "1")) == (["fp32"], ["manifest.json", "model.bin"])
+    document = manifest(folder, "fp32")
+    assert (document["latency_table"], document["auto_eligible"], document["auto_objection"]) == (None, False, "not measured here yet")
+    assert choose_variant(folder / "1", "auto", kind="CPU", machine_kind=document["machine"]["kind"]).name == "fp32"
+    written_ns = written(folder, "fp32")
+    assert run("--quick", tmp_path) == 0
+    assert written(folder, "fp32") == written_ns
+
+
+def test_what_was_built_quickly_is_measured_by_the_next_build_and_not_built_again(tmp_path: Path, capsys: Output) -> None:
+    folder = variants_folder(tmp_path, fp32={"verified": "same"}, int8={})
+    run("--quick", tmp_path)
+    artefact = (folder / "1" / "fp32" / "model.onnx").stat()
+    capsys.readouterr()
+
+    assert run(tmp_path) == 0
+
+    assert re.findall(r"^m.*$", capsys.readouterr().out, re.MULTILINE) == ["m/fp32: not measured here yet", "m/int8: not built yet"]
+    assert (folder / "1" / "fp32" / "model.onnx").stat() == artefact
+    document = manifest(folder, "fp32")
+    assert (document["auto_eligible"], list(document["artefacts"])) == (True, ["model.onnx"])
+    assert document["agreement"].keys() == {"against_fp32", "similarity", "own_check"}
+    assert document["latency_table"]
+    assert document["resident_bytes"]
+    assert run(tmp_path) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_measurement_that_fails_leaves_what_is_served_as_it_is(tmp_path: Path, capsys: Output) -> None:
+    folder = variants_folder(tmp_path, fp32={"verified": "same", "cosine_p1": 0.5})
+    run("--quick", tmp_path)
+    before = manifest(folder, "fp32")
+
+    assert run(tmp_path) == 1
+
+    assert "error: m/fp32: the cosine with fp32 at the worst percentile is 0.50000" in capsys.readouterr().err
+    assert manifest(folder, "fp32") == before
+
+
+def test_a_program_is_told_what_may_be_served_now(tmp_path: Path, capsys: Output) -> None:
+    variants_folder(tmp_path, fp32={}, weak={"cosine_p1": 0.9, "gate": "weak"}, bad={"cosine_p1": 0.5})
+
+    assert run("--json", tmp_path) == 1
+
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["event"], each["target"], each.get("may_be_chosen")) for each in told if each["event"] != "step"] == [
+        ("begun", "m/fp32", None),
+        ("built", "m/fp32", True),
+        ("begun", "m/weak", None),
+        ("built", "m/weak", False),
+        ("begun", "m/bad", None),
+        ("failed", "m/bad", None),
+    ]
+
+
+def test_in_the_background_it_leaves_the_cpus_to_others_and_ends_with_its_parent(tmp_path: Path) -> None:
+    folder = variants_folder(tmp_path, fp32={})
+    command = [sys.executable, "-m", "python_backends.export", str(folder)]
+    # In the recipe itself, once all has been set.
+    (folder / "build.py").write_text(
+        "import ctypes, os\nsignal = ctypes.c_int()\nctypes.CDLL(None).prctl(2, ctypes.byref(signal))\n"
+        f"open({str(tmp_path / 'found')!r}, 'w').write(f'{{os.nice(0)}} {{signal.value}}')\n" + (folder / "build.py").read_text()
+    )
+
+    assert subprocess.run([*command, "--background-of", str(os.getpid())], cwd=PROJECT, timeout=60, check=False).returncode == 0
+    assert (tmp_path / "found").read_text() == "19 9"
+    assert subprocess.run([*command, "--background-of", "1"], cwd=PROJECT, timeout=60, check=False).returncode == 1, "not its parent"
 
 
 NEEDS = {"needs": "it needs an NVIDIA GPU", "device": "gpu"}
