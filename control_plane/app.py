@@ -18,6 +18,7 @@ from control_plane.adapters.admin_server import AdminServer
 from control_plane.adapters.cpu_affinity import pin_worker, require_cpus
 from control_plane.adapters.fleet_metrics import FleetMetrics
 from control_plane.adapters.listening import allow_restart, share_port
+from control_plane.adapters.model_build_program import ModelBuildProgram
 from control_plane.adapters.model_profile import with_profile
 from control_plane.adapters.prometheus import OwnMetrics
 from control_plane.adapters.service_sockets import ServiceSockets
@@ -37,6 +38,7 @@ from control_plane.governing import Governing, open_governing
 from control_plane.policy.exposure import refusal
 from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.keys import Keys
+from control_plane.services.model_builds import ModelBuilds
 from control_plane.services.models import LoadFailure
 from control_plane.services.objects import Objects
 from control_plane.services.purges import Purges
@@ -72,6 +74,7 @@ class App:
             self._workers.join_fleet(self._tritons.fleet.make_for_workers())
         self._servers = self._tritons.servers
         self._models = self._tritons.models
+        self._builds = self._make_builds()
 
     def _wire_ports(self, governing: Governing) -> None:
         """What answers on them."""
@@ -123,6 +126,8 @@ class App:
         endpoints = self._sockets.endpoints()
         state.write_endpoints(endpoints)
         announce(endpoints, self._tritons.failures)
+        if self._builds is not None:
+            await self._builds.run()
 
     async def _drain(self) -> None:
         doors = self._workers or self._data_plane
@@ -166,8 +171,15 @@ class App:
             known=governing.known,
             version=version("tidegate"),
             fleet=self._tritons.fleet,
+            builds=self._builds,
         )
         return AdminServer(api, self._sockets.admin)
+
+    def _make_builds(self) -> ModelBuilds | None:
+        triton = self._settings.triton
+        if not triton.build_models or self._settings.is_attached:
+            return None
+        return ModelBuilds(ModelBuildProgram(triton.model_repository), self._models)
 
     def _make_workers(self) -> Workers:
         sockets = self._sockets

@@ -106,6 +106,10 @@ class ManagedRepository:
         for each in self._with_composing(name):
             require_loadable(each, self._config_name, backends=self._backends)
 
+    def with_steps(self, name: str) -> list[str]:
+        """See `ports.ModelRepository.with_steps`."""
+        return [model.name for model in self._with_composing(name)]
+
     def _remove_all_but(self, names: list[str]) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
         for placed in self.root.iterdir():

@@ -24,6 +24,7 @@ from control_plane.services.fleet import FleetService
 from control_plane.services.fleet_models import FleetModels
 from control_plane.services.keys import Keys
 from control_plane.services.known_state import KnownState
+from control_plane.services.model_builds import ModelBuilds
 from control_plane.services.models import ModelService
 from control_plane.services.objects import Objects
 from control_plane.services.purges import Purges
@@ -72,15 +73,16 @@ def make_admin_api(
     known: KnownState,
     version: str,
     fleet: FleetService | None = None,
+    builds: ModelBuilds | None = None,
 ) -> FastAPI:
-    """Build the application; it holds no state of its own. `fleet` where there is one."""
+    """Build the application; it holds no state of its own. `fleet` where there is one, `builds` where models are built meanwhile."""
     # Its own redirects would be to whatever the caller sent as Host.
     app = FastAPI(title="Tidegate admin API", version=version, redirect_slashes=False, responses=_PAGE_ERRORS | _KEY_ERRORS)
     app.openapi = lambda: _document(app, access)  # type: ignore[method-assign]
     app.add_middleware(AdminAccess, access=access)
     answer_errors(app)
     _add_health_paths(app, servers, known, version)
-    add_model_paths(app, models, fleet)
+    add_model_paths(app, models, fleet, builds)
     add_fleet_path(app, fleet)
     add_key_paths(app, keys)
     add_tenant_paths(app, objects)

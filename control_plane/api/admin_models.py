@@ -13,6 +13,7 @@ from control_plane.domain.fleet import Tier
 from control_plane.domain.model import Model, ModelState
 from control_plane.services.fleet import FleetService
 from control_plane.services.fleet_models import FleetModels
+from control_plane.services.model_builds import ModelBuilds
 from control_plane.services.models import ModelService
 
 
@@ -34,6 +35,8 @@ class ModelView(BaseModel):
     """The one that is served, of a model that is built in several; null where it has none or is not loaded."""
     variant_reason: str | None
     """Why that one is served and no other."""
+    build: str
+    """What is built of it in the background now, and what could not be; else empty."""
 
 
 _LIST_ERRORS = error_responses(
@@ -52,16 +55,18 @@ _CHANGE_ERRORS = _READ_ERRORS | error_responses(
 )
 
 
-def add_model_paths(app: FastAPI, models: ModelService | FleetModels, fleet: FleetService | None = None) -> None:
+def add_model_paths(
+    app: FastAPI, models: ModelService | FleetModels, fleet: FleetService | None = None, builds: ModelBuilds | None = None
+) -> None:
     """`/models` and what is below it."""
 
     async def view(name: str) -> ModelView:
-        return _view(await models.get(name), fleet)
+        return _view(await models.get(name), fleet, builds)
 
     @app.get("/models", tags=["models"], responses=_LIST_ERRORS)
     async def list_models() -> list[ModelView]:
         """Every model of the repositories, loaded or not."""
-        return [_view(model, fleet) for model in await models.list_models()]
+        return [_view(model, fleet, builds) for model in await models.list_models()]
 
     @app.get("/models/{name}", tags=["models"], responses=_READ_ERRORS)
     async def get_model(name: Name) -> ModelView:
@@ -90,7 +95,7 @@ def add_model_paths(app: FastAPI, models: ModelService | FleetModels, fleet: Fle
         return await view(name)
 
 
-def _view(model: Model, fleet: FleetService | None) -> ModelView:
+def _view(model: Model, fleet: FleetService | None, builds: ModelBuilds | None) -> ModelView:
     facts = None if fleet is None else fleet.state.fleet.models.get(model.name)
     return ModelView(
         name=model.name,
@@ -102,4 +107,5 @@ def _view(model: Model, fleet: FleetService | None) -> ModelView:
         servers=sorted(fleet.state.fleet.holders.get(model.name, {})) if fleet is not None else [],
         variant=model.variant.name if model.variant is not None else None,
         variant_reason=model.variant.reason if model.variant is not None else None,
+        build=builds.state_of(model.name) if builds is not None else "",
     )

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
-from control_plane.cli.printing import print_table, printable
+from control_plane.cli.printing import print_fields, printable
 from control_plane.domain.errors import ModelNotFound
 from control_plane.settings import load_settings
 
@@ -35,7 +35,7 @@ def list_models(admin_url: AdminUrlOption = None, state_dir: StateDirOption = No
 def show(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """One model: its state with the whole reason, and which of its variants is served and why."""
     model = admin_client(state_dir, admin_url).get(name)
-    shown = {
+    fields = {
         "model": model["name"],
         "state": model["state"],
         "reason": model["reason"],
@@ -45,8 +45,9 @@ def show(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateD
         "servers": " ".join(model["servers"]),
         "variant": model["variant"],
         "why": model["variant_reason"],
+        "build": model["build"],
     }
-    print_table(("", ""), [(field, value) for field, value in shown.items() if value])
+    print_fields(fields.items())
 
 
 @app.command()
@@ -99,7 +100,8 @@ def _show(models: list[dict[str, Any]]) -> None:
     table = Table("model", "state", *places, "versions", *variants, "memory", "reason", box=None)
     for model in models:
         state = model["state"]
-        reason = escape(printable(model["reason"].partition("\n")[0]))  # the first line says what; the admin API has the rest
+        said = "; ".join(filter(None, (model["reason"].partition("\n")[0], model["build"])))  # of the first the line that says what
+        reason = escape(printable(said))
         where = [model["tier"] or "", " ".join(model["servers"])] if is_fleet else []
         versions = ", ".join(model["versions"])
         variant = [escape(printable(model["variant"] or ""))] if variants else []

@@ -21,6 +21,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     Console(soft_wrap=True, width=_WIDTH).print(table)
 
 
+def print_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """One thing, a line for each of its fields that is not empty."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for field, value in fields:
+        if value:
+            table.add_row(field, _cell(value))
+    Console(soft_wrap=True, width=_WIDTH).print(table)
+
+
 def remark(text: str) -> None:
     """Beside what the command answers: a program that reads its output does not get it."""
     Console(stderr=True).print(escape(printable(text)), highlight=False, soft_wrap=True)

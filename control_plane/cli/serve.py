@@ -36,6 +36,7 @@ def serve(
     model_parameter: Annotated[
         list[str] | None, typer.Option(help="MODEL:KEY=VALUE over a model's configuration, such as text_encoder:variant=fp32; repeatable.")
     ] = None,
+    build_models: Annotated[bool | None, typer.Option(help="Build models' variants in the background. \\[no]")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Folder for everything a run writes. \\[.state]")] = None,
     triton_url: Annotated[
         str | None, typer.Option(help="Attach to http://HOST:PORT\\[?grpc_port=N&metrics_port=N&pool=NAME] instead.")

@@ -1,4 +1,4 @@
-"""Which variants are served, out of Triton's metrics page: `tidegate_served_variant{model, reason, variant, version} 1`.
+"""Which variants are served, out of Triton's metrics page: `tidegate_served_variant{model, reason, variant, version} SINCE`.
 
 `python_backends/runtime/served_variant.py` writes it. Source: Prometheus' exposition format 0.0.4.
 """
@@ -15,14 +15,21 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 def read_served_variants(page: bytes) -> dict[str, ServedVariant]:
-    """By model, of those that have a variant; of one that is being loaded anew the one that is told last."""
-    lines = [line.decode("utf-8", "replace") for line in page.splitlines() if line.startswith(_METRIC)]
-    told = [dict(_LABEL.findall(line)) for line in lines]
-    return {
-        _plain(labels["model"]): ServedVariant(_plain(labels["variant"]), _plain(labels.get("reason", "")))
-        for labels in told
-        if labels.get("model") and labels.get("variant")
-    }
+    """By model, of those that have a variant; of one that is being loaded anew the one that was loaded last."""
+    told = [each for line in page.splitlines() if line.startswith(_METRIC) and (each := _read(line.decode("utf-8", "replace")))]
+    return {model: variant for _, model, variant in sorted(told, key=lambda each: each[0])}
+
+
+def _read(line: str) -> tuple[float, str, ServedVariant] | None:
+    """Since when, of which model."""
+    labels = {name: _plain(value) for name, value in _LABEL.findall(line)}
+    try:
+        since_s = float(line.rpartition(" ")[2])
+    except ValueError:
+        return None
+    if not labels.get("model") or not labels.get("variant"):
+        return None
+    return since_s, labels["model"], ServedVariant(labels["variant"], labels.get("reason", ""))
 
 
 def _plain(value: str) -> str:

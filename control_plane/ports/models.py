@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from control_plane.domain.fleet_memory import Measured, Wish
 from control_plane.domain.fleet_report import FleetReport
 from control_plane.domain.lease import Lease
 from control_plane.domain.model import ModelOverride
+from control_plane.domain.model_build import BuildEvent
 from control_plane.domain.model_source import ModelSource, SourceFile, WarmCopy
 from control_plane.policy.compute_units import ModelCost
 
@@ -33,6 +34,9 @@ class ModelRepository(Protocol):
     def require_loadable(self, name: str) -> None:
         """Raise ModelLoadFailed where it can be told without Triton that Triton could not load it."""
 
+    def with_steps(self, name: str) -> list[str]:
+        """The model after every model that it needs, if it is an ensemble. Raises ModelNotFound, ModelLoadFailed."""
+
 
 class LoadWatch(Protocol):
     """Watches over the loads of one Triton."""
@@ -43,6 +47,13 @@ class LoadWatch(Protocol):
 
         Raises what it raises; ModelLoadFailed and DeadlineExceeded with all that is known of why.
         """
+
+
+class ModelBuilder(Protocol):
+    """The recipes of the model repositories."""
+
+    def build(self) -> AsyncGenerator[BuildEvent]:
+        """Build what is not up to date, leaving the CPUs to whoever answers requests; closing it ends the build. Raises OSError."""
 
 
 class ModelDescriptions(Protocol):

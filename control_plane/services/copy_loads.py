@@ -215,7 +215,7 @@ class CopyLoads:
         if tasks:
             await asyncio.wait(tasks, timeout=None if timeout_s == math.inf else timeout_s)
 
-    async def reload(self, model: str, server: str) -> None:
+    async def reload(self, model: str, server: str, *, reason: str = "an administrator asked for it") -> None:
         """Load one copy anew; where there is no room for two it is unloaded first, and requests wait. Raises ControlPlaneError."""
         facts = self._state.fleet.models[model]
         async with self._turns[server]:
@@ -224,7 +224,7 @@ class CopyLoads:
                 await plans.reload(facts)
             else:
                 await plans.bring_in(facts, (model,))
-        self._tell(FleetEventKind.LOADED, model, server, "an administrator asked for it")
+        self._tell(FleetEventKind.LOADED, model, server, reason)
 
     async def take_out(self, model: str, server: str, *, kind: FleetEventKind, reason: str) -> None:
         """Unload one copy. Raises ControlPlaneError."""

@@ -98,6 +98,18 @@ class FleetModels:
             await self._have_it_done(name, is_withdrawn=False)
         await self._remembering.change_wish(name, lambda before: self._pinned(name, before))
 
+    async def load_anew(self, built: str) -> None:
+        """Load copies again that are made of this model, whose files are new, on one server after the other; what fails is logged."""
+        for name in [name for name in self._state.described if built == name or built in self._state.steps_of(name)]:
+            self._residency.loads.forgive(name)
+            for server in self._ready_on(name):
+                if self._state.fleet.servers[server].copies[name].is_step:
+                    continue  # its ensemble brings it
+                try:
+                    await self._residency.loads.reload(name, server, reason=f"{built} was built anew")
+                except ControlPlaneError as exc:
+                    _log.warning("what has been built is not served by %s: %s", server, exc, extra={"model": name})
+
     async def keep(self, name: str, *, waits_for_room: bool = True) -> None:
         """Have it loaded while this process runs, as it was started to, unless an administrator has unloaded it. Raises as `load`."""
         self._facts(name)

@@ -139,6 +139,17 @@ class ModelService:
         self._servers.pick()
         await self._changes.carry_out(name, ("unload", unload_dependents), lambda: self._unload(name, unload_dependents))
 
+    async def load_anew(self, built: str) -> None:
+        """Load again what is wanted and made of this model, whose files are new, be it that it could not be loaded for the want of them.
+
+        What fails is logged: what was loaded before goes on.
+        """
+        for name in [name for name in self._desired or {} if await asyncio.to_thread(self._needs, name, built)]:
+            try:
+                await self.load(name)
+            except ControlPlaneError as exc:
+                _log.warning("what has been built is not served: %s", exc, extra={"model": name})
+
     async def restore(self, upstream: Upstream) -> list[LoadFailure]:
         """Load all wanted models into a Triton that has just started; what fails is reported and the rest is served."""
         if self._contents is not None:
@@ -243,6 +254,12 @@ class ModelService:
         if ALL_MODELS not in self._initial:
             return self._initial
         return sorted({line.name for line in await upstream.control.index()} | set(self._known()))
+
+    def _needs(self, name: str, model: str) -> bool:
+        try:
+            return self._repository is not None and model in self._repository.with_steps(name)
+        except ControlPlaneError:
+            return False  # not one of a repository
 
     def _known(self) -> list[str]:
         placed = self._repository.names() if self._repository is not None else []

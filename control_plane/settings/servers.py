@@ -48,6 +48,11 @@ class TritonSettings(Group):
     """`MODEL:KEY=VALUE`, over the `parameters` in a model's configuration: `text_encoder:variant=fp32` serves that variant.
     For the embedded Triton; a value with a comma needs the option, which is repeatable."""
 
+    build_models: bool = False
+    """Build what is not up to date of the models that have recipes, in the background and at the lowest priority, and serve a variant as
+    soon as it is there and may be chosen. Runs the `build.py` of each model in `model_repository`; without it `tidegate models build` does.
+    Has no effect with Tritons that others run."""
+
     triton_url: str = ""
     """Attach to a running Triton instead: `http://HOST:HTTP_PORT[?grpc_port=N&metrics_port=N&pool=NAME]`; the others default to the next
     two. Several, with commas between, are a fleet; each must be able to load every model, and nobody else may load there. Gateways that

@@ -12,6 +12,7 @@ class FakeRepository:
     models: list[str] = field(default_factory=list)
     failures: dict[str, ControlPlaneError] = field(default_factory=dict)
     steps: dict[str, list[str]] = field(default_factory=dict)
+    """Of ensembles."""
     unloadable: dict[str, str] = field(default_factory=dict)
     placed: list[str] = field(default_factory=list)
     """Every placing, in order; `*` for all."""
@@ -33,3 +34,8 @@ class FakeRepository:
     def require_loadable(self, name: str) -> None:
         if name in self.unloadable:
             raise ModelLoadFailed(self.unloadable[name])
+
+    def with_steps(self, name: str) -> list[str]:
+        if name not in self.models:
+            raise ModelNotFound(f"no model {name!r}")
+        return [*self.steps.get(name, []), name]

@@ -163,6 +163,17 @@ def test_an_ensemble_with_a_version_folder_keeps_its_own(lab: Lab) -> None:
     assert lab.placed() == ["embedding/3", "embedding/config.pbtxt"]
 
 
+def test_what_an_ensemble_needs_is_told_without_placing_anything(lab: Lab) -> None:
+    lab.add_ensemble("outer", "inner", "a")
+    lab.add_ensemble("inner", "b")
+    for name in "ab":
+        lab.add(name, "1/model.onnx")
+    assert (lab.repository.with_steps("outer"), lab.repository.with_steps("a")) == (["b", "inner", "a", "outer"], ["a"])
+    with pytest.raises(ModelNotFound):
+        lab.repository.with_steps("nowhere")
+    assert not lab.state_dir.exists()
+
+
 def test_composing_models_are_placed_transitively(lab: Lab) -> None:
     lab.add("leaf", "1/model.onnx")
     lab.add_ensemble("middle", "leaf")

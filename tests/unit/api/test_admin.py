@@ -21,7 +21,7 @@ def bench() -> Bench:
     return Bench()
 
 
-NO_FLEET: dict[str, object] = {"tier": None, "servers": [], "variant": None, "variant_reason": None}
+NO_FLEET: dict[str, object] = {"tier": None, "servers": [], "variant": None, "variant_reason": None, "build": ""}
 VIEW_A = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory_bytes": None, **NO_FLEET}
 VIEW_B = {"name": "b", "state": "UNAVAILABLE", "reason": "", "versions": [], "memory_bytes": None, **NO_FLEET}
 

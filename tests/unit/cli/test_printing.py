@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.cli.printing import moment, print_table, remark
+from control_plane.cli.printing import moment, print_fields, print_table, remark
 
 
 def test_a_table_is_whole_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,6 +17,11 @@ def test_a_table_is_whole_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, 
         ["n", "3"],
     ]
     assert told.err == ""
+
+
+def test_fields_are_lines_but_for_those_that_are_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    print_fields([("model", "m"), ("reason", ""), ("tier", None), ("why", "[red]x[/]\n" + "y " * 100)])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["model", "m"], ["why", "[red]x[/]", *["y"] * 100]]
 
 
 def test_nothing_that_is_shown_can_do_anything(capsys: pytest.CaptureFixture[str]) -> None:

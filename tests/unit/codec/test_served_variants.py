@@ -29,9 +29,11 @@ REASON = "int8 (2.3 ms for 1x16 tokens), not fp32 (4.9 ms)"
         pytest.param('tidegate_served_variant{variant="int8"} 1', {}, id="no-model"),
         pytest.param('tidegate_served_variant{model="m",variant="int8', {}, id="cut-short"),
         pytest.param("tidegate_served_variant{", {}, id="cut-shorter"),
+        pytest.param('tidegate_served_variant{model="m",variant="int8"} soon', {}, id="no-number"),
         pytest.param('tidegate_served_variants{model="m",variant="int8"} 1', {}, id="another-metric"),
         pytest.param(
-            'tidegate_served_variant{model="m",variant="fp32"} 1\ntidegate_served_variant{model="m",variant="int8"} 1',
+            'tidegate_served_variant{model="m",variant="int8"} 1795276799.75\n'
+            'tidegate_served_variant{model="m",variant="fp32"} 1795276799.5',
             {"m": ServedVariant("int8", "")},
             id="while-it-is-loaded-anew",
         ),

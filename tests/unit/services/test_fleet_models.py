@@ -95,6 +95,22 @@ def test_on_a_server_that_leaves_before_its_turn_nothing_is_done(reloads: bool) 
     play(main)
 
 
+def test_what_has_been_built_is_loaded_anew_wherever_it_is_and_nowhere_else() -> None:
+    async def main() -> None:
+        ensemble, other = model("ensemble", 40, steps=frozenset({"encoder"})), model("other", 10)
+        async with running(FleetBench(ensemble, model("encoder", 10), other, servers=2)) as bench:
+            where, others = await bench.use("ensemble"), await bench.use("other")
+            loads = {name: len(triton.loads) for name, triton in bench.tritons.items()}
+            await bench.models.load_anew("encoder")
+            assert bench.tritons[where].loads[loads[where] :] == ["ensemble"]
+            assert bench.residency.ready() == {"ensemble", "encoder", "other"}
+            bench.tritons[others].failures["other"] = ModelLoadFailed("no such file")
+            await bench.models.load_anew("other")
+            assert bench.tritons[others].loads[-1] == "other"
+
+    play(main)
+
+
 async def _told(change: Coroutine[Any, Any, None], said: list[str]) -> None:
     try:
         await change

@@ -520,3 +520,48 @@ class TestInAFleet:
         bench.does(bench.service.load("a"))
         assert bench.restart() == []
         assert warm.pinned_now == []
+
+
+class TestWhatWasBuilt:
+    def bench(self, *load: str) -> Bench:
+        bench = Bench(*load)
+        bench.repository.models += ["ensemble", "outer", "encoder"]
+        bench.repository.steps = {"ensemble": ["encoder"], "outer": ["encoder", "ensemble"]}
+        bench.does(bench.service.restore(bench.upstream))
+        bench.control.loads.clear()
+        return bench
+
+    def test_is_loaded_with_all_that_is_wanted_and_made_of_it(self) -> None:
+        bench = self.bench("ensemble", "a", "outer")
+        bench.does(bench.service.load_anew("encoder"))
+        assert bench.control.loads == ["ensemble", "outer"]
+
+    def test_is_loaded_where_it_is_wanted_itself(self) -> None:
+        bench = self.bench("encoder")
+        bench.does(bench.service.load_anew("encoder"))
+        assert bench.control.loads == ["encoder"]
+
+    def test_is_not_loaded_where_nobody_wants_it(self) -> None:
+        bench = self.bench("a", "gone")
+        bench.does(bench.service.load_anew("encoder"))
+        assert bench.control.loads == []
+        attached = Bench("encoder", has_repository=False)
+        attached.does(attached.service.restore(attached.upstream))
+        attached.control.loads.clear()
+        attached.does(attached.service.load_anew("encoder"))
+        assert attached.control.loads == []
+
+    def test_is_loaded_where_its_first_load_failed_for_the_want_of_it(self) -> None:
+        bench = Bench("a")
+        bench.control.failures["a"] = ModelLoadFailed("variant 'int8' is not built")
+        bench.does(bench.service.restore(bench.upstream))
+        del bench.control.failures["a"]
+        bench.does(bench.service.load_anew("a"))
+        assert bench.control.states["a"] is ModelState.READY
+
+    def test_of_one_that_fails_the_reason_is_logged_and_the_others_are_loaded(self, caplog: pytest.LogCaptureFixture) -> None:
+        bench = self.bench("ensemble", "outer")
+        bench.control.failures["ensemble"] = ModelLoadFailed("no such file")
+        bench.does(bench.service.load_anew("encoder"))
+        assert bench.control.loads == ["ensemble", "outer"]
+        assert caplog.messages == ["what has been built is not served: no such file"]

@@ -226,7 +226,7 @@ def test_a_variants_manifest_brings_the_costs(load: Callable[..., Any], version_
 
 def served() -> list[dict[str, str]]:
     """What Triton's metrics say is served now."""
-    return [dict(labels) for (name, labels), value in MetricFamily.values.items() if name == "tidegate_served_variant" and value == 1]
+    return [dict(labels) for (name, labels), value in MetricFamily.values.items() if name == "tidegate_served_variant" and value > 1.7e9]
 
 
 def test_what_is_served_and_why_is_told_while_it_is(backend: Any, version_directory: Path) -> None:
