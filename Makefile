@@ -9,27 +9,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 WHEELS := .cache/wheels
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-INSTALL := $(PIP) install --quiet --constraint constraints.txt --editable
 BUILD_MODELS := $(BIN)/python -m python_backends.export model_repository
-# The exact variant, on which a machine serves where no faster one passes its accuracy gate.
+# The exact variant, on which a machine serves until a faster one has passed its accuracy gate.
 REFERENCE := model_repository/text_encoder/1/fp32
 # Tests that need nothing but themselves, and so run beside each other.
 ALONE := tests/unit tests/wire
-SOURCES := control_plane python_backends model_repository tests perf
+SOURCES := control_plane python_backends model_repository dependencies tests perf
 
+# Sections of constraints.txt: whole, with the digest of each file, so that pip looks for nothing else.
+install = $(BIN)/python -m dependencies.sections $(1) | $(PIP) install --quiet --no-deps --require-hashes --requirement /dev/stdin
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
-.PHONY: help setup serve test check lint format models perf-smoke perf-gateway perf-waiting perf-programs perf-one-step perf-tenants perf-cache perf-embedding perf-batching perf-eviction perf-fleet fuzz redis-server clean
+.PHONY: help setup serve test check lint format models extras lock perf-smoke perf-gateway perf-waiting perf-programs perf-one-step perf-tenants perf-cache perf-embedding perf-batching perf-eviction perf-fleet fuzz redis-server clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 serve: setup ## Set up if needed, then serve in the foreground (Ctrl-C ends it)
-	@exec $(BIN)/tidegate serve $(ARGS)
+	@exec $(BIN)/tidegate serve --build-models $(ARGS)
 
-setup: $(VENV)/.serve $(VENV)/.libpython $(VENV)/.build $(WHEELS)/.verified ## All that serving needs: environment, Triton, built models
-	@$(BUILD_MODELS) || { [ $$? = 1 ] && [ -d $(REFERENCE) ] && echo "==> going on with the variants that were built"; }
+setup: $(VENV)/.serve $(VENV)/.libpython $(WHEELS)/.verified ## All that serving needs: environment, Triton, a first variant of each model
+	@$(BUILD_MODELS) --quick || { [ $$? = 1 ] && [ -d $(REFERENCE) ] && echo "==> going on with the variants that were built"; }
 
 test: $(VENV)/.dev $(VENV)/.libpython redis-server models ## Set up if needed, then run every test, also against the real Triton
 ifdef ARGS
@@ -52,8 +53,13 @@ format: $(VENV)/.dev ## Put every file into the house format
 	@$(BIN)/ruff format $(SOURCES)
 	@$(BIN)/ruff check --fix $(SOURCES)
 
-models: $(VENV)/.build $(WHEELS)/.verified ## Build the models whose recipe or inputs changed
+models: $(VENV)/.torch $(WHEELS)/.verified ## Build every variant whose recipe or inputs changed, also PyTorch's
 	@$(BUILD_MODELS)
+
+extras: $(VENV)/.extras ## Packages for models from s3:// and for the plot of `tidegate tune`
+
+lock: $(VENV)/.dev ## Pin what pyproject.toml asks for, with digests, in constraints.txt (ARGS=--upgrade: anew)
+	@$(BIN)/python -m dependencies.lock $(ARGS)
 
 FUZZ_S ?= 60
 fuzz: $(VENV)/.dev ## Search every parser for crashes, FUZZ_S seconds each (60)
@@ -88,7 +94,7 @@ perf-tenants: $(VENV)/.perf models ## What a tenant that floods a model costs an
 perf-eviction: $(VENV)/.perf ## Which answers to keep, beside other policies and the clairvoyant bound: table, target, plot
 	@$(BIN)/python -m perf.eviction $(ARGS)
 
-perf-fleet: $(VENV)/.perf $(VENV)/.build ## More models than memory on three Tritons, beside turns and sticky hashing (TRACE=PATH): table, plot
+perf-fleet: $(VENV)/.perf ## More models than memory on three Tritons, beside turns and sticky hashing (TRACE=PATH): table, plot
 	@$(BIN)/python -m perf.fleet $(if $(TRACE),--trace $(TRACE)) $(ARGS)
 
 perf-simulate: $(VENV)/.perf ## Which server and what has to go, on traces beside other policies: tables, targets, plot
@@ -109,7 +115,8 @@ $(VENV)/.created:
 
 $(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/.created
 	@echo "==> packages for serving"
-	@$(INSTALL) . || $(call explain,$(PIP_FAILED))
+	@$(call install,serve) || $(call explain,$(PIP_FAILED))
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable . || $(call explain,$(PIP_FAILED))
 	@touch $@
 
 # Triton's Python stub links libpython, which Debian packs by itself.
@@ -121,19 +128,24 @@ $(VENV)/.libpython: | $(VENV)/.created
 		|| $(call explain,Triton needs libpython: run apt-get install libpython3.11 as root and then this again)
 	@touch $@
 
-$(VENV)/.build: $(VENV)/.serve
-	@echo "==> packages for building models (PyTorch; several GB where pip brings its CUDA build, see README)"
-	@$(INSTALL) '.[build]' || $(call explain,$(PIP_FAILED))
+$(VENV)/.torch: $(VENV)/.serve
+	@echo "==> packages for PyTorch's variants"
+	@$(call install,torch) || $(call explain,$(PIP_FAILED))
+	@$(call install,torch-cpu) 2> /dev/null \
+		|| { echo "==> PyTorch with CUDA, several GB (its CPU build is not to be had here: see README)"; $(call install,torch-cuda); } \
+		|| $(call explain,$(PIP_FAILED))
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.build
-	@echo "==> packages for tests"
-	@$(INSTALL) '.[build,dev]' || $(call explain,$(PIP_FAILED))
+$(VENV)/.extras: $(VENV)/.serve
+	@$(call install,extras) || $(call explain,$(PIP_FAILED))
 	@touch $@
 
-$(VENV)/.perf: $(VENV)/.serve $(VENV)/.libpython $(WHEELS)/.verified
-	@echo "==> packages for measuring"
-	@$(INSTALL) '.[perf]' || $(call explain,$(PIP_FAILED))
+$(VENV)/.perf: $(VENV)/.extras $(VENV)/.libpython $(WHEELS)/.verified
+	@echo "==> packages for tests and measurements"
+	@$(call install,dev) || $(call explain,$(PIP_FAILED))
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch $(VENV)/.perf
 	@touch $@
 
 perf-programs: | $(VENV)/.created

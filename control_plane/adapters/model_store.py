@@ -182,7 +182,7 @@ def _open(url: str, shown: str) -> tuple[Any, str]:
         options = _S3_OPTIONS if parts.scheme in ("s3", "s3a") else {}
         fs, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
     except ImportError as exc:
-        extra = "; install tidegate[s3]" if parts.scheme in ("s3", "s3a") else ""
+        extra = "; `make extras` installs what it needs" if parts.scheme in ("s3", "s3a") else ""
         raise StartupError(f"--model-store {shown} needs a package that is missing ({exc.name}){extra}") from exc
     except ValueError as exc:
         raise StartupError(f"--model-store {shown}: nothing here reads {parts.scheme}://") from exc

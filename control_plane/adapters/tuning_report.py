@@ -23,7 +23,7 @@ from control_plane.domain.errors import StartupError
 from control_plane.domain.tuning import DEFAULT, Candidate
 from control_plane.services.tuning import TuningResult
 
-MATPLOTLIB_IS_MISSING = "plot.png was not drawn: it needs matplotlib, `pip install 'tidegate[tune]'`"
+MATPLOTLIB_IS_MISSING = "plot.png was not drawn: it needs matplotlib: run `make extras`"
 
 
 @dataclass(frozen=True, slots=True)

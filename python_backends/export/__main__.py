@@ -59,7 +59,7 @@ class _Failures:
         except BuildError as exc:
             self._say(label, str(exc))
         except ImportError as exc:
-            self._say(label, f"{exc}: run `pip install -e .[build]`")
+            self._say(label, f"{exc}: run `make models`")
         except OSError as exc:
             self._say(label, f"{exc.strerror}{f': {exc.filename!r}' if exc.filename else ''}")
         except KeyboardInterrupt:

@@ -157,7 +157,7 @@ class Recipe:
             BuildError: A library is not installed.
         """
         if missing := [name for name in self.libraries if not _installed_version(name)]:
-            raise BuildError(f"{', '.join(missing)} must be installed to build it: run `pip install -e .[build]`")
+            raise BuildError(f"{', '.join(missing)} must be installed to build it: run `make models`")
 
     def _all_sources(self) -> Sequence[Path]:
         return (*self.sources, *([self.calibration.source] if self.calibration else []))

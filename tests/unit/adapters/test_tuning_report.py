@@ -85,7 +85,7 @@ def test_without_matplotlib_the_rest_is_written_and_it_says_what_to_install(tmp_
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert write_report(report_of(DEFAULT), tmp_path) == [MATPLOTLIB_IS_MISSING]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.pbtxt", "table.json", "table.txt"]
-    assert "pip install" in MATPLOTLIB_IS_MISSING
+    assert "make extras" in MATPLOTLIB_IS_MISSING
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_list_says_what_would_be_built_and_builds_nothing(tmp_path: Path, capsys
         pytest.param('raise BuildError("the cosine is 0.9")', "m: the cosine is 0.9", id="not-good-enough"),
         pytest.param('raise OSError(28, "No space left on device")', "m: No space left on device", id="disk-full"),
         pytest.param('raise OSError(13, "Permission denied", "/x")', "m: Permission denied: '/x'", id="no-permission"),
-        pytest.param("import no_such_library", "m: No module named 'no_such_library': run `pip install -e .[build]`", id="import"),
+        pytest.param("import no_such_library", "m: No module named 'no_such_library': run `make models`", id="import"),
     ],
 )
 def test_a_build_that_fails_is_one_sentence_and_publishes_nothing(tmp_path: Path, capsys: Output, then: str, sentence: str) -> None:
@@ -128,7 +128,7 @@ def test_a_missing_library_stops_it_before_anything_is_written(tmp_path: Path, c
 
     assert run(folder) == 1
 
-    assert capsys.readouterr().err == "error: m: no-such-library must be installed to build it: run `pip install -e .[build]`\n"
+    assert capsys.readouterr().err == "error: m: no-such-library must be installed to build it: run `make models`\n"
     assert not (folder / "1").exists()
 
 

@@ -36,7 +36,7 @@ def test_a_library_that_is_not_installed_is_no_input_but_is_required_to_build(tm
     recipe = load_recipe(model_folder(tmp_path, libraries=("numpy", "no-such-library")))
 
     assert "library no-such-library" not in recipe.inputs()
-    with pytest.raises(BuildError, match=r"no-such-library must be installed to build it: run `pip install -e \.\[build\]`"):
+    with pytest.raises(BuildError, match=r"no-such-library must be installed to build it: run `make models`"):
         recipe.require_libraries()
 
 

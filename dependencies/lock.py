@@ -1,0 +1,120 @@
+"""Writes `constraints.txt`: every package that is installed, pinned, with the SHA-256 of each of its files on the index.
+
+    make lock                                  # what pyproject.toml now asks for, all else as it was
+    make lock ARGS='--upgrade'                 # everything anew; or ARGS='--upgrade-package NAME'
+
+uv resolves for all platforms and Python versions at once. Which index it asks is its own configuration's business.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from dependencies.sections import HEADING, LOCK, SECTIONS
+
+PROJECT = LOCK.parent
+OLDEST_PYTHON = "3.11"
+
+HEADER = """\
+# Every package that is installed, pinned, with the SHA-256 of each file of its release: whatever the platform, pip installs no other.
+# `make lock` writes it, {module} prints the sections that an installation takes, in the order in which they follow.
+"""
+
+# Section -> pyproject.toml's extras that it serves, beside those before it. What PyTorch needs of NVIDIA's is `torch-cuda`.
+EXTRAS: dict[str, Sequence[str]] = {
+    "serve": ["build"],
+    "torch": ["build", "torch"],
+    "extras": ["build", "s3", "tune"],
+    "dev": ["build", "torch", "s3", "tune", "dev", "perf"],
+}
+
+# Where PyTorch needs nothing of NVIDIA's.
+WITHOUT_CUDA = "aarch64-apple-darwin"
+
+TORCH = "torch"
+
+# PyTorch's version -> the SHA-256 of its CPU builds. They are a version of their own (2.13.0+cpu), since pip would rather take a file whose
+# digest an index names than one that lies on the disk.
+CPU_BUILDS = {
+    # torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl
+    "2.13.0": ["6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"],
+}
+
+_NAME = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==", re.MULTILINE)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write it."""
+    before = LOCK.read_text() if LOCK.exists() else ""
+    everything = _resolve(EXTRAS["dev"], "--universal", "--generate-hashes", *arguments, preferred=before)
+    entries = _entries(everything)
+    LOCK.write_text("".join(_written(entries, _sections(entries, everything))))
+    return 0
+
+
+def _sections(entries: dict[str, list[str]], everything: str) -> dict[str, list[str]]:
+    """The packages of each section, by name."""
+
+    def needed(section: str, *options: str) -> set[str]:
+        return set(_NAME.findall(_resolve(EXTRAS[section], *options, preferred=everything)))
+
+    needs = {section: needed(section, "--universal") for section in EXTRAS}
+    needs |= {"torch-cuda": needs["torch"], "torch": needed("torch", "--python-platform", WITHOUT_CUDA) - {TORCH}}
+    found: dict[str, list[str]] = {}
+    for section in (section for section in SECTIONS if section in needs):
+        taken = {name for names in found.values() for name in names}
+        found[section] = [name for name in entries if name in needs[section] - taken]
+    return found
+
+
+def _resolve(extras: Iterable[str], *options: str, preferred: str) -> str:
+    """What uv makes of pyproject.toml with these extras; `preferred` has the versions to keep where they fit."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "requirements.txt")
+        output.write_text(preferred)
+        build_needs = Path(folder, "build.in")
+        build_needs.write_text("\n".join(tomllib.loads((PROJECT / "pyproject.toml").read_text())["build-system"]["requires"]))
+        chosen = [part for extra in extras for part in ("--extra", extra)]
+        command = [
+            *(sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-annotate", "--no-header", "--python-version", OLDEST_PYTHON),
+            *(*chosen, *options, "--output-file", str(output), "pyproject.toml", str(build_needs)),
+        ]
+        subprocess.run(command, cwd=PROJECT, check=True)
+        return output.read_text()
+
+
+def _entries(requirements: str) -> dict[str, list[str]]:
+    """By package its requirements, each with its hashes; several where versions of Python differ."""
+    found: dict[str, list[str]] = {}
+    for entry in re.split(r"\n(?=\S)", requirements.strip()):
+        match = _NAME.match(entry)
+        assert match, entry
+        found.setdefault(match[1], []).append(f"{entry}\n")
+    return found
+
+
+def _cpu_build(entries: dict[str, list[str]]) -> list[str]:
+    """Where it is known of the version that is pinned."""
+    (entry,) = entries[TORCH]
+    version = entry.partition("==")[2].split()[0]
+    lines = [f"{TORCH}=={version}+cpu", *(f"    --hash=sha256:{digest}" for digest in CPU_BUILDS.get(version, []))]
+    return [" \\\n".join(lines) + "\n"] if len(lines) > 1 else []
+
+
+def _written(entries: dict[str, list[str]], sections: dict[str, list[str]]) -> Iterable[str]:
+    yield HEADER.format(module="dependencies/sections.py")
+    for section, about in SECTIONS.items():
+        requirements = [entry for name in sections.get(section, []) for entry in entries[name]]
+        if requirements := requirements or _cpu_build(entries):
+            yield f"\n{HEADING}{section}: {about}\n"
+            yield from requirements
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
