@@ -158,7 +158,7 @@ class ManagedRepository:
         if is_ensemble(model, self._config_name):
             return tree.with_folder("1")  # Triton wants a version folder, empty as it is
         if (model / _RECIPE).exists():
-            raise ModelLoadFailed(f"model {model.name!r} is not built: run `make models`")
+            raise ModelLoadFailed(f"model {model.name!r} is not built: run `make setup`")
         return tree
 
     def _with_parameters(self, model: Path, tree: Tree) -> Tree:

@@ -108,7 +108,7 @@ def _builds(repositories: list[Path]) -> Iterator[Check]:
     for recipe in sorted(recipe for root in repositories for recipe in root.glob("*/build.py")):
         built = any(recipe.parent.glob("[0-9]*/*"))
         name = f"model {recipe.parent.name}"
-        yield Check(name, Verdict.OK, "built") if built else Check(name, Verdict.MISSING, "not built", "make models")
+        yield Check(name, Verdict.OK, "built") if built else Check(name, Verdict.MISSING, "not built", "make setup")
 
 
 def _ports(settings: Settings) -> Iterator[Check]:

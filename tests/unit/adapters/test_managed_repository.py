@@ -225,7 +225,7 @@ def test_a_model_that_is_not_built_says_what_to_run(lab: Lab) -> None:
     lab.add("encoder", "build.py")
     lab.add_ensemble("pipeline", "encoder")
     for name in ("encoder", "pipeline"):
-        with pytest.raises(ModelLoadFailed, match="model 'encoder' is not built: run `make models`"):
+        with pytest.raises(ModelLoadFailed, match="model 'encoder' is not built: run `make setup`"):
             lab.repository.place(name)
 
 
@@ -261,7 +261,7 @@ def test_place_all_places_what_it_can_warns_of_the_rest_and_removes_what_is_gone
         lab.repository.place_all()
     assert lab.placed_models() == ["echo"]
     assert [record.getMessage() for record in caplog.records] == [
-        "model cannot be placed: model 'not_built' is not built: run `make models`"
+        "model cannot be placed: model 'not_built' is not built: run `make setup`"
     ]
 
 
