@@ -35,6 +35,8 @@ class ComputeCosts:
         self._measured: dict[str, MeasuredCost] = {}
         self._served: dict[str, str] = {}
         """By model the variant that a server has told last; all have the same files."""
+        self._told: set[str] = set()
+        """Models that have told it since the repositories were read."""
         self._costs: dict[str, RequestCost] = {}
 
     def of(self, call: InferCall) -> tuple[int, float | None]:
@@ -51,6 +53,7 @@ class ComputeCosts:
         """Read and poll until cancelled."""
         while True:
             await self.read_models()
+            self._told.clear()
             for _ in range(READ_EVERY):
                 await self._poll()
                 await asyncio.sleep(self._poll_s)
@@ -67,8 +70,10 @@ class ComputeCosts:
         except ControlPlaneError as exc:
             _log.debug("Triton's statistics were not read: %s", exc)  # it is down, which others say aloud
             return
-        if any(cost.by_variant for cost in self._model_costs.values()):
-            self._served |= {model: variant.name for model, variant in (await served_variants(upstream)).items()}
+        if any(cost.by_variant and model not in self._told for model, cost in self._model_costs.items()):
+            found = await served_variants(upstream)
+            self._served |= {model: variant.name for model, variant in found.items()}
+            self._told |= found.keys()
         self._measured = {model: after_poll(self._measured.get(model, MeasuredCost()), time) for model, time in counted.items()}
         self._work_out()
 

@@ -130,5 +130,8 @@ def test_a_model_costs_what_the_variant_that_it_serves_does_also_while_nobody_ca
             bench.upstream.metrics = UpstreamUnavailable("no metrics")
             await bench.polled()
             assert bench.costs.of(call("m"))[1] == 8.0
+            bench.upstream.metrics = b'tidegate_served_variant{model="m",reason="named",variant="fp32",version="1"} 2\n'
+            while bench.costs.of(call("m"))[1] != 18.0:
+                await asyncio.sleep(POLL_S)
 
     run(main())
