@@ -135,7 +135,10 @@ def _acquire(lock: int, owner: Owner) -> bool:
 
 def _spawn(command: Sequence[str]) -> int:
     guardian = os.getpid()
-    pid = os.fork()
+    with _held_back(signal.SIGTERM):
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if pid:
         return pid
     try:
@@ -149,6 +152,16 @@ def _spawn(command: Sequence[str]) -> int:
         _say(f"cannot start {command[0]}: {exc.strerror}")
     finally:
         os._exit(127)
+
+
+@contextlib.contextmanager
+def _held_back(number: signal.Signals) -> Iterator[None]:
+    """A child has our handlers until it is another program: one that an early order to stop meets there would swallow it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
 
 
 def _guard(triton: int, owner: Owner) -> int:
