@@ -64,12 +64,15 @@ class TestModels:
         assert "path.name" in body["error"]
 
 
+LOAD_IS_LATE = "model 'b' was not loaded within 10 s (TIDEGATE_LOAD_TIMEOUT_S); that Triton goes on with it"
+
+
 class TestErrors:
     @pytest.mark.parametrize(
         ("error", "status", "code", "retryable"),
         [
             (ModelLoadFailed("bad weights"), 422, "load_failed", False),
-            (DeadlineExceeded("too slow"), 504, "deadline_exceeded", True),
+            (DeadlineExceeded(LOAD_IS_LATE), 504, "deadline_exceeded", True),
             (UpstreamUnavailable("gone"), 503, "upstream_unavailable", True),
             (UpstreamFailed("odd"), 502, "upstream_failed", False),
             (StartupError("two of one name"), 500, "startup", False),

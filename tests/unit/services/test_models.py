@@ -564,4 +564,4 @@ class TestWhatWasBuilt:
         bench.control.failures["ensemble"] = ModelLoadFailed("no such file")
         bench.does(bench.service.load_anew("encoder"))
         assert bench.control.loads == ["ensemble", "outer"]
-        assert caplog.messages == ["what has been built is not served: no such file"]
+        assert caplog.messages == ["model could not be loaded: no such file", "what has been built is not served: no such file"]
