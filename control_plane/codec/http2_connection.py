@@ -11,12 +11,11 @@ from typing import Any
 
 from control_plane.codec import http2_frames as h2
 from control_plane.codec.http2_frames import Code, Http2Error, Setting
-from control_plane.codec.http2_headers import NO_TABLE, HeaderDecoder, KnownBlocks
+from control_plane.codec.http2_headers import HeaderDecoder, KnownBlocks
 from control_plane.codec.http2_limits import Http2Limits, opening
-from control_plane.codec.http2_stream import MAX_WHOLE_BYTES, NOBODY, Stream, StreamListener, WholeAnswer, WholeCall, whole_call
-
-_MAX_NUISANCE = 5000
-"""Frames that cost us work and ask for nothing (pings, resets, settings), less ten for every stream that ended well."""
+from control_plane.codec.http2_sending import Http2Sender
+from control_plane.codec.http2_state import ConnectionState
+from control_plane.codec.http2_stream import Stream, StreamListener, WholeAnswer, WholeCall, whole_call
 
 _GOODBYE = b"goodbye?"
 """Our only ping: its acknowledgement tells that the client has read that we leave."""
@@ -36,14 +35,17 @@ class Http2Connection:
         accept: Callable[[Stream], StreamListener] | None = None,
         answer_known: Callable[[WholeCall], WholeAnswer | None] | None = None,
     ) -> None:
-        self.output: list[bytes | memoryview] = []
-        self.streams: dict[int, Stream] = {}
+        self._state = ConnectionState(limits, is_server=accept is not None)
+        self._sender = Http2Sender(self._state)
+        self.output = self._state.output
+        self.streams = self._state.streams
+        self.send_headers, self.send_data = self._sender.send_headers, self._sender.send_data
+        self.consumed, self.reset = self._state.consumed, self._state.reset
         self.peer_is_leaving = False
         """The peer has sent GOAWAY: it takes no new streams."""
         self.peer_max_streams = h2.MAX_STREAM_ID
         self.is_leaving = False
         """Streams that are not under way are refused."""
-        self.answered = 0
         self._accept = accept
         self._answer_known = answer_known
         self._limits = limits
@@ -52,15 +54,7 @@ class Http2Connection:
         self._preface = bytearray() if accept else None
         self._last_peer_stream = 0
         self._next_own_stream = 1
-        self._block_prefix = NO_TABLE
         self._block: tuple[int, int, bytearray] | None = None
-        self._send_window = h2.DEFAULT_WINDOW_BYTES
-        self._initial_send_window = h2.DEFAULT_WINDOW_BYTES
-        self._max_send_frame = h2.DEFAULT_MAX_FRAME_BYTES
-        self._receive_window = limits.connection_window_bytes
-        self._unreturned = 0
-        self._nuisance = 0
-        self._blocked: dict[int, Stream] = {}
         self._handlers: Mapping[int, Callable[[int, int, Any], None]] = {
             h2.DATA: self._on_data,
             h2.HEADERS: self._on_headers,
@@ -112,33 +106,25 @@ class Http2Connection:
         """The youngest that the other end has opened."""
         return self._last_peer_stream
 
+    @property
+    def answered(self) -> int:
+        """How many streams have ended well."""
+        return self._state.answered
+
     def calm(self) -> None:
         """To be called about once a second: what comes slowly, such as a keep-alive's pings, is no nuisance."""
-        self._nuisance = max(0, self._nuisance - 10)
+        self._state.nuisance.calm()
 
     def end(self) -> None:
         """The connection is gone: tell every stream."""
         for stream in tuple(self.streams.values()):
-            self._forget(stream).on_reset()
-
-    def consumed(self, stream: Stream, count: int) -> None:
-        """`count` bytes of what came on the stream need no room any more."""
-        count = min(count, stream.held_bytes)  # what a finished stream held has been returned already
-        stream.held_bytes -= count
-        self._return_to_connection(count)
-        if stream.remote_is_closed:
-            return
-        stream.unreturned += count
-        if stream.unreturned * 2 >= self._limits.stream_window_bytes:
-            self.output.append(h2.window_update(stream.id, stream.unreturned))
-            stream.receive_window += stream.unreturned
-            stream.unreturned = 0
+            self._state.forget(stream).on_reset()
 
     # Sending
 
     def open(self, listener: StreamListener) -> Stream:
         """A new stream of our own; its head is to be sent at once."""
-        stream = self._new_stream(self._next_own_stream)
+        stream = self._state.new_stream(self._next_own_stream)
         self._next_own_stream += 2
         stream.listener = listener
         return stream
@@ -146,28 +132,6 @@ class Http2Connection:
     @property
     def may_open(self) -> bool:
         return not self.peer_is_leaving and len(self.streams) < self.peer_max_streams and self._next_own_stream < h2.MAX_STREAM_ID
-
-    def send_headers(self, stream: Stream, block: bytes, *, ends: bool = False) -> None:
-        """Send a header block (`http2_headers.encode_fields`), behind what is pending."""
-        if stream.pending:
-            stream.pending.append((block, ends))
-        else:
-            self._write_headers(stream, block, ends=ends)
-
-    def send_data(self, stream: Stream, data: bytes | bytearray | memoryview, *, ends: bool = False) -> None:
-        """Send as much as the peer has room for; the rest follows by itself, and `on_drained` tells when all has gone."""
-        size = len(data)
-        if not stream.pending and size <= self._max_send_frame and size <= stream.send_window and size <= self._send_window:
-            self._write_data(stream, data if isinstance(data, bytes) else memoryview(data), ends=ends)
-            return
-        stream.pending.append((memoryview(data), ends))
-        self._send_pending(stream)
-
-    def reset(self, stream: Stream, code: Code) -> None:
-        """End a stream early; nothing more is told of it."""
-        if stream.id in self.streams:
-            self.output.append(h2.rst_stream(stream.id, code))
-            self._forget(stream)
 
     def announce_leaving(self) -> None:
         """Ask a client for no new streams; it is left when it has read that, since until then it may open some (RFC 9113, 6.8)."""
@@ -182,17 +146,17 @@ class Http2Connection:
     # Frames
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes | memoryview) -> None:
-        size = len(payload)
-        self._receive_window -= size
-        if self._receive_window < 0:
+        state, size = self._state, len(payload)
+        state.receive_window -= size
+        if state.receive_window < 0:
             raise Http2Error("more data than the connection's window holds", Code.FLOW_CONTROL_ERROR)
         data = h2.without_padding(flags, payload) if flags & h2.PADDED else payload
         stream = self.streams.get(stream_id)
         if stream is None:
             self._refuse_idle(stream_id)
             if not size:  # of a large message that was refused, much is on its way
-                self._count_nuisance()
-            self._return_to_connection(size)
+                state.nuisance.count()
+            state.return_to_connection(size)
             return
         stream.receive_window -= size
         if stream.receive_window < 0:
@@ -201,14 +165,15 @@ class Http2Connection:
             raise Http2Error("data after the end of the stream", Code.STREAM_CLOSED)
         ends = bool(flags & h2.END_STREAM)
         if not data and not ends:
-            self._count_nuisance()
-        elif self._nuisance:
-            self._nuisance -= 1
+            state.nuisance.count()
+        else:
+            state.nuisance.forgive_frame()
         stream.held_bytes += size
         if size != len(data):
-            self.consumed(stream, size - len(data))
+            state.consumed(stream, size - len(data))
         listener = stream.listener
-        self._receive_on(stream, ends)
+        if ends:
+            state.remote_ends(stream)
         listener.on_data(data, ends=ends)
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -224,7 +189,7 @@ class Http2Connection:
             raise Http2Error("a CONTINUATION without its HEADERS")
         first_flags, _, block = self._block
         block += payload
-        self._count_nuisance()
+        self._state.nuisance.count()
         if len(block) > self._limits.max_header_bytes:  # before it is whole, or it grows without end
             raise Http2Error("the header block is too large", Code.ENHANCE_YOUR_CALM)
         if flags & h2.END_HEADERS:
@@ -244,7 +209,8 @@ class Http2Connection:
         elif stream.remote_is_closed:
             raise Http2Error("headers after the end of the stream", Code.STREAM_CLOSED)
         listener = stream.listener
-        self._receive_on(stream, ends)
+        if ends:
+            self._state.remote_ends(stream)
         listener.on_headers(fields, ends=ends)
 
     def _opened_by_peer(self, stream_id: int) -> Stream | None:
@@ -254,27 +220,27 @@ class Http2Connection:
         if stream_id % 2 == 0:
             raise Http2Error("a client's streams have odd numbers")
         if stream_id <= self._last_peer_stream:
-            self._count_nuisance()  # trailers of a stream that we have ended
+            self._state.nuisance.count()  # trailers of a stream that we have ended
             return None
         if self.is_leaving or len(self.streams) >= self._limits.max_streams:
             if not self.is_leaving:
                 self._last_peer_stream = stream_id
-            self._count_nuisance()
+            self._state.nuisance.count()
             self.output.append(h2.rst_stream(stream_id, Code.REFUSED_STREAM))
             return None
         self._last_peer_stream = stream_id
-        stream = self._new_stream(stream_id)
+        stream = self._state.new_stream(stream_id)
         stream.listener = self._accept(stream)
         return stream
 
     def _on_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
         h2.read_word(payload, "RST_STREAM")
-        self._count_nuisance()
+        self._state.nuisance.count()
         stream = self.streams.get(stream_id)
         if stream is None:
             self._refuse_idle(stream_id)
             return
-        self._forget(stream).on_reset()
+        self._state.forget(stream).on_reset()
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._require_connection(stream_id, "SETTINGS")
@@ -283,35 +249,26 @@ class Http2Connection:
                 raise Http2Error("an acknowledgement of SETTINGS is empty", Code.FRAME_SIZE_ERROR)
             self._decoder.forbid_table()
             return
-        self._count_nuisance()
+        self._state.nuisance.count()
         for setting, value in h2.read_settings(payload).items():
             match setting:
                 case Setting.INITIAL_WINDOW_SIZE:
-                    self._change_windows(value)
+                    self._sender.set_initial_window(value)
                 case Setting.MAX_FRAME_SIZE:
                     if not h2.DEFAULT_MAX_FRAME_BYTES <= value < 2**24:
                         raise Http2Error(f"MAX_FRAME_SIZE {value} is out of range")
-                    self._max_send_frame = value
+                    self._state.max_send_frame = value
                 case Setting.MAX_CONCURRENT_STREAMS:
                     self.peer_max_streams = value
         self.output.append(h2.SETTINGS_ACK)
-        self._send_all_pending()
-
-    def _change_windows(self, value: int) -> None:
-        if value > h2.MAX_WINDOW_BYTES:
-            raise Http2Error(f"INITIAL_WINDOW_SIZE {value} is out of range", Code.FLOW_CONTROL_ERROR)
-        for stream in self.streams.values():
-            stream.send_window += value - self._initial_send_window
-            if stream.send_window > h2.MAX_WINDOW_BYTES:
-                raise Http2Error("a stream's window overflows", Code.FLOW_CONTROL_ERROR)
-        self._initial_send_window = value
+        self._sender.send_all_pending()
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._require_connection(stream_id, "PING")
         if len(payload) != 8:
             raise Http2Error("a PING frame has 8 bytes", Code.FRAME_SIZE_ERROR)
         if not flags & h2.ACK:
-            self._count_nuisance()
+            self._state.nuisance.count()
             self.output.append(h2.ping_ack(payload))
         elif payload == _GOODBYE:
             self.leave()
@@ -323,65 +280,48 @@ class Http2Connection:
         self.peer_is_leaving = True
         last_stream_id = int.from_bytes(payload[:4], "big") & h2.MAX_STREAM_ID
         for stream in [each for each in self.streams.values() if self._accept is None and each.id > last_stream_id]:
-            self._forget(stream).on_reset()
+            self._state.forget(stream).on_reset()
 
     def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
         increment = h2.read_word(payload, "WINDOW_UPDATE") & h2.MAX_WINDOW_BYTES
         if increment == 0:
             raise Http2Error("a WINDOW_UPDATE of 0")
         if stream_id == 0:
-            self._send_window += increment
-            if self._send_window > h2.MAX_WINDOW_BYTES:
-                raise Http2Error("the connection's window overflows", Code.FLOW_CONTROL_ERROR)
-            before = self._send_window
-            self._send_all_pending()
-            if self._send_window == before:
-                self._count_nuisance()
-            return
-        stream = self.streams.get(stream_id)
-        if stream is None:
+            was_wanted = self._sender.widen(increment)
+        elif (stream := self.streams.get(stream_id)) is not None:
+            was_wanted = self._sender.widen_stream(stream, increment)
+        else:
             self._refuse_idle(stream_id)
             return
-        stream.send_window += increment
-        if stream.send_window > h2.MAX_WINDOW_BYTES:
-            raise Http2Error("the stream's window overflows", Code.FLOW_CONTROL_ERROR)
-        if stream.pending:
-            self._send_pending(stream)
-        else:
-            self._count_nuisance()
+        if not was_wanted:
+            self._state.nuisance.count()
 
     def _on_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
         raise Http2Error("a PUSH_PROMISE, which was not allowed")
 
     def _on_nothing(self, flags: int, stream_id: int, payload: bytes) -> None:
-        self._count_nuisance()
+        self._state.nuisance.count()
 
     def _receive_whole(self, stream_id: int, call: WholeCall) -> None:
         """A call in two frames; one that came before is answered without a stream where nothing is in its way."""
         block, data = call
+        state = self._state
         is_new = stream_id > self._last_peer_stream
         is_in_order = is_new and stream_id % 2 and len(self.streams) < self._limits.max_streams
-        fits = min(self._send_window, self._initial_send_window, self._max_send_frame) >= MAX_WHOLE_BYTES
-        may_be_known = self._decoder.depends_on_nothing and not self.is_leaving and not self._block_prefix
-        asks = self._answer_known if is_in_order and fits and may_be_known and len(data) <= self._receive_window else None
+        may_be_known = self._decoder.depends_on_nothing and not self.is_leaving and self._sender.has_begun
+        fits = self._sender.has_room_for_whole and len(data) <= state.receive_window
+        asks = self._answer_known if is_in_order and fits and may_be_known else None
         if asks is not None and (answer := asks(call)) is not None:
             self._last_peer_stream = stream_id
-            self._receive_window -= len(data)
-            self._return_to_connection(len(data))
-            self._write_whole(stream_id, answer)
+            state.receive_window -= len(data)
+            state.return_to_connection(len(data))
+            self._sender.send_whole(stream_id, answer)
             return
         self._on_block(h2.END_HEADERS, stream_id, block)
         stream = self.streams.get(stream_id)
         if stream is not None and is_new and may_be_known:  # else they are a call's trailers, and the last of its data
             stream.whole = call
         self._on_data(h2.END_STREAM, stream_id, data)
-
-    # Streams and windows
-
-    def _new_stream(self, stream_id: int) -> Stream:
-        stream = Stream(stream_id, send_window=self._initial_send_window, receive_window=self._limits.stream_window_bytes)
-        self.streams[stream_id] = stream
-        return stream
 
     def _require_connection(self, stream_id: int, what: str) -> None:
         if stream_id:
@@ -391,110 +331,3 @@ class Http2Connection:
         opened = self._last_peer_stream if self._accept else self._next_own_stream - 2
         if stream_id == 0 or (stream_id > opened and not self.is_leaving):
             raise Http2Error(f"a frame for stream {stream_id}, which was never opened")
-
-    def _receive_on(self, stream: Stream, ends: bool) -> None:
-        if ends:
-            stream.remote_is_closed = True
-            if stream.local_is_closed:
-                self._finish(stream)
-            elif self._accept is None:
-                self.reset(stream, Code.CANCEL)  # it has been answered: nobody reads the rest of the call
-
-    def _send_on(self, stream: Stream, ends: bool) -> None:
-        if ends:
-            stream.local_is_closed = True
-            if stream.remote_is_closed:
-                self._finish(stream)
-            elif self._accept is not None:
-                self.reset(stream, Code.NO_ERROR)  # the client need not send the rest (RFC 9113, 8.1)
-
-    def _finish(self, stream: Stream) -> None:
-        self._count_answer()
-        self._forget(stream)
-
-    def _count_answer(self) -> None:
-        self.answered += 1
-        if self._nuisance:
-            self._nuisance = max(0, self._nuisance - 10)
-
-    def _forget(self, stream: Stream) -> StreamListener:
-        """Drop a stream and return its listener, which it no longer holds: in a cycle they would keep the message until a collection."""
-        listener, stream.listener = stream.listener, NOBODY
-        if self.streams.pop(stream.id, None) is not None:
-            stream.local_is_closed = stream.remote_is_closed = True
-            stream.pending.clear()
-            self._blocked.pop(stream.id, None)
-            if stream.held_bytes:
-                self._return_to_connection(stream.held_bytes)
-                stream.held_bytes = 0
-        return listener
-
-    def _return_to_connection(self, count: int) -> None:
-        self._unreturned += count
-        has_enough = min(self._receive_window, self._limits.connection_window_bytes // 2)  # streams that wait may hold most of it
-        if self._unreturned and self._unreturned >= has_enough:
-            self.output.append(h2.window_update(0, self._unreturned))
-            self._receive_window += self._unreturned
-            self._unreturned = 0
-
-    def _write_headers(self, stream: Stream, block: bytes, *, ends: bool) -> None:
-        if self._block_prefix:
-            block, self._block_prefix = self._block_prefix + block, b""
-        flags = h2.END_STREAM if ends else 0
-        kind, rest = h2.HEADERS, block
-        while len(rest) > self._max_send_frame:
-            self.output += (h2.frame_head(kind, flags, stream.id, self._max_send_frame), rest[: self._max_send_frame])
-            kind, flags, rest = h2.CONTINUATION, 0, rest[self._max_send_frame :]
-        self.output += (h2.frame_head(kind, flags | h2.END_HEADERS, stream.id, len(rest)), rest)
-        self._send_on(stream, ends)
-
-    def _write_data(self, stream: Stream, data: bytes | memoryview, *, ends: bool) -> None:
-        size = len(data)
-        stream.send_window -= size
-        self._send_window -= size
-        if self._nuisance:
-            self._nuisance -= 1
-        self.output += (h2.frame_head(h2.DATA, h2.END_STREAM if ends else 0, stream.id, size), data)
-        self._send_on(stream, ends)
-
-    def _write_whole(self, stream_id: int, answer: WholeAnswer) -> None:
-        head, data, trailers = answer
-        self._send_window -= len(data)
-        self._count_answer()
-        if head:
-            self.output += (h2.frame_head(h2.HEADERS, h2.END_HEADERS, stream_id, len(head)), head)
-            self.output += (h2.frame_head(h2.DATA, 0, stream_id, len(data)), data)
-        self.output += (h2.frame_head(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream_id, len(trailers)), trailers)
-
-    def _send_pending(self, stream: Stream) -> None:
-        while stream.pending:
-            data, ends = stream.pending[0]
-            if isinstance(data, bytes):
-                stream.pending.popleft()
-                self._write_headers(stream, data, ends=ends)
-                continue
-            room = max(0, min(self._max_send_frame, stream.send_window, self._send_window))  # a window may be below 0
-            size = min(len(data), room)
-            if size == 0 < len(data):
-                self._blocked[stream.id] = stream
-                return
-            if size == len(data):
-                stream.pending.popleft()
-            else:
-                stream.pending[0] = (data[size:], ends)
-            self._write_data(stream, data[:size], ends=ends and size == len(data))
-        self._blocked.pop(stream.id, None)
-        stream.listener.on_drained()
-
-    def _send_all_pending(self) -> None:
-        """In turn, one window's worth each: else one long answer would keep all others waiting."""
-        for stream in tuple(self._blocked.values()):
-            if self._send_window <= 0:
-                return
-            del self._blocked[stream.id]
-            self._send_pending(stream)
-
-    def _count_nuisance(self) -> None:
-        self._nuisance += 1
-        if self._nuisance > _MAX_NUISANCE and self._accept is not None:  # our servers are trusted
-            raise Http2Error("too many frames that ask for nothing", Code.ENHANCE_YOUR_CALM)

@@ -75,8 +75,8 @@ def test_grpcs_keep_alive_between_calls_keeps_the_connection(monkeypatch: pytest
         async with door(options=often) as it:
             assert await it.call(INFER, infer_message()) == infer_message()
             (connection,) = it.server._connections
-            before = connection._state._nuisance
-            await until(lambda: connection._state._nuisance >= before + 2)  # grpc sends one a second at most
+            before = connection._state._state.nuisance.level
+            await until(lambda: connection._state._state.nuisance.level >= before + 2)  # grpc sends one a second at most
             assert await it.call(INFER, infer_message()) == infer_message()
             assert it.server._connections == {connection}
 
