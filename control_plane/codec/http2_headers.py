@@ -7,13 +7,10 @@ table at all, so that it too is built once.
 
 from __future__ import annotations
 
-import hpack
-
 from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.http2_frames import Code, Http2Error
-
-Fields = tuple[tuple[bytes, bytes], ...]
-"""Names in lower case, as HTTP/2 has them."""
+from control_plane.codec.http2_hpack import Fields as Fields
+from control_plane.codec.http2_hpack import HeaderListTooLarge, HpackReader
 
 NO_TABLE = b"\x20"
 """Sent before a connection's first block: we use no table (RFC 7541, 6.3). A peer that allows none insists on being told."""
@@ -34,6 +31,9 @@ _STATIC_NAME_INDEX = {b":authority": 1, b":path": 4, b":status": 8, b"content-ty
 KnownBlocks = BoundedCache[bytes, Fields]
 """Header blocks that were read, by their bytes; shared by the connections of one server or client."""
 
+_MAX_FIELDS = 100
+"""Of one head; Envoy's default. Each costs more than its bytes say, and gRPC's calls have about ten."""
+
 _BUILT = BoundedCache[Fields, bytes]()
 
 
@@ -47,16 +47,16 @@ class HeaderDecoder:
 
     def __init__(self, known: KnownBlocks, *, max_bytes: int) -> None:
         self._known = known
-        self._decoder = hpack.Decoder(max_header_list_size=max_bytes)
+        self._reader = HpackReader(max_bytes=max_bytes, max_fields=_MAX_FIELDS)
 
     def forbid_table(self) -> None:
         """To be called when the peer has acknowledged a header table of size 0."""
-        self._decoder.max_allowed_table_size = 0
+        self._reader.max_table_bytes = 0
 
     @property
     def depends_on_nothing(self) -> bool:
         """Whether a block means the same whatever came before it, and changes nothing for those behind it."""
-        return self._decoder.max_allowed_table_size == self._decoder.header_table_size == 0
+        return self._reader.max_table_bytes == self._reader.table_bytes == 0
 
     def decode(self, block: bytes) -> Fields:
         """The fields of a whole block. Raises Http2Error: the connection's state is lost with it."""
@@ -66,10 +66,10 @@ class HeaderDecoder:
             if known is not None:
                 return known
         try:
-            fields = tuple((bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True))
-        except hpack.OversizedHeaderListError as exc:
+            fields = self._reader.read(block)
+        except HeaderListTooLarge as exc:
             raise Http2Error(f"the header list is too large: {exc}", Code.ENHANCE_YOUR_CALM) from exc
-        except (hpack.HPACKError, IndexError, ValueError) as exc:
+        except (IndexError, ValueError) as exc:
             raise Http2Error(f"the header block cannot be read: {exc}", Code.COMPRESSION_ERROR) from exc
         if depends_on_nothing:
             self._known.keep(block, fields, size_bytes=len(block) + size_of(fields))

@@ -20,8 +20,10 @@ def check(data: bytes) -> None:
     known = KnownBlocks()
     first, second = (read(blocks, known, forbidden_from) for _ in range(2))
     assert first == second == read(blocks, KnownBlocks(), forbidden_from)
-    for fields in first:
+    peers = peers_reading(blocks, forbidden_from)
+    for number, fields in enumerate(first):
         if fields is not None:
+            assert fields == peers[number]
             assert_ours_is_read(fields)
 
 
@@ -36,6 +38,19 @@ def read(blocks: list[bytes], known: KnownBlocks, forbidden_from: int) -> list[F
         except Http2Error as exc:
             str(exc).encode()
             return [*seen, None]
+    return seen
+
+
+def peers_reading(blocks: list[bytes], forbidden_from: int) -> list[Fields]:
+    """The fields of each block as another library reads them, up to one that it refuses."""
+    decoder, seen = hpack.Decoder(max_header_list_size=1 << 20), []
+    for number, block in enumerate(blocks):
+        if number == forbidden_from:
+            decoder.max_allowed_table_size = 0
+        try:
+            seen.append(tuple((bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True)))
+        except (hpack.HPACKError, IndexError, ValueError):
+            break
     return seen
 
 
