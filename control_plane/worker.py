@@ -19,6 +19,7 @@ from uuid import uuid4
 import uvloop
 
 from control_plane.adapters.cpu_affinity import pin_worker
+from control_plane.adapters.garbage import keep_what_is_there
 from control_plane.adapters.listening import bind_shared_tcp
 from control_plane.adapters.logs import configure_logging
 from control_plane.adapters.tls import Tls, make_tls
@@ -220,6 +221,7 @@ def main() -> None:
     _die_with(parent)
     end = socket.socket(fileno=descriptor)
     end.setblocking(False)
+    keep_what_is_there()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         sys.exit(runner.run(_serve(end)))
 

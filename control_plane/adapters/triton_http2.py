@@ -42,6 +42,8 @@ _MAX_MESSAGE_BYTES = 2**31 - 1
 """Of an answer; Triton and its models are trusted with memory."""
 
 _LIMITS = Http2Limits(stream_window_bytes=4 * 2**20, connection_window_bytes=64 * 2**20, max_header_bytes=64 * 2**10)
+_FRAMES_AT_ONCE = 24
+"""That are read in a turn of the loop: eight small answers, or some of a large one."""
 _MAX_QUEUED_ANSWERS = 16
 _MAX_QUEUED_BYTES = 4 * 2**20
 """Of a stream, that its reader has not taken, before Triton is held back."""
@@ -315,6 +317,8 @@ class _Connection(asyncio.Protocol):
         self.lane = lane
         self._all_open = open_
         self._transport: asyncio.Transport | None = None
+        self._is_behind = False
+        """Whether more has come than has been read; the socket waits."""
         self.state = Http2Connection(known, _LIMITS)
 
     @property
@@ -359,15 +363,26 @@ class _Connection(asyncio.Protocol):
             self._all_open.add(self)
 
     def data_received(self, data: bytes) -> None:
+        self._read(data)
+
+    def _read(self, data: bytes = b"") -> None:
+        """Take a few answers of those that came together: their calls go on in the next turn of the loop, which others wait for."""
+        if self._transport is None:
+            return
         try:
-            self.state.receive(data)
+            is_behind = self.state.receive(data, _FRAMES_AT_ONCE) if data else self.state.go_on(_FRAMES_AT_ONCE)
         except Http2Error as exc:
             self.state.leave(exc.http2_code, str(exc))
             self._flush()
             self.close()
             return
         self._flush()
-        if self.state.peer_is_leaving and not self.state.streams:
+        if is_behind is not self._is_behind:
+            self._is_behind = is_behind
+            (self._transport.pause_reading if is_behind else self._transport.resume_reading)()
+        if is_behind:
+            asyncio.get_running_loop().call_soon(self._read)
+        elif self.state.peer_is_leaving and not self.state.streams:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -24,6 +24,8 @@ from control_plane.ports import GrpcCall
 _log = logging.getLogger(__name__)
 
 _INTERNAL = 13
+_MESSAGES_AT_ONCE = 16
+"""Of a streaming call, that are cut out of its data; the others are when these have been taken. A frame may hold 50,000."""
 _MAX_QUEUED_MESSAGES = 4
 _MAX_QUEUED_BYTES = 2**20
 """Of a streaming call, that its handler has not taken, before the client is held back."""
@@ -75,6 +77,7 @@ class Call:
         "_frame",
         "_granted_bytes",
         "_handler",
+        "_has_ended",
         "_head",
         "_is_whole",
         "_messages",
@@ -99,6 +102,8 @@ class Call:
         self._task: asyncio.Task[None] | None = None
         self._granted_bytes = 0
         self._is_whole = False
+        self._has_ended = False
+        """Whether the client sends no more."""
         self._received_bytes = 0
         self._progress = -1
         self._stalled_since_s = 0.0
@@ -141,7 +146,7 @@ class Call:
             self._refuse(exc)
             return
         if self._handler.stream is not None:
-            self._messages = MessageStream(self._connection, self._stream)
+            self._messages = MessageStream(self._connection, self._stream, self.read_on)
             self._start(self._run_stream(self._head, self._messages))
         if ends:
             self.on_data(b"", ends=True)
@@ -151,22 +156,33 @@ class Call:
             self._connection.consumed(self._stream, len(data))  # of a call that was refused
             return
         self._received_bytes += len(data)
+        self._has_ended = ends
         try:
-            frames = self._reader.feed(data) if data else ()
-            if ends and not self._reader.is_between_messages:
-                raise InvalidRequest("the call ended within a message")
-            if self._messages is None:
-                self._collect(frames, len(data), ends=ends)
-            else:
-                self._count_large(frames)
-                self._messages.arrived(frames, len(data), ends=ends)
+            self._arrived(self._reader.feed(data, _MESSAGES_AT_ONCE) if data else (), len(data))
         except ControlPlaneError as exc:
             self._refuse(exc)
+
+    def read_on(self) -> bool:
+        """Take more messages out of what has come; False when there are none. Raises ControlPlaneError."""
+        if not self._reader.is_behind:
+            return False
+        self._arrived(self._reader.take(_MESSAGES_AT_ONCE), 0)
+        return True
+
+    def _arrived(self, frames: list[MessageFrame] | tuple[()], received: int) -> None:
+        ends = self._has_ended and not self._reader.is_behind
+        if ends and not self._reader.is_between_messages:
+            raise InvalidRequest("the call ended within a message")
+        if self._messages is None:
+            self._collect(frames, received, ends=ends)
+        else:
+            self._count_large(frames)
+            self._messages.arrived(frames, received, ends=ends)
 
     def on_reset(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        self._task = self._frame = None  # through the task's traceback they would hold each other until a collection
+        self._task = self._frame = self._messages = None  # they would hold each other until a collection, the task by its traceback
         self._release()
 
     def on_drained(self) -> None:
@@ -267,6 +283,7 @@ class Call:
             answer = defect()
         finally:
             self._release()
+            self._handler = self._messages = None  # what still comes is of no interest; they would hold each other until a collection
         messages.finish(answer)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
@@ -291,23 +308,36 @@ class Call:
 class MessageStream:
     """A streaming call's messages, both ways, as its handler sees them."""
 
-    def __init__(self, connection: CallConnection, stream: Stream) -> None:
+    def __init__(self, connection: CallConnection, stream: Stream, read_on: Callable[[], bool]) -> None:
+        """`read_on` brings more of what has come, if there is more."""
         self._connection = connection
         self._stream = stream
+        self._read_on = read_on
         self._frames: deque[MessageFrame] = deque()
         self._changed = asyncio.Event()
         self._has_ended = False
         self._has_answered = False
         self._unconsumed = 0
+        self._is_rested = True
+        """Whether the loop has had a turn since the last message was taken."""
         self.drained = asyncio.Event()
 
     async def receive(self) -> MessageFrame | None:
-        """The client's next message, None when it has finished."""
+        """The client's next message, None when it has finished. Raises ControlPlaneError: it cannot be read.
+
+        Messages that came together are a turn of the loop apart, as requests of several clients are.
+        """
         while not self._frames:
+            if self._read_on():
+                continue
             if self._has_ended:
                 return None
             self._changed.clear()
             await self._changed.wait()
+            self._is_rested = True
+        if not self._is_rested:
+            await asyncio.sleep(0)
+        self._is_rested = False
         frame = self._frames.popleft()
         self._give_room()
         return frame

@@ -14,6 +14,7 @@ from typing import Protocol, cast
 from control_plane.api.body_budget import BodyBudget
 from control_plane.api.connection_server import address_of, is_local
 from control_plane.api.grpc_call import Call, GrpcHandler
+from control_plane.api.read_scheduler import ReadScheduler
 from control_plane.codec.grpc_message import HEAD, GrpcAnswer, GrpcHead, MessageFrame
 from control_plane.codec.http2_connection import Http2Connection
 from control_plane.codec.http2_frames import Code, Http2Error
@@ -24,6 +25,17 @@ from control_plane.codec.http2_stream import Stream, WholeAnswer, WholeCall
 from control_plane.domain.principal import Principal
 
 _log = logging.getLogger(__name__)
+
+_FRAMES_AT_ONCE = 6
+"""Of what has just come: those that open a connection and its first call, or three calls."""
+_FRAMES_TO_GO_ON = 4
+"""Of a connection that is behind, between two looks at the clock: two calls."""
+
+_ENDED_AT_ONCE = 16
+"""Calls of a connection that is over, in each turn of the loop."""
+
+_LINGER_S = 1.0
+"""For a client that broke the protocol to read why: closing on what it still sends resets the connection, and our reason is lost."""
 
 _MAX_GOODBYE_S = 1.0
 """A client that has not acknowledged by then that we leave is taken to know it."""
@@ -59,6 +71,7 @@ class ConnectionOwner(Protocol):
     limits: GrpcLimits
     budget: BodyBudget
     known_blocks: KnownBlocks
+    reads: ReadScheduler
 
     def opened(self, connection: GrpcConnection) -> bool: ...
 
@@ -89,6 +102,13 @@ class GrpcConnection(asyncio.Protocol):
         self._quiet_since_s = self._written_s = asyncio.get_running_loop().time()
         self._last_stream = self._unwritten_bytes = 0
         self._leaves_at_s: float | None = None
+        self._is_behind = False
+        """Whether more has come than has been read."""
+        self._is_paused = False
+        """Whether the socket is not read."""
+        self._closing: asyncio.TimerHandle | None = None
+        """Set when the client has broken the protocol: nothing more is read of it."""
+        self._is_half_closed = False
 
     # asyncio.Protocol
 
@@ -102,15 +122,56 @@ class GrpcConnection(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
+        if self._closing is None and self._read(data):
+            self._is_behind = True
+            self._pause_as_needed()
+            self._server.reads.add(self)
+
+    def read_on(self, until_s: float) -> bool:
+        """As `read_scheduler.Reading`."""
+        if self._is_over:
+            has_more = self._state.end(_ENDED_AT_ONCE)
+            self._flush()
+            return has_more
+        if not self._writable.is_set():  # `resume_writing` takes it up again
+            return False
+        self._is_behind = self._read(None, until_s)
+        self._pause_as_needed()
+        return self._is_behind
+
+    def _read(self, data: bytes | None, until_s: float = 0.0) -> bool:
+        """Read the first of `data`, or on in what came before; whether more is left. What is answered at once is written at once."""
+        state = self._state
         self._is_receiving = True
         try:
-            self._state.receive(data)
+            is_behind = state.go_on(_FRAMES_TO_GO_ON) if data is None else state.receive(data, _FRAMES_AT_ONCE)
+            while is_behind and self._server.reads.now_s() < until_s:
+                is_behind = state.go_on(_FRAMES_TO_GO_ON)
         except Http2Error as exc:
-            self._state.leave(exc.http2_code, str(exc))
-            self._state.end()
+            is_behind = False
+            self._break_off(exc)
         finally:
             self._is_receiving = False
         self._flush()
+        return is_behind
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing more is read: the client has left, or has broken the protocol."""
+        return self._transport is None or self._closing is not None
+
+    def _end_streams(self) -> None:
+        """Cancel its calls; a thousand together would take 50 ms, in which nobody is served, so most of them in later turns of the loop."""
+        self._server.reads.remove(self)
+        if self._state.end(_ENDED_AT_ONCE):
+            self._server.reads.add(self)
+
+    def _break_off(self, error: Http2Error) -> None:
+        """Tell the client what it did, and read no more of it."""
+        self._state.leave(error.http2_code, str(error))
+        self._end_streams()
+        self._closing = asyncio.get_running_loop().call_later(_LINGER_S, self.abort)
+        self._pause_as_needed()
 
     def eof_received(self) -> bool:
         return False  # a client that stops sending has left: close, which cancels its calls
@@ -118,25 +179,39 @@ class GrpcConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._writable.set()
-        self._state.end()
+        if self._closing is not None:
+            self._closing.cancel()
+        self._end_streams()
         self._server.closed(self)
 
     def pause_writing(self) -> None:
         """A client that does not read: neither will we, so that what it asks for cannot pile up here."""
         self._writable.clear()
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self._pause_as_needed()
 
     def resume_writing(self) -> None:
         self._writable.set()
-        if self._transport is not None:
+        self._pause_as_needed()
+        if self._is_behind:
+            self._server.reads.add(self)
+
+    def _pause_as_needed(self) -> None:
+        must_pause = self._is_behind or self._closing is not None or not self._writable.is_set()
+        if self._transport is None or must_pause is self._is_paused:
+            return
+        self._is_paused = must_pause
+        if must_pause:
+            self._transport.pause_reading()
+        else:
             self._transport.resume_reading()
 
     # For the server
 
     def leave(self) -> None:
         """Take no new calls and close when those under way have ended; until the client knows, more may come and are taken."""
-        if self._leaves_at_s is None:
+        if self._closing is not None:
+            self.abort()
+        elif self._leaves_at_s is None:
             self._leaves_at_s = asyncio.get_running_loop().time() + _MAX_GOODBYE_S
             self._state.announce_leaving()
             self._flush()
@@ -218,4 +293,11 @@ class GrpcConnection(asyncio.Protocol):
             write_output(self._transport, output)
         output.clear()
         if self._state.is_leaving and not self._state.streams and self._transport is not None:
-            self._transport.close()
+            self._close(self._transport)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        if self._closing is None:
+            transport.close()
+        elif transport.can_write_eof() and not self._is_half_closed:  # TLS cannot: it closes when the client does, or the time is over
+            self._is_half_closed = True
+            transport.write_eof()

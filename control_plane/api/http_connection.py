@@ -15,6 +15,7 @@ from typing import Protocol, cast
 from control_plane.api.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.api.connection_server import address_of, is_local
 from control_plane.api.http_reading import Admit, HttpLimits, RequestReader
+from control_plane.api.read_scheduler import ReadScheduler
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, with_header, without_chunks
 from control_plane.domain.errors import ControlPlaneError, Overloaded, RequestTimeout
 from control_plane.ports import HttpStream
@@ -30,8 +31,8 @@ RenderError = Callable[[ControlPlaneError, bytes], HttpAnswer]
 """The answer to a request for that target, as far as it has come."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_MAX_QUEUED = 2
-"""Parsed requests that wait on one connection before its socket is no longer read."""
+_MAX_UNREAD_BYTES = 16 * 1024
+"""Of what came behind a request that is being answered; with more the socket is not read, and a client that leaves is not seen."""
 
 _WRITE_BYTES = 256 * 1024
 """Of a large answer at a time: TLS encrypts what it is given at one go."""
@@ -54,6 +55,7 @@ class ConnectionOwner(Protocol):
     limits: HttpLimits
     budget: BodyBudget
     is_draining: bool
+    reads: ReadScheduler
 
     def opened(self, connection: HttpConnection) -> bool: ...
 
@@ -61,7 +63,7 @@ class ConnectionOwner(Protocol):
 
 
 class HttpConnection(asyncio.Protocol):
-    """One client's connection: queues whole requests and answers them in order."""
+    """One client's connection: reads a request, answers it, and reads on."""
 
     def __init__(self, server: ConnectionOwner, tasks: asyncio.TaskGroup) -> None:
         self._server = server
@@ -76,6 +78,10 @@ class HttpConnection(asyncio.Protocol):
         self._is_answering = False
         self._is_paused = False
         self._has_refused = False
+        self._lingers = False
+        """The refusal is sent; what comes is read and forgotten."""
+        self._is_behind = False
+        """More has come than has been read, or may be read in this turn of the loop."""
         self._taken = 0
         self._held_bytes = 0
         self._owed_bytes = 0
@@ -96,11 +102,36 @@ class HttpConnection(asyncio.Protocol):
         self._task = self._tasks.create_task(self._serve(), name="http-connection")
 
     def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
+        if self._is_answering or self._queue or self._is_behind or self._waiting is not None:
+            self._reader.keep(data)
+            self._is_behind = self._reader.is_behind
+            self._pause_as_needed()
+            return
+        is_behind = self._reader.feed(data)
         if self._reader.wants_continue:
             self._continue_if_due()
-        if len(self._queue) >= _MAX_QUEUED:
+        if is_behind or self._lingers:
+            self._is_behind = True
             self._pause_as_needed()
+            self._server.reads.add(self)
+
+    def read_on(self, until_s: float) -> bool:
+        """As `read_scheduler.Reading`."""
+        while self._may_read_on:
+            is_behind = self._reader.read_on()
+            if self._reader.wants_continue:
+                self._continue_if_due()
+            if not is_behind or self._server.reads.now_s() >= until_s:
+                break
+        self._is_behind = self._reader.is_behind
+        self._pause_as_needed()
+        return self._may_read_on
+
+    @property
+    def _may_read_on(self) -> bool:
+        """Whether there is something to read, and nothing to be done before."""
+        is_busy = self._is_answering or self._queue or self._waiting is not None
+        return self._reader.is_behind and not is_busy and self._writable.is_set() and self._transport is not None
 
     def eof_received(self) -> bool:
         return False  # a client that stops sending has left: close, which cancels its request
@@ -108,6 +139,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._server.closed(self)
+        self._server.reads.remove(self)
         if self._task is not None:
             self._task.cancel()
             self._task = None  # its traceback leads back here, and a ring would hold request and answer until the next full collection
@@ -122,6 +154,8 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+        if self._may_read_on:
+            self._server.reads.add(self)
 
     # The reader's sink
 
@@ -186,7 +220,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._writable.is_set():
             if self._has_stalled(now_s, limits.body_timeout_s, "writing", transport.get_write_buffer_size()):
                 transport.abort()
-        elif self._is_answering or self._queue or self._waiting or self._has_refused:
+        elif self._is_answering or self._queue or self._waiting or self._has_refused or self._is_behind:
             self._progress = ()
         elif reader.is_between_requests:
             if limits.idle_timeout_s and self._has_stalled(now_s, limits.idle_timeout_s, "idle", self._taken):
@@ -243,7 +277,8 @@ class HttpConnection(asyncio.Protocol):
         if self._reader.has_ended and self._transport is not None:
             if self._transport.can_write_eof():  # TLS cannot
                 self._transport.write_eof()
-            self._transport.resume_reading()
+            self._lingers = True
+            self._pause_as_needed()
             await asyncio.sleep(_LINGER_S)  # until the client closes: that ends this task
         if self._transport is not None:
             self._transport.close()
@@ -252,6 +287,8 @@ class HttpConnection(asyncio.Protocol):
         while not self._queue:
             if self._reader.wants_continue:
                 self._continue_if_due()
+            if self._is_behind:
+                self._server.reads.add(self)
             self._arrival = asyncio.get_running_loop().create_future()
             await self._arrival
         item = self._queue.popleft()
@@ -297,7 +334,9 @@ class HttpConnection(asyncio.Protocol):
     def _pause_as_needed(self) -> None:
         if self._transport is None:
             return
-        must_pause = self._has_refused or self._waiting is not None or len(self._queue) >= _MAX_QUEUED
+        is_refusing = self._has_refused and not self._lingers
+        has_much = self._is_behind and (self._lingers or self._reader.unread_bytes > _MAX_UNREAD_BYTES)
+        must_pause = is_refusing or has_much or self._waiting is not None
         if must_pause and not self._is_paused:
             self._transport.pause_reading()
         elif self._is_paused and not must_pause:
@@ -319,6 +358,8 @@ class HttpConnection(asyncio.Protocol):
             self._pause_as_needed()
             if self._reader.wants_continue:
                 self._continue_if_due()
+            if self._is_behind:
+                self._server.reads.add(self)
         except Overloaded as exc:
             self._waiting = None
             self.refuse(exc)

@@ -6,18 +6,31 @@ connection (`http_connection`) hands it bytes and is told what they were.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import httptools
 
 from control_plane.api.body_budget import UNCOUNTED_BYTES
 from control_plane.codec.http_message import Body, HttpRequest
-from control_plane.domain.errors import ControlPlaneError, InvalidRequest, PayloadTooLarge
+from control_plane.domain.errors import ControlPlaneError, HeadTooLarge, InvalidRequest, PayloadTooLarge
 
 _MAX_LINE_BYTES = 8000
 """Triton 24.10 closes the connection over a longer line of a head, without a word; a longer head of short lines it takes."""
+
+_MAX_FIELDS = 100
+"""Of one head; Envoy's default. Each costs more than its bytes say."""
+
+_SLICE_BYTES = 4096
+"""Of what has no end that is known, such as a head or chunks, at a time: its parser cannot be stopped, and this may be 700 chunks."""
+
+_MAX_PIECES = 8
+"""A head and a few chunks that came together, before others get their turn."""
+
+_HEAD_END = b"\r\n\r\n"
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[^\r\n]*)?\r\n")
 
 _MAX_KNOWN_HEAD_BYTES = 2048
 """Of a head that a connection keeps; Triton's clients send about 250."""
@@ -71,17 +84,23 @@ _NONE = HttpRequest(b"", b"")
 
 
 class RequestReader:
-    """Reads one connection's requests; `feed` never raises."""
+    """Reads one connection's requests, one at a time; `feed` and `read_on` never raise."""
 
     def __init__(self, sink: RequestSink, limits: HttpLimits, admit: Admit, *, peer_is_local: bool, peer: str = "") -> None:
         self._sink = sink
         self._limits = limits
+        self._max_header_bytes = limits.max_header_bytes
         self._admit = admit
         self._peer_is_local = peer_is_local
         self._peer = peer
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._data, self._at = b"", 0
         self._request = _NONE
         self._body: Body = b""
+        self._missing_bytes = 0
+        """To the end of a body, or a chunk of it, whose size is known."""
+        self._is_at_chunk = False
+        """Whether that is where a chunk ends, behind which the size of the next one stands."""
         self._header_bytes = 0
         self._untold_bytes = 0
         self._whole_requests = 0
@@ -109,28 +128,100 @@ class RequestReader:
         """What counts as progress of it: a body that comes a byte at a time would hold its memory for ever."""
         return max(self._request.content_length // 16, 1)
 
-    def feed(self, data: bytes) -> None:
-        if self.has_ended:
-            return
+    @property
+    def is_behind(self) -> bool:
+        """Whether more has come than has been read; `read_on` reads it."""
+        return self._at < len(self._data)
+
+    @property
+    def unread_bytes(self) -> int:
+        return len(self._data) - self._at
+
+    def feed(self, data: bytes) -> bool:
+        """Take what has come, where nothing is unread, and read as far as `read_on` does; whether more is left."""
         known = self._known
-        if known and self.is_between_requests and len(data) == known.request_bytes and data.startswith(known.head):
-            if not self._sink.knows(data):
-                self._sink.take(known.request.with_body(data[len(known.head) :]), keep_alive=True, message=data)
+        if known and self.is_between_requests and len(data) == known.request_bytes and data.startswith(known.head) and not self.has_ended:
+            self._take_known(known, data)
+            return False
+        if self.has_ended:
+            return False
+        self._data, self._at = data, 0
+        return self.read_on()
+
+    def keep(self, data: bytes) -> None:
+        """Take what has come, to be read later."""
+        if not self.has_ended:
+            self._data, self._at = self._data[self._at :] + data, 0
+
+    def read_on(self) -> bool:
+        """Read to the end of a request, or a slice of what has no end that is known; whether more is left."""
+        data, start, known = self._data, self._at, self._known
+        size = len(data)
+        if known and self.is_between_requests and size - start >= known.request_bytes and data.startswith(known.head, start):
+            at = start + known.request_bytes
+            self._take_known(known, data[start:at])
         else:
-            self._parse(data)
+            at = self._read_unknown(data, start)
+        if at < size and not self.has_ended:
+            self._at = at
+            return True
+        self._data, self._at = b"", 0
+        return False
+
+    def _take_known(self, known: _KnownHead, message: bytes) -> None:
+        if not self._sink.knows(message):
+            self._sink.take(known.request.with_body(message[len(known.head) :]), keep_alive=True, message=message)
+
+    def _read_unknown(self, data: bytes, start: int) -> int:
+        """Up to where it was read: the parser cannot be stopped, so it is given no more than up to the end of a head, a body or a chunk."""
+        at, size, pieces = start, len(data), 0
+        began_between, self._whole_requests = self.is_between_requests, 0
+        while True:
+            if self._missing_bytes > 0:
+                stop = at + self._missing_bytes
+            elif self._is_at_chunk:
+                stop = self._chunk_end(data, at)
+            else:
+                stop = data.find(_HEAD_END, at, at + _SLICE_BYTES) + len(_HEAD_END)
+                if stop < len(_HEAD_END):
+                    stop = at + _SLICE_BYTES
+            if stop > size:
+                stop = size
+            self._missing_bytes -= stop - at
+            self._parse(data if stop - at == size else data[at:stop])
+            at, pieces = stop, pieces + 1
+            if self._whole_requests or at == size or self.has_ended:
+                break
+            if self._missing_bytes <= 0 and (pieces == _MAX_PIECES or not self._is_at_chunk):
+                break
+        if began_between and self.is_between_requests and self._whole_requests == 1 and not self._is_counted:
+            self._remember(data, start, at)
+        if self.is_between_requests:
+            self._request = _NONE  # its body is not kept here until the next one
+        return at
+
+    def _chunk_end(self, data: bytes, at: int) -> int:
+        """Where a chunk ends that begins here; it may not have come yet."""
+        found = _CHUNK_SIZE.match(data, at)
+        if found is None:
+            self._is_at_chunk = False  # its line comes in pieces: from now on slices have to do
+            return at + _SLICE_BYTES
+        chunk_bytes = int(found.group(1), 16)
+        self._is_at_chunk = chunk_bytes > 0
+        stop = found.end() + chunk_bytes + 2
+        self._missing_bytes = stop - at
+        return stop
 
     def forget(self) -> None:
         """Let go of what has come; nothing follows. Reader and parser hold each other, so it would outlive the connection."""
         self.has_ended = True
-        self._body, self._request, self._known = b"", _NONE, None
+        self._data, self._at = b"", 0
+        self._body, self._request, self._known, self._parser = b"", _NONE, None, None
 
     def _parse(self, data: bytes) -> None:
-        began_between, self._whole_requests = self.is_between_requests, 0
         self._untold_bytes += len(data)
         try:
             self._parser.feed_data(data)
-            if began_between and self.is_between_requests and self._whole_requests == 1 and not self._is_counted:
-                self._remember(data)
         except httptools.HttpParserCallbackError as exc:
             cause = exc.__context__
             self._end(cause if isinstance(cause, ControlPlaneError) else InvalidRequest("the request cannot be read"))
@@ -138,24 +229,24 @@ class RequestReader:
             self.has_ended = True  # the request is answered as if it had not asked; what follows it is not HTTP/1.1
         except httptools.HttpParserError as exc:
             self._end(InvalidRequest(f"not a well-formed HTTP/1.1 request: {exc}"))
-        if self._untold_bytes > self._limits.max_header_bytes:
+        if self._untold_bytes > self._max_header_bytes:
             self._end(self._head_too_large())  # it grows within the parser, which tells of whole fields only
-        if self.is_between_requests:
-            self._request = _NONE  # its body is not kept here until the next one
+        if not self.head_is_read and len(self._request.headers) > _MAX_FIELDS:
+            self._end(self._too_many_fields())
 
     def _end(self, error: ControlPlaneError) -> None:
         if not self.has_ended:
             self.has_ended = True
             self._sink.refuse(error)
 
-    def _remember(self, data: bytes) -> None:
-        """Keep the head of a request that came alone and whole, unless it asks for more than an answer."""
+    def _remember(self, data: bytes, start: int, stop: int) -> None:
+        """Keep the head of a request that came whole, unless it asks for more than an answer."""
         request = self._request
-        head = data[: len(data) - len(request.body)]
-        ends_with_body = data.endswith(request.body) and head.endswith(b"\r\n\r\n")  # the parser passes over empty lines behind it
+        head = data[start : stop - len(request.body)]
+        ends_with_body = data.endswith(request.body, start, stop) and head.endswith(_HEAD_END)  # empty lines behind it are passed over
         plain = ends_with_body and request.header(b"transfer-encoding") is None and request.header(b"expect") is None
         if plain and self._keeps_alive() and len(head) <= _MAX_KNOWN_HEAD_BYTES:
-            self._known = _KnownHead(head, len(data), request.with_body(b""))
+            self._known = _KnownHead(head, stop - start, request.with_body(b""))
 
     # httptools' callbacks
 
@@ -163,15 +254,20 @@ class RequestReader:
         self._request = HttpRequest(b"", b"", [], peer_is_local=self._peer_is_local, peer=self._peer)
         self._body = b""
         self._header_bytes = 0
-        self._is_counted = self.head_is_read = self.is_between_requests = False
+        self._is_at_chunk = self._is_counted = self.head_is_read = self.is_between_requests = False
 
     def on_url(self, url: bytes) -> None:
-        self._count_header_bytes(len(url))  # the whole of it may come in pieces
+        self._header_bytes += len(url)  # the whole of it may come in pieces
+        if self._header_bytes > self._max_header_bytes:
+            raise self._head_too_large()
         self._request.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_header_bytes(len(name) + len(value) + 4)
-        if len(name) + len(value) > _MAX_LINE_BYTES:
+        size = len(name) + len(value)
+        self._header_bytes += size + 4
+        if self._header_bytes > self._max_header_bytes:
+            raise self._head_too_large()
+        if size > _MAX_LINE_BYTES:
             raise self._line_too_long()
         if not self.head_is_read:  # a trailer's fields say nothing that the head may say (RFC 9110, 6.5.1)
             self._request.headers.append((name, value))
@@ -185,6 +281,8 @@ class RequestReader:
             raise InvalidRequest("the request line does not end in HTTP/1.1")
         if len(request.target) > _MAX_LINE_BYTES:
             raise self._line_too_long()
+        if len(request.headers) > _MAX_FIELDS:
+            raise self._too_many_fields()
         request.takes_chunks = self._parser.get_http_version() == "1.1"
         body_bytes, hosts, is_chunked, wants_continue = 0, 0, False, False
         for name, value in request.headers:
@@ -205,6 +303,7 @@ class RequestReader:
             raise InvalidRequest("protocol upgrades are not supported; gRPC has a port of its own")
         if body_bytes > self._limits.max_body_bytes:
             raise self._body_too_large()
+        self._missing_bytes, self._is_at_chunk = body_bytes, is_chunked
         if is_chunked or wants_continue or body_bytes > UNCOUNTED_BYTES:
             self._admit(request)  # others are answered the same once they are whole, and can keep their connection
             self.wants_continue = wants_continue
@@ -239,20 +338,18 @@ class RequestReader:
         came_before = len(self._body) - size_bytes
         self._sink.reserve(size_bytes if came_before > UNCOUNTED_BYTES else len(self._body))
 
-    def _count_header_bytes(self, count: int) -> None:
-        self._header_bytes += count
-        if self._header_bytes > self._limits.max_header_bytes:
-            raise self._head_too_large()
-
     def _keeps_alive(self) -> bool:
         """HTTP/1.0 clients take an answer without `Connection: keep-alive` to end with the connection, so they get that."""
         return bool(self._parser.should_keep_alive()) and self._parser.get_http_version() == "1.1" and not self._parser.should_upgrade()
 
-    def _line_too_long(self) -> PayloadTooLarge:
-        return PayloadTooLarge(f"a line of the request head exceeds {_MAX_LINE_BYTES} bytes, which Triton does not take")
+    def _line_too_long(self) -> HeadTooLarge:
+        return HeadTooLarge(f"a line of the request head exceeds {_MAX_LINE_BYTES} bytes, which Triton does not take")
 
-    def _head_too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(f"the request head exceeds {self._limits.max_header_bytes} bytes (TIDEGATE_MAX_HEADER_BYTES)")
+    def _head_too_large(self) -> HeadTooLarge:
+        return HeadTooLarge(f"the request head exceeds {self._limits.max_header_bytes} bytes (TIDEGATE_MAX_HEADER_BYTES)")
+
+    def _too_many_fields(self) -> HeadTooLarge:
+        return HeadTooLarge(f"the request head has more than {_MAX_FIELDS} fields")
 
     def _body_too_large(self) -> PayloadTooLarge:
         return PayloadTooLarge(f"the body exceeds the limit of {self._limits.max_body_bytes} bytes (TIDEGATE_MAX_BODY_BYTES)")

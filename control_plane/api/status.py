@@ -30,6 +30,7 @@ STATUS: dict[ErrorCode, Status] = {
     ErrorCode.INVALID_ARGUMENT: Status(400, grpc.StatusCode.INVALID_ARGUMENT, False),
     ErrorCode.UNPARSABLE: Status(500, grpc.StatusCode.INVALID_ARGUMENT, False),
     ErrorCode.PAYLOAD_TOO_LARGE: Status(413, grpc.StatusCode.RESOURCE_EXHAUSTED, False),
+    ErrorCode.HEAD_TOO_LARGE: Status(431, grpc.StatusCode.RESOURCE_EXHAUSTED, False),
     ErrorCode.ROUTE_NOT_FOUND: Status(404, grpc.StatusCode.UNIMPLEMENTED, False),
     ErrorCode.METHOD_NOT_ALLOWED: Status(405, grpc.StatusCode.UNIMPLEMENTED, False),
     ErrorCode.UNAUTHENTICATED: Status(401, grpc.StatusCode.UNAUTHENTICATED, False),

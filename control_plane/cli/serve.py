@@ -12,6 +12,7 @@ import typer
 import uvloop
 from rich.console import Console
 
+from control_plane.adapters.garbage import keep_what_is_there
 from control_plane.adapters.logs import configure_logging
 from control_plane.services.models import LoadFailure
 from control_plane.settings import Settings, load_settings, without_user
@@ -92,6 +93,7 @@ def serve(
             console.print(f"  {name:<11} {url}", highlight=False)
         for failure in failures:
             console.print(f"  [red]not loaded[/] {failure.name}: {failure.reason}", highlight=False, soft_wrap=True)
+        keep_what_is_there()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(settings, announce))

@@ -7,7 +7,9 @@ through as the bytes they came as.
 from __future__ import annotations
 
 import re
+import sys
 import zlib
+from collections import deque
 from dataclasses import dataclass, field
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -139,14 +141,15 @@ def message_in(frame: MessageFrame, encoding: bytes, *, max_bytes: int) -> bytes
 
 
 class MessageReader:
-    """Cuts the data of a stream into length-prefixed messages, each with its prefix."""
+    """Cuts the data of a stream into length-prefixed messages, each with its prefix; so many at a time as it is asked for."""
 
-    __slots__ = ("_max_bytes", "_partial", "_prefix", "partial_bytes")
+    __slots__ = ("_max_bytes", "_partial", "_prefix", "_uncut", "partial_bytes")
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._prefix = b""
         self._partial = bytearray()
+        self._uncut: deque[bytes | memoryview] | None = None
         self.partial_bytes = 0
         """Size that the frame will have which has begun; 0 when that is not known yet, or none has."""
 
@@ -154,23 +157,53 @@ class MessageReader:
     def is_between_messages(self) -> bool:
         return not self._partial and not self._prefix
 
-    def feed(self, data: bytes | memoryview) -> list[MessageFrame]:
-        """The frames that are whole now. Raises PayloadTooLarge on the prefix of one that is too long."""
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to take."""
+        return bool(self._uncut)
+
+    def feed(self, data: bytes | memoryview, most: int = sys.maxsize) -> list[MessageFrame]:
+        """So many of the frames that are whole now; `take` gives the others.
+
+        Raises:
+            PayloadTooLarge: on the prefix of one that is too long.
+        """
+        if self._uncut:
+            self._uncut.append(data)
+            return self.take(most)
         frames: list[MessageFrame] = []
+        self._cut(data, frames, most)
+        return frames
+
+    def take(self, most: int) -> list[MessageFrame]:
+        """As `feed`, of what came before."""
+        frames: list[MessageFrame] = []
+        while self._uncut and len(frames) < most:
+            self._cut(self._uncut.popleft(), frames, most)
+        return frames
+
+    def _cut(self, data: bytes | memoryview, frames: list[MessageFrame], most: int) -> None:
         if self._partial:
             data = self._fill(data, frames)
         if self._prefix:
             data, self._prefix = self._prefix + bytes(data), b""
         while len(data) >= PREFIX_BYTES:
+            if len(frames) >= most:
+                self._keep(data)
+                return
             size = PREFIX_BYTES + self._length(data)
             if size > len(data):
                 self.partial_bytes = size
                 self._partial += data
-                return frames
+                return
             frames.append(bytes(data[:size]))
             data = memoryview(data)[size:]  # not a copy: thousands of small ones may follow
         self._prefix = bytes(data)
-        return frames
+
+    def _keep(self, data: bytes | memoryview) -> None:
+        if self._uncut is None:
+            self._uncut = deque()
+        self._uncut.appendleft(data)
 
     def _fill(self, data: bytes | memoryview, frames: list[MessageFrame]) -> bytes | memoryview:
         part = data[: self.partial_bytes - len(self._partial)]

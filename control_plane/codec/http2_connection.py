@@ -6,6 +6,8 @@ few of HTTP/2's freedoms; there is no push and no priority. The doors' and the a
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,9 +15,13 @@ from control_plane.codec import http2_frames as h2
 from control_plane.codec.http2_frames import Code, Http2Error, Setting
 from control_plane.codec.http2_headers import HeaderDecoder, KnownBlocks
 from control_plane.codec.http2_limits import Http2Limits, opening
+from control_plane.codec.http2_nuisance import FRAME, LARGE_BLOCK_BYTES, LATE
 from control_plane.codec.http2_sending import Http2Sender
 from control_plane.codec.http2_state import ConnectionState
 from control_plane.codec.http2_stream import Stream, StreamListener, WholeAnswer, WholeCall, whole_call
+
+_SENT_AT_ONCE = 16
+"""Streams whose answers go on when a frame makes room; a thousand may wait for it, and the others are sent with the next frames."""
 
 _GOODBYE = b"goodbye?"
 """Our only ping: its acknowledgement tells that the client has read that we leave."""
@@ -55,18 +61,6 @@ class Http2Connection:
         self._last_peer_stream = 0
         self._next_own_stream = 1
         self._block: tuple[int, int, bytearray] | None = None
-        self._handlers: Mapping[int, Callable[[int, int, Any], None]] = {
-            h2.DATA: self._on_data,
-            h2.HEADERS: self._on_headers,
-            h2.PRIORITY: self._on_nothing,
-            h2.RST_STREAM: self._on_rst_stream,
-            h2.SETTINGS: self._on_settings,
-            h2.PUSH_PROMISE: self._on_push_promise,
-            h2.PING: self._on_ping,
-            h2.GOAWAY: self._on_goaway,
-            h2.WINDOW_UPDATE: self._on_window_update,
-            h2.CONTINUATION: self._on_continuation,
-        }
 
     def start(self) -> None:
         """Send what opens a connection."""
@@ -74,13 +68,24 @@ class Http2Connection:
 
     # Receiving
 
-    def receive(self, data: bytes) -> None:
-        """Take what arrived. Raises Http2Error: then `leave` and close."""
+    def receive(self, data: bytes, most: int = sys.maxsize) -> bool:
+        """Take what arrived, and read so many frames of it; whether there is more to do, by `go_on`.
+
+        Raises Http2Error: then `leave` and close.
+        """
         if self._preface is not None:
             data = h2.after_preface(self._preface, data)
             if self._preface.startswith(h2.PREFACE):
                 self._preface = None
-        frames = self._frames.feed(data)
+        self._frames.add(data)
+        is_behind = self.go_on(most)
+        while is_behind and most == sys.maxsize:
+            is_behind = self.go_on(most)
+        return is_behind
+
+    def go_on(self, most: int) -> bool:
+        """As `receive`, of what has arrived before; and of what waits for the peer's windows, so many streams' go on."""
+        frames = self._frames.take(most)
         at, count = 0, len(frames)
         while at < count:
             kind, flags, stream_id, payload = frames[at]
@@ -93,9 +98,14 @@ class Http2Connection:
                     self._receive_whole(stream_id, call)
                     at += 1
                     continue
-            handler = self._handlers.get(kind)
-            if handler is not None:
-                handler(flags, stream_id, payload)
+            handler = _HANDLERS.get(kind)
+            if handler is None:
+                self._state.nuisance.count()
+            else:
+                handler(self, flags, stream_id, payload)
+        if self._sender.may_go_on:
+            self._sender.go_on(max(most, _SENT_AT_ONCE))
+        return self._frames.is_behind or self._sender.may_go_on
 
     @property
     def awaits_preface(self) -> bool:
@@ -113,12 +123,13 @@ class Http2Connection:
 
     def calm(self) -> None:
         """To be called about once a second: what comes slowly, such as a keep-alive's pings, is no nuisance."""
-        self._state.nuisance.calm()
+        self._state.calm()
 
-    def end(self) -> None:
-        """The connection is gone: tell every stream."""
-        for stream in tuple(self.streams.values()):
+    def end(self, most: int = sys.maxsize) -> bool:
+        """The connection is gone: tell so many of its streams, the oldest first; whether there are more."""
+        for stream in tuple(itertools.islice(self.streams.values(), most)):
             self._state.forget(stream).on_reset()
+        return bool(self.streams)
 
     # Sending
 
@@ -154,8 +165,7 @@ class Http2Connection:
         stream = self.streams.get(stream_id)
         if stream is None:
             self._refuse_idle(stream_id)
-            if not size:  # of a large message that was refused, much is on its way
-                state.nuisance.count()
+            state.nuisance.count(LATE)
             state.return_to_connection(size)
             return
         stream.receive_window -= size
@@ -166,8 +176,6 @@ class Http2Connection:
         ends = bool(flags & h2.END_STREAM)
         if not data and not ends:
             state.nuisance.count()
-        else:
-            state.nuisance.forgive_frame()
         stream.held_bytes += size
         if size != len(data):
             state.consumed(stream, size - len(data))
@@ -199,6 +207,8 @@ class Http2Connection:
     def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
         if len(block) > self._limits.max_header_bytes:
             raise Http2Error("the header block is too large", Code.ENHANCE_YOUR_CALM)
+        if len(block) > LARGE_BLOCK_BYTES and not self._decoder.knows(block):
+            self._state.nuisance.count(FRAME * (len(block) // LARGE_BLOCK_BYTES))
         fields = self._decoder.decode(block)
         ends = bool(flags & h2.END_STREAM)
         stream = self.streams.get(stream_id)
@@ -220,7 +230,7 @@ class Http2Connection:
         if stream_id % 2 == 0:
             raise Http2Error("a client's streams have odd numbers")
         if stream_id <= self._last_peer_stream:
-            self._state.nuisance.count()  # trailers of a stream that we have ended
+            self._state.nuisance.count(LATE)  # trailers of a stream that we have ended
             return None
         if self.is_leaving or len(self.streams) >= self._limits.max_streams:
             if not self.is_leaving:
@@ -235,25 +245,30 @@ class Http2Connection:
 
     def _on_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
         h2.read_word(payload, "RST_STREAM")
-        self._state.nuisance.count()
         stream = self.streams.get(stream_id)
         if stream is None:
             self._refuse_idle(stream_id)
+            self._state.nuisance.count(LATE)
             return
         self._state.forget(stream).on_reset()
+        self._state.count_reset(stream)
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._require_connection(stream_id, "SETTINGS")
         if flags & h2.ACK:
             if payload:
                 raise Http2Error("an acknowledgement of SETTINGS is empty", Code.FRAME_SIZE_ERROR)
-            self._decoder.forbid_table()
+            if self._decoder.may_have_table:
+                self._decoder.forbid_table()
+            else:
+                self._state.nuisance.count()  # we have sent no more of them
             return
-        self._state.nuisance.count()
+        self._state.nuisance.count(FRAME + len(self.streams))  # each has a window that may change
         for setting, value in h2.read_settings(payload).items():
             match setting:
                 case Setting.INITIAL_WINDOW_SIZE:
                     self._sender.set_initial_window(value)
+                    self._sender.go_on(_SENT_AT_ONCE)
                 case Setting.MAX_FRAME_SIZE:
                     if not h2.DEFAULT_MAX_FRAME_BYTES <= value < 2**24:
                         raise Http2Error(f"MAX_FRAME_SIZE {value} is out of range")
@@ -261,7 +276,6 @@ class Http2Connection:
                 case Setting.MAX_CONCURRENT_STREAMS:
                     self.peer_max_streams = value
         self.output.append(h2.SETTINGS_ACK)
-        self._sender.send_all_pending()
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._require_connection(stream_id, "PING")
@@ -272,11 +286,14 @@ class Http2Connection:
             self.output.append(h2.ping_ack(payload))
         elif payload == _GOODBYE:
             self.leave()
+        else:
+            self._state.nuisance.count()
 
     def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._require_connection(stream_id, "GOAWAY")
         if len(payload) < 8:
             raise Http2Error("a GOAWAY frame has 8 bytes at least", Code.FRAME_SIZE_ERROR)
+        self._state.nuisance.count()
         self.peer_is_leaving = True
         last_stream_id = int.from_bytes(payload[:4], "big") & h2.MAX_STREAM_ID
         for stream in [each for each in self.streams.values() if self._accept is None and each.id > last_stream_id]:
@@ -288,10 +305,12 @@ class Http2Connection:
             raise Http2Error("a WINDOW_UPDATE of 0")
         if stream_id == 0:
             was_wanted = self._sender.widen(increment)
+            self._sender.go_on(_SENT_AT_ONCE)
         elif (stream := self.streams.get(stream_id)) is not None:
             was_wanted = self._sender.widen_stream(stream, increment)
         else:
             self._refuse_idle(stream_id)
+            self._state.nuisance.count(LATE)
             return
         if not was_wanted:
             self._state.nuisance.count()
@@ -331,3 +350,18 @@ class Http2Connection:
         opened = self._last_peer_stream if self._accept else self._next_own_stream - 2
         if stream_id == 0 or (stream_id > opened and not self.is_leaving):
             raise Http2Error(f"a frame for stream {stream_id}, which was never opened")
+
+
+_HANDLERS: Mapping[int, Callable[[Http2Connection, int, int, Any], None]] = {
+    h2.DATA: Http2Connection._on_data,
+    h2.HEADERS: Http2Connection._on_headers,
+    h2.PRIORITY: Http2Connection._on_nothing,
+    h2.RST_STREAM: Http2Connection._on_rst_stream,
+    h2.SETTINGS: Http2Connection._on_settings,
+    h2.PUSH_PROMISE: Http2Connection._on_push_promise,
+    h2.PING: Http2Connection._on_ping,
+    h2.GOAWAY: Http2Connection._on_goaway,
+    h2.WINDOW_UPDATE: Http2Connection._on_window_update,
+    h2.CONTINUATION: Http2Connection._on_continuation,
+}
+"""By type of frame, each with its flags, stream and payload."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import IntEnum
 from struct import Struct
 
@@ -65,28 +66,60 @@ Frame = tuple[int, int, int, bytes | memoryview]
 
 _LARGE_BYTES = 16 * 1024
 
+_SMALL_BYTES = 1024
+"""A longer frame of another kind, such as a head, may cost what many others do: of those behind it only one is taken with it, the data
+that belongs to it."""
+
+_MAX_SETTINGS = 32
+"""In one frame, as nghttp2 has it; ten are defined."""
+
 
 class FrameReader:
-    """Splits the bytes of one connection into frames."""
+    """Splits the bytes of one connection into frames, so many at a time as it is asked for."""
 
-    __slots__ = ("_buffer", "_max_frame_bytes", "_wanted")
+    __slots__ = ("_at", "_data", "_max_frame_bytes", "_partial", "_wanted")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
-        self._buffer = bytearray()
+        self._data, self._at = b"", 0
+        self._partial = bytearray()
         self._wanted = HEAD_BYTES
+        """Size of what `_partial` is the beginning of."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there may be more to take."""
+        return self._at < len(self._data)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are whole now. Raises Http2Error for one that is longer than was announced."""
-        if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._wanted:
-                return []
-            data = bytes(self._buffer)
-            self._buffer.clear()
+        """All frames that are whole now. Raises Http2Error for one that is longer than was announced."""
+        self.add(data)
+        frames = self.take(sys.maxsize)
+        while self.is_behind:
+            frames += self.take(sys.maxsize)
+        return frames
+
+    def add(self, data: bytes) -> None:
+        """What has come, to be taken."""
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._wanted:
+                return
+            data = bytes(self._partial)
+            self._partial.clear()
+        elif self._at < len(self._data):
+            data = self._data[self._at :] + data
+        self._data, self._at = data, 0
+
+    def take(self, most: int) -> list[Frame]:
+        """The next frames that are whole, so many at most. Raises as `feed`."""
         frames: list[Frame] = []
-        at, end = 0, len(data)
+        data, at = self._data, self._at
+        end = len(data)
         while end - at >= HEAD_BYTES:
+            if len(frames) >= most:
+                self._at = at
+                return frames
             word, flags, stream_id = _HEAD.unpack_from(data, at)
             length = word >> 8
             if length > self._max_frame_bytes:
@@ -99,10 +132,13 @@ class FrameReader:
             payload = memoryview(data)[at + HEAD_BYTES : stop] if is_large else data[at + HEAD_BYTES : stop]
             frames.append((word & 0xFF, flags, stream_id & MAX_STREAM_ID, payload))
             at = stop
+            if length > _SMALL_BYTES and word & 0xFF != DATA:
+                most = min(most, len(frames) + 1)
         else:
             self._wanted = HEAD_BYTES
         if at < end:
-            self._buffer += data[at:]
+            self._partial += data[at:]
+        self._data, self._at = b"", 0
         return frames
 
 
@@ -148,8 +184,10 @@ def window_update(stream_id: int, increment: int) -> bytes:
 
 def read_settings(payload: bytes) -> dict[int, int]:
     """Value by identifier; of one that comes more than once the last counts. Raises Http2Error."""
-    if len(payload) % 6:
+    if len(payload) % _SETTING.size:
         raise Http2Error("a SETTINGS frame whose length is not a multiple of six", Code.FRAME_SIZE_ERROR)
+    if len(payload) > _MAX_SETTINGS * _SETTING.size:
+        raise Http2Error(f"a SETTINGS frame of more than {_MAX_SETTINGS} entries", Code.ENHANCE_YOUR_CALM)
     return dict(_SETTING.iter_unpack(payload))
 
 

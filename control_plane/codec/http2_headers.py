@@ -58,6 +58,15 @@ class HeaderDecoder:
         """Whether a block means the same whatever came before it, and changes nothing for those behind it."""
         return self._reader.max_table_bytes == self._reader.table_bytes == 0
 
+    @property
+    def may_have_table(self) -> bool:
+        """Whether the peer has not acknowledged yet that there is none."""
+        return self._reader.max_table_bytes > 0
+
+    def knows(self, block: bytes) -> bool:
+        """Whether it was read before, on any connection, and means the same here."""
+        return self.depends_on_nothing and self._known.get(block) is not None
+
     def decode(self, block: bytes) -> Fields:
         """The fields of a whole block. Raises Http2Error: the connection's state is lost with it."""
         depends_on_nothing = self.depends_on_nothing

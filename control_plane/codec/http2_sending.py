@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from control_plane.codec import http2_frames as h2
 from control_plane.codec.http2_frames import Code, Http2Error
 from control_plane.codec.http2_headers import NO_TABLE
@@ -48,7 +50,7 @@ class Http2Sender:
         state = self._state
         head, data, trailers = answer
         state.send_window -= len(data)
-        state.count_answer()
+        state.count_answer(has_data=bool(head))
         if head:
             state.output += (h2.frame_head(h2.HEADERS, h2.END_HEADERS, stream_id, len(head)), head)
             state.output += (h2.frame_head(h2.DATA, 0, stream_id, len(data)), data)
@@ -63,6 +65,8 @@ class Http2Sender:
             stream.send_window += value - state.initial_send_window
             if stream.send_window > h2.MAX_WINDOW_BYTES:
                 raise Http2Error("a stream's window overflows", Code.FLOW_CONTROL_ERROR)
+            if stream.pending and stream.send_window > 0:
+                state.blocked[stream.id] = stream
         state.initial_send_window = value
 
     def widen(self, increment: int) -> bool:
@@ -71,9 +75,7 @@ class Http2Sender:
         state.send_window += increment
         if state.send_window > h2.MAX_WINDOW_BYTES:
             raise Http2Error("the connection's window overflows", Code.FLOW_CONTROL_ERROR)
-        before = state.send_window
-        self.send_all_pending()
-        return state.send_window != before
+        return bool(state.blocked)
 
     def widen_stream(self, stream: Stream, increment: int) -> bool:
         """As `widen`, of a stream's window."""
@@ -85,10 +87,15 @@ class Http2Sender:
         self._send_pending(stream)
         return True
 
-    def send_all_pending(self) -> None:
-        """In turn, one window's worth each: else one long answer would keep all others waiting."""
+    @property
+    def may_go_on(self) -> bool:
+        """Whether what waits can be sent now."""
+        return bool(self._state.blocked) and self._state.send_window > 0
+
+    def go_on(self, most: int) -> None:
+        """Send what waits on so many streams, in turn, one window's worth each: else one long answer would keep all others waiting."""
         state = self._state
-        for stream in tuple(state.blocked.values()):
+        for stream in tuple(itertools.islice(state.blocked.values(), most)):
             if state.send_window <= 0:
                 return
             del state.blocked[stream.id]
@@ -105,7 +112,8 @@ class Http2Sender:
             room = max(0, min(state.max_send_frame, stream.send_window, state.send_window))  # a window may be below 0
             size = min(len(data), room)
             if size == 0 < len(data):
-                state.blocked[stream.id] = stream
+                if stream.send_window > 0:  # else its own window is what it waits for
+                    state.blocked[stream.id] = stream
                 return
             if size == len(data):
                 stream.pending.popleft()
@@ -132,7 +140,9 @@ class Http2Sender:
         state, size = self._state, len(data)
         stream.send_window -= size
         state.send_window -= size
-        state.nuisance.forgive_frame()
+        stream.has_sent_data = True
+        if state.nuisance.level:
+            state.nuisance.forgive_frame()
         state.output += (h2.frame_head(h2.DATA, h2.END_STREAM if ends else 0, stream.id, size), data)
         if ends:
             state.local_ends(stream)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from control_plane.codec import http2_frames as h2
 from control_plane.codec.http2_frames import Code
 from control_plane.codec.http2_limits import Http2Limits
-from control_plane.codec.http2_nuisance import Nuisance
+from control_plane.codec.http2_nuisance import RESET, Nuisance
 from control_plane.codec.http2_stream import NOBODY, Stream, StreamListener
 
 
@@ -18,6 +18,7 @@ class ConnectionState:
     __slots__ = (
         "answered",
         "blocked",
+        "calms",
         "initial_send_window",
         "is_server",
         "limits",
@@ -36,8 +37,10 @@ class ConnectionState:
         self.output: list[bytes | memoryview] = []
         self.streams: dict[int, Stream] = {}
         self.blocked: dict[int, Stream] = {}
-        """Those that have more to send than there is room for."""
+        """Those that have more to send and room for it, but for the connection's."""
         self.answered = 0
+        self.calms = 0
+        """About how many seconds it has lasted."""
         self.nuisance = Nuisance(is_counted=is_server)  # our servers are trusted
         self.send_window = h2.DEFAULT_WINDOW_BYTES
         self.initial_send_window = h2.DEFAULT_WINDOW_BYTES
@@ -47,7 +50,8 @@ class ConnectionState:
         """Consumed, and not yet worth a WINDOW_UPDATE."""
 
     def new_stream(self, stream_id: int) -> Stream:
-        stream = Stream(stream_id, send_window=self.initial_send_window, receive_window=self.limits.stream_window_bytes)
+        window = self.limits.stream_window_bytes
+        stream = Stream(stream_id, send_window=self.initial_send_window, receive_window=window, born=self.calms)
         self.streams[stream_id] = stream
         return stream
 
@@ -73,9 +77,24 @@ class ConnectionState:
             self.output.append(h2.rst_stream(stream.id, code))
             self.forget(stream)
 
-    def count_answer(self) -> None:
+    def count_answer(self, *, has_data: bool) -> None:
+        """A stream has ended well; a refusal, which has no data, makes up for nothing."""
         self.answered += 1
-        self.nuisance.forgive_answer()
+        if has_data and self.nuisance.level:
+            self.nuisance.forgive_answer()
+
+    def calm(self) -> None:
+        """About a second has passed."""
+        self.calms += 1
+        self.nuisance.calm()
+
+    def count_reset(self, stream: Stream) -> None:
+        """The peer has given a stream up. Raises Http2Error: it does so too often, soon after they began.
+
+        One that took a second and more is a deadline that has passed or a caller that has left, and may be one of a thousand.
+        """
+        if self.calms - stream.born <= 1:
+            self.nuisance.count(RESET)
 
     def forget(self, stream: Stream) -> StreamListener:
         """Drop a stream and return its listener, which it no longer holds: in a cycle they would keep the message until a collection."""
@@ -111,5 +130,5 @@ class ConnectionState:
             self.unreturned = 0
 
     def _finish(self, stream: Stream) -> None:
-        self.count_answer()
+        self.count_answer(has_data=stream.has_sent_data)
         self.forget(stream)

@@ -61,6 +61,8 @@ class Stream:
     """Kept by `Http2Connection`; its users hold it as a handle."""
 
     __slots__ = (
+        "born",
+        "has_sent_data",
         "held_bytes",
         "id",
         "listener",
@@ -73,8 +75,11 @@ class Stream:
         "whole",
     )
 
-    def __init__(self, stream_id: int, *, send_window: int, receive_window: int) -> None:
+    def __init__(self, stream_id: int, *, send_window: int, receive_window: int, born: int = 0) -> None:
         self.id = stream_id
+        self.born = born
+        """How many calms its connection had seen."""
+        self.has_sent_data = False
         self.listener: StreamListener
         self.send_window = send_window
         self.receive_window = receive_window

@@ -4,6 +4,7 @@
         InvalidRequest            the request contradicts itself or the protocol
         UnparsableRequest         the request's JSON cannot be read at all
         PayloadTooLarge           a body or message beyond its limit
+        HeadTooLarge              a request's head beyond its limits
         RouteNotFound             no such path on this door
         MethodNotAllowed          the path exists, the method does not
         Unauthenticated           no key or token was shown, or one that is not valid
@@ -37,6 +38,7 @@ class ErrorCode(Enum):
     INVALID_ARGUMENT = "invalid_argument"
     UNPARSABLE = "unparsable"
     PAYLOAD_TOO_LARGE = "payload_too_large"
+    HEAD_TOO_LARGE = "head_too_large"
     ROUTE_NOT_FOUND = "route_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     UNAUTHENTICATED = "unauthenticated"
@@ -78,6 +80,10 @@ class UnparsableRequest(ControlPlaneError):
 
 class PayloadTooLarge(ControlPlaneError):
     code = ErrorCode.PAYLOAD_TOO_LARGE
+
+
+class HeadTooLarge(ControlPlaneError):
+    code = ErrorCode.HEAD_TOO_LARGE
 
 
 class RouteNotFound(ControlPlaneError):

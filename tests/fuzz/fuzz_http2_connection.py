@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from tests.fuzz.harness import fuzz, instrumented, slices
@@ -59,10 +60,14 @@ class End:
             listener.__init__(self, stream)  # type: ignore[misc]
             self.connection.send_headers(stream, ANSWER, ends=True)
 
-    def take(self, pieces: Iterable[bytes]) -> list[tuple[object, ...]]:
+    def take(self, pieces: Iterable[bytes], *, most: int = sys.maxsize) -> list[tuple[object, ...]]:
+        """What is seen of the pieces, read so many frames at a time."""
         try:
             for piece in pieces:
-                self.connection.receive(piece)
+                is_behind = self.connection.receive(piece, most)
+                while is_behind:
+                    self._check_bounds()
+                    is_behind = self.connection.go_on(most)
                 self._check_bounds()
         except Http2Error as exc:
             str(exc).encode()
@@ -87,6 +92,8 @@ def check(data: bytes) -> None:
         rest = PREFACE + rest
     whole, sliced = End(is_server=is_server).take([rest]), End(is_server=is_server).take(slices(rest))
     assert (whole == sliced) or comes_to_an_error_earlier(whole, sliced)
+    stepped = End(is_server=is_server).take([rest], most=1)
+    assert (whole == stepped) or comes_to_an_error_earlier(whole, stepped)
 
 
 def comes_to_an_error_earlier(whole: list[tuple[object, ...]], sliced: list[tuple[object, ...]]) -> bool:

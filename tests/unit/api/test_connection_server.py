@@ -85,3 +85,27 @@ def test_a_drain_waits_no_longer_than_for_the_last() -> None:
         assert leaves.told == ["leave"]
 
     run(main())
+
+
+def test_the_time_of_many_connections_is_looked_at_a_few_in_a_turn() -> None:
+    async def main() -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=1_000))
+        connections = [Connection() for _ in range(500)]
+        for each in connections:
+            server.opened(each)
+        closed = connections.pop()
+        server._sweep()
+        server.closed(closed)
+        told: list[int] = []
+        while sum(told) < len(connections):
+            told.append(sum(len(each.told) for each in connections) - sum(told))
+            await asyncio.sleep(0)
+        assert max(told) <= 32
+        await asyncio.sleep(0.9)
+        assert [each.told for each in connections] == [["check_time"]] * len(connections)
+        await asyncio.sleep(0.2)
+        assert [each.told for each in connections] == [["check_time"] * 2] * len(connections)
+        assert len(closed.told) <= 1
+        await server.drain(0.0)
+
+    run_in_virtual_time(main())

@@ -128,6 +128,28 @@ class TestMessageReader:
         assert frames == [frame_message(message) for message in messages]
         assert reader.is_between_messages
 
+    @given(
+        messages=st.lists(st.binary(max_size=300), max_size=12),
+        cuts=st.lists(st.integers(0, 2_500), max_size=6),
+        most=st.integers(1, 3),
+        takes_between=st.booleans(),
+    )
+    def test_messages_are_the_same_however_few_are_taken_at_a_time(
+        self, messages: list[bytes], cuts: list[int], most: int, takes_between: bool
+    ) -> None:
+        data, reader = b"".join(map(frame_message, messages)), MessageReader(1_000)
+        bounds = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+        taken = []
+        for start, end in pairwise(bounds):
+            taken += (few := reader.feed(data[start:end], most))
+            assert len(few) <= most
+            taken += reader.take(most) if takes_between else []
+        while reader.is_behind:
+            taken += (few := reader.take(most))
+            assert len(few) <= most
+        assert list(map(bytes, taken)) == list(map(frame_message, messages))
+        assert reader.is_between_messages
+
     def test_a_large_one_comes_together(self) -> None:
         message, reader = bytes(range(256)) * (3 << 12), MessageReader(1 << 30)
         frame = frame_message(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -100,34 +101,95 @@ class TestRules:
         assert server.frames() == [(h2.PING, h2.ACK, 0, b"12345678")]
 
 
+def stream_of(number: int) -> int:
+    return 2 * number + 1
+
+
+def first(begin: bytes, then: bytes) -> Callable[[int], bytes]:
+    return lambda number: then if number else begin + then
+
+
+def varied(number: int, size: int) -> bytes:
+    """A call with a header block that nobody has seen."""
+    return headers(stream_of(number), (*HEAD, (b"x", b"%05d" % number * (size // 5))), ends=True)
+
+
+SERVER_OF_MANY = replace(LIMITS, max_streams=1_000)
 NUISANCES = [
-    pytest.param(lambda _: frame(h2.PING, 0, 0, bytes(8)), id="pings"),
-    pytest.param(lambda _: settings_of(), id="settings"),
-    pytest.param(lambda n: headers(2 * n + 1) + h2.rst_stream(2 * n + 1, Code.CANCEL), id="streams opened and reset"),
-    pytest.param(lambda n: headers(2 * n + 1), id="streams beyond the limit"),
-    pytest.param(lambda n: (headers(1) if n == 0 else b"") + data(1, b""), id="empty data"),
-    pytest.param(lambda n: frame(h2.CONTINUATION if n else h2.HEADERS, 0, 1, b""), id="empty continuations"),
-    pytest.param(lambda _: h2.window_update(0, 1), id="room that nobody needs"),
-    pytest.param(lambda _: frame(h2.PRIORITY, 0, 3, bytes(5)), id="priorities"),
+    pytest.param(lambda _: frame(h2.PING, 0, 0, bytes(8)), 500, id="pings"),
+    pytest.param(lambda _: frame(h2.PING, h2.ACK, 0, bytes(8)), 500, id="acknowledgements of pings"),
+    pytest.param(lambda _: settings_of(), 500, id="settings"),
+    pytest.param(lambda _: h2.SETTINGS_ACK, 501, id="acknowledgements of settings"),
+    pytest.param(first(b"".join(headers(stream_of(n)) for n in range(800)), settings_of()), 9, id="settings for hundreds of streams"),
+    pytest.param(lambda _: frame(0xF0, 0, 0, b""), 500, id="unknown frames"),
+    pytest.param(lambda _: frame(0xF0, 0, 0, bytes(100)), 500, id="unknown frames with something in them"),
+    pytest.param(lambda _: frame(h2.GOAWAY, 0, 0, bytes(8)), 500, id="farewells"),
+    pytest.param(lambda _: frame(h2.PRIORITY, 0, 3, bytes(5)), 500, id="priorities"),
+    pytest.param(lambda n: headers(stream_of(n)) + h2.rst_stream(stream_of(n), Code.CANCEL), 250, id="streams opened and reset"),
+    pytest.param(
+        lambda n: headers(stream_of(n)) + data(stream_of(n), b"x", ends=True) + h2.rst_stream(stream_of(n), Code.CANCEL),
+        250,
+        id="calls sent and reset",
+    ),
+    pytest.param(lambda n: headers(stream_of(n)), 1_500, id="streams beyond the limit"),
+    pytest.param(first(headers(1), data(1, b"")), 500, id="empty data"),
+    pytest.param(lambda n: frame(h2.CONTINUATION if n else h2.HEADERS, 0, 1, b""), 501, id="empty continuations"),
+    pytest.param(lambda _: h2.window_update(0, 1), 500, id="room that nobody needs"),
+    pytest.param(first(headers(1) + h2.rst_stream(1, Code.CANCEL), data(1, b"x")), 7_968, id="data for a stream that is over"),
+    pytest.param(first(headers(1) + h2.rst_stream(1, Code.CANCEL), h2.window_update(1, 1)), 7_968, id="room for one that is over"),
+    pytest.param(first(headers(1) + h2.rst_stream(1, Code.CANCEL), h2.rst_stream(1, Code.CANCEL)), 7_968, id="resets of one that is over"),
+    pytest.param(first(headers(5) + h2.rst_stream(5, Code.CANCEL), headers(3)), 7_968, id="heads of one that is over"),
 ]
 
 
 class TestNuisance:
-    @pytest.mark.parametrize("make", NUISANCES)
-    def test_a_flood_is_refused(self, make: Callable[[int], bytes]) -> None:
-        server = End.server()
-        server.connection.receive(b"".join(map(make, range(4_000))))
+    @pytest.mark.parametrize(("make", "borne"), NUISANCES)
+    def test_a_flood_is_borne_up_to_its_limit(self, make: Callable[[int], bytes], borne: int) -> None:
+        server = End.server(SERVER_OF_MANY)
+        server.connection.receive(b"".join(map(make, range(borne))))
         with pytest.raises(Http2Error) as caught:
-            server.connection.receive(b"".join(map(make, range(4_000, 6_000))))
+            server.connection.receive(make(borne))
         assert caught.value.http2_code is Code.ENHANCE_YOUR_CALM
 
-    def test_pings_between_calls_are_none(self) -> None:
+    @pytest.mark.parametrize(("answer", "borne"), [pytest.param(b"x", 1_000, id="answers"), pytest.param(b"", 71, id="refusals")])
+    def test_large_heads_that_are_new_each_time_are_borne_as_far_as_they_bring_answers(self, answer: bytes, borne: int) -> None:
+        server = End.server(replace(LIMITS, max_header_bytes=16_384))
+        for number in range(borne):
+            server.connection.receive(varied(number, 8_000))
+            self.answer(server, answer)
+        if not answer:
+            with pytest.raises(Http2Error, match="ask for nothing"):
+                server.connection.receive(varied(borne, 8_000))
+
+    def test_streams_that_took_long_may_be_reset_all_at_once(self) -> None:
+        server = End.server(SERVER_OF_MANY)
+        server.connection.receive(b"".join(headers(stream_of(number)) for number in range(1_000)))
+        server.connection.calm()
+        server.connection.calm()
+        server.connection.receive(b"".join(h2.rst_stream(stream_of(number), Code.CANCEL) for number in range(1_000)))
+        assert not server.connection.streams
+
+    def test_pings_between_answers_are_none(self) -> None:
         server = End.server()
-        for number in range(6_000):
-            server.connection.receive(frame(h2.PING, 0, 0, bytes(8)) * 5 + headers(2 * number + 1, ends=True))
-            server.connection.send_headers(server.calls[-1].stream, encode_fields(ANSWER), ends=True)
-            server.take()
-        assert server.connection.answered == 6_000
+        for number in range(2_000):
+            server.connection.receive(frame(h2.PING, 0, 0, bytes(8)) * 5 + headers(stream_of(number), ends=True))
+            self.answer(server, b"x")
+        assert server.connection.answered == 2_000
+
+    def test_pings_between_refusals_are_counted(self) -> None:
+        server = End.server()
+        for number in range(100):
+            server.connection.receive(frame(h2.PING, 0, 0, bytes(8)) * 5 + headers(stream_of(number), ends=True))
+            self.answer(server, b"")
+        with pytest.raises(Http2Error, match="ask for nothing"):
+            server.connection.receive(frame(h2.PING, 0, 0, bytes(8)))
+
+    def answer(self, server: End, body: bytes) -> None:
+        stream = server.calls[-1].stream
+        if body:
+            server.connection.send_data(stream, body)
+        server.connection.send_headers(stream, encode_fields(ANSWER), ends=True)
+        server.take()
 
     def test_pings_that_come_slowly_are_none(self) -> None:
         server = End.server()
@@ -139,7 +201,7 @@ class TestNuisance:
         server = End.server()
         server.connection.receive(headers(1))
         server.connection.reset(server.calls[0].stream, Code.NO_ERROR)
-        for _ in range(10_000):
+        for _ in range(5_000):
             server.connection.receive(data(1, b"x"))
 
     def test_a_server_of_ours_may_send_what_it_likes(self) -> None:
@@ -147,6 +209,45 @@ class TestNuisance:
         for _ in range(10_000):
             client.connection.receive(settings_of())
             client.take()
+
+
+class TestSteps:
+    """What came at once is handled as little at a time as is asked for, and means the same."""
+
+    @pytest.mark.parametrize("most", [1, 2, 3, 6])
+    def test_so_many_frames_at_a_time(self, most: int) -> None:
+        server = End.server()
+        assert server.connection.receive(frame(h2.PING, 0, 0, bytes(8)) * 7, most)
+        assert len(server.frames()) == most
+        taken, is_behind = most, True
+        while is_behind:
+            is_behind = server.connection.go_on(most)
+            taken += (now := len(server.frames()))
+            assert now <= most
+        assert taken == 7
+
+    def test_what_comes_meanwhile_is_behind_it(self) -> None:
+        server = End.server()
+        server.connection.receive(headers(1) + data(1, b"a") + data(1, b"b") + data(1, b"c")[:4], 1)
+        server.connection.receive(data(1, b"c")[4:] + data(1, b"d"), 1)
+        while server.connection.go_on(1):
+            pass
+        assert server.calls[0].data == b"abcd"
+
+    def test_answers_that_wait_for_room_go_on_a_few_at_a_time(self) -> None:
+        server = End.server(SERVER_OF_MANY)
+        server.connection.receive(settings_of(INITIAL_WINDOW_SIZE=0) + b"".join(headers(stream_of(n), ends=True) for n in range(100)))
+        for call in server.calls:
+            server.connection.send_data(call.stream, b"answer")
+        server.take()
+        assert server.connection.receive(settings_of(INITIAL_WINDOW_SIZE=10), 1)
+        sent, is_behind = server.kinds().count(h2.DATA), True
+        assert 0 < sent < 50
+        while is_behind:
+            is_behind = server.connection.go_on(1)
+            sent += (now := server.kinds().count(h2.DATA))
+            assert now < 20
+        assert sent == 100
 
 
 class TestAnyBytes:
@@ -210,4 +311,4 @@ class TestAnyBytes:
         for stream in connection.streams.values():
             assert 0 <= stream.held_bytes <= WINDOW
             assert stream.send_window <= h2.MAX_WINDOW_BYTES
-            assert bool(stream.pending) == (stream.id in connection._state.blocked)
+            assert (bool(stream.pending) and stream.send_window > 0) == (stream.id in connection._state.blocked)

@@ -25,6 +25,20 @@ def test_frames_are_the_same_in_whatever_slices_they_come(frames: list[tuple[int
     assert [frame for start, end in pairwise(bounds) for frame in reader.feed(data[start:end])] == frames
 
 
+@given(frames=FRAMES, cuts=st.lists(st.integers(0, 400), max_size=6), most=st.integers(1, 3))
+def test_frames_are_the_same_however_few_are_taken_at_a_time(frames: list[tuple[int, int, int, bytes]], cuts: list[int], most: int) -> None:
+    data, reader = written(frames), FrameReader(100)
+    bounds = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+    taken = []
+    for start, end in pairwise(bounds):
+        reader.add(data[start:end])
+        taken += (few := reader.take(most))
+        assert len(few) <= most
+    while reader.is_behind:
+        taken += reader.take(most)
+    assert taken == frames
+
+
 def test_large_data_is_whole_byte_by_byte_too() -> None:
     frame = (h2.DATA, 0, 1, bytes(range(256)) * 100)
     data = written([frame])
@@ -82,6 +96,10 @@ def test_a_long_reason_is_cut() -> None:
 
 
 def test_settings_that_repeat_count_as_the_last() -> None:
+    assert h2.read_settings(bytes(6 * 32)) == {0: 0}
+    with pytest.raises(Http2Error) as caught:
+        h2.read_settings(bytes(6 * 33))
+    assert caught.value.http2_code is Code.ENHANCE_YOUR_CALM
     assert h2.read_settings(b"\0\4\0\0\0\1" + b"\0\4\0\0\0\2" + b"\xff\xff\0\0\0\3") == {4: 2, 0xFFFF: 3}
 
 
