@@ -21,7 +21,7 @@ install = $(BIN)/python -m dependencies.sections $(1) | $(PIP) install --quiet -
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
-.PHONY: help setup serve test check lint format models extras lock perf-smoke perf-gateway perf-waiting perf-programs perf-one-step perf-tenants perf-cache perf-embedding perf-batching perf-eviction perf-fleet fuzz redis-server clean
+.PHONY: help setup serve test check lint format models extras lock perf-smoke perf-gateway perf-waiting perf-floods perf-programs perf-one-step perf-tenants perf-cache perf-embedding perf-batching perf-eviction perf-fleet fuzz redis-server clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -76,6 +76,9 @@ perf-gateway: $(VENV)/.perf perf-programs ## What a hop costs beside nginx's and
 
 perf-waiting: $(VENV)/.perf perf-programs ## What 2,000 waiting requests and large uploads cost everybody else
 	@$(BIN)/python -m perf.waiting $(ARGS)
+
+perf-floods: $(VENV)/.perf ## What one client that floods costs everybody else, whatever it floods with: table
+	@$(BIN)/python -m perf.floods $(ARGS)
 
 perf-embedding: $(VENV)/.perf models ## Embedding texts beside what people first write: table, targets, plot
 	@$(BIN)/python -m perf.embedding $(ARGS)

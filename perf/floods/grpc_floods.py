@@ -115,6 +115,16 @@ def _byte_by_byte(key: bytes) -> Iterator[bytes]:
             yield bytes((byte,))
 
 
+def _slow_body(key: bytes) -> Iterator[bytes]:
+    """A message of 60,000 bytes, of which one comes at a time."""
+    announced = _frame(h2.DATA, b"\0" + _WORD.pack(60_000), stream_id=1)
+    return repeated(_opening() + _begun(1, _head(key)) + announced, _frame(h2.DATA, b"x", stream_id=1))
+
+
+def _idle(key: bytes) -> Iterator[bytes]:
+    yield _opening()
+
+
 _CALM = "ENHANCE_YOUR_CALM"
 _PING = _frame(h2.PING, bytes(8))
 _OVER = _begun(1, _head(b"")) + _reset(1)
@@ -128,7 +138,8 @@ GRPC_FLOODS = (
     Flood("calls begun and never ended", "grpc", _streams(_begun), has_key=True, refused_with=_CALM),
     Flood("calls without a key", "grpc", _streams(_whole)),
     Flood("calls", "grpc", _streams(_whole), has_key=True),
-    Flood("calls whose answers are not read", "grpc", _streams(_whole), reads=False),
+    Flood("calls without a key whose answers are not read", "grpc", _streams(_whole), reads=False),
+    Flood("calls whose answers are not read", "grpc", _streams(_whole), has_key=True, reads=False),
     Flood("unknown frames", "grpc", _of(_frame(0xF0) * 20_000), refused_with=_CALM),
     Flood("unknown frames of 1 KB", "grpc", _of(_frame(0xF0, bytes(1_000)) * 200), refused_with=_CALM),
     Flood("GOAWAY", "grpc", _of(_frame(h2.GOAWAY, bytes(8)) * 10_000), refused_with=_CALM),
@@ -153,4 +164,7 @@ GRPC_FLOODS = (
         "messages of no bytes on a stream", "grpc", _on_a_stream(_frame(h2.DATA, bytes(5) * 3_200, stream_id=1), _STREAMING), has_key=True
     ),
     Flood("a byte to a segment", "grpc", _byte_by_byte),
+    Flood("slow heads, 200 connections", "grpc", _byte_by_byte, connections=200, pause_s=0.05),
+    Flood("slow bodies, 200 connections", "grpc", _slow_body, connections=200, has_key=True, pause_s=0.05),
+    Flood("2,000 idle connections", "grpc", _idle, connections=2_000),
 )

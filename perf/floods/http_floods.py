@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from perf.floods.flood import Flood, Pieces, repeated
+from perf.waiting_clients import http_inference
 
 _LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: flood\r\n\r\n"
 _CLOSING = _LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
@@ -38,6 +41,12 @@ def _slow_body(key: bytes) -> Iterator[bytes]:
     return repeated(_keyed(_INFER, key) + b"Content-Length: 60000\r\n\r\n", b"x")
 
 
+def _large_answers(key: bytes) -> Iterator[bytes]:
+    """Inferences whose answers are as long as they are: 1 MB each."""
+    request = http_inference("echo", "INPUT0", np.zeros((1, 2**18), dtype=np.float32))
+    return repeated(b"", _keyed(request.partition(b"\r\n")[0] + b"\r\n", key) + request.partition(b"\r\n")[2])
+
+
 def _byte_by_byte(key: bytes) -> Iterator[bytes]:
     while True:
         for byte in _LIVE:
@@ -57,6 +66,7 @@ HTTP_FLOODS = (
     Flood("health checks, 500 to a write", "http", _of(_LIVE * 500)),
     Flood("health checks, 50 connections", "http", _of(_LIVE * 500), connections=50),
     Flood("health checks whose answers are not read", "http", _of(_LIVE * 500), reads=False),
+    Flood("large answers that are not read, 20 connections", "http", _large_answers, connections=20, has_key=True, reads=False),
     Flood("inferences without a key", "http", _inferences(_SMALL_JSON, 300)),
     Flood("inferences", "http", _inferences(_SMALL_JSON, 300), has_key=True),
     Flood("bodies of 60 KB of JSON", "http", _inferences(_json(60_000), 4), has_key=True),
