@@ -12,6 +12,7 @@ import ssl
 from control_plane.api.body_budget import BodyBudget
 from control_plane.api.connection_server import ConnectionServer
 from control_plane.api.grpc_connection import GrpcApplication, GrpcConnection, GrpcLimits
+from control_plane.codec import http2_huffman
 from control_plane.codec.http2_headers import KnownBlocks
 
 
@@ -20,6 +21,7 @@ class GrpcServer(ConnectionServer[GrpcConnection]):
 
     def __init__(self, application: GrpcApplication, limits: GrpcLimits, budget: BodyBudget) -> None:
         super().__init__(limits)
+        http2_huffman.prepare()
         self.application = application
         self.limits = limits
         self.budget = budget

@@ -66,7 +66,7 @@ Frame = tuple[int, int, int, bytes | memoryview]
 
 _LARGE_BYTES = 16 * 1024
 
-_SMALL_BYTES = 1024
+_SMALL_BYTES = 384
 """A longer frame of another kind, such as a head, may cost what many others do: of those behind it only one is taken with it, the data
 that belongs to it."""
 

@@ -2,8 +2,8 @@
 
     python -m perf.floods [--seconds 1.5] [--rounds 3] [--only TEXT]
 
-Authentication is on; a flood has a key where the table says so. Before each flood the bystander is measured alone. A request that is not
-answered in 5 s counts as that. Everything stays on this machine's loopback, and ends with the scenario.
+Authentication is on; a flood has a key where the table says so. Before each flood the bystander is measured alone. A request that is
+refused or not answered in 5 s counts as that. Everything stays on this machine's loopback, and ends with the scenario.
 Writes perf/results/floods.json and .md.
 """
 

@@ -22,7 +22,7 @@ _TENSOR = np.zeros((1, 384), dtype=np.float32)
 
 class _Asking(Protocol):
     def ask(self) -> None:
-        """Ask once. Raises RuntimeError when it is refused, TimeoutError when nothing comes."""
+        """Ask once. Raises RuntimeError when it is refused, OSError when nothing comes."""
 
     def close(self) -> None: ...
 
@@ -35,13 +35,14 @@ class Bystander:
         self._asking: dict[str, _Asking] = {}
 
     def measure(self, duration_s: float) -> Run:
-        """What its requests take while it asks for so long; one that is not answered counts as the time until it gave up."""
+        """What its requests take while it asks for so long; one that is refused, or not answered, counts as the time until it gives up."""
         measured_s: dict[str, list[float]] = {what: [] for what in _ASKING}
         until_s = time.perf_counter() + duration_s
         while time.perf_counter() < until_s:
             for what, took_s in measured_s.items():
+                asked_s = time.perf_counter()
                 took_s.append(self._ask(what))
-                time.sleep(max(0.0, _INTERVAL_S - took_s[-1]))
+                time.sleep(max(0.0, _INTERVAL_S - (time.perf_counter() - asked_s)))
         return Run(*(figure for took_s in measured_s.values() for figure in _figures_ms(took_s)))
 
     def close(self) -> None:
@@ -55,9 +56,10 @@ class Bystander:
                 door, make = _ASKING[what]
                 self._asking[what] = make(self._addresses[door], self._key)
             self._asking[what].ask()
-        except TimeoutError:
+        except (OSError, RuntimeError):
             if what in self._asking:
                 self._asking.pop(what).close()
+            return _GIVE_UP_S
         return time.perf_counter() - sent_s
 
 

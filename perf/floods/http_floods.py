@@ -66,7 +66,7 @@ HTTP_FLOODS = (
     Flood("health checks, 500 to a write", "http", _of(_LIVE * 500)),
     Flood("health checks, 50 connections", "http", _of(_LIVE * 500), connections=50),
     Flood("health checks whose answers are not read", "http", _of(_LIVE * 500), reads=False),
-    Flood("large answers that are not read, 20 connections", "http", _large_answers, connections=20, has_key=True, reads=False),
+    Flood("large answers that are not read", "http", _large_answers, has_key=True, reads=False),
     Flood("inferences without a key", "http", _inferences(_SMALL_JSON, 300)),
     Flood("inferences", "http", _inferences(_SMALL_JSON, 300), has_key=True),
     Flood("bodies of 60 KB of JSON", "http", _inferences(_json(60_000), 4), has_key=True),

@@ -12,6 +12,7 @@ import pytest
 from control_plane.api.grpc_connection import GrpcConnection
 from control_plane.api.http_connection import HttpConnection
 from control_plane.codec import http2_frames as h2
+from control_plane.codec import http2_huffman
 from control_plane.codec.grpc_message import frame_message
 from control_plane.codec.http2_frames import Code
 from control_plane.codec.http2_headers import NO_TABLE, encode_fields
@@ -312,6 +313,15 @@ class TestHttp:
 
 
 class TestGrpc:
+    def test_the_table_of_huffmans_code_is_there_before_anybody_is_served(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(http2_huffman, "_ROWS", [])
+
+        async def main() -> None:
+            async with doors():
+                assert len(http2_huffman._ROWS) == 256
+
+        run(main())
+
     @pytest.mark.parametrize(
         "small",
         [

@@ -25,6 +25,16 @@ def test_frames_are_the_same_in_whatever_slices_they_come(frames: list[tuple[int
     assert [frame for start, end in pairwise(bounds) for frame in reader.feed(data[start:end])] == frames
 
 
+def test_of_heads_that_take_long_to_read_few_are_taken_at_a_time() -> None:
+    """One of 500 bytes may have 80 fields."""
+    reader = FrameReader(1 << 14)
+    reader.add(written([(h2.HEADERS, h2.END_HEADERS, 2 * number + 1, bytes(500)) for number in range(9)]))
+    taken = [len(reader.take(6))]
+    while reader.is_behind:
+        taken.append(len(reader.take(6)))
+    assert (max(taken), sum(taken)) == (2, 9)
+
+
 @given(frames=FRAMES, cuts=st.lists(st.integers(0, 400), max_size=6), most=st.integers(1, 3))
 def test_frames_are_the_same_however_few_are_taken_at_a_time(frames: list[tuple[int, int, int, bytes]], cuts: list[int], most: int) -> None:
     data, reader = written(frames), FrameReader(100)
