@@ -62,7 +62,8 @@ class Report(ScenarioReport):
             f"`{self.command()}`, commit {commit()}, {hardware['machine']}, {hardware['cpus']} CPUs that the bystander, the flood, the "
             "gateway and Triton share. The bystander asks for the gateway's health and, over each door, for a small inference, in turns, "
             f"one every 4 ms; a flood runs beside it for {self.arguments.seconds:g} s, out of a process of low priority, and asks "
-            f"for another model. p50 / p99 / longest, medians of {self.arguments.rounds} rounds. Wanted: the bystander's p99 is at most "
+            f"for another model, but for the large answers. p50 / p99 / longest, "
+            f"medians of {self.arguments.rounds} rounds. Wanted: the bystander's p99 is at most "
             f"{MOVED_AT_MOST:g} times what it is alone, and no request takes more than {MAX_MS:g} ms. "
             "On shared CPUs a client that asks one thing after the other moves it too; the column behind it compares with that."
         )
