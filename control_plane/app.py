@@ -94,18 +94,21 @@ class App:
             opened = open_governing(self._settings, self._servers, admits_requests=self._workers is None)
             async with opened as governing, asyncio.TaskGroup() as tasks:
                 self._wire_ports(governing)
-                background = [*self._start(tasks), tasks.create_task(governing.run(), name="governing")]
+                background = [*self._start(tasks, governing), tasks.create_task(governing.run(), name="governing")]
                 opening = tasks.create_task(self._open_when_up(tasks, state, announce), name="opening")
                 await stop.wait()
                 opening.cancel()
                 await self._drain()
+                await governing.costs.settle()
                 for task in background:
                     task.cancel()
 
-    def _start(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+    def _start(self, tasks: asyncio.TaskGroup, governing: Governing) -> list[asyncio.Task[None]]:
         started = [tasks.create_task(self._tritons.run(), name="tritons")]
         if self._workers is not None:
-            started.append(tasks.create_task(self._workers.run(self._models), name="workers"))
+            charges = governing.costs.charges
+            charges.collect = self._workers.collect_charges
+            started.append(tasks.create_task(self._workers.run(self._models, charges), name="workers"))
         if self._data_plane is not None:
             started.append(tasks.create_task(self._data_plane.run(), name="known-models"))
         if self._tls is not None:

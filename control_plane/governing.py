@@ -29,6 +29,7 @@ from control_plane.ports import DemandBoard, SharedCache, StateStore, UsageStore
 from control_plane.services.access import Access
 from control_plane.services.admission import Admission
 from control_plane.services.authentication import Authentication
+from control_plane.services.compute_charges import ComputeCharges
 from control_plane.services.compute_costs import ComputeCosts
 from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.governance import Governance
@@ -60,12 +61,14 @@ class Governing:
         self.admission = _admission(settings, self.known)
         self.shares = TenantShares(board, self.admission, uuid4().hex) if board is not None else None
         self.shared_cache = _shared_cache(settings) if board is not None else None
-        self._costs = ComputeCosts(_manifests(settings), servers)
         self.log = RequestLogFile(settings.usage.request_log) if settings.usage.request_log is not None else None
         spill = UsageSpillFolder(settings.process.state_dir / "usage-spill")
         self.metering = Metering(store=usage, spill=spill, max_sums=settings.usage.usage_sums, log=self.log)
+        charges = ComputeCharges(self.metering.add_units)
+        is_worker = board is not None and settings.process.workers > 1
+        self.costs = ComputeCosts(_manifests(settings), servers, charges, settles=not is_worker)
         access = _access(settings, self.known, self._tokens)
-        self.governance = Governance(access, self.admission, self._costs, self.metering)
+        self.governance = Governance(access, self.admission, self.costs, self.metering)
 
     def response_cache(self, fingerprints: Fingerprints) -> ResponseCache:
         """For the models that this process knows by their `fingerprints`."""
@@ -83,7 +86,7 @@ class Governing:
         """Know everything that requests are answered by. Raises StoreUnavailable."""
         await self.known.start()
         await self._read_spent()
-        await self._costs.read_models()
+        await self.costs.read_models()
         if self.shares is not None:
             await self.shares.start()
 
@@ -91,7 +94,7 @@ class Governing:
         """Keep up with the stores, issuers and models until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.known.run(), name="known-state")
-            tasks.create_task(self._costs.run(), name="compute-costs")
+            tasks.create_task(self.costs.run(), name="compute-costs")
             tasks.create_task(self.metering.run(), name="metering")
             tasks.create_task(self.usage.run(), name="usage-store")
             tasks.create_task(self._follow_spent(), name="daily-quotas")

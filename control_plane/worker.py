@@ -29,6 +29,7 @@ from control_plane.codec.worker_message import (
     Begin,
     CannotBegin,
     Changed,
+    Charges,
     CopiesSeen,
     Counted,
     Drain,
@@ -40,6 +41,7 @@ from control_plane.codec.worker_message import (
     ReloadTls,
     Reported,
     ServersSeen,
+    TellCharges,
     UpstreamDown,
     UpstreamUp,
 )
@@ -55,6 +57,7 @@ from control_plane.services.worker_fleet import WorkerFleet
 from control_plane.settings import GatewaySettings, Settings, from_plain
 
 _COUNT_EVERY_S = 1.0
+_CHARGE_EVERY_S = 0.25
 _CLOSE_TIMEOUT_S = 1.0
 _PR_SET_PDEATHSIG = 1
 
@@ -92,6 +95,7 @@ class Worker:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end_within, self._gateway.drain_timeout_s)
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._follow(tasks), name="link"), tasks.create_task(self._tell_counts(), name="counts")]
+            background.append(tasks.create_task(self._tell_charges(), name="charges"))
             background.append(tasks.create_task(self._governing.run(), name="governing"))
             background.append(tasks.create_task(self._data_plane.run(), name="known-models"))
             if self._tls is not None:
@@ -129,6 +133,8 @@ class Worker:
                     self._link.send(FingerprintsTaken(number))
                 case Changed():
                     self._models.answered(message)
+                case TellCharges(number):
+                    self._link.send(Charges(self._governing.costs.charges.take(), number))
                 case ReloadTls() if self._tls is not None:
                     self._tls.reload()
                 case Drain(timeout_s):
@@ -154,9 +160,20 @@ class Worker:
             await asyncio.sleep(_COUNT_EVERY_S)
             self._link.send(Counted(self._data_plane.counts()))
 
+    async def _tell_charges(self) -> None:
+        while True:
+            await asyncio.sleep(_CHARGE_EVERY_S)
+            self._hand_over_charges()
+
+    def _hand_over_charges(self) -> None:
+        charges = self._governing.costs.charges.take()
+        if charges:
+            self._link.send(Charges(charges))
+
     async def end(self) -> None:
         """Tell the last counts; the parent waits for nothing more from then on."""
         await asyncio.gather(*(self._disconnect(server, "the gateway is stopping") for server in list(self._upstreams)))
+        self._hand_over_charges()
         self._link.send(Counted(self._data_plane.counts()))
         await self._link.flush()
         self._link.close()

@@ -6,6 +6,7 @@ control plane does not import.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +39,11 @@ class ModelManifests:
         self._parameters = parameters or {}
         self._known: dict[Path, tuple[_Fingerprint, ModelCost | None]] = {}
 
-    def read(self) -> dict[str, ModelCost]:
+    async def read(self) -> dict[str, ModelCost]:
+        return await asyncio.to_thread(self.read_now)
+
+    def read_now(self) -> dict[str, ModelCost]:
+        """The same for who may wait for files."""
         known = {model: self._cost_once(model) for model in self._models()}
         self._known = known
         return {model.name: cost for model, (_, cost) in known.items() if cost is not None}

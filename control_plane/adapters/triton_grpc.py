@@ -104,6 +104,7 @@ class TritonGrpc:
             steps=frozenset(steps_of(config)),
             response_cache=bool(config.response_cache.enable),
             is_repeatable=not (config.model_transaction_policy.decoupled or config.HasField("sequence_batching")),
+            is_batched=config.max_batch_size > 0,
         )
 
     async def server_version(self) -> str:

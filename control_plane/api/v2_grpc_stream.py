@@ -341,6 +341,8 @@ class _StreamCall:
     async def _send_decoupled(self, asked: _Asked, server: Upstream, tasks: asyncio.TaskGroup) -> None:
         async with self._opening:
             stream = self._decoupled.get(server) or await self._open_decoupled(server, tasks)
+        asked.running.sent(asked.running.server)
+        asked.running.goes_on_at_triton = True
         await stream.send(asked.message.frame)
 
     async def _place(self, asked: _Asked, timeout_s: float) -> Upstream:

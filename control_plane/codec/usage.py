@@ -42,7 +42,7 @@ def encode_log_line(event: UsageEvent) -> bytes:
         "duration_ms": round(event.duration_s * 1000, 3),
         "rows": event.rows,
         "elements": event.elements,
-        "compute_units": round(event.compute_units, 3),
+        "compute_units": None if event.compute_units is None else round(event.compute_units, 3),
         "cache_hit": event.cache_hit,
         "server": event.server,
         "status": event.status,

@@ -6,11 +6,12 @@ Between processes of one version on one machine, over a socket that only they ho
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 from pydantic import Base64Bytes, TypeAdapter
 
+from control_plane.domain.compute_time import OpenCharge
 from control_plane.domain.endpoints import ONLY, Endpoints
 from control_plane.domain.fleet import ModelSpec, Tier
 from control_plane.domain.fleet_report import FleetReport
@@ -120,6 +121,13 @@ class ReloadTls:
 
 
 @dataclass(frozen=True, slots=True)
+class TellCharges:
+    """Triton's counts have just been read: tell whose they may be, also if there are none."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Accept no more, let requests in flight finish, tell the last counts and end."""
 
@@ -169,6 +177,15 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
+class Charges:
+    """Requests that have ended since the last of these, for the parent to charge what Triton computed of them."""
+
+    open: list[OpenCharge]
+    number: int = 0
+    """Of the last `TellCharges`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reported:
     """In a fleet, by a worker; and told to the others, without what is wanted."""
 
@@ -201,20 +218,15 @@ ToWorker = (
     | Reported
     | Listen
     | ReloadTls
+    | TellCharges
     | Drain
     | Changed
     | FingerprintsChanged
 )
-FromWorker = Listening | CannotBegin | Counted | Reported | LoadModel | UnloadModel | FingerprintsTaken
+FromWorker = Listening | CannotBegin | Counted | Charges | Reported | LoadModel | UnloadModel | FingerprintsTaken
 Message = ToWorker | FromWorker
 
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind)
-    for kind in (
-        *(Begin, UpstreamUp, UpstreamDown, ServersSeen, CopiesSeen, ModelsSeen, Listen, ReloadTls, Drain, Changed, FingerprintsChanged),
-        *(Listening, CannotBegin, Counted, Reported, LoadModel, UnloadModel, FingerprintsTaken),
-    )
-}
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in (*get_args(ToWorker), *get_args(FromWorker))}
 
 
 def encode(message: Message) -> bytes:

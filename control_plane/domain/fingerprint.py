@@ -51,6 +51,8 @@ class LoadedConfig:
     response_cache: bool = False
     is_repeatable: bool = True
     """Neither decoupled nor with sequences."""
+    is_batched: bool = True
+    """Whether the first dimension of its inputs is that of the batch."""
 
     def is_of(self, contents: ModelContents) -> bool:
         """Whether they look in the same places; what is elsewhere has not been read."""

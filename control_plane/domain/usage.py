@@ -35,7 +35,8 @@ class UsageEvent:
     """Of the batch; 1 for a model without a batch dimension, 0 for what was refused before it was read."""
     elements: int
     """Numbers and strings in all inputs."""
-    compute_units: float
+    compute_units: float | None
+    """As far as they are known when it ends (`services/compute_costs`); None: not at all."""
     cache_hit: bool = False
     server: str = ""
     """That computed it, or was to; empty where none was asked."""

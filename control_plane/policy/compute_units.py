@@ -13,7 +13,6 @@ from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import Any
 
-from control_plane.domain.compute_time import ComputeTime
 from control_plane.domain.inference import InferCall
 
 _BYTES_PER_TOKEN = 4.5
@@ -21,9 +20,6 @@ _TOKENS_AROUND_TEXT = 2
 """Measured with all-MiniLM-L6-v2's WordPiece on the 768 English texts of `text_encoder/texts`: the sum of the estimates is
 0.4 % above the sum of the tokens; of single texts 90 % lie between -24 % and +30 %. With 4 bytes per token it is 12 % above.
 Other languages have fewer bytes per token, and are charged less than they cost."""
-
-_NEWEST_SHARE = 0.3
-"""Of the newest poll in the smoothed mean: a changed model is known after some ten polls, a burst of noise hardly shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,23 +92,30 @@ class RequestCost:
     """What a request to a model costs, its steps taken together: worked out ahead, since every request asks."""
 
     tables: tuple[UnitTable, ...] = ()
+    counted: tuple[str, ...] = ()
+    """The steps without a table, which are charged by what Triton counts; one that is called twice is there twice."""
     mean_ms: float | None = None
-    """Per row, of all steps without a table that were measured; None where there is none."""
+    """Per row, of all of these that were measured; None where there is none."""
     is_batched: bool = True
 
     def rows(self, call: InferCall) -> int:
         """Of the batch; 1 for a model without a batch dimension, and where the request does not say."""
         return min(call.inputs[0].shape[0], _MOST_ROWS) if self.is_batched and call.inputs and call.inputs[0].shape else 1
 
-    def units(self, call: InferCall, rows: int) -> float | None:
-        """In compute units; None where nothing is known. `rows` are the call's."""
-        if not self.tables:
-            return None if self.mean_ms is None else rows * self.mean_ms
-        length = _length(call)
-        units = 0.0 if self.mean_ms is None else rows * self.mean_ms
-        for table in self.tables:
-            units += table.text_units(rows, call.text_bytes) if length is None else table.units(rows, length)
+    def table_units(self, call: InferCall, rows: int) -> float:
+        """What it is charged by tables. `rows` are the call's."""
+        units = 0.0
+        if self.tables:
+            length = _length(call)
+            for table in self.tables:
+                units += table.text_units(rows, call.text_bytes) if length is None else table.units(rows, length)
         return units
+
+    def counted_units(self, rows: int) -> float | None:
+        """What the rest is expected to cost; None where nothing is known of it."""
+        if self.mean_ms is not None:
+            return rows * self.mean_ms
+        return 0.0 if self.tables else None
 
 
 UNKNOWN = RequestCost()
@@ -143,15 +146,16 @@ def request_costs(
 def _request_cost(
     model: str, costs: Mapping[str, ModelCost], known: Mapping[str, UnitTable | None], mean_ms: Mapping[str, float]
 ) -> RequestCost:
-    tables, measured = [], []
+    tables, counted = [], []
     for step in _steps(model, costs, ()):
         table = known.get(step)
         if table is not None:
             tables.append(table)
-        elif step in mean_ms:
-            measured.append(mean_ms[step])
+        else:
+            counted.append(step)
+    measured = [mean_ms[step] for step in counted if step in mean_ms]
     is_batched = costs[model].is_batched if model in costs else True
-    return RequestCost(tuple(tables), sum(measured) if measured else None, is_batched)
+    return RequestCost(tuple(tables), tuple(counted), sum(measured) if measured else None, is_batched)
 
 
 def _steps(model: str, costs: Mapping[str, ModelCost], within: tuple[str, ...]) -> Iterator[str]:
@@ -163,25 +167,3 @@ def _steps(model: str, costs: Mapping[str, ModelCost], within: tuple[str, ...]) 
         return
     for step in costs[model].steps:
         yield from _steps(step, costs, (*within, model))
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredCost:
-    """What polling Triton's statistics has taught of a model."""
-
-    counted: ComputeTime = field(default_factory=ComputeTime)
-    """At the last poll."""
-    mean_ms: float | None = None
-    """Milliseconds of an instance per inference, smoothed; None until there was one."""
-
-
-def after_poll(known: MeasuredCost, counted: ComputeTime) -> MeasuredCost:
-    """What is known when Triton has counted so much; a count that went back is one that began anew."""
-    began_anew = counted.inferences < known.counted.inferences or counted.compute_ns < known.counted.compute_ns
-    before = ComputeTime() if began_anew else known.counted
-    inferences = counted.inferences - before.inferences
-    if inferences == 0:
-        return MeasuredCost(counted, known.mean_ms)
-    newest_ms = (counted.compute_ns - before.compute_ns) / inferences / 1e6
-    earlier_ms = newest_ms if known.mean_ms is None else known.mean_ms
-    return MeasuredCost(counted, earlier_ms + _NEWEST_SHARE * (newest_ms - earlier_ms))

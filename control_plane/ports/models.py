@@ -194,8 +194,8 @@ class ModelAdministration(Protocol):
 class ModelCosts(Protocol):
     """What the model repositories say of their models' costs."""
 
-    def read(self) -> Mapping[str, ModelCost]:
-        """By model; reads files, so a thread calls it. What cannot be read is left out."""
+    async def read(self) -> Mapping[str, ModelCost]:
+        """By model. What cannot be read is left out."""
 
 
 class OwnerLine(Protocol):

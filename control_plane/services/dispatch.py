@@ -65,9 +65,12 @@ class FleetDispatch:
             resent.add(why)
 
     async def _claim(self, call: InferCall, running: RunningRequest | None, *, deadline_s: float, aim: Aim) -> Claim:
+        """A place where it goes at once: nobody is charged for a load."""
+        if running is not None:
+            running.sent_s = None
         claim = await self._residency.claim(call, deadline_s=deadline_s, aim=aim)
         if running is not None:
-            running.server = claim.server.name
+            running.sent(claim.server.name)
         return claim
 
     def _end(self, claim: Claim, call: InferCall, answer: object, loss: Loss | None, *, has_answered: bool) -> None:

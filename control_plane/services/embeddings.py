@@ -28,7 +28,7 @@ from control_plane.services.inference import InferenceService, call_of
 from control_plane.services.response_cache import CacheScope, ResponseCache
 from control_plane.services.running_request import RunningRequest, Source
 from control_plane.services.slices import in_slices
-from control_plane.services.text_batches import TextBatches
+from control_plane.services.text_batches import AT_ONCE, TextBatches
 from control_plane.services.text_models import TextModels
 
 _TEXTS_PER_STEP, _BYTES_PER_STEP = 128, 2**20
@@ -77,6 +77,10 @@ class _Job:
     are_tokens: bool
     running: RunningRequest
     deadline_s: float
+
+    def costing(self, inputs: Sequence[bytes]) -> InferCall:
+        """What computing these costs as much as."""
+        return _call(self.call.model_name, inputs, are_tokens=self.are_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +210,8 @@ class Embeddings:
     async def _compute(self, job: _Job, inputs: Sequence[bytes], permit: Permit) -> list[EmbeddedText]:
         """Of each of `inputs`, no two of them alike; the call is charged for these alone."""
         running = job.running
-        rows, running.units = self._inference.running.governance.costs.of(_call(job.call.model_name, inputs, are_tokens=job.are_tokens))
-        expected_units = float(rows) if running.units is None else running.units
-        await permit.turn(self._inference.models.name_of(job.call.model_name), cost_units=expected_units, deadline_s=job.deadline_s)
-        running.sent_s = self._now_s()
+        running.expect(job.costing(inputs))
+        await permit.turn(self._inference.models.name_of(job.call.model_name), cost_units=running.expected_units, deadline_s=job.deadline_s)
         try:
             return await self._send(job, inputs)
         except (ModelNotFound, UpstreamUnavailable) as exc:
@@ -220,8 +222,12 @@ class Embeddings:
     async def _send(self, job: _Job, inputs: Sequence[bytes]) -> list[EmbeddedText]:
         timeout_s = self._left_s(job.deadline_s)
         async with self._inference.dispatch.server_for(call_of(job.running), timeout_s=timeout_s, running=job.running) as server:
+            job.running.expect(job.costing(inputs))
             batches = TextBatches(server, job.call, job.text_model, job.are_tokens, lambda: self._left_s(job.deadline_s))
-            return await batches.compute(inputs)
+            try:
+                return await batches.compute(inputs)
+            finally:
+                job.running.sent_in_parts(batches.sent / len(inputs), AT_ONCE)
 
     def _count(self, embedded: Embedded) -> None:
         """Each text by itself, as it is kept."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from control_plane.domain.compute_time import Ending
 from control_plane.domain.inference import InferCall, Outcome
 from control_plane.domain.usage import UsageEvent
 from control_plane.services.access import Access
@@ -14,7 +16,9 @@ from control_plane.services.admission import Admission
 class Costs(Protocol):
     """`services.compute_costs`."""
 
-    def of(self, call: InferCall) -> tuple[int, float | None]: ...
+    def of(self, call: InferCall) -> tuple[int, float, float | None, tuple[str, ...]]: ...
+
+    def charge(self, tenant: str, model: str, steps: Iterable[str], ending: Ending, rows: float, at_triton_ms: float, /) -> None: ...
 
 
 class Meter(Protocol):

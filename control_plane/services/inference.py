@@ -246,8 +246,7 @@ class InferenceService:
     async def _turn(self, running: RunningRequest, permit: Permit, timeout_s: float) -> float:
         deadline_s = self._now_s() + timeout_s
         await permit.turn(self.models.name_of(running.model_name), cost_units=running.expected_units, deadline_s=deadline_s)
-        running.sent_s = self._now_s()
-        return deadline_s - running.sent_s
+        return deadline_s - self._now_s()
 
     async def _compute(self, request: InferRequest[AnswerT], running: RunningRequest, permit: Permit, timeout_s: float) -> AnswerT:
         timeout_s = await self._turn(running, permit, timeout_s)

@@ -101,6 +101,12 @@ class Metering:
         if cache_hit:
             tally.cache_hits += 1
 
+    def add_units(self, tenant: str, model: str, compute_units: float, /) -> None:
+        """Charge what has been computed for requests that were counted when they ended."""
+        tally = self._tally(tenant, model)
+        if tally is not None:
+            tally.compute_units += compute_units
+
     def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
         """Count requests that were answered from the cache, with the rows and elements of all of them."""
         tally = self._tally(tenant, model)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import inf
 
+from control_plane.domain.compute_time import Ending
 from control_plane.domain.inference import Door, InferCall, Outcome
 from control_plane.domain.model import UNKNOWN_MODEL
 from control_plane.domain.principal import Principal
@@ -18,6 +20,9 @@ from control_plane.services.known_models import KnownModels
 from control_plane.services.running_request import RunningRequest, Source
 
 _NEVER_RAN = frozenset((Outcome.UNAVAILABLE, Outcome.MODEL_NOT_FOUND))
+
+_ENDINGS = {Outcome.ANSWERED: Ending.ANSWERED, Outcome.UPSTREAM_ERROR: Ending.FAILED}
+"""Of all other outcomes Triton knows nothing: it goes on."""
 
 _WELL = {Door.HTTP: Told(200), Door.GRPC: Told(0), Door.GRPC_STREAM: Told(0)}
 
@@ -55,7 +60,7 @@ class RequestRecords:
         model = call.model_name
         self._models.answered(model)
         self._recorder.record(model_name=model, door=door, outcome=Outcome.ANSWERED, duration_s=duration_s, count=count)
-        rows, _ = self._costs.of(call)
+        rows = self._costs.of(call)[0]
         rows, elements = min(rows, MOST), min(call.elements, MOST)
         self._meter.add_hits(principal.tenant, model, requests=count, rows=rows * count, elements=elements * count)
 
@@ -68,16 +73,29 @@ class RequestRecords:
         return request.model_name if route is None else route.model
 
     def _add(self, request: RunningRequest, model: str, ended_s: float) -> None:
+        sent_s = None if request.outcome in _NEVER_RAN else request.sent_s
+        by_table = 0.0 if sent_s is None else self._charge(request, sent_s, ended_s)
+        model = request.model_name if by_table else model  # which a repository here has
         was_worked_on = model is not UNKNOWN_MODEL and (request.sent_s is not None or request.is_cache_hit)
-        rows, units = request.rows if was_worked_on else 0, 0.0
-        if was_worked_on and request.sent_s is not None and request.outcome not in _NEVER_RAN:
-            units = (ended_s - request.sent_s) * 1e3 if request.units is None else request.units
+        rows = request.rows if was_worked_on else 0
         elements = 0 if request.call is None else request.call.elements
-        self._meter.add(request.principal.tenant, model, request.outcome, rows, elements, units, request.is_cache_hit)
+        self._meter.add(request.principal.tenant, model, request.outcome, rows, elements, by_table, request.is_cache_hit)
         if self.has_log:
+            units = 0.0 if sent_s is None else _expected(request, by_table, ended_s - sent_s)
             self._meter.log(self._event(request, model, rows=rows, units=units, duration_s=ended_s - request.started_s))
 
-    def _event(self, request: RunningRequest, model: str, *, rows: int, units: float, duration_s: float) -> UsageEvent:
+    def _charge(self, request: RunningRequest, sent_s: float, ended_s: float) -> float:
+        """What it is charged by tables; the rest Triton's counts will tell."""
+        if request.outcome is Outcome.ANSWERED and not request.steps:
+            return request.table_units
+        ending = _ending_of(request)
+        at_triton_ms = (ended_s - sent_s) * 1e3 * request.parts_at_once
+        if request.steps:
+            self._costs.charge(request.principal.tenant, request.model_name, request.steps, ending, request.computed_rows, at_triton_ms)
+        # What failed may have been refused before it was computed.
+        return min(request.table_units, at_triton_ms) if ending is Ending.FAILED else request.table_units
+
+    def _event(self, request: RunningRequest, model: str, *, rows: int, units: float | None, duration_s: float) -> UsageEvent:
         told = request.told or (_WELL[request.door] if request.outcome is Outcome.ANSWERED else Told(None))
         named = request.model_name if request.named is None else request.named.model_name
         return UsageEvent(
@@ -98,3 +116,15 @@ class RequestRecords:
             error=told.error[:_MOST_ERROR_CHARS],
             request_id=request.request_id[:_MOST_ID_CHARS],
         )
+
+
+def _expected(request: RunningRequest, by_table: float, at_triton_s: float) -> float | None:
+    """What it will be charged altogether, for all that is known when it ends."""
+    if request.units is None:
+        return None
+    most = inf if _ending_of(request) is Ending.LEFT else at_triton_s * 1e3 * request.parts_at_once
+    return by_table + min(request.units - request.table_units, most)
+
+
+def _ending_of(request: RunningRequest) -> Ending:
+    return Ending.LEFT if request.goes_on_at_triton else _ENDINGS.get(request.outcome, Ending.LEFT)

@@ -56,6 +56,8 @@ class Owner(Protocol):
     has_log: bool
     """Whether anybody wants to know what callers are told."""
     told_of: ToldOf
+    now_s: Callable[[], float]
+    """The loop's time."""
 
     def end(self, request: RunningRequest) -> None: ...
 
@@ -69,7 +71,9 @@ class RunningRequest:
         "_handed_over",
         "_has_left",
         "call",
+        "computed_rows",
         "door",
+        "goes_on_at_triton",
         "is_cache_hit",
         "is_counted",
         "is_metered",
@@ -77,6 +81,7 @@ class RunningRequest:
         "model_name",
         "named",
         "outcome",
+        "parts_at_once",
         "permit",
         "principal",
         "request_id",
@@ -85,9 +90,19 @@ class RunningRequest:
         "server",
         "source",
         "started_s",
+        "steps",
+        "table_units",
         "told",
         "units",
     )
+
+    computed_rows: float
+    """Those that are not kept from before."""
+    table_units: float
+    """Compute units that it is charged by latency tables."""
+    steps: tuple[str, ...]
+    """The models whose computing is charged when Triton's counts tell it."""
+    parts_at_once: int
 
     def __init__(self, all_of_them: Owner, door: Door, principal: Principal, started_s: float, source: Source) -> None:
         self._all = all_of_them
@@ -111,13 +126,16 @@ class RunningRequest:
         self.request_id = ""
         self.rows = 0
         self.units: float | None = None
-        """Compute units that it is expected to take; None where nobody knows."""
+        """Compute units that it is expected to take altogether; None where nobody knows."""
         self.is_cache_hit = False
         self.is_repeatable = False
         """Equal requests have equal answers, so computing it twice does no harm."""
         self.outcome = Outcome.FAILED
+        self.goes_on_at_triton = False
+        """Its end here says nothing of its end there."""
         self.started_s = started_s
         self.sent_s: float | None = None
+        """When it went to a server; None: it has not."""
 
     def __enter__(self) -> RunningRequest:
         return self
@@ -157,7 +175,23 @@ class RunningRequest:
         """It asks for this, and may; `named` by the name of a model or route."""
         self.call = call
         self.is_about(call, named=named)
-        self.rows, self.units = self._all.governance.costs.of(call)
+        self.expect(call)
+        self.rows = int(self.computed_rows)
+
+    def expect(self, call: InferCall) -> None:
+        """No more is computed for it than for this, and in one piece."""
+        self.computed_rows, by_table, rest, self.steps = self._all.governance.costs.of(call)
+        self.table_units, self.parts_at_once = by_table, 1
+        self.units = None if rest is None else by_table + rest
+
+    def sent_in_parts(self, part: float, at_once: int) -> None:
+        """Only this part of it has gone to a server, so many requests at a time."""
+        self.computed_rows, self.table_units, self.parts_at_once = self.computed_rows * part, self.table_units * part, at_once
+        self.units = None if self.units is None else self.units * part
+
+    def sent(self, server: str) -> None:
+        """It goes to that server now, which has its model, and is charged from then on."""
+        self.server, self.sent_s = server, self._all.now_s()
 
     def is_about(self, call: InferCall, *, named: InferCall) -> None:
         """Whatever comes of it, it is this that was asked for."""

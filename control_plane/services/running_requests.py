@@ -44,12 +44,12 @@ class RunningRequests:
         self.has_log = self._records.has_log
         self.in_flight = 0
         """Requests that have come and have not been answered."""
-        self._now_s = now_s
+        self.now_s = now_s
 
     def begin(self, door: Door, principal: Principal, source: Source = UNSEEN) -> RunningRequest:
         """Count a request as in flight from now on."""
         self.in_flight += 1
-        return RunningRequest(self, door, principal, self._now_s(), source)
+        return RunningRequest(self, door, principal, self.now_s(), source)
 
     def begin_stream(self, principal: Principal) -> RunningRequest:
         """The same for a stream, whose requests are metered each by itself."""
@@ -59,21 +59,21 @@ class RunningRequests:
 
     def begin_within_stream(self, principal: Principal, source: Source = UNSEEN) -> RunningRequest:
         """The same for one of a stream's requests; metrics count the stream."""
-        request = RunningRequest(self, Door.GRPC_STREAM, principal, self._now_s(), source)
+        request = RunningRequest(self, Door.GRPC_STREAM, principal, self.now_s(), source)
         request.is_counted = False
         return request
 
     def hit(self, door: Door, principal: Principal, call: InferCall, *, named: InferCall, source: Source = UNSEEN) -> None:
         """One that is answered at once from what was kept, and so is never under way. Raises LimitExceeded, and has then recorded it."""
-        started_s = self._now_s()
+        started_s = self.now_s()
         self.let_by(door, principal, call, named=named, source=source)
         if not self.has_log:
-            self._records.hits(door, principal, call, 1, duration_s=self._now_s() - started_s)
+            self._records.hits(door, principal, call, 1, duration_s=self.now_s() - started_s)
             return
         hit = RunningRequest(self, door, principal, started_s, source)
         hit.understood(call, named=named)
         hit.is_cache_hit, hit.outcome = True, Outcome.ANSWERED
-        self._records.ended(hit, self._now_s())
+        self._records.ended(hit, self.now_s())
 
     def hits(self, door: Door, principal: Principal, call: InferCall, count: int) -> None:
         """Count so many more, of which each was `let_by`; they took no time worth measuring."""
@@ -94,4 +94,4 @@ class RunningRequests:
             request.permit.release()
         if request.is_counted:
             self.in_flight -= 1
-        self._records.ended(request, self._now_s())
+        self._records.ended(request, self.now_s())

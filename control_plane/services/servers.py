@@ -98,9 +98,9 @@ class Streamable(Protocol[AnswerT_co]):
 
 
 class Sent(Protocol):
-    """`services.running_request.RunningRequest`, as far as it is told where it goes."""
+    """`services.running_request.RunningRequest`, as far as it is told where it goes, and that it is charged from then on."""
 
-    server: str
+    def sent(self, server: str) -> None: ...
 
 
 class Servers:
@@ -208,21 +208,19 @@ class OneServer:
         self._servers = servers
 
     def send(self, request: Sendable[AnswerT], call: InferCall, *, timeout_s: float, running: Sent | None = None) -> Awaitable[AnswerT]:
-        self._note(running)
-        return request.send(self._servers.pick(), timeout_s=timeout_s)
+        return request.send(self._server(running), timeout_s=timeout_s)
 
     def stream(self, request: Streamable[AnswerT], call: InferCall, *, timeout_s: float, running: Sent | None = None) -> Awaitable[AnswerT]:
-        self._note(running)
-        return request.stream(self._servers.pick(), timeout_s=timeout_s)
+        return request.stream(self._server(running), timeout_s=timeout_s)
 
     @asynccontextmanager
     async def server_for(self, call: InferCall, *, timeout_s: float, running: Sent | None = None) -> AsyncIterator[Upstream]:
-        self._note(running)
-        yield self._servers.pick()
+        yield self._server(running)
 
-    def _note(self, running: Sent | None) -> None:
+    def _server(self, running: Sent | None) -> Upstream:
         if running is not None:
-            running.server = ONLY
+            running.sent(ONLY)
+        return self._servers.pick()
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         return self._servers.pick()

@@ -13,13 +13,13 @@ from control_plane.policy.compute_units import estimated_tokens
 from control_plane.ports import Upstream
 from control_plane.services.text_models import path_of_model
 
-_AT_ONCE = 4
+AT_ONCE = 4
 """Enough to keep a model busy, and a small part of what it lets wait: nobody's thousands of texts fill its queue."""
 
 _ID_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TextBatches:
     """Of one call to one server."""
 
@@ -29,6 +29,8 @@ class TextBatches:
     are_tokens: bool
     left_s: Callable[[], float]
     """Seconds that the call has left. Raises DeadlineExceeded: none."""
+    sent: int = 0
+    """Inputs that have gone to the server."""
 
     async def compute(self, inputs: Sequence[bytes]) -> list[EmbeddedText]:
         """Of each input, in that order. Raises what Triton's first answer that is none amounts to; then nothing of it goes on."""
@@ -46,7 +48,7 @@ class TextBatches:
     async def _send_some_at_once(self, batches: Iterator[list[int]], inputs: Sequence[bytes], found: dict[int, EmbeddedText]) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                for _ in range(_AT_ONCE):
+                for _ in range(AT_ONCE):
                     tasks.create_task(self._send_all(batches, inputs, found), name="text-batches")
         except ExceptionGroup as group:
             raise group.exceptions[0] from group
@@ -59,6 +61,7 @@ class TextBatches:
     async def _send(self, inputs: list[bytes]) -> list[EmbeddedText]:
         target = b"%b/infer" % path_of_model(self.call.model_name, self.call.model_version)
         request = infer_request(self.model, target, inputs, are_tokens=self.are_tokens)
+        self.sent += len(inputs)
         answer = await self.server.http.send(request, timeout_s=self.left_s(), model_name=self.call.model_name)
         rows = zip(inputs, read_answer(self.model, answer, len(inputs)), strict=True)
         return [EmbeddedText(values, self._tokens(each) if tokens is None else tokens) for each, (values, tokens) in rows]

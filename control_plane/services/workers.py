@@ -10,11 +10,12 @@ import logging
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from control_plane.codec.worker_message import (
     CannotBegin,
     Changed,
+    Charges,
     Counted,
     Drain,
     FingerprintsChanged,
@@ -25,11 +26,13 @@ from control_plane.codec.worker_message import (
     LoadModel,
     ReloadTls,
     Reported,
+    TellCharges,
     ToWorker,
     UnloadModel,
     UpstreamDown,
     UpstreamUp,
 )
+from control_plane.domain.compute_time import OpenCharge
 from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, StartupError, UpstreamFailed
 from control_plane.domain.fingerprint import Fingerprint
 from control_plane.domain.model import ModelOverride
@@ -49,6 +52,7 @@ _END_GRACE_S = 3.0
 """For a worker to end after its drain, before it is killed: two seconds of it are for what it has metered to be stored."""
 
 
+_TELL_TIMEOUT_S = 0.25
 _TAKE_TIMEOUT_S = 5.0
 """For a worker to say that it goes by what is loaded now; after it, it might answer with what another model answered, and is killed."""
 
@@ -59,8 +63,15 @@ class _Worker:
     counts: RequestCounts = field(default_factory=RequestCounts)
     taken: int = -1
     """The newest fingerprints that it goes by; until it has the first, it is not told to listen."""
+    charges_told: int = 0
     was_told_to_listen: bool = False
     is_listening: bool = False
+
+
+class TakesCharges(Protocol):
+    """`services.compute_charges`: what is to be charged of requests that have ended in any process."""
+
+    def include(self, charges: Iterable[OpenCharge]) -> None: ...
 
 
 class Workers:
@@ -79,6 +90,7 @@ class Workers:
         self._is_open = False
         self._has_opened = False
         self._is_stopping = False
+        self._charges_asked = 0
         self._changed = asyncio.Event()
 
     def join_fleet(self, fleet: FleetForWorkers) -> None:
@@ -98,12 +110,13 @@ class Workers:
         """
         return total([self._retired, *(worker.counts for worker in self._live.values())])
 
-    async def run(self, models: ModelAdministration) -> None:
+    async def run(self, models: ModelAdministration, charges: TakesCharges) -> None:
         """Keep them running until `drain` has ended them; cancelling kills them.
 
         Raises:
             StartupError: they cannot work as they are set; once all have listened, they are restarted for ever.
         """
+        self._charges = charges
         async with asyncio.TaskGroup() as tasks:
             for number in range(self._count):
                 tasks.create_task(self._keep(number, models), name=f"worker-{number}")
@@ -133,6 +146,18 @@ class Workers:
             _log.warning("%d workers did not end in time and are killed", len(self._live))
             for worker in self._live.values():
                 worker.process.kill()
+
+    async def collect_charges(self) -> None:
+        """Have all that wait for Triton's counts told; one that is slow tells its own later."""
+        self._charges_asked += 1
+        number = self._charges_asked
+        asked = list(self._live.values())
+        self._tell(TellCharges(number))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TELL_TIMEOUT_S):
+                while any(worker.charges_told < number and worker in self._live.values() for worker in asked):
+                    self._changed.clear()
+                    await self._changed.wait()
 
     def reload_tls(self) -> None:
         self._tell(ReloadTls())
@@ -242,6 +267,10 @@ class Workers:
         match message:
             case Counted(counts):
                 worker.counts = counts
+            case Charges(open_, asked_number):
+                self._charges.include(open_)
+                worker.charges_told = asked_number
+                self._changed.set()
             case FingerprintsTaken(taken):
                 worker.taken = taken
                 self._let_listen(worker)

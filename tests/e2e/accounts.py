@@ -48,13 +48,13 @@ class Administrator:
 
     def __init__(self, gateway: Tidegate, key: str) -> None:
         self._port = gateway.port("admin")
-        self._key = key
+        self.key = key
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
         """The status, and the answer's JSON."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
         try:
-            headers = {"x-api-key": self._key, "content-type": "application/json"}
+            headers = {"x-api-key": self.key, "content-type": "application/json"}
             connection.request(method, path, json.dumps(body) if body is not None else None, headers)
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read() or "null")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
 from control_plane.domain.api_key import ApiKey
+from control_plane.domain.compute_time import Ending
 from control_plane.domain.inference import InferCall, Outcome
 from control_plane.domain.route import Route
 from control_plane.domain.scope import parse_scope
@@ -25,16 +26,26 @@ from tests.fakes.state_store import FakeStateStore
 
 
 class FakeCosts:
-    """Each row is one unit."""
+    """Each row is one unit, by a table; of models in `counted` Triton's counts tell, and some are expected already."""
 
-    def of(self, call: InferCall) -> tuple[int, float | None]:
+    def __init__(self) -> None:
+        self.counted: dict[str, float | None] = {}
+        self.charged: list[tuple[str, str, Ending, float, float]] = []
+
+    def of(self, call: InferCall) -> tuple[int, float, float | None, tuple[str, ...]]:
         rows = call.inputs[0].shape[0] if call.inputs and call.inputs[0].shape else 1
-        return rows, float(rows)
+        if call.model_name in self.counted:
+            return rows, 0.0, self.counted[call.model_name], (call.model_name,)
+        return rows, float(rows), 0.0, ()
+
+    def charge(self, tenant: str, model: str, steps: Iterable[str], ending: Ending, rows: float, at_triton_ms: float, /) -> None:
+        assert steps == (model,)
+        self.charged.append((tenant, model, ending, rows, at_triton_ms))
 
 
 @dataclass
 class FakeMeter:
-    """Keeps what it is told; a line of the log must tell what was counted just before."""
+    """Keeps what it is told; a line of the log must tell what was counted just before, and may expect more units than a table says."""
 
     added: list[tuple[str, str, Outcome, int, int, float, bool]] = field(default_factory=list)
     events: list[UsageEvent] = field(default_factory=list)
@@ -49,8 +60,9 @@ class FakeMeter:
         self.added += [each] * requests
 
     def log(self, event: UsageEvent) -> None:
-        told = (event.tenant, event.model, event.outcome, event.rows, event.elements, event.compute_units, event.cache_hit)
-        assert self.added[-1] == told
+        *told, units, cache_hit = self.added[-1]
+        assert (*told, cache_hit) == (event.tenant, event.model, event.outcome, event.rows, event.elements, event.cache_hit)
+        assert event.compute_units is None or event.compute_units >= units
         self.events.append(event)
 
 
@@ -70,12 +82,13 @@ def governance(
     max_in_flight_per_model: int = 1000,
     now_s: Callable[[], float] = time.monotonic,
     meter: FakeMeter | None = None,
+    costs: FakeCosts | None = None,
 ) -> Governance:
     """Without authentication everybody may do everything."""
     known = known or known_state()
     access = Access(known, Authentication(known, None, attempts=FailedAttempts()) if authentication else None)
     admission = Admission(known, slots=SlotLimits(max_in_flight_per_model, max_in_flight_per_model), queue=QueueLimits(), now_s=now_s)
-    return Governance(access, admission, FakeCosts(), meter or FakeMeter())
+    return Governance(access, admission, costs or FakeCosts(), meter or FakeMeter())
 
 
 def key_text(number: int) -> str:

@@ -200,6 +200,7 @@ class FakeControl:
     kinds_asked: list[str] = field(default_factory=list)
     calls: Calls = field(default_factory=Calls)
     compute: dict[str, ComputeTime] | ControlPlaneError = field(default_factory=dict)
+    compute_delay_s: float = 0.0
     polls: int = 0
     """How often `compute` was asked for."""
 
@@ -253,6 +254,8 @@ class FakeControl:
 
     async def compute_times(self) -> dict[str, ComputeTime]:
         self.polls += 1
+        if self.compute_delay_s:
+            await asyncio.sleep(self.compute_delay_s)
         if isinstance(self.compute, ControlPlaneError):
             raise self.compute
         return dict(self.compute)

@@ -47,7 +47,7 @@ class Repository:
         return folder
 
     def costs(self, config_name: str = "", **parameters: dict[str, str]) -> dict[str, ModelCost]:
-        return ModelManifests([self.path], config_name=config_name, parameters=parameters).read()
+        return ModelManifests([self.path], config_name=config_name, parameters=parameters).read_now()
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ class TestModels:
         repository.model("good")
         manifests = ModelManifests([repository.path / "none", repository.path], config_name="")
         with caplog.at_level(logging.WARNING):
-            assert manifests.read() == {"good": ModelCost()}
+            assert manifests.read_now() == {"good": ModelCost()}
         assert len(caplog.messages) == 2
         assert "the cost of model bad is not known" in caplog.messages[1]
 
@@ -139,25 +139,25 @@ class TestAgain:
         repository.model("bad", "max_batch_size: many")
         repository.model("m")
         manifests = ModelManifests([repository.path], config_name="")
-        assert manifests.read() == {"m": ModelCost()}
+        assert manifests.read_now() == {"m": ModelCost()}
         repository.variant("m", "int8", 4.0)
-        assert manifests.read() == {"m": ModelCost(by_variant={"int8": table(4.0)})}
+        assert manifests.read_now() == {"m": ModelCost(by_variant={"int8": table(4.0)})}
         rebuilt = repository.variant("m", "int8", 5.5) / "manifest.json"
         os.utime(rebuilt, ns=(1, 1))
-        assert manifests.read() == {"m": ModelCost(by_variant={"int8": table(5.5)})}
+        assert manifests.read_now() == {"m": ModelCost(by_variant={"int8": table(5.5)})}
         assert len(caplog.messages) == 1  # of the bad one, which has not changed
 
     def test_what_is_gone_is_forgotten(self, repository: Repository) -> None:
         folder = repository.model("m")
         manifests = ModelManifests([repository.path], config_name="")
-        assert list(manifests.read()) == ["m"]
+        assert list(manifests.read_now()) == ["m"]
         folder.rename(repository.path / "n")
-        assert list(manifests.read()) == ["n"]
+        assert list(manifests.read_now()) == ["n"]
 
 
 def test_our_own_models_have_their_costs() -> None:
     project = Path(__file__).parents[3]
-    costs = ModelManifests([project / "model_repository", project / "ensembles"], config_name="").read()
+    costs = ModelManifests([project / "model_repository", project / "ensembles"], config_name="").read_now()
     assert "text_encoder" in costs["text_embedding"].steps
     if (project / "model_repository/text_encoder/1/fp32/manifest.json").exists():
         assert "fp32" in costs["text_encoder"].by_variant

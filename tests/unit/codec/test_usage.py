@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -93,6 +94,10 @@ def test_a_log_line_tells_who_what_and_how_it_went() -> None:
         "error": "wrong shape",
         "request_id": "id-1",
     }
+
+
+def test_units_that_are_not_known_yet_are_told_as_such() -> None:
+    assert json.loads(encode_log_line(replace(EVENT, compute_units=None)))["compute_units"] is None
 
 
 @given(_EVENTS)

@@ -9,6 +9,7 @@ from control_plane.codec.worker_message import (
     Begin,
     CannotBegin,
     Changed,
+    Charges,
     CopiesSeen,
     Counted,
     Drain,
@@ -26,6 +27,7 @@ from control_plane.codec.worker_message import (
     SeenModel,
     SeenServer,
     ServersSeen,
+    TellCharges,
     ToWorker,
     UnloadModel,
     UpstreamDown,
@@ -33,6 +35,7 @@ from control_plane.codec.worker_message import (
     decode,
     encode,
 )
+from control_plane.domain.compute_time import OpenCharge
 from control_plane.domain.endpoints import TritonEndpoints, TritonSockets
 from control_plane.domain.fleet import ModelSpec, Tier
 from control_plane.domain.fleet_report import CopyUse, FleetReport, Wanted
@@ -60,6 +63,9 @@ MESSAGES: list[Message] = [
     Reported(FleetReport("w1", {"a": 2}, {"a": 0.1}, {"[::1]:1": {"a": CopyUse(1, 2)}}, (Wanted("a", 1, "long"),), ("[::1]:1",))),
     Listen(),
     ReloadTls(),
+    TellCharges(7),
+    Charges([], 7),
+    Charges([OpenCharge("t", "e", "m", 2.0, 20.5, 1.0, 3.0, 0.5)]),
     Drain(4.5),
     Changed(1),
     Changed(2, "load_failed", "b\u00e4d \u2028 weights", 3),

@@ -9,15 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.domain.compute_time import ComputeTime
 from control_plane.domain.inference import InferCall
 from control_plane.domain.tensor import Tensor
 from control_plane.policy.compute_units import (
     UNKNOWN,
-    MeasuredCost,
     ModelCost,
     UnitTable,
-    after_poll,
     estimated_tokens,
     read_unit_table,
     request_costs,
@@ -29,7 +26,9 @@ TABLE = UnitTable((8, 16, 32), (1.0, 2.0, 6.0))
 
 def units_of(call: InferCall, costs: Mapping[str, ModelCost], mean_ms: Mapping[str, float]) -> float | None:
     cost = request_costs(costs, mean_ms).get(call.model_name, UNKNOWN)
-    return cost.units(call, cost.rows(call))
+    rows = cost.rows(call)
+    rest = cost.counted_units(rows)
+    return None if rest is None else cost.table_units(call, rows) + rest
 
 
 def ids(rows: int, length: int, *, model: str = "m") -> InferCall:
@@ -205,38 +204,6 @@ class TestModels:
         assert request_costs({"m": ModelCost(is_batched=is_batched)}, {})["m"].rows(call) == rows
         if is_batched:
             assert request_costs({}, {"m": 1.0})["m"].rows(call) == UNKNOWN.rows(call) == rows
-
-
-class TestPolls:
-    def test_the_first_tells_the_mean_so_far_later_ones_what_is_new_smoothed(self) -> None:
-        known = after_poll(MeasuredCost(), ComputeTime(10, 20_000_000))
-        assert known.mean_ms == 2.0
-        known = after_poll(known, ComputeTime(20, 80_000_000))
-        assert known.mean_ms == pytest.approx(0.7 * 2.0 + 0.3 * 6.0)
-
-    def test_without_anything_new_it_stays(self) -> None:
-        assert after_poll(MeasuredCost(), ComputeTime()).mean_ms is None
-        known = after_poll(MeasuredCost(), ComputeTime(10, 20_000_000))
-        assert after_poll(known, ComputeTime(10, 20_000_000)) == known
-
-    def test_after_a_reload_everything_counted_is_new(self) -> None:
-        known = after_poll(MeasuredCost(), ComputeTime(10, 20_000_000))
-        known = after_poll(known, ComputeTime(1, 12_000_000))
-        assert known == MeasuredCost(ComputeTime(1, 12_000_000), pytest.approx(0.7 * 2.0 + 0.3 * 12.0))
-
-    @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 10**9)), max_size=20))
-    def test_the_mean_lies_among_what_was_measured(self, steps: list[tuple[int, int]]) -> None:
-        known, counted, seen = MeasuredCost(), ComputeTime(), []
-        for inferences, ns in steps:
-            counted = ComputeTime(counted.inferences + inferences, counted.compute_ns + (ns if inferences else 0))
-            known = after_poll(known, counted)
-            if inferences:
-                seen.append(ns / inferences / 1e6)
-        assert known.counted == counted
-        if known.mean_ms is None:
-            assert not seen
-        else:
-            assert min(seen) - 1e-6 <= known.mean_ms <= max(seen) + 1e-6
 
 
 @pytest.mark.parametrize(("text_bytes", "tokens"), [(0, 2), (1, 2), (45, 12), (4500, 1002)])

@@ -229,6 +229,10 @@ class Asked:
     rows: int = 1
     priority: int = 0
     server: str = ""
+    sent_s: float | None = None
+
+    def sent(self, server: str) -> None:
+        self.server, self.sent_s = server, asyncio.get_running_loop().time()
 
 
 @pytest.mark.parametrize(
@@ -250,6 +254,28 @@ def test_each_kind_of_request_goes_to_its_pool(units: float, pool: str, loaded_o
             assert bench.tritons[loaded_on].loads == ["a"]
             assert {id(each) for each, _ in request.sent} == {id(server)}
             assert by.server == loaded_on
+
+    play(main)
+
+
+def test_a_request_is_charged_from_when_its_model_is_there_and_nobody_for_a_load() -> None:
+    class Slow(Request):
+        async def send(self, server: Upstream, *, timeout_s: float) -> Any:
+            assert by.sent_s == asyncio.get_running_loop().time() > began_s
+            return await super().send(server, timeout_s=timeout_s)
+
+    by, began_s = Asked(None), 0.0
+
+    async def main() -> None:
+        nonlocal began_s
+        async with running(FleetBench(servers=1)) as bench:
+            bench.tritons["s0"].load_s["a"] = 2.0
+            began_s = asyncio.get_running_loop().time() + 1.9
+            await bench.dispatch.send(Slow([make_answer(200, b"")]), call("a"), timeout_s=5.0, running=by)  # type: ignore[arg-type]
+            assert by.sent_s is not None
+            with pytest.raises(ModelNotFound):
+                await bench.dispatch.send(Slow([]), call("nowhere"), timeout_s=5.0, running=by)  # type: ignore[arg-type]
+            assert by.sent_s is None
 
     play(main)
 

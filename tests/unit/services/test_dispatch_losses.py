@@ -33,7 +33,7 @@ GRPC_BROKE_OFF = status_answer(14, "closed", loss=Loss.BROKEN_OFF)
 
 
 def repeatable(running: bool) -> Any:
-    return SimpleNamespace(is_repeatable=running, rows=1, units=None, priority=0)
+    return SimpleNamespace(is_repeatable=running, rows=1, units=None, priority=0, sent_s=None, sent=lambda server: None)
 
 
 @dataclass

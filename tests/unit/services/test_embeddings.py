@@ -338,6 +338,21 @@ def test_a_busy_model_turns_away_what_must_be_computed_and_not_what_is_kept() ->
     with_bench(test)
 
 
+def test_who_leaves_half_way_is_charged_for_what_was_sent() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.embed(b"so that the model is known")
+        bench.upstream.http.calls.hold()
+        asking = await bench.start(*(b"text %d" % number for number in range(40)))
+        batches = bench.upstream.http.calls.in_progress
+        assert 0 < batches * bench.triton.max_batch_size < 40
+        asking.cancel()
+        await settle()
+        _, event = bench.meter.events
+        assert (event.outcome, event.compute_units) == (Outcome.ABANDONED, pytest.approx(batches * bench.triton.max_batch_size))
+
+    with_bench(test)
+
+
 def test_usage_is_charged_for_what_was_computed_and_counts_all_rows() -> None:
     async def test(bench: Bench) -> None:
         await bench.embed(b"a", b"b")

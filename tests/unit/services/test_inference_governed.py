@@ -11,6 +11,7 @@ import pytest
 from control_plane.api.status import told_of
 from control_plane.codec.http_message import make_answer
 from control_plane.codec.steps import Steps
+from control_plane.domain.compute_time import Ending
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, LimitExceeded, Overloaded, UpstreamUnavailable
 from control_plane.domain.inference import Door, InferCall, Outcome
 from control_plane.domain.model import UNKNOWN_MODEL
@@ -26,7 +27,7 @@ from control_plane.services.servers import Servers
 from tests.aio import run_in_virtual_time as run
 from tests.aio import settle
 from tests.fakes import FakeHttpStream, FakeRecorder, FakeUpstream
-from tests.fakes.governance import FakeMeter, governance, known_state
+from tests.fakes.governance import FakeCosts, FakeMeter, governance, known_state
 from tests.fakes.source import FakeSource
 
 TEAM = Principal("team", "k1", Scopes((parse_scope("infer:*"),)))
@@ -87,6 +88,7 @@ class Dispatch:
         self.told: list[tuple[str, str, float | None, int]] = []
 
     async def send(self, request: Any, call: InferCall, *, timeout_s: float, running: Any = None) -> Any:
+        running.sent("triton")
         self.told.append((call.model_name, running.pool, running.units, running.priority))
         return await request.send(None, timeout_s=timeout_s)
 
@@ -97,12 +99,13 @@ class Bench:
     def __init__(self, *tenants: Tenant, routes: tuple[Route, ...] = (), max_in_flight_per_model: int = 1000, dispatch: Any = None) -> None:
         servers = Servers()
         servers.up(FakeUpstream())
-        self.meter, self.recorder = FakeMeter(), FakeRecorder()
+        self.meter, self.recorder, self.costs = FakeMeter(), FakeRecorder(), FakeCosts()
         known = known_state(tenants=tenants or (Tenant("team"),), routes=routes)
         rights = governance(
             known,
             authentication=True,
             meter=self.meter,
+            costs=self.costs,
             now_s=now_s,
             max_in_flight_per_model=max_in_flight_per_model,
         )
@@ -164,7 +167,7 @@ def test_an_answered_request_leaves_an_event_with_all_that_is_charged() -> None:
 @pytest.mark.parametrize(
     ("prepare", "outcome", "model", "units"),
     [
-        pytest.param(lambda it: setattr(it, "answered", Outcome.UPSTREAM_ERROR), Outcome.UPSTREAM_ERROR, "m", 3.0, id="the-model-failed"),
+        pytest.param(lambda it: setattr(it, "answered", Outcome.UPSTREAM_ERROR), Outcome.UPSTREAM_ERROR, "m", 0.0, id="refused-at-once"),
         pytest.param(
             lambda it: setattr(it, "answered", Outcome.MODEL_NOT_FOUND), Outcome.MODEL_NOT_FOUND, "m", 0.0, id="not-there-any-more"
         ),
@@ -196,11 +199,12 @@ async def _ended(bench: Bench, request: Request) -> None:
 @pytest.mark.parametrize("outcome", [Outcome.DEADLINE_EXCEEDED, Outcome.UPSTREAM_ERROR, Outcome.MODEL_NOT_FOUND, Outcome.UNAVAILABLE])
 def test_names_that_callers_make_up_are_not_kept(outcome: Outcome) -> None:
     bench, request = Bench(), Request()
+    bench.costs.counted["m"] = None  # no repository has it
     request.answered = outcome
 
     run(bench.service.infer(request))
 
-    assert (bench.event.model, bench.event.route, bench.event.compute_units) == (UNKNOWN_MODEL, UNKNOWN_MODEL, 0.0)
+    assert (bench.event.model, bench.event.route, bench.event.compute_units or 0.0) == (UNKNOWN_MODEL, UNKNOWN_MODEL, 0.0)
     assert [record.model_name for record in bench.recorder.records] == [UNKNOWN_MODEL]
     assert bench.meter.added[0][1] == UNKNOWN_MODEL
 
@@ -277,6 +281,74 @@ def test_all_names_that_nobody_knows_share_one_line() -> None:
     run(main())
     admission = bench.service.running.governance.admission
     assert set(admission._models) == {UNKNOWN_MODEL}
+
+
+QUEUED_S, THERE_S = 3.0, 0.5
+"""What each request of the next test waits for its turn, and is at Triton."""
+
+
+@pytest.mark.parametrize(
+    ("ends", "by_table", "by_counts"),
+    [
+        pytest.param("answered", 3.0, Ending.ANSWERED, id="answered"),
+        pytest.param("failed", 3.0, Ending.FAILED, id="Triton's error, which may be one of the model's"),
+        pytest.param("left", 3.0, Ending.LEFT, id="its caller left, and Triton computes it all the same"),
+        pytest.param("late", 3.0, Ending.LEFT, id="so it does beyond the deadline"),
+        pytest.param("left in the queue", 0.0, None, id="never sent"),
+        pytest.param("no triton", 0.0, None, id="computed by nobody"),
+    ],
+)
+@pytest.mark.parametrize("expected", [pytest.param(None, id="nothing known"), pytest.param(9000.0, id="usually longer"), 40.0])
+def test_charged_is_what_was_at_triton_and_no_time_of_waiting(
+    ends: str, by_table: float, by_counts: Ending | None, expected: float | None
+) -> None:
+    async def main(bench: Bench) -> None:
+        await bench.service.infer(Request())  # the name is known
+        before, request = Request(), Request()
+        before.may_answer.clear()
+        request.may_answer.clear()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.service.infer(before))
+            await settle()
+            asking = tasks.create_task(_any_end(bench, request))
+            await asyncio.sleep(QUEUED_S)
+            bench.meter.events.clear()
+            bench.costs.charged.clear()
+            if ends == "left in the queue":
+                asking.cancel()
+            before.may_answer.set()
+            await settle()
+            bench.meter.events[:] = [event for event in bench.meter.events if event.outcome is Outcome.ABANDONED]
+            bench.costs.charged.clear()
+            await asyncio.sleep(THERE_S)
+            request.answered = Outcome.UPSTREAM_ERROR if ends == "failed" else Outcome.ANSWERED
+            request.error = {"late": DeadlineExceeded("x"), "no triton": UpstreamUnavailable("x")}.get(ends)
+            if ends == "left":
+                asking.cancel()
+            request.may_answer.set()
+
+    bench = Bench(max_in_flight_per_model=1)
+    run(main(bench))
+    assert bench.event.compute_units == by_table
+
+    bench = Bench(max_in_flight_per_model=1)
+    bench.costs.counted["m"] = expected
+    run(main(bench))
+    assert bench.costs.charged == ([("team", "m", by_counts, 3, pytest.approx(THERE_S * 1e3))] if by_counts else [])
+    if by_counts is None:
+        assert bench.event.compute_units == 0.0
+    elif expected is None:
+        assert bench.event.compute_units is None, "its line in the log says that it is not known yet"
+    else:
+        told = expected if by_counts is Ending.LEFT else min(expected, THERE_S * 1e3)
+        assert bench.event.compute_units == pytest.approx(told)
+
+
+async def _any_end(bench: Bench, request: Request) -> None:
+    try:
+        await bench.service.infer(request)
+    except (DeadlineExceeded, UpstreamUnavailable):
+        return
 
 
 def test_a_tenant_beyond_its_rate_is_refused_before_its_request_is_read() -> None:

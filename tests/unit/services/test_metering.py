@@ -171,6 +171,15 @@ class TestAdding:
         assert found == {("a", "m"): 2, ("b", "m"): 1, ("a", "n"): 1}
         assert bench.store.asked == 1
 
+    def test_units_that_are_known_later_are_added_to_what_was_counted(self) -> None:
+        bench = Bench()
+        metering = bench.metering()
+        add(metering, [1])
+        metering.add_units("t", "1", 2.5)
+        metering.add_units("t", "2", 4.0)
+        found = {key.model: (usage.requests, usage.compute_units) for key, usage in bench.stored(metering).items()}
+        assert found == {"1": (1, 3.5), "2": (0, 4.0)}
+
     def test_requests_land_on_their_days_also_when_they_leave_together(self) -> None:
         now_s = MIDNIGHT_S - 0.001
         bench = Bench(today_s=lambda: now_s)

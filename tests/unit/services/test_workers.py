@@ -8,6 +8,7 @@ import pytest
 from control_plane.codec.worker_message import (
     CannotBegin,
     Changed,
+    Charges,
     Counted,
     Drain,
     FingerprintsChanged,
@@ -16,10 +17,12 @@ from control_plane.codec.worker_message import (
     Listening,
     LoadModel,
     ReloadTls,
+    TellCharges,
     UnloadModel,
     UpstreamDown,
     UpstreamUp,
 )
+from control_plane.domain.compute_time import OpenCharge
 from control_plane.domain.errors import ModelLoadFailed, ModelNotFound, StartupError
 from control_plane.domain.inference import Door, Outcome
 from control_plane.domain.model import ModelOverride
@@ -27,7 +30,7 @@ from control_plane.domain.request_counts import Ended, RequestCounts
 from control_plane.services.workers import Workers
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeModels, FakeUpstream, FakeWorkers
-from tests.unit.services.workers_bench import KNOWN, LIMITS, Bench, opened, running
+from tests.unit.services.workers_bench import KNOWN, LIMITS, Bench, FakeCharges, opened, running
 
 
 def counted(count: int, *, in_flight: int = 0) -> RequestCounts:
@@ -63,7 +66,7 @@ class TestOpening:
 
             async def start() -> None:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(bench.workers.run(bench.models))
+                    tasks.create_task(bench.workers.run(bench.models, bench.charges))
                     await settle()
                     bench.started[1].say(CannotBegin("the port is taken"))
 
@@ -80,7 +83,7 @@ class TestOpening:
 
             async def start() -> None:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(bench.workers.run(bench.models))
+                    tasks.create_task(bench.workers.run(bench.models, bench.charges))
                     for lives in (1, 2, 3):
                         while len(bench.started) < lives:
                             await asyncio.sleep(0.5)
@@ -153,7 +156,7 @@ class TestRestart:
         async def main() -> None:
             launcher = FakeWorkers(failure=StartupError("worker 0 cannot be started: out of memory"))
             with pytest.raises(BaseExceptionGroup) as caught:
-                await Workers(count=1, launcher=launcher, limits=LIMITS).run(FakeModels())
+                await Workers(count=1, launcher=launcher, limits=LIMITS).run(FakeModels(), FakeCharges())
             assert caught.group_contains(StartupError, match="out of memory")
 
         run_in_virtual_time(main())
@@ -192,6 +195,39 @@ class TestCounts:
                 bench.started[0].end()
                 await settle()
                 assert requests(bench) == 7
+
+        run_in_virtual_time(main())
+
+
+class TestCharges:
+    def test_what_workers_tell_is_included(self) -> None:
+        async def main() -> None:
+            async with opened() as bench:
+                told = [OpenCharge("t", "m", "m", 1.0, 2.0), OpenCharge("u", "m", "m", left_rows=1.0)]
+                for worker, charge in zip(bench.started, told, strict=True):
+                    worker.say(Charges([charge]))
+                await settle()
+                assert bench.charges.open == told
+
+        run_in_virtual_time(main())
+
+    @pytest.mark.parametrize("other", ["answers", "is slow", "dies"])
+    def test_they_are_collected_from_all_and_from_a_slow_one_later(self, other: str) -> None:
+        async def main() -> None:
+            async with opened() as bench, asyncio.TaskGroup() as tasks:
+                began_s = asyncio.get_running_loop().time()
+                collecting = tasks.create_task(bench.workers.collect_charges())
+                await settle()
+                assert [worker.told[-1] for worker in bench.started] == [TellCharges(1)] * 2
+                bench.started[0].say(Charges([OpenCharge("t", "m", "m", 1.0)], 1))
+                if other == "answers":
+                    bench.started[1].say(Charges([], 1))
+                elif other == "dies":
+                    bench.started[1].kill()
+                await collecting
+                waited_s = asyncio.get_running_loop().time() - began_s
+                assert waited_s == pytest.approx(0.25 if other == "is slow" else 0.0)
+                assert len(bench.charges.open) == 1
 
         run_in_virtual_time(main())
 

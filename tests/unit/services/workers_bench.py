@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from control_plane.codec.worker_message import (
     Listening,
 )
+from control_plane.domain.compute_time import OpenCharge
 from control_plane.domain.fingerprint import Fingerprint
 from control_plane.policy.restart import RestartLimits
 from control_plane.services.workers import Workers
@@ -19,9 +20,20 @@ KNOWN = Fingerprint(b"k" * 32, True)
 LIMITS = RestartLimits(first_delay_s=1.0, max_delay_s=8.0, settled_after_s=60.0)
 
 
+class FakeCharges:
+    """`services.workers.TakesCharges`."""
+
+    def __init__(self) -> None:
+        self.open: list[OpenCharge] = []
+
+    def include(self, charges: Iterable[OpenCharge]) -> None:
+        self.open += charges
+
+
 class Bench:
     def __init__(self, count: int) -> None:
         self.launcher, self.models = FakeWorkers(), FakeModels()
+        self.charges = FakeCharges()
         self.workers = Workers(count=count, launcher=self.launcher, limits=LIMITS)
 
     @property
@@ -35,7 +47,7 @@ async def running(count: int = 2, *, prepare: Callable[[Bench], object] = lambda
     bench = Bench(count)
     prepare(bench)
     async with asyncio.TaskGroup() as tasks:
-        keeping = tasks.create_task(bench.workers.run(bench.models))
+        keeping = tasks.create_task(bench.workers.run(bench.models, bench.charges))
         await settle()
         yield bench
         keeping.cancel()
