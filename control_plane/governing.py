@@ -16,6 +16,7 @@ from uuid import uuid4
 from control_plane.adapters.json_web_tokens import JsonWebTokens, make_json_web_tokens
 from control_plane.adapters.model_config import config_name_in_force
 from control_plane.adapters.model_manifests import ModelManifests
+from control_plane.adapters.redis_buckets import make_redis_buckets
 from control_plane.adapters.redis_cache import make_redis_cache
 from control_plane.adapters.request_log import RequestLogFile
 from control_plane.adapters.state_store import open_demand_board, open_state_store, open_usage_store
@@ -25,7 +26,7 @@ from control_plane.domain.usage import day_of
 from control_plane.policy.failed_attempts import FailedAttempts
 from control_plane.policy.fair_queue import QueueLimits
 from control_plane.policy.kept_answers import KeptAnswers
-from control_plane.ports import DemandBoard, SharedCache, StateStore, UsageStore
+from control_plane.ports import DemandBoard, SharedCache, StateStore, TokenBuckets, UsageStore
 from control_plane.services.access import Access
 from control_plane.services.admission import Admission
 from control_plane.services.authentication import Authentication
@@ -36,6 +37,7 @@ from control_plane.services.governance import Governance
 from control_plane.services.known_state import KnownState
 from control_plane.services.metering import Metering
 from control_plane.services.model_slots import SlotLimits
+from control_plane.services.rate_leases import RateLeases
 from control_plane.services.response_cache import ResponseCache
 from control_plane.services.servers import Servers
 from control_plane.services.shares import TenantShares
@@ -51,14 +53,23 @@ _CLOSE_TIMEOUT_S = 2.0
 class Governing:
     """Of one process; made by `open_governing`."""
 
-    def __init__(self, settings: Settings, servers: Servers, state: StateStore, usage: UsageStore, board: DemandBoard | None) -> None:
-        """Without a `board` it admits no requests. Raises StartupError."""
+    def __init__(
+        self,
+        settings: Settings,
+        servers: Servers,
+        state: StateStore,
+        usage: UsageStore,
+        board: DemandBoard | None,
+        buckets: TokenBuckets | None,
+    ) -> None:
+        """Without a `board` it admits no requests, without `buckets` it does so alone. Raises StartupError."""
         self.state = state
         self.usage = usage
         self.known = KnownState(state)
         self._settings = settings
         self._tokens = make_json_web_tokens(settings.authentication)
-        self.admission = _admission(settings, self.known)
+        self.leases = RateLeases(buckets)
+        self.admission = _admission(settings, self.known, self.leases)
         self.shares = TenantShares(board, self.admission, uuid4().hex) if board is not None else None
         self.shared_cache = _shared_cache(settings) if board is not None else None
         self.log = RequestLogFile(settings.usage.request_log) if settings.usage.request_log is not None else None
@@ -100,6 +111,7 @@ class Governing:
             tasks.create_task(self._follow_spent(), name="daily-quotas")
             if self.shares is not None:
                 tasks.create_task(self.shares.run(), name="tenant-shares")
+                tasks.create_task(self.leases.run(), name="rate-leases")
             if self.shared_cache is not None:
                 tasks.create_task(self.shared_cache.run(), name="shared-cache")
             if self._tokens is not None:
@@ -122,10 +134,12 @@ class Governing:
 
 
 @asynccontextmanager
-async def open_governing(settings: Settings, servers: Servers, *, admits_requests: bool = True) -> AsyncIterator[Governing]:
+async def open_governing(
+    settings: Settings, servers: Servers, *, admits_requests: bool = True, buckets: TokenBuckets | None = None
+) -> AsyncIterator[Governing]:
     """Open the stores and read them; at the end, when `run` has ended, nothing that was metered is left in memory.
 
-    A process that `admits_requests` has a part of the tenants' limits.
+    A process that `admits_requests` has a part of the tenants' limits; of rates it draws from the store's buckets, or these.
 
     Raises:
         StartupError: a store cannot be used or reached, or the settings contradict each other.
@@ -140,7 +154,10 @@ async def open_governing(settings: Settings, servers: Servers, *, admits_request
             board = await open_demand_board(url, folder) if admits_requests else None
             if board is not None:
                 held.push_async_callback(board.close)
-            governing = Governing(settings, servers, state, usage, board)
+            if url is not None and admits_requests:
+                buckets = make_redis_buckets(url)
+                held.push_async_callback(buckets.close)
+            governing = Governing(settings, servers, state, usage, board, buckets)
             await governing.start()
         except StoreUnavailable as exc:
             raise StartupError(f"the state store cannot be reached, so nobody's rights are known: {exc}") from exc
@@ -148,6 +165,7 @@ async def open_governing(settings: Settings, servers: Servers, *, admits_request
             held.callback(governing.log.close)
         if governing.shares is not None:
             held.push_async_callback(governing.shares.stop)
+            held.push_async_callback(governing.leases.stop)
         if governing.shared_cache is not None:
             held.push_async_callback(governing.shared_cache.close)
         held.push_async_callback(governing.metering.close, _CLOSE_TIMEOUT_S)  # first: a worker has few seconds to end
@@ -160,7 +178,7 @@ def _access(settings: Settings, known: KnownState, tokens: JsonWebTokens | None)
     return Access(known, authentication, trusted_proxies=settings.authentication.trusted_proxies)
 
 
-def _admission(settings: Settings, known: KnownState) -> Admission:
+def _admission(settings: Settings, known: KnownState, leases: RateLeases) -> Admission:
     """Without authentication there is one tenant only, and nothing to share: Triton's own queue does."""
     gateway, workers = settings.gateway, settings.process.workers
     if settings.authentication.authentication:
@@ -168,7 +186,7 @@ def _admission(settings: Settings, known: KnownState) -> Admission:
     else:
         alone = shared = gateway.max_connections
     slots = SlotLimits(alone=max(1, alone // workers), shared=max(1, min(alone, shared) // workers))
-    return Admission(known, slots=slots, queue=QueueLimits())
+    return Admission(known, slots=slots, queue=QueueLimits(), leases=leases)
 
 
 def _shared_cache(settings: Settings) -> SharedCache | None:

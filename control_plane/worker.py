@@ -42,6 +42,7 @@ from control_plane.codec.worker_message import (
     Reported,
     ServersSeen,
     TellCharges,
+    TokensDrawn,
     UpstreamDown,
     UpstreamUp,
 )
@@ -53,6 +54,7 @@ from control_plane.governing import Governing, open_governing
 from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.remote_models import RemoteModels
 from control_plane.services.servers import Servers
+from control_plane.services.token_buckets import ParentsBuckets
 from control_plane.services.worker_fleet import WorkerFleet
 from control_plane.settings import GatewaySettings, Settings, from_plain
 
@@ -65,10 +67,13 @@ _PR_SET_PDEATHSIG = 1
 class Worker:
     """The process from its first message to its last."""
 
-    def __init__(self, begin: Begin, settings: Settings, link: WorkerLink, servers: Servers, governing: Governing) -> None:
+    def __init__(
+        self, begin: Begin, settings: Settings, link: WorkerLink, servers: Servers, governing: Governing, buckets: ParentsBuckets
+    ) -> None:
         """Wire everything and bind the ports. Raises StartupError."""
         self._link = link
         self._governing = governing
+        self._buckets = buckets
         self._gateway = share_of(settings.gateway, settings.process.workers)
         self._must_end = asyncio.Event()
         self._drain_timeout_s = 0.0
@@ -131,6 +136,8 @@ class Worker:
                 case FingerprintsChanged(number, changes):
                     self._fingerprints.change({name: Fingerprint(*known) if known else None for name, known in changes.items()})
                     self._link.send(FingerprintsTaken(number))
+                case TokensDrawn():
+                    self._buckets.answered(message)
                 case Changed():
                     self._models.answered(message)
                 case TellCharges(number):
@@ -190,8 +197,9 @@ async def _serve(end: socket.socket) -> int:
     pin_worker(process.gateway_cpus, begin.worker, process.workers)
     servers = Servers(None, () if settings.is_fleet else (ONLY,))
     try:
-        async with open_governing(settings, servers) as governing:
-            worker = Worker(begin, settings, link, servers, governing)
+        buckets = ParentsBuckets(link.send)
+        async with open_governing(settings, servers, buckets=buckets) as governing:
+            worker = Worker(begin, settings, link, servers, governing, buckets)
             await worker.run()
     except StartupError as exc:
         link.send(CannotBegin(str(exc)))

@@ -254,7 +254,8 @@ class _StreamCall:
         inference = self._relay.inference
         running = inference.running.begin_within_stream(principal, message)
         with running:
-            running.enter()
+            if not running.enter():
+                await running.enter_when_told()
             named = await in_slices(message.read())
             call, route = inference.resolve(named, principal)
             if route is not None:

@@ -121,6 +121,13 @@ class ReloadTls:
 
 
 @dataclass(frozen=True, slots=True)
+class TokensDrawn:
+    number: int
+    granted: int
+    debt_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class TellCharges:
     """Triton's counts have just been read: tell whose they may be, also if there are none."""
 
@@ -186,6 +193,18 @@ class Charges:
 
 
 @dataclass(frozen=True, slots=True)
+class DrawTokens:
+    """Of a tenant's bucket, which all workers draw from; fields as `policy.rate_limit.draw` has them."""
+
+    number: int
+    tenant: str
+    requests_per_s: float
+    burst: float
+    want: int
+    spent: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reported:
     """In a fleet, by a worker; and told to the others, without what is wanted."""
 
@@ -219,11 +238,12 @@ ToWorker = (
     | Listen
     | ReloadTls
     | TellCharges
+    | TokensDrawn
     | Drain
     | Changed
     | FingerprintsChanged
 )
-FromWorker = Listening | CannotBegin | Counted | Charges | Reported | LoadModel | UnloadModel | FingerprintsTaken
+FromWorker = Listening | CannotBegin | Counted | Charges | DrawTokens | Reported | LoadModel | UnloadModel | FingerprintsTaken
 Message = ToWorker | FromWorker
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in (*get_args(ToWorker), *get_args(FromWorker))}

@@ -66,15 +66,37 @@ def admit(state: RateState, limit: RateLimit, now_s: float) -> RateDecision:
     return RateDecision(True, RateState(now_s + refill_s + interval_s), remaining, refill_s + interval_s, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What came of drawing tokens from a bucket that several processes share."""
+
+    granted: int
+    debt_s: float
+    """Until it is full."""
+
+
+def draw(state: RateState, limit: RateLimit, now_s: float, *, want: int, spent: int) -> tuple[RateState, Drawn]:
+    """Take up to `want` tokens out, after so many that were `spent` unasked; less than none are given back.
+
+    What was spent is owed even if the bucket is empty; but no more than another burst, as if it had been larger.
+    """
+    interval_s = 1.0 / limit.requests_per_s
+    debt_s = max(0.0, min(max(0.0, state.full_at_s - now_s) + spent * interval_s, 2.0 * limit.burst * interval_s))
+    room = int(max(0.0, limit.burst * interval_s - debt_s + _ROUNDING_S) / interval_s)
+    granted = min(want, room)
+    debt_s += granted * interval_s
+    return RateState(now_s + debt_s), Drawn(granted, debt_s)
+
+
 def limit_fields(*, limit: float, remaining: float, reset_s: float) -> Fields:
     """The answer's fields (draft-ietf-httpapi-ratelimit-headers-06, 3)."""
     return (
         ("RateLimit-Limit", str(int(limit))),
         ("RateLimit-Remaining", str(int(remaining))),
-        ("RateLimit-Reset", str(ceil(reset_s))),
+        ("RateLimit-Reset", str(ceil(reset_s - _ROUNDING_S))),
     )
 
 
 def whole_seconds(retry_after_s: float) -> int:
     """As `Retry-After` has it (RFC 9110, 10.2.3): rounded up, and never 0, which would ask for a retry at once."""
-    return max(1, ceil(retry_after_s))
+    return max(1, ceil(retry_after_s - _ROUNDING_S))

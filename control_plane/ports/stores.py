@@ -11,6 +11,7 @@ from control_plane.domain.principal import Principal
 from control_plane.domain.shared_cache_counts import SharedCacheCounts
 from control_plane.domain.stored import Kind, Stored
 from control_plane.domain.usage import Usage, UsageBatch, UsageEvent, UsageKey
+from control_plane.policy.rate_limit import Drawn, RateLimit
 
 
 class StateStore(Protocol):
@@ -74,6 +75,15 @@ class DemandBoard(Protocol):
 
     async def leave(self, process: str) -> None:
         """It counts no longer; idempotent. Raises StoreUnavailable."""
+
+    async def close(self) -> None: ...
+
+
+class TokenBuckets(Protocol):
+    """Tenants' token buckets, which several processes draw from; nothing of it lasts longer than a bucket takes to fill."""
+
+    async def draw(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Drawn:
+        """As `policy.rate_limit.draw`, of the tenant's one bucket. Raises StoreUnavailable."""
 
     async def close(self) -> None: ...
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from control_plane.domain.errors import Overloaded
 from control_plane.domain.shed_reason import ShedReason
 from control_plane.policy.fair_queue import Claim, QueueLimits
-from control_plane.policy.rate_limit import Fields, RateDecision, limit_fields
 from control_plane.services.model_slots import ModelSlots, SlotLimits
+from control_plane.services.rate_leases import RateLeases, Undecided
 from control_plane.services.tenant_limits import Account, KnownTenants, Sheds, TenantLimits
 
 # A request counts as this many compute units at least, or those of no known cost would take any number of turns.
@@ -38,13 +38,15 @@ class Admission:
         queue: QueueLimits,
         now_s: Callable[[], float] = time.monotonic,
         today_s: Callable[[], float] = time.time,
+        leases: RateLeases | None = None,
     ) -> None:
-        """`now_s` is the loop's time, `today_s` seconds since 1970."""
+        """`now_s` is the loop's time, `today_s` seconds since 1970. Without `leases` this is the only process."""
         self.now_s = now_s
         self._slots = slots
         self._queue = queue
         self._sheds: Sheds = Sheds()
-        self._limits = TenantLimits(known, self._sheds, now_s=now_s, today_s=today_s)
+        self._leases = leases or RateLeases(now_s=now_s)
+        self._limits = TenantLimits(known, self._sheds, leases=self._leases, today_s=today_s)
         self._models: dict[str, ModelSlots] = {}
 
     @property
@@ -52,18 +54,29 @@ class Admission:
         """Requests turned away since the process began, by tenant and reason."""
         return self._sheds
 
-    def enter(self, tenant: str) -> Permit:
-        """Admit a request on its head. Raises LimitExceeded."""
+    def enter(self, tenant: str) -> Permit | None:
+        """Admit a request on its head; None: its tenant is near its rate, so `enter_when_told`. Raises LimitExceeded."""
         account = self._limits.account(tenant)
-        decision = self._limits.check(account) if account.is_limited else None
+        if account.is_limited and isinstance(self._limits.check(account), Undecided):
+            return None
         account.in_flight += 1
-        return Permit(self, account, decision)
+        return Permit(self, account)
 
-    def let_by(self, tenant: str) -> None:
-        """Count a request that is over as it comes. Raises LimitExceeded."""
+    async def enter_when_told(self, tenant: str) -> Permit:
+        """The same where only what all processes have let in decides. Raises LimitExceeded."""
         account = self._limits.account(tenant)
-        if account.is_limited:
-            self._limits.check(account)
+        account.in_flight += 1
+        try:
+            await self._limits.ask(account)
+        except BaseException:
+            account.in_flight -= 1
+            raise
+        return Permit(self, account)
+
+    def let_by(self, tenant: str) -> bool:
+        """Count a request that is over as it comes; False: it has to `enter_when_told`. Raises LimitExceeded."""
+        account = self._limits.account(tenant)
+        return not (account.is_limited and isinstance(self._limits.check(account), Undecided))
 
     def account(self, tenant: str) -> Account:
         """With the limits that hold now, and any other as long as nothing that is known changes."""
@@ -75,8 +88,12 @@ class Admission:
         if account.is_limited:
             self._limits.look(account)
 
-    def set_shares(self, shares: Mapping[str, float], *, other: float = 1.0) -> None:
-        """Enforce these parts of the tenants' limits, above 0 and at most 1, and `other` of all that are not named."""
+    def set_shares(self, shares: Mapping[str, float], *, other: float = 1.0, processes: int = 1) -> None:
+        """Enforce these parts of the tenants' limits, above 0 and at most 1, and `other` of all that are not named.
+
+        So many processes share them, this one included.
+        """
+        self._leases.processes = processes
         self._limits.set_shares(shares, other=other)
 
     def set_spent(self, day: str, units: Mapping[str, float]) -> None:
@@ -111,12 +128,11 @@ class Admission:
 class Permit:
     """One request that was admitted; released once."""
 
-    __slots__ = ("_account", "_admission", "_cost", "_decision", "_is_released", "_model", "_slots", "_started_s", "is_waiting")
+    __slots__ = ("_account", "_admission", "_cost", "_is_released", "_model", "_slots", "_started_s", "is_waiting")
 
-    def __init__(self, admission: Admission, account: Account, decision: RateDecision | None) -> None:
+    def __init__(self, admission: Admission, account: Account) -> None:
         self._admission = admission
         self._account = account
-        self._decision = decision
         self._slots: ModelSlots | None = None
         self._is_released = False
         self.is_waiting = False
@@ -126,14 +142,6 @@ class Permit:
     def priority(self) -> int:
         """Its tenant's."""
         return self._account.tenant.priority
-
-    @property
-    def limits(self) -> Fields:
-        """The RateLimit fields of its answer; none where its tenant has no rate."""
-        decision, limit = self._decision, self._account.rate_limit
-        if decision is None or limit is None:
-            return ()
-        return limit_fields(limit=limit.burst, remaining=decision.remaining, reset_s=decision.reset_s)
 
     async def turn(self, model: str, *, cost_units: float, deadline_s: float) -> None:
         """Return when a request of so many compute units may go to Triton; once. Cancelled it holds no slot.

@@ -87,10 +87,11 @@ class CachedInference:
         if repeated.scope is not scope or repeated.version != call.model_version:
             repeated.scope, repeated.version = scope, call.model_version
             repeated.key = scope.key(repeated.kind, call.model_version.encode(), repeated.identity)
-        kept = self.cache.look(repeated.key)
-        if kept is not None:
-            self.cache.counts[call.model_name, CacheStatus.HIT] += 1
-        return kept
+        return self.cache.look(repeated.key)
+
+    def count_hit(self, model: str) -> None:
+        """What it looked up again is the answer."""
+        self.cache.counts[model, CacheStatus.HIT] += 1
 
     async def infer(
         self, request: KeepableRequest[AnswerT], running: RunningRequest, scope: CacheScope, *, compute: Compute, timeout_s: float

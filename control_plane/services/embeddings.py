@@ -124,7 +124,8 @@ class Embeddings:
             UpstreamFailed.
         """
         with self._inference.running.begin(request.door, request.principal, request) as running:
-            running.enter()
+            if not running.enter():
+                await running.enter_when_told()
             wanted = await in_slices(request.read())
             running.model_name = wanted.model
             named = _call(wanted.model, wanted.inputs, are_tokens=wanted.are_tokens)

@@ -157,7 +157,8 @@ class InferenceService:
         Cancelling it cancels what it awaits, unless others wait for the same, and counts as abandoned.
         """
         with self.running.begin(request.door, request.principal, request) as running:
-            running.enter()
+            if not running.enter():
+                await running.enter_when_told()
             route = self._understand(await in_slices(request.read()), request, running)
             timeout_s = self._timeout_s(request, route)
             scope = None if self._cached is None else self._cached.scope(running.model_name, route, request.principal.tenant)
@@ -184,7 +185,9 @@ class InferenceService:
         kept = self._cached.look_again(repeated, call, route, principal.tenant)
         if kept is None:
             return None
-        self.running.hit(door, principal, call, named=repeated.call, source=source)
+        if not self.running.hit(door, principal, call, named=repeated.call, source=source):
+            return None
+        self._cached.count_hit(call.model_name)
         return repeated.answer(kept)
 
     def known_hits(self, door: Door) -> KnownHits[Any, Any]:
@@ -202,7 +205,8 @@ class InferenceService:
     async def generate(self, request: GenerateRequest) -> HttpAnswer | HttpStream:
         """As `infer`, never from a cache; an answer that comes piece by piece is recorded when it has ended, and must be closed."""
         with self.running.begin(request.door, request.principal, request) as running:
-            running.enter()
+            if not running.enter():
+                await running.enter_when_told()
             route = self._understand(await in_slices(request.read()), request, running)
             timeout_s = await self.turn(running, timeout_s=self._timeout_s(request, route))
             answer = await self.dispatch.stream(request, call_of(running), timeout_s=timeout_s, running=running)

@@ -62,15 +62,18 @@ class KnownHits(Generic[MessageT, AnswerT]):
         self._telling: asyncio.TimerHandle | None = None
 
     def answer(self, message: MessageT) -> AnswerT | None:
-        """The answer to this message, if it is known and nothing has changed. Raises LimitExceeded, and has then recorded it."""
+        """The answer to this message, if it is known, nothing has changed and its tenant is known to have room.
+
+        Raises LimitExceeded, and has then recorded it.
+        """
         hit = self._hits.get(message)
         if hit is None:
             return None
         if not self._holds(hit):
             self._hits.forget(message, size_bytes=hit.size_bytes)
             return None
-        if hit.account.is_limited:
-            self._running.let_by(self._door, hit.principal, hit.call, named=hit.call)
+        if hit.account.is_limited and not self._running.let_by(self._door, hit.principal, hit.call, named=hit.call):
+            return None
         if not hit.untold:
             self._untold.append(hit)
             if self._telling is None:

@@ -148,9 +148,14 @@ class RunningRequest:
         elif not self._goes_on or error is not None:
             self._all.end(self)
 
-    def enter(self) -> None:
-        """Let it in, on what its tenant has left. Raises LimitExceeded."""
+    def enter(self) -> bool:
+        """Let it in, on what its tenant has left; False: `enter_when_told`. Raises LimitExceeded."""
         self.permit = self._all.governance.admission.enter(self.principal.tenant)
+        return self.permit is not None
+
+    async def enter_when_told(self) -> None:
+        """The same where only what all processes have let in decides. Raises LimitExceeded."""
+        self.permit = await self._all.governance.admission.enter_when_told(self.principal.tenant)
 
     def hand_over_permit(self) -> Permit:
         """To a computation that goes on for others when this one's caller leaves: then this ends when it is `computed`."""

@@ -63,26 +63,31 @@ class RunningRequests:
         request.is_counted = False
         return request
 
-    def hit(self, door: Door, principal: Principal, call: InferCall, *, named: InferCall, source: Source = UNSEEN) -> None:
-        """One that is answered at once from what was kept, and so is never under way. Raises LimitExceeded, and has then recorded it."""
+    def hit(self, door: Door, principal: Principal, call: InferCall, *, named: InferCall, source: Source = UNSEEN) -> bool:
+        """One that is answered at once from what was kept, and so is never under way; False: it cannot be decided at once.
+
+        Raises LimitExceeded, and has then recorded it.
+        """
         started_s = self.now_s()
-        self.let_by(door, principal, call, named=named, source=source)
+        if not self.let_by(door, principal, call, named=named, source=source):
+            return False
         if not self.has_log:
             self._records.hits(door, principal, call, 1, duration_s=self.now_s() - started_s)
-            return
+            return True
         hit = RunningRequest(self, door, principal, started_s, source)
         hit.understood(call, named=named)
         hit.is_cache_hit, hit.outcome = True, Outcome.ANSWERED
         self._records.ended(hit, self.now_s())
+        return True
 
     def hits(self, door: Door, principal: Principal, call: InferCall, count: int) -> None:
         """Count so many more, of which each was `let_by`; they took no time worth measuring."""
         self._records.hits(door, principal, call, count)
 
-    def let_by(self, door: Door, principal: Principal, call: InferCall, *, named: InferCall, source: Source = UNSEEN) -> None:
-        """One that is over as it comes. Raises LimitExceeded, and has then recorded it."""
+    def let_by(self, door: Door, principal: Principal, call: InferCall, *, named: InferCall, source: Source = UNSEEN) -> bool:
+        """One that is over as it comes; False: it cannot be decided at once. Raises LimitExceeded, and has then recorded it."""
         try:
-            self.governance.admission.let_by(principal.tenant)
+            return self.governance.admission.let_by(principal.tenant)
         except ControlPlaneError:
             with self.begin(door, principal, source) as refused:
                 refused.is_about(call, named=named)

@@ -1,6 +1,6 @@
 """A tenant's limits over all processes together: each enforces a part, in proportion to what it is asked (`policy/shares`).
 
-While the board is away the last parts stay in force.
+Of rates that is what holds while their buckets are silent (`services/rate_leases`). While the board is away the last parts stay in force.
 """
 
 from __future__ import annotations
@@ -63,4 +63,4 @@ class TenantShares:
         found = await self._board.exchange(self._process_id, own)
         self._is_away = False
         shares = {tenant: share(own.get(tenant, 0.0), total, found.processes) for tenant, total in found.demand.items()}
-        self._admission.set_shares(shares, other=share(0, 0, found.processes))
+        self._admission.set_shares(shares, other=share(0, 0, found.processes), processes=found.processes)

@@ -1,11 +1,13 @@
 """What each tenant has under way in this process, held against its limits; `services/admission` asks for every request.
 
-Limits hold for one process: with several, `set_shares` says which part of each is this one's (`policy/shares`).
+Rates hold over all processes (`services/rate_leases`). Of requests at a time and of daily quotas `set_shares` says which part is this
+process's (`policy/shares`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -13,7 +15,9 @@ from control_plane.domain.errors import LimitExceeded
 from control_plane.domain.shed_reason import ShedReason
 from control_plane.domain.tenant import Tenant
 from control_plane.policy.daily_quota import DAY_S, day_number, number_of_day, quota_wait_s
-from control_plane.policy.rate_limit import Fields, RateDecision, RateState, admit, limit_fields, part_of_limit
+from control_plane.policy.rate_lease import Lease
+from control_plane.policy.rate_limit import Fields, RateDecision, RateState, limit_fields, part_of_limit
+from control_plane.services.rate_leases import Answer, RateLeases, Undecided
 
 Sheds = Counter[tuple[str, ShedReason]]
 
@@ -38,12 +42,15 @@ class Account:
         "in_flight",
         "is_limited",
         "known",
+        "lease",
+        "own_rate",
         "rate",
-        "rate_limit",
         "share",
         "tenant",
         "units_ended",
         "units_in_flight",
+        "waiting",
+        "whole_rate",
     )
 
     def __init__(self, name: str) -> None:
@@ -54,13 +61,20 @@ class Account:
         self.units_ended = 0.0
         """Since the stored sums came, which have those before."""
         self.rate = RateState()
+        self.lease = Lease()
+        self.waiting: deque[asyncio.Future[Answer]] = deque()
         self.set_limits(None, 1.0)
+
+    @property
+    def name(self) -> str:
+        return self.tenant.name
 
     def set_limits(self, known: Tenant | None, share: float) -> None:
         tenant = known or Tenant(self.tenant.name)
         self.known, self.tenant, self.share = known, tenant, share
         rate, concurrency = tenant.requests_per_s, tenant.concurrency
-        self.rate_limit = None if rate is None else part_of_limit(rate, tenant.burst, share=share)
+        self.whole_rate = None if rate is None else part_of_limit(rate, tenant.burst, share=1.0)
+        self.own_rate = None if rate is None else part_of_limit(rate, tenant.burst, share=share)
         # At least one at a time in each process, but for a tenant that may have none.
         self.concurrency = None if concurrency is None else min(concurrency, max(1, int(concurrency * share)))
         self.is_limited = rate is not None or concurrency is not None or tenant.daily_compute_units is not None
@@ -69,11 +83,11 @@ class Account:
 class TenantLimits:
     """The accounts of all tenants that have sent anything."""
 
-    def __init__(self, known: KnownTenants, sheds: Sheds, *, now_s: Callable[[], float], today_s: Callable[[], float]) -> None:
-        """Counts what it refuses in `sheds`. `now_s` is the loop's time, `today_s` seconds since 1970."""
+    def __init__(self, known: KnownTenants, sheds: Sheds, *, leases: RateLeases, today_s: Callable[[], float]) -> None:
+        """Counts what it refuses in `sheds`. `today_s` is seconds since 1970."""
         self._known = known
         self._sheds = sheds
-        self._now_s = now_s
+        self._leases = leases
         self._today_s = today_s
         self._accounts: dict[str, Account] = {}
         self._shares: Mapping[str, float] = {}
@@ -92,19 +106,38 @@ class TenantLimits:
         account.set_limits(tenant, self._shares.get(name, self._other_share))
         return account
 
-    def check(self, account: Account) -> RateDecision | None:
-        """What its rate says, None where it has none. Raises LimitExceeded; only what all limits admit counts for the rate."""
+    def check(self, account: Account) -> Undecided | None:
+        """None: no limit of its stands against a request; if it is undecided, `ask`.
+
+        Raises LimitExceeded; only what all limits admit counts for the rate.
+        """
         account.asked += 1
         self._check_quota(account)  # what lasts longest is told first
         self._check_concurrency(account)
-        return self._check_rate(account)
+        if account.whole_rate is None:
+            return None
+        answer = self._leases.decide(account)
+        if answer is None:
+            return None
+        if isinstance(answer, Undecided):
+            account.asked -= 1
+            return answer
+        raise self._refuse_rate(account, answer)
+
+    async def ask(self, account: Account) -> None:
+        """Return when a request that is undecided may go on. Raises LimitExceeded."""
+        account.asked += 1
+        refusal = await self._leases.ask(account)
+        if refusal is not None:
+            raise self._refuse_rate(account, refusal)
 
     def look(self, account: Account) -> None:
         """Raises LimitExceeded where `check` would now; counts nothing for the rate, and only who is refused as having asked."""
         try:
             self._check_quota(account)
             self._check_concurrency(account)
-            self._rate_decision(account)
+            if account.whole_rate is not None and (refusal := self._leases.look(account)) is not None:
+                raise self._refuse_rate(account, refusal)
         except LimitExceeded:
             account.asked += 1
             raise
@@ -152,26 +185,17 @@ class TenantLimits:
     def _check_concurrency(self, account: Account) -> None:
         limit = account.concurrency
         if limit is not None and account.in_flight >= limit:
-            fields = limit_fields(limit=limit, remaining=0, reset_s=_CONCURRENCY_RETRY_S)
+            fields = limit_fields(limit=account.tenant.concurrency or 0, remaining=0, reset_s=_CONCURRENCY_RETRY_S)
             text = f"may have {account.tenant.concurrency} requests under way at a time"
             raise self._refuse(account, ShedReason.CONCURRENCY, text, _CONCURRENCY_RETRY_S, fields)
 
-    def _check_rate(self, account: Account) -> RateDecision | None:
-        decision = self._rate_decision(account)
-        if decision is not None:
-            account.rate = decision.state
-        return decision
-
-    def _rate_decision(self, account: Account) -> RateDecision | None:
-        limit = account.rate_limit
-        if limit is None:
-            return None
-        decision = admit(account.rate, limit, self._now_s())
-        if not decision.is_admitted:
-            fields = limit_fields(limit=limit.burst, remaining=0, reset_s=decision.reset_s)
-            text = f"may send {account.tenant.requests_per_s:g} requests per second"
-            raise self._refuse(account, ShedReason.RATE, text, decision.retry_after_s, fields)
-        return decision
+    def _refuse_rate(self, account: Account, decision: RateDecision) -> LimitExceeded:
+        tenant, whole = account.tenant, account.whole_rate
+        assert whole is not None, "it has no rate"
+        fields = limit_fields(limit=whole.burst, remaining=0, reset_s=decision.reset_s)
+        at_once = "" if tenant.burst is None else f", {whole.burst:g} at once"
+        text = f"may send {tenant.requests_per_s:g} requests per second{at_once}"
+        return self._refuse(account, ShedReason.RATE, text, decision.retry_after_s, fields)
 
     def _refuse(self, account: Account, reason: ShedReason, text: str, retry_after_s: float, fields: Fields) -> LimitExceeded:
         self._sheds[account.tenant.name, reason] += 1

@@ -18,6 +18,7 @@ from control_plane.codec.worker_message import (
     Charges,
     Counted,
     Drain,
+    DrawTokens,
     FingerprintsChanged,
     FingerprintsTaken,
     FromWorker,
@@ -41,6 +42,7 @@ from control_plane.policy.restart import RestartLimits, count_failures, restart_
 from control_plane.ports import ModelAdministration, Upstream, WorkerLauncher, WorkerProcess
 from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.fleet_for_workers import FleetForWorkers
+from control_plane.services.token_buckets import TokenBuckets
 
 T = TypeVar("T")
 
@@ -91,6 +93,7 @@ class Workers:
         self._has_opened = False
         self._is_stopping = False
         self._charges_asked = 0
+        self._buckets = TokenBuckets()
         self._changed = asyncio.Event()
 
     def join_fleet(self, fleet: FleetForWorkers) -> None:
@@ -271,6 +274,8 @@ class Workers:
                 self._charges.include(open_)
                 worker.charges_told = asked_number
                 self._changed.set()
+            case DrawTokens():
+                worker.process.send(self._buckets.answer(message))
             case FingerprintsTaken(taken):
                 worker.taken = taken
                 self._let_listen(worker)

@@ -8,6 +8,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -23,21 +24,22 @@ from tests.e2e.tidegate import LONG_S
 from tests.redis_server import redis_server
 
 LIMIT = 50.0
-BOUNDS = (35.0, 65.0)
+TEAM = Tenant("team", requests_per_s=LIMIT)
+BOUNDS = (47.0, 53.0)
 FLOOD_S = 4.0
 SETTLED_S = 2.0
 FLAGS = ("--authentication", "--model-repository", str(MODELS), "--load", "echo")
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}).encode()
 
 
-def make_key(state_url: str | None, state_dir: Path) -> str:
-    """The text of a key of a tenant with the limit."""
+def make_key(state_url: str | None, state_dir: Path, tenant: Tenant = TEAM) -> str:
+    """The text of a key of a tenant with a limit."""
 
     async def main() -> str:
         store = await open_state_store(SecretStr(state_url) if state_url else None, state_dir)
         try:
-            await Objects(store).put(Tenant("team", requests_per_s=LIMIT))
-            _, text = await Keys(store).create("team", [parse_scope("infer:echo")])
+            await Objects(store).put(tenant)
+            _, text = await Keys(store).create(tenant.name, [parse_scope("infer:echo")])
         finally:
             await store.close()
         return text
@@ -68,6 +70,51 @@ def test_one_connection_gets_the_rate_though_there_are_two_workers(start: Start,
     running = start(tmp_path, *FLAGS, "--workers", "2")
     rate = per_second(flood(running.port("http"), key))
     assert BOUNDS[0] < rate < BOUNDS[1]
+    assert running.stop() == 0, running.said()
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    fields: dict[str, str]
+    said: str
+
+
+def ask_on_a_connection_of_its_own(port: int, key: str) -> Answer:
+    """The kernel chooses the worker."""
+    answer = raw_http.exchange(port, "POST", "/v2/models/echo/infer", BODY, [("Authorization", f"Bearer {key}")])
+    head, _, body = answer.partition(b"\r\n\r\n")
+    fields = dict(line.decode().lower().split(": ", 1) for line in head.split(b"\r\n")[1:])
+    return Answer(raw_http.status(answer), fields, body.decode())
+
+
+SMALL, BURST_S = Tenant("small", requests_per_s=3.0), 1.2
+"""A tenth of a second more than a bucket of three takes to fill."""
+
+
+def test_a_small_limit_holds_for_all_workers_together(start: Start, tmp_path: Path) -> None:
+    """Three at once wherever they land, then as many as the rate is, and every word of a refusal is of the whole gateway."""
+    key = make_key(None, tmp_path, SMALL)
+    running = start(tmp_path, *FLAGS, "--workers", "2")
+    port = running.port("http")
+    for _ in range(4):
+        time.sleep(BURST_S)
+        began_s = time.monotonic()
+        answers = [ask_on_a_connection_of_its_own(port, key) for _ in range(8)]
+        took_s = time.monotonic() - began_s
+        statuses = [answer.status for answer in answers]
+        assert statuses[:3] == [200, 200, 200], answers
+        assert statuses.count(200) <= 3 + 3.0 * took_s
+        refused = next(answer for answer in answers if answer.status == 429)
+        assert "tenant 'small' may send 3 requests per second" in refused.said
+        told = [refused.fields[name] for name in ("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", "retry-after")]
+        assert told == ["3", "0", "1", "1"]
+    began_s, admitted = time.monotonic(), 0
+    time.sleep(BURST_S)
+    while time.monotonic() - began_s < BURST_S + 10.0:
+        admitted += ask_on_a_connection_of_its_own(port, key).status == 200
+        time.sleep(0.01)
+    assert 3 + 3.0 * 10 - 2 <= admitted <= 3 + 3.0 * (time.monotonic() - began_s - BURST_S) + 1
     assert running.stop() == 0, running.said()
 
 

@@ -22,6 +22,7 @@ from control_plane.services.authentication import Authentication
 from control_plane.services.governance import Governance
 from control_plane.services.known_state import KnownState
 from control_plane.services.model_slots import SlotLimits
+from control_plane.services.rate_leases import RateLeases
 from tests.fakes.state_store import FakeStateStore
 
 
@@ -83,11 +84,13 @@ def governance(
     now_s: Callable[[], float] = time.monotonic,
     meter: FakeMeter | None = None,
     costs: FakeCosts | None = None,
+    leases: RateLeases | None = None,
 ) -> Governance:
     """Without authentication everybody may do everything."""
     known = known or known_state()
     access = Access(known, Authentication(known, None, attempts=FailedAttempts()) if authentication else None)
-    admission = Admission(known, slots=SlotLimits(max_in_flight_per_model, max_in_flight_per_model), queue=QueueLimits(), now_s=now_s)
+    slots = SlotLimits(max_in_flight_per_model, max_in_flight_per_model)
+    admission = Admission(known, slots=slots, queue=QueueLimits(), now_s=now_s, leases=leases)
     return Governance(access, admission, costs or FakeCosts(), meter or FakeMeter())
 
 

@@ -127,14 +127,6 @@ class TestPermit:
 
         run_in_virtual_time(main())
 
-    def test_it_knows_the_fields_of_its_answer(self) -> None:
-        async def main() -> None:
-            door = admission(Tenant("t", requests_per_s=2.0, burst=5))
-            assert door.enter("").limits == ()
-            assert door.enter("t").limits == (("RateLimit-Limit", "5"), ("RateLimit-Remaining", "4"), ("RateLimit-Reset", "1"))
-
-        run_in_virtual_time(main())
-
 
 class TestTurns:
     def test_models_do_not_wait_for_each_other(self) -> None:

@@ -26,8 +26,10 @@ from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.inference import InferenceService
 from control_plane.services.known_hits import KnownHits
 from control_plane.services.metering import Metering
+from control_plane.services.rate_leases import RateLeases
 from control_plane.services.response_cache import ResponseCache
 from control_plane.services.servers import Servers
+from control_plane.services.token_buckets import TokenBuckets
 from tests.aio import run_in_virtual_time
 from tests.fakes import FakeRecorder
 from tests.fakes.governance import FakeMeter, governance, known_state
@@ -46,7 +48,7 @@ MAX_ROOM = 1 << 20
 class Bench:
     """A door as far as its hits go: asks for what is known, then for what was kept, and keeps that as known."""
 
-    def __init__(self, *tenants: Tenant, meter: Any = None, room: int = MAX_ROOM) -> None:
+    def __init__(self, *tenants: Tenant, meter: Any = None, room: int = MAX_ROOM, leases: RateLeases | None = None) -> None:
         now_s = asyncio.get_running_loop().time
         self.today_s = TODAY_S
         self.recorder, self.meter = FakeRecorder(), meter or FakeMeter(has_log=False)
@@ -56,7 +58,7 @@ class Bench:
         self.service = InferenceService(
             servers=Servers(),
             recorder=self.recorder,
-            governance=governance(self.known, now_s=now_s, meter=self.meter),
+            governance=governance(self.known, now_s=now_s, meter=self.meter, leases=leases),
             default_timeout_s=30.0,
             cached=CachedInference(self.cache, now_s=now_s),
             now_s=now_s,
@@ -315,3 +317,27 @@ async def test_one_too_large_is_not_kept() -> None:
     bench = Bench()
     bench.compute(bytes(1 << 15))
     assert [bench.ask()[0] for _ in range(3)] == ["kept"] * 3
+
+
+@in_virtual_time
+async def test_a_hit_of_who_is_near_a_rate_that_processes_share_is_not_decided_at_once_and_counts_once() -> None:
+    now_s = asyncio.get_running_loop().time
+    leases = RateLeases(TokenBuckets(now_s=now_s), now_s=now_s)
+    bench = Bench(Tenant("team"), leases=leases)
+    bench.begin()
+    bench.known.tenants, bench.known.generation = {"team": Tenant("team", requests_per_s=1.0)}, bench.known.generation + 1
+    bench.hits.settle()
+    before, hits = len(bench.recorder.records), bench.cache.counts["m", CacheStatus.HIT]
+    assert bench.ask() == ("nothing", None)
+    assert (len(bench.recorder.records), bench.cache.counts["m", CacheStatus.HIT]) == (before, hits), "it is counted where it is decided"
+    running = asyncio.get_running_loop().create_task(leases.run())
+    request = bench.service.running.begin(Door.HTTP, CALLER)
+    await request.enter_when_told()
+    request.end(Outcome.ANSWERED)
+    assert bench.ask() == ("nothing", None)
+    with pytest.raises(LimitExceeded):
+        await bench.service.running.governance.admission.enter_when_told("team")
+    with pytest.raises(LimitExceeded):
+        bench.ask()
+    running.cancel()
+    bench.service.settle()

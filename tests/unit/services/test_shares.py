@@ -33,9 +33,9 @@ class SeenAdmission(Admission):
     parts: Mapping[str, float] = {}
     other = 1.0
 
-    def set_shares(self, shares: Mapping[str, float], *, other: float = 1.0) -> None:
+    def set_shares(self, shares: Mapping[str, float], *, other: float = 1.0, processes: int = 1) -> None:
         self.parts, self.other = shares, other
-        super().set_shares(shares, other=other)
+        super().set_shares(shares, other=other, processes=processes)
 
 
 class SeenBoard(FakeDemandBoard):

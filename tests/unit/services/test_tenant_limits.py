@@ -7,6 +7,7 @@ import pytest
 from control_plane.domain.errors import LimitExceeded
 from control_plane.domain.shed_reason import ShedReason
 from control_plane.domain.tenant import Tenant
+from control_plane.services.rate_leases import RateLeases
 from control_plane.services.tenant_limits import Account, Sheds, TenantLimits
 
 NOON_S = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
@@ -19,7 +20,8 @@ class Bench:
     def __init__(self, *tenants: Tenant) -> None:
         self.tenants = {tenant.name: tenant for tenant in tenants}
         self.now_s, self.today_s, self.sheds = 1000.0, NOON_S, Sheds()
-        self.limits = TenantLimits(self, self.sheds, now_s=lambda: self.now_s, today_s=lambda: self.today_s)
+        leases = RateLeases(now_s=lambda: self.now_s)  # of the only process
+        self.limits = TenantLimits(self, self.sheds, leases=leases, today_s=lambda: self.today_s)
 
     def come(self, name: str = "t") -> Account:
         """One request that goes on and is under way from now on."""
@@ -54,7 +56,7 @@ class TestRate:
         bench = Bench(Tenant("t", requests_per_s=10.0, burst=3))
         assert bench.admitted() == 3
         error = bench.refused()
-        assert str(error) == "tenant 't' may send 10 requests per second"
+        assert str(error) == "tenant 't' may send 10 requests per second, 3 at once"
         assert error.retry_after_s == pytest.approx(0.1)
         assert error.limits == (("RateLimit-Limit", "3"), ("RateLimit-Remaining", "0"), ("RateLimit-Reset", "1"))
         bench.now_s += 0.1
@@ -64,6 +66,13 @@ class TestRate:
     def test_each_tenant_has_its_own(self) -> None:
         bench = Bench(Tenant("t", requests_per_s=1.0), Tenant("u", requests_per_s=1.0))
         assert [bench.admitted("t"), bench.admitted("u"), bench.admitted("t")] == [1, 1, 0]
+
+    def test_without_a_burst_of_its_own_the_rate_says_all(self) -> None:
+        bench = Bench(Tenant("t", requests_per_s=3.0))
+        assert bench.admitted() == 3
+        error = bench.refused()
+        assert str(error) == "tenant 't' may send 3 requests per second"
+        assert error.limits == (("RateLimit-Limit", "3"), ("RateLimit-Remaining", "0"), ("RateLimit-Reset", "1"))
 
     def test_a_part_of_it_is_enforced_where_there_are_several_processes(self) -> None:
         bench = Bench(Tenant("t", requests_per_s=10.0, burst=8), Tenant("u", requests_per_s=10.0, burst=8))

@@ -11,6 +11,7 @@ from control_plane.codec.worker_message import (
     Charges,
     Counted,
     Drain,
+    DrawTokens,
     FingerprintsChanged,
     FingerprintsTaken,
     Listen,
@@ -18,6 +19,7 @@ from control_plane.codec.worker_message import (
     LoadModel,
     ReloadTls,
     TellCharges,
+    TokensDrawn,
     UnloadModel,
     UpstreamDown,
     UpstreamUp,
@@ -195,6 +197,20 @@ class TestCounts:
                 bench.started[0].end()
                 await settle()
                 assert requests(bench) == 7
+
+        run_in_virtual_time(main())
+
+
+class TestBuckets:
+    def test_all_workers_draw_from_the_same(self) -> None:
+        async def main() -> None:
+            async with opened() as bench:
+                for number, worker in enumerate(bench.started):
+                    worker.say(DrawTokens(number, "t", 1.0, 3.0, want=2, spent=0))
+                    worker.say(DrawTokens(number, "u", 1.0, 3.0, want=2, spent=0))
+                await settle()
+                granted = [[(told.number, told.granted) for told in worker.told_of(TokensDrawn)] for worker in bench.started]
+                assert granted == [[(0, 2), (0, 2)], [(1, 1), (1, 1)]]
 
         run_in_virtual_time(main())
 
