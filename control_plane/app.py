@@ -23,6 +23,7 @@ from control_plane.adapters.model_profile import with_profile
 from control_plane.adapters.prometheus import OwnMetrics
 from control_plane.adapters.service_sockets import ServiceSockets
 from control_plane.adapters.state_dir import StateDir
+from control_plane.adapters.store_record import write_store_record
 from control_plane.adapters.tls import HTTP, make_tls
 from control_plane.adapters.unix_socket import UnixSocket
 from control_plane.adapters.worker_process import WorkerProcessLauncher
@@ -91,6 +92,7 @@ class App:
         with ExitStack() as held:
             held.callback(self._sockets.close)
             state = held.enter_context(StateDir(self._settings.process.state_dir))
+            write_store_record(state.path, self._settings.state.state_url)
             opened = open_governing(self._settings, self._servers, admits_requests=self._workers is None)
             async with opened as governing, asyncio.TaskGroup() as tasks:
                 self._wire_ports(governing)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
-from control_plane.domain.errors import ControlPlaneError, InvalidRequest, UpstreamUnavailable
+from control_plane.domain.errors import ControlPlaneError, InvalidRequest, ObjectNotFound, UpstreamUnavailable
 
 _LOAD_TIMEOUT_S = 600.0
 _INFER_TIMEOUT_S = 60.0
@@ -18,7 +18,7 @@ _SHOWABLE = re.compile("[!-~]+")
 
 
 class AdminClient:
-    """Speaks to `api/admin`. Every method raises UpstreamUnavailable (nobody there) or InvalidRequest (its refusal)."""
+    """Speaks to `api/admin`. Every method raises UpstreamUnavailable (nobody there) or its refusal: InvalidRequest, ObjectNotFound."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """`api_key` is a key or a token. Raises InvalidRequest: it can be neither."""
@@ -45,11 +45,18 @@ class AdminClient:
         found: dict[str, Any] = self.ask("POST", "models", name, "release")
         return found
 
-    def ask(self, method: str, *segments: str, body: Mapping[str, object] | None = None, query: Mapping[str, str] | None = None) -> Any:
+    def ask(
+        self,
+        method: str,
+        *segments: str,
+        body: Mapping[str, object] | None = None,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         """Any call, by the segments of its path: what its JSON says, its CSV as text, or None."""
         path = "".join(f"/{quote(segment, safe='')}" for segment in segments)
         with httpx.Client(trust_env=False, timeout=_LOAD_TIMEOUT_S, headers=self._headers) as client:
-            return _content(self._url, lambda: client.request(method, self._url + path, json=body, params=query))
+            return _content(self._url, lambda: client.request(method, self._url + path, json=body, params=query, headers=headers))
 
 
 class EmbeddingClient:
@@ -119,4 +126,5 @@ def _refusal(response: httpx.Response) -> ControlPlaneError:
     except (ValueError, KeyError, TypeError):
         text = response.text
     advice = "; commands show the key in TIDEGATE_API_KEY" if response.status_code == httpx.codes.UNAUTHORIZED else ""
-    return InvalidRequest(f"{text} (HTTP {response.status_code}){advice}")
+    refusal = ObjectNotFound if response.status_code == httpx.codes.NOT_FOUND else InvalidRequest
+    return refusal(f"{text} (HTTP {response.status_code}){advice}")

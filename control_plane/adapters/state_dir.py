@@ -12,6 +12,8 @@ from typing import IO, Self
 
 from control_plane.domain.errors import StartupError
 
+_ENDPOINTS = "endpoints.json"
+
 
 class StateDir:
     """Context manager that holds the folder; `endpoints.json` exists only while everything is ready."""
@@ -49,7 +51,7 @@ class StateDir:
 
     @property
     def _endpoints(self) -> Path:
-        return self.path / "endpoints.json"
+        return self.path / _ENDPOINTS
 
     def write_endpoints(self, endpoints: Mapping[str, str]) -> None:
         """Say where everything listens, in one step: a reader sees all of it or no file.
@@ -67,10 +69,23 @@ class StateDir:
         self._written = written
 
 
+def running_state_dirs(processes: Path = Path("/proc")) -> list[Path]:
+    """Those of all running `tidegate`s of this user that are ready: each keeps its file of endpoints open, as `processes` shows."""
+    found: set[Path] = set()
+    for process in processes.glob("[0-9]*"):
+        try:
+            if process.stat().st_uid == os.geteuid():
+                opened = (Path(os.readlink(descriptor)) for descriptor in (process / "fd").iterdir())
+                found.update(path.parent for path in opened if path.name == _ENDPOINTS)
+        except OSError:  # it has just ended, or is none of ours
+            continue
+    return sorted(path for path in found if read_endpoints(path))
+
+
 def read_endpoints(state_dir: Path) -> dict[str, str]:
     """What a running `tidegate` wrote there; empty when none is ready."""
     try:
-        with (state_dir / "endpoints.json").open() as written:
+        with (state_dir / _ENDPOINTS).open() as written:
             found: dict[str, str] = json.load(written)
             fcntl.flock(written, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -14,11 +14,18 @@ from control_plane.adapters.sqlite_state import open_sqlite_state
 from control_plane.adapters.sqlite_usage import open_sqlite_usage
 from control_plane.ports import DemandBoard, StateStore, UsageStore
 
+_STATE_FILE = "state.sqlite"
+
+
+def holds_state(state_url: SecretStr | None, state_dir: Path) -> bool:
+    """Whether there is a store, be it an empty one; of a Redis only opening it tells."""
+    return state_url is not None or (state_dir / _STATE_FILE).exists()
+
 
 async def open_state_store(state_url: SecretStr | None, state_dir: Path) -> StateStore:
     """Raises StartupError: it cannot be used as it is. StoreUnavailable: it cannot be reached now."""
     if state_url is None:
-        return await open_sqlite_state(state_dir / "state.sqlite")
+        return await open_sqlite_state(state_dir / _STATE_FILE)
     return await open_redis_state(state_url)
 
 

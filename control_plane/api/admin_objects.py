@@ -1,4 +1,4 @@
-"""Tenants, routes and prices over the admin API: written whole, and on request only as they were read (RFC 9110, section 13)."""
+"""Tenants, routes and prices over the admin API: written whole or in part, and on request only as they were read (RFC 9110, section 13)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from control_plane.api.admin_errors import error_responses
-from control_plane.api.admin_views import Name, PriceSpec, PriceView, RouteSpec, RouteView, TenantSpec, TenantView
+from control_plane.api.admin_views import Name, PricePatch, PriceSpec, PriceView, RoutePatch, RouteSpec, RouteView, TenantSpec, TenantView
 from control_plane.domain.errors import Conflict, ErrorCode
 from control_plane.domain.route import Route
 from control_plane.domain.tenant import Tenant
@@ -22,6 +22,7 @@ _TAGGED: dict[int | str, dict[str, Any]] = {
 _LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE)
 _GET_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OBJECT_NOT_FOUND)
 _PUT_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.CONFLICT)
+_PATCH_ERRORS = _PUT_ERRORS | error_responses(ErrorCode.OBJECT_NOT_FOUND)
 _DELETE_ERRORS = _GET_ERRORS | error_responses(ErrorCode.CONFLICT)
 
 # Each may be absent, and is never null.
@@ -68,6 +69,11 @@ def add_tenant_paths(app: FastAPI, objects: Objects) -> None:
         """Make it, or replace it whole: what is not given is as if it never was."""
         return _with_etag(TenantView.of(await objects.put(spec.named(name), expected)), response)
 
+    @app.patch("/tenants/{name}", tags=["tenants"], responses=_PATCH_ERRORS | _TAGGED)
+    async def patch_tenant(name: Name, patch: TenantSpec, expected: _Expected, response: Response) -> TenantView:
+        """Change what is given, and leave the rest as it is (RFC 7396, but null is only where null is a value)."""
+        return _with_etag(TenantView.of(await objects.patch(Tenant, name, patch.patched, expected)), response)
+
     @app.delete("/tenants/{name}", tags=["tenants"], status_code=204, responses=_DELETE_ERRORS)
     async def delete_tenant(name: Name, expected: _Expected) -> None:
         """Refused with 409 while it has keys that are valid."""
@@ -90,6 +96,11 @@ def add_route_paths(app: FastAPI, objects: Objects) -> None:
         """Make it, or replace it whole: what is not given is as if it never was."""
         return _with_etag(RouteView.of(await objects.put(spec.named(name), expected)), response)
 
+    @app.patch("/routes/{name}", tags=["routes"], responses=_PATCH_ERRORS | _TAGGED)
+    async def patch_route(name: Name, patch: RoutePatch, expected: _Expected, response: Response) -> RouteView:
+        """Change what is given, and leave the rest as it is (RFC 7396, but null is only where null is a value)."""
+        return _with_etag(RouteView.of(await objects.patch(Route, name, patch.patched, expected)), response)
+
     @app.delete("/routes/{name}", tags=["routes"], status_code=204, responses=_DELETE_ERRORS)
     async def delete_route(name: Name, expected: _Expected) -> None:
         await objects.delete(Route, name, expected)
@@ -110,6 +121,11 @@ def add_price_paths(app: FastAPI, objects: Objects) -> None:
     async def put_price(name: Name, spec: PriceSpec, expected: _ExpectedOrNone, response: Response) -> PriceView:
         """Make it, or replace it whole. Usage of the past is priced by it as well, from its `from_s` on."""
         return _with_etag(PriceView.of(await objects.put(spec.named(name), expected)), response)
+
+    @app.patch("/prices/{name}", tags=["prices"], responses=_PATCH_ERRORS | _TAGGED)
+    async def patch_price(name: Name, patch: PricePatch, expected: _Expected, response: Response) -> PriceView:
+        """Change what is given, and leave the rest as it is (RFC 7396, but null is only where null is a value)."""
+        return _with_etag(PriceView.of(await objects.patch(Price, name, patch.patched, expected)), response)
 
     @app.delete("/prices/{name}", tags=["prices"], status_code=204, responses=_DELETE_ERRORS)
     async def delete_price(name: Name, expected: _Expected) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 from fastapi import Path
@@ -76,6 +76,10 @@ class TenantSpec(_View):
     def named(self, name: str) -> Tenant:
         return Tenant(name=name, **self.model_dump())
 
+    def patched(self, tenant: Tenant) -> Tenant:
+        """With what is given, and the rest as it was."""
+        return replace(tenant, **self.model_dump(exclude_unset=True))
+
 
 class TenantView(TenantSpec, _Object[Tenant]):
     """One account."""
@@ -115,6 +119,21 @@ class RouteSpec(_View):
         return Route(name, self.model, version=self.version, deadline_s=self.deadline_s, tenants=tenants, cache=cache, pool=self.pool)
 
 
+class RoutePatch(RouteSpec):
+    """What changes of a route."""
+
+    model: _NameText = Field(default_factory=str)
+
+    def patched(self, route: Route) -> Route:
+        """With what is given, of its cache, too, and the rest as it was."""
+        changes = self.model_dump(exclude_unset=True)
+        if changes.get("tenants") is not None:
+            changes["tenants"] = tuple(changes["tenants"])
+        if "cache" in changes:
+            changes["cache"] = replace(route.cache, **changes["cache"])
+        return replace(route, **changes)
+
+
 class RouteView(RouteSpec, _Object[Route]):
     """A name that callers use, before the model of that name."""
 
@@ -140,6 +159,18 @@ class PriceSpec(_View):
 
     def named(self, name: str) -> Price:
         return Price(name=name, **self.model_dump())
+
+
+class PricePatch(PriceSpec):
+    """What changes of a price."""
+
+    from_s: float = Field(default_factory=float, allow_inf_nan=False, ge=0, le=_MAX_TIME_S)
+    per_unit: _Limit = Field(default_factory=float)
+    currency: str = Field(default_factory=str, pattern=f"^{CURRENCY.pattern}$")
+
+    def patched(self, price: Price) -> Price:
+        """With what is given, and the rest as it was."""
+        return replace(price, **self.model_dump(exclude_unset=True))
 
 
 class PriceView(PriceSpec, _Object[Price]):

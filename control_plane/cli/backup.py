@@ -12,8 +12,10 @@ from uuid import uuid4
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from control_plane.cli.options import StateDirOption, StateUrlOption
+from control_plane.adapters.store_record import record_of
+from control_plane.cli.options import StateDirOption, StateUrlOption, require_state, stores_located
 from control_plane.codec.backup import Backup, read_backup, write_backup
 from control_plane.codec.stored_objects import to_body
 from control_plane.domain.errors import Conflict, InvalidRequest
@@ -21,7 +23,7 @@ from control_plane.domain.purge import EVERY_MODEL, Purge
 from control_plane.domain.stored import Kind, Stored
 from control_plane.domain.usage import EVERY_DAY
 from control_plane.ports import StateStore, UsageStore
-from control_plane.settings import Settings, load_settings
+from control_plane.settings import Settings
 
 
 def backup(
@@ -33,9 +35,11 @@ def backup(
 
     A running tidegate goes on meanwhile.
     """
-    saved = asyncio.run(_read(load_settings({"state_url": state_url, "state_dir": state_dir})))
+    settings = stores_located(state_dir, state_url)
+    require_state(settings)
+    saved = asyncio.run(_read(settings))
     _write_private(file, write_backup(saved))
-    Console().print(f"{_describe(saved)} saved in {file}", highlight=False, soft_wrap=True)
+    Console().print(escape(f"{_describe(saved)} of {_place(settings)} saved in {file}"), highlight=False, soft_wrap=True)
 
 
 def restore(
@@ -54,8 +58,9 @@ def restore(
         raise InvalidRequest(f"{file} cannot be read: {exc.strerror}") from exc
     except InvalidRequest as exc:
         raise InvalidRequest(f"{file} is not restored: {exc}") from exc
-    asyncio.run(_replace(load_settings({"state_url": state_url, "state_dir": state_dir}), saved, force=force))
-    Console().print(f"{_describe(saved)} restored from {file}", highlight=False, soft_wrap=True)
+    settings = stores_located(state_dir, state_url)
+    asyncio.run(_replace(settings, saved, force=force))
+    Console().print(escape(f"{_describe(saved)} restored from {file} to {_place(settings)}"), highlight=False, soft_wrap=True)
 
 
 @asynccontextmanager
@@ -95,6 +100,10 @@ async def _content(state: StateStore, usage: UsageStore) -> Backup:
     everything = await state.changes(0, timeout_s=0)  # unlike list_all, all of one moment
     objects = [stored for stored in everything if stored.body is not None and stored.kind != Kind.PURGE]
     return Backup(objects, await usage.totals(since_day=EVERY_DAY[0], until_day=EVERY_DAY[1]))
+
+
+def _place(settings: Settings) -> str:
+    return record_of(settings.state.state_url).place or str(settings.process.state_dir)
 
 
 def _describe(backup: Backup) -> str:

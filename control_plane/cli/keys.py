@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from control_plane.cli.options import AdminUrlOption, StateDirOption, StateUrlOption, admin_client
+from control_plane.cli.options import AdminUrlOption, StateDirOption, StateUrlOption, admin_client, stores_located
 from control_plane.cli.printing import moment, print_table, remark
 from control_plane.codec.duration import parse_duration_s
 from control_plane.domain.errors import Conflict, InvalidRequest
@@ -18,7 +18,7 @@ from control_plane.domain.scope import Scope, parse_scope
 from control_plane.domain.tenant import Tenant
 from control_plane.services.keys import Keys
 from control_plane.services.objects import Objects
-from control_plane.settings import Settings, load_settings
+from control_plane.settings import Settings
 
 app = typer.Typer(help="Make, list, rotate and revoke API keys.", no_args_is_help=True)
 
@@ -45,7 +45,7 @@ def create(
         )
     lifetime_s = None if expires is None else parse_duration_s(expires)
     if offline:
-        settings = load_settings({"state_url": state_url, "state_dir": state_dir})
+        settings = stores_located(state_dir, state_url)
         scopes = [parse_scope(text) for text in scope]
         id_, text = asyncio.run(_create_offline(settings, tenant, scopes, lifetime_s, description))
     else:

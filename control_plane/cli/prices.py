@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from control_plane.cli.changing import NONE, ReplaceOption, given, number_option, set_object
 from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.printing import moment, print_table, remark
 from control_plane.codec.usage_table import parse_day
@@ -19,18 +20,26 @@ NameArgument = Annotated[str, typer.Argument(help="The price's name.")]
 @app.command(name="set")
 def set_price(
     name: NameArgument,
-    per_unit: Annotated[float, typer.Option(help="Of one compute unit: a millisecond of one instance at batch 1.")],
-    currency: Annotated[str, typer.Option(help="Three letters, such as EUR.")],
-    from_day: Annotated[str, typer.Option("--from", metavar="DAY", help="From its start (UTC) on, such as 2026-01-01.")] = "today",
-    models: Annotated[str, typer.Option(metavar="GLOB", help="Of these models.")] = "*",
-    tenant: Annotated[str, typer.Option(help="For this tenant only. \\[for all who have no price of their own]")] = "",
+    per_unit: Annotated[float | None, number_option("Of one compute unit: a millisecond of one instance.")] = None,
+    currency: Annotated[str | None, typer.Option(help="Three letters, such as EUR.")] = None,
+    from_day: Annotated[
+        str | None, typer.Option("--from", metavar="DAY", help="From its start (UTC) on, such as 2026-01-01; of a new one today.")
+    ] = None,
+    models: Annotated[str | None, typer.Option(metavar="GLOB", help="Of these models; * is all.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="For this tenant only; none: for all who have no price of their own.")] = None,
+    replace: ReplaceOption = False,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Make a price, or replace it whole; for one that changes, make another with a later --from."""
-    day = datetime.fromisoformat(parse_day(from_day, today=datetime.now(UTC).date())).replace(tzinfo=UTC)
-    spec = {"from_s": day.timestamp(), "per_unit": per_unit, "currency": currency, "models": models, "tenant": tenant}
-    _show([admin_client(state_dir, admin_url).ask("PUT", "prices", name, body=spec)])
+    """Make a price, or change what options name and leave the rest; for one that changes, make another with a later --from."""
+    changes = given(per_unit=per_unit, currency=currency, models=models)
+    if tenant is not None:
+        changes["tenant"] = "" if tenant == NONE else tenant
+    if from_day is not None:
+        changes["from_s"] = _start_of(from_day)
+    client = admin_client(state_dir, admin_url)
+    needed = {"per_unit": "--per-unit", "currency": "--currency"}
+    _show([set_object(client, "prices", name, changes, replace=replace, needed=needed, at_first={"from_s": _start_of("today")})])
 
 
 @app.command(name="list")
@@ -44,6 +53,11 @@ def delete(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: Stat
     """Delete a price: what it covered, also in the past, is priced by what is left."""
     admin_client(state_dir, admin_url).ask("DELETE", "prices", name)
     remark(f"price {name} is deleted")
+
+
+def _start_of(day: str) -> float:
+    """In seconds since 1970."""
+    return datetime.fromisoformat(parse_day(day, today=datetime.now(UTC).date())).replace(tzinfo=UTC).timestamp()
 
 
 def _show(prices: list[dict[str, Any]]) -> None:

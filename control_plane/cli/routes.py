@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from math import isfinite
 from typing import Annotated, Any
 
 import typer
 
+from control_plane.cli.changing import NONE, ReplaceOption, given, limit_option, number_option, set_object
 from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.printing import print_table, remark
-from control_plane.domain.errors import InvalidRequest
 
 app = typer.Typer(help="Make, list and delete routes.", no_args_is_help=True)
 
@@ -31,28 +30,33 @@ NameArgument = Annotated[str, typer.Argument(help="The name that callers use.")]
 @app.command(name="set")
 def set_route(
     name: NameArgument,
-    model: Annotated[str, typer.Option(help="The model behind it.")],
-    version: Annotated[str, typer.Option(help="Its version. \\[as the model's version policy chooses]")] = "",
-    deadline_ms: Annotated[float | None, typer.Option(help="Of requests that name none. \\[the gateway's]")] = None,
-    tenant: Annotated[list[str] | None, typer.Option(help="Who may call it; repeatable. \\[everybody whose key allows it]")] = None,
-    cache: Annotated[Caching, typer.Option(help="Whether answers are kept; `model`: as its configuration says.")] = Caching.MODEL,
-    cache_ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="For how long. \\[the gateway's]")] = None,
+    model: Annotated[str | None, typer.Option(help="The model behind it.")] = None,
+    version: Annotated[str | None, typer.Option(help="Its version; none: as the model's version policy chooses.")] = None,
+    deadline_ms: Annotated[float | None, limit_option("Of requests that name none; none: the gateway's.")] = None,
+    tenant: Annotated[list[str] | None, typer.Option(help="Who may call it; repeatable. none: everybody whose key allows it.")] = None,
+    cache: Annotated[Caching | None, typer.Option(help="Whether answers are kept; `model`: as its configuration says.")] = None,
+    cache_ttl: Annotated[float | None, limit_option("Seconds that answers are kept; none: as the gateway says.")] = None,
     cache_private: Annotated[
-        bool, typer.Option("--cache-private/--cache-shared", help="Whether tenants never see each other's answers.")
-    ] = False,
-    cache_min_cost: Annotated[float, typer.Option(metavar="UNITS", help="Compute units; what costs less is not kept.")] = 0.0,
-    pool: Annotated[str, typer.Option(help="Of servers, in a fleet. \\[by the kind of each request]")] = "",
+        bool | None, typer.Option("--cache-private/--cache-shared", help="Whether tenants never see each other's answers.")
+    ] = None,
+    cache_min_cost: Annotated[float | None, number_option("Compute units; what costs less is not kept.", metavar="UNITS")] = None,
+    pool: Annotated[str | None, typer.Option(help="Of servers, in a fleet; none: by the kind of each request.")] = None,
+    replace: ReplaceOption = False,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Make a route, or replace it whole: an option that is not given gets its default."""
-    for option, value in (("--deadline-ms", deadline_ms), ("--cache-ttl", cache_ttl), ("--cache-min-cost", cache_min_cost)):
-        if value is not None and not isfinite(value):
-            raise InvalidRequest(f"{option} must be a finite number, not {value}")
-    deadline_s = None if deadline_ms is None else deadline_ms / 1000
-    kept = {"is_on": _IS_ON[cache], "ttl_s": cache_ttl, "is_private": cache_private, "min_cost_units": cache_min_cost}
-    spec = {"model": model, "version": version, "deadline_s": deadline_s, "tenants": tenant or None, "cache": kept, "pool": pool}
-    _show([admin_client(state_dir, admin_url).ask("PUT", "routes", name, body=spec)])
+    """Make a route, or change what options name and leave the rest."""
+    deadline_s = deadline_ms / 1000 if isinstance(deadline_ms, float) else deadline_ms
+    tenants = NONE if tenant == [NONE] else tenant
+    changes = given(model=model, deadline_s=deadline_s, tenants=tenants)
+    changes |= {field: "" if value == NONE else value for field, value in (("version", version), ("pool", pool)) if value is not None}
+    kept = given(ttl_s=cache_ttl, is_private=cache_private, min_cost_units=cache_min_cost)
+    if cache is not None:
+        kept["is_on"] = _IS_ON[cache]
+    if kept:
+        changes["cache"] = kept
+    client = admin_client(state_dir, admin_url)
+    _show([set_object(client, "routes", name, changes, replace=replace, needed={"model": "--model"})])
 
 
 @app.command(name="list")

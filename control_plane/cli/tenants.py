@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from control_plane.cli.changing import ReplaceOption, given, limit_option, number_option, set_object
 from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.printing import print_table, remark
 
@@ -17,25 +18,26 @@ NameArgument = Annotated[str, typer.Argument(help="The tenant's name.")]
 @app.command(name="set")
 def set_tenant(
     name: NameArgument,
-    requests_per_s: Annotated[float | None, typer.Option(help="\\[no limit]")] = None,
-    burst: Annotated[int | None, typer.Option(help="Requests that may come at once. \\[one second's worth]")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Requests that may be under way. \\[no limit]")] = None,
-    daily_compute_units: Annotated[float | None, typer.Option(help="From midnight to midnight, UTC. \\[no limit]")] = None,
-    weight: Annotated[float, typer.Option(help="Its share of a model that cannot serve everybody.")] = 1.0,
-    priority: Annotated[int, typer.Option(help="Tenants of a higher one are served first there.")] = 0,
+    requests_per_s: Annotated[float | None, limit_option("Requests per second.")] = None,
+    burst: Annotated[float | None, limit_option("Requests that may come at once; none: one second's worth.")] = None,
+    concurrency: Annotated[float | None, limit_option("Requests that may be under way.")] = None,
+    daily_compute_units: Annotated[float | None, limit_option("Compute units from midnight to midnight, UTC.")] = None,
+    weight: Annotated[float | None, number_option("Its share of a model that cannot serve everybody; 1 where nothing was set.")] = None,
+    priority: Annotated[int | None, typer.Option(help="Tenants of a higher one are served first there; 0 where nothing was set.")] = None,
+    replace: ReplaceOption = False,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Make a tenant, or replace all its limits: an option that is not given gets its default."""
-    spec = {
-        "requests_per_s": requests_per_s,
-        "burst": burst,
-        "concurrency": concurrency,
-        "daily_compute_units": daily_compute_units,
-        "weight": weight,
-        "priority": priority,
-    }
-    _show([admin_client(state_dir, admin_url).ask("PUT", "tenants", name, body=spec)])
+    """Make a tenant, or change the limits that options name and leave the others; `none` takes one away."""
+    changes = given(
+        requests_per_s=requests_per_s,
+        burst=burst,
+        concurrency=concurrency,
+        daily_compute_units=daily_compute_units,
+        weight=weight,
+        priority=priority,
+    )
+    _show([set_object(admin_client(state_dir, admin_url), "tenants", name, changes, replace=replace)])
 
 
 @app.command(name="list")

@@ -22,6 +22,9 @@ _log = logging.getLogger(__name__)
 
 ObjectT = TypeVar("ObjectT", bound=StoredObject)
 PutT = TypeVar("PutT", Tenant, Route, Price, Purge)
+PatchedT = TypeVar("PatchedT", Tenant, Route, Price)
+
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,22 @@ class Objects:
         """
         stored = await self._store.put(KIND_OF[type(value)], name_of(value), to_body(value), expected=expected)
         return Held(value, stored.resource_version)
+
+    async def patch(
+        self, type_: type[PatchedT], name: str, change: Callable[[PatchedT], PatchedT], expected: int | None = None
+    ) -> Held[PatchedT]:
+        """Write what `change` makes of it, and lose nobody's change beside it. `expected` as for `put`.
+
+        Raises ObjectNotFound, InvalidRequest, Conflict: it is not as expected, or others change it all the time.
+        """
+        for _ in range(_ATTEMPTS):
+            held = await self.get(type_, name)
+            try:
+                return await self.put(change(held.value), held.resource_version if expected is None else expected)
+            except Conflict:
+                if expected is not None:
+                    raise
+        raise Conflict(f"{KIND_OF[type_]} {name[:100]!r} was changed by others {_ATTEMPTS} times in a row; try again")
 
     async def get(self, type_: type[ObjectT], name: str) -> Held[ObjectT]:
         """Raises ObjectNotFound, InvalidRequest (what is stored cannot be read)."""

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from control_plane.cli.backup import backup, restore
+from control_plane.domain.errors import Conflict, InvalidRequest
 from tests.e2e import probes, raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.accounts import OPERATORS, Administrator, id_of, make_first_key
@@ -99,6 +101,23 @@ def test_workers_over_one_sqlite(tidegate: Tidegate, start: Start, tmp_path: Pat
 
     assert max(late_s.values()) <= LATEST_S, late_s
     assert gateway.stop() == 0, gateway.said()
+
+
+@pytest.mark.timeout(180)
+def test_a_backup_beside_a_gateway_is_never_of_an_empty_store_of_its_own(
+    pair: tuple[Tidegate, Tidegate, str], redis: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its state folder alone: this Redis has a password, so it is asked for; one without would be found."""
+    saved, folder, place = tmp_path / "saved.jsonl", pair[0].state_dir, f"redis://127.0.0.1:{redis.port}/0"
+    Administrator(pair[0], pair[2]).make_tenant("team")
+    with pytest.raises(InvalidRequest, match=f"keeps its state in {re.escape(place)}, .*: give the same TIDEGATE_STATE_URL"):
+        backup(saved, state_dir=folder)
+    assert not saved.exists()
+    backup(saved, redis.url, state_dir=folder)
+    assert re.search(rf"3 objects and \d usage sums of {re.escape(place)} saved", capsys.readouterr().out)
+    restore(saved, state_dir=tmp_path / "restored")
+    with pytest.raises(Conflict, match="the store is not empty"):  # the gateway's, not one of the folder's own
+        restore(saved, state_url=redis.url, state_dir=folder)
 
 
 def stop(redis: RedisServer) -> Callable[[], None]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.tidegate import LONG_S, Tidegate, run_cli
+from control_plane.adapters.state_dir import running_state_dirs
+from tests.e2e.tidegate import LONG_S, PROJECT, Tidegate, run_cli
 
 
 def admin(tidegate: Tidegate, method: str, path: str, **headers: str) -> tuple[int, Any]:
@@ -110,3 +111,13 @@ def test_config_show_follows_the_environment() -> None:
     assert re.search(r"http_port +TIDEGATE_HTTP_PORT +8123", shown)
     refused = run_cli("config", "show", env={"TIDEGATE_HTPP_PORT": "1"})
     assert "unknown setting TIDEGATE_HTPP_PORT" in refused.stderr
+
+
+def test_without_being_told_a_command_finds_what_this_user_runs(tidegate: Tidegate) -> None:
+    listed = run_cli("models", "list")
+    running = running_state_dirs()
+    assert tidegate.state_dir in running
+    if len(running) == 1:
+        assert (listed.returncode, "text_embedding" in listed.stdout) == (0, True)
+    elif PROJECT / ".state" not in running:  # others on this machine
+        assert (listed.returncode, str(tidegate.state_dir) in listed.stderr) == (1, True)

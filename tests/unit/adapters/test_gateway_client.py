@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from control_plane.adapters.gateway_client import AdminClient, EmbeddingClient
-from control_plane.domain.errors import InvalidRequest, UpstreamUnavailable
+from control_plane.domain.errors import InvalidRequest, ObjectNotFound, UpstreamUnavailable
 
 MODEL = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory_bytes": None}
 
@@ -198,7 +198,7 @@ class TestEmbeddingClient:
 
     def test_a_refusal(self, gateway: Gateway, embedder: EmbeddingClient) -> None:
         gateway.status, gateway.body = 404, '{"error":"Request for unknown model"}'
-        with pytest.raises(InvalidRequest, match=r"Request for unknown model \(HTTP 404\)"):
+        with pytest.raises(ObjectNotFound, match=r"Request for unknown model \(HTTP 404\)"):
             embedder.embed(["a"], "m")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.adapters.state_dir import StateDir, read_endpoints
+from control_plane.adapters.state_dir import StateDir, read_endpoints, running_state_dirs
 from control_plane.domain.errors import StartupError
 
 ENDPOINTS = {"http": "http://127.0.0.1:8000", "admin": "http://127.0.0.1:8080"}
@@ -98,3 +98,27 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StartupError, match=r"--state-dir .*file/state cannot be written.*choose another"):
         StateDir(tmp_path / "file" / "state").__enter__()
+
+
+def test_what_this_user_runs_is_found(tmp_path: Path) -> None:
+    with StateDir(tmp_path) as state:
+        state.write_endpoints(ENDPOINTS)
+        assert tmp_path in running_state_dirs()
+    assert tmp_path not in running_state_dirs()
+
+
+def test_only_what_holds_its_file_counts(tmp_path: Path) -> None:
+    """Of processes as /proc shows them: some have the file of a dead one open, or another one, or have just gone."""
+    left, none = tmp_path / "left", tmp_path / "none"
+    for folder in (left, none):
+        folder.mkdir()
+    (left / "endpoints.json").write_text(json.dumps(ENDPOINTS))
+    (none / "endpoints.json").write_text("no json")
+    with StateDir(tmp_path / "held") as state:
+        state.write_endpoints(ENDPOINTS)
+        for number, target in enumerate((tmp_path / "held" / "lock", state.path / "endpoints.json", left / "endpoints.json", none / "x")):
+            descriptors = tmp_path / "proc" / str(number) / "fd"
+            descriptors.mkdir(parents=True)
+            (descriptors / "3").symlink_to(target)
+        (tmp_path / "proc" / "99").mkdir()
+        assert running_state_dirs(tmp_path / "proc") == [state.path]

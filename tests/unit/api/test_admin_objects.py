@@ -80,6 +80,32 @@ class TestLife:
         put(bench, kind, ALL[kind])
         assert put(bench, kind) == (200, {"name": "x", "resource_version": 2} | LEAST[kind] | DEFAULTS[kind])
 
+    @pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind in KINDS for field in ALL[kind]])
+    def test_patch_changes_what_is_given_and_nothing_else(self, bench: Bench, kind: str, field: str) -> None:
+        before = LEAST[kind] | DEFAULTS[kind]
+        put(bench, kind)
+        patched = bench.response("PATCH", f"/{kind}/x", body={field: ALL[kind][field]})
+        expected = {"name": "x", "resource_version": 2} | before | {field: ALL[kind][field]}
+        assert (patched.status_code, patched.json(), patched.headers["etag"]) == (200, expected, '"2"')
+        assert bench.ask("GET", f"/{kind}/x") == (200, expected)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_patch_takes_away_what_is_null_and_keeps_the_rest(self, bench: Bench, kind: str) -> None:
+        put(bench, kind, ALL[kind])
+        takes_null = [field for field, default in DEFAULTS[kind].items() if default is None]
+        status, body = bench.ask("PATCH", f"/{kind}/x", body=dict.fromkeys(takes_null))
+        assert (status, body) == (200, {"name": "x", "resource_version": 2} | ALL[kind] | dict.fromkeys(takes_null))
+
+    def test_patch_changes_a_part_of_a_routes_cache(self, bench: Bench) -> None:
+        put(bench, "routes", ALL["routes"])
+        status, body = bench.ask("PATCH", "/routes/x", body={"cache": {"ttl_s": None, "min_cost_units": 1.0}})
+        assert (status, body["cache"]) == (200, {"is_on": True, "ttl_s": None, "is_private": True, "min_cost_units": 1.0})
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_nothing_is_patched_into_being(self, bench: Bench, kind: str) -> None:
+        status, body = bench.ask("PATCH", f"/{kind}/x", body=ALL[kind])
+        assert (status, body["code"]) == (404, "object_not_found")
+
     @pytest.mark.parametrize("kind", KINDS)
     def test_what_is_deleted_is_gone(self, bench: Bench, kind: str) -> None:
         put(bench, kind)
@@ -150,6 +176,15 @@ class TestPreconditions:
         assert put(bench, kind, ALL[kind], if_none_match="*")[0] == 409
         assert bench.ask("GET", f"/{kind}/x")[1]["resource_version"] == 1
 
+    def test_a_patch_is_of_what_was_seen(self, bench: Bench, kind: str) -> None:
+        put(bench, kind)
+        field = next(iter(DEFAULTS[kind]))
+        change = {field: ALL[kind][field]}
+        assert bench.ask("PATCH", f"/{kind}/x", body=change, if_match='"2"')[0] == 409
+        assert bench.ask("GET", f"/{kind}/x")[1]["resource_version"] == 1
+        assert bench.ask("PATCH", f"/{kind}/x", body=change, if_match='"1"')[0] == 200
+        assert bench.ask("PATCH", f"/{kind}/x", body=change, if_match='"1"')[0] == 409
+
     def test_what_is_gone_does_not_match(self, bench: Bench, kind: str) -> None:
         put(bench, kind)
         bench.ask("DELETE", f"/{kind}/x")
@@ -157,11 +192,11 @@ class TestPreconditions:
         assert bench.ask("DELETE", f"/{kind}/x", if_match='"1"')[0] == 404
         assert put(bench, kind, if_none_match="*")[0] == 200
 
-    @pytest.mark.parametrize("method", ["PUT", "DELETE"])
+    @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
     @pytest.mark.parametrize("tag", ["1", '"0"', '"01"', '"-1"', 'W/"1"', "*", '"1", "2"', '"x"', '""', '"' + "9" * 16 + '"', '"1"x'])
     def test_what_is_no_etag_of_ours(self, bench: Bench, kind: str, method: str, tag: str) -> None:
         put(bench, kind)
-        status, body = bench.ask(method, f"/{kind}/x", body=LEAST[kind] if method == "PUT" else None, if_match=tag)
+        status, body = bench.ask(method, f"/{kind}/x", body=LEAST[kind] if method != "DELETE" else None, if_match=tag)
         assert (status, body["code"]) == (400, "invalid_argument")
         assert bench.ask("GET", f"/{kind}/x")[1]["resource_version"] == 1
 
@@ -212,6 +247,11 @@ def test_what_cannot_be_is_refused_and_named(bench: Bench, kind: str, field: str
     assert (status, body["code"]) == (400, "invalid_argument")
     assert field in body["error"]
     assert bench.ask("GET", f"/{kind}") == (200, [])
+    put(bench, kind)
+    status, body = bench.ask("PATCH", f"/{kind}/x", body=json.dumps({field: value}).encode(), content_type="application/json")
+    assert (status, body["code"]) == (400, "invalid_argument")
+    assert field in body["error"]
+    assert bench.ask("GET", f"/{kind}/x")[1]["resource_version"] == 1
 
 
 @pytest.mark.parametrize("field", [(kind, field) for kind in KINDS for field in LEAST[kind]])
@@ -223,10 +263,10 @@ def test_what_must_be_given(bench: Bench, field: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("name", ["a%20b", ".hidden", "x" * 256, "a%00", "%C3%A4"])
 def test_a_name_that_cannot_be_one(bench: Bench, kind: str, method: str, name: str) -> None:
-    status, body = bench.ask(method, f"/{kind}/{name}", body=LEAST[kind] if method == "PUT" else None)
+    status, body = bench.ask(method, f"/{kind}/{name}", body=LEAST[kind] if method in ("PUT", "PATCH") else None)
     assert (status, body["code"]) == (400, "invalid_argument")
     assert "path.name" in body["error"]
 
@@ -236,7 +276,11 @@ STORED = [
     ("POST", "/keys", {"tenant": "acme", "scopes": ["admin"]}),
     ("DELETE", "/keys/0123456789ab", None),
     ("POST", "/keys/0123456789ab/rotate", None),
-    *((method, f"/{kind}/x", LEAST[kind] if method == "PUT" else None) for kind in KINDS for method in ("GET", "PUT", "DELETE")),
+    *(
+        (method, f"/{kind}/x", LEAST[kind] if method in ("PUT", "PATCH") else None)
+        for kind in KINDS
+        for method in ("GET", "PUT", "PATCH", "DELETE")
+    ),
     *(("GET", f"/{kind}", None) for kind in KINDS),
     ("GET", "/usage", None),
 ]

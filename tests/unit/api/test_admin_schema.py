@@ -18,6 +18,7 @@ DOCUMENT = "/openapi.json"
 BEYOND_A_SCHEMA = {
     "POST /keys": "the tenant must exist",
     "PUT /routes/{name}": "the model must have another name than the route",
+    "PATCH /routes/{name}": "the same",
     "GET /usage": "days must be in order and exist, dimensions differ",
 }
 """What a document cannot say: here a request that fits it may be refused with 400."""

@@ -174,11 +174,32 @@ class TestTenants:
     def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
         limits = ("--requests-per-s", "0.5", "--burst", 2, "--concurrency", 3, "--daily-compute-units", 86_400_000, "--weight", 2.5)
         shown = ["t", "0.5", "2", "3", "86400000", "2.5", "-1"]
-        assert tidegate("tenants", "set", "t", *limits, "--priority", -1, *where).table[1:] == [shown]
+        made = tidegate("tenants", "set", "t", *limits, "--priority", -1, *where)
+        assert (made.table[1:], made.err) == ([shown], "tenant t is new\n")
         assert shown in tidegate("tenants", "list", *where).table
-        assert tidegate("tenants", "set", "t", *where).table[1:] == [["t", "1", "0"]]
         assert tidegate("tenants", "delete", "t", *where) == (0, "", "tenant t is deleted\n")
         assert "t" not in [line[0] for line in tidegate("tenants", "list", *where).table]
+
+    def test_what_no_option_names_stays_as_it_is(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        tidegate("tenants", "set", "t", "--requests-per-s", 5, "--burst", 20, "--weight", 2, *where)
+        changed = tidegate("tenants", "set", "t", "--burst", 7, "--priority", 3, *where)
+        assert changed.table[1:] == [["t", "5", "7", "2", "3"]]
+        assert changed.err == "tenant t: burst 20 -> 7\ntenant t: priority 0 -> 3\n"
+        taken = tidegate("tenants", "set", "t", "--requests-per-s", "none", *where)
+        assert (taken.table[1:], taken.err) == ([["t", "7", "2", "3"]], "tenant t: requests_per_s 5 -> none\n")
+        for same in ((), ("--burst", 7)):
+            assert tidegate("tenants", "set", "t", *same, *where).err == "tenant t is as it was\n"
+        replaced = tidegate("tenants", "set", "t", "--replace", "--concurrency", 4, *where)
+        assert replaced.table[1:] == [["t", "4", "1", "0"]]
+        assert replaced.err.count("\n") == 4
+        tidegate("tenants", "delete", "t", *where)
+
+    @pytest.mark.parametrize(
+        ("option", "value"), [("--burst", "many"), ("--weight", "none"), ("--requests-per-s", "inf"), ("--weight", "nan")]
+    )
+    def test_what_is_no_number_is_wrong_usage(self, tidegate: Tidegate, where: tuple[str, str], option: str, value: str) -> None:
+        ended = tidegate("tenants", "set", "t", option, value, *where)
+        assert (ended.status, ended.out, option in ended.err, value in ended.err) == (2, "", True, True)
 
     @pytest.mark.parametrize(
         ("arguments", "said"),
@@ -208,7 +229,15 @@ class TestRoutes:
         shown = ["r", "m", "3", "1500", "acme,", "b", "model", "short"]
         assert tidegate("routes", "set", "r", "--model", "m", *more, *where).table[1:] == [shown]
         assert tidegate("routes", "list", *where).table[1:] == [shown]
-        assert tidegate("routes", "set", "r", "--model", "n", *where).table[1:] == [["r", "n", "everybody", "model"]]
+        changed = tidegate("routes", "set", "r", "--model", "n", "--tenant", "none", "--pool", "none", *where)
+        assert changed.table[1:] == [["r", "n", "3", "1500", "everybody", "model"]]
+        assert changed.err == "route r: model m -> n\nroute r: tenants acme,b -> none\nroute r: pool short -> none\n"
+        changed = tidegate("routes", "set", "r", "--cache-ttl", 60, "--version", "none", "--deadline-ms", "none", *where)
+        assert changed.table[1:] == [["r", "n", "everybody", "model,", "60", "s"]]
+        changed = tidegate("routes", "set", "r", "--cache", "on", *where)
+        assert changed.table[1:] == [["r", "n", "everybody", "on,", "60", "s"]]
+        assert changed.err == "route r: cache.is_on none -> yes\n"
+        assert tidegate("routes", "set", "r", "--replace", "--model", "n", *where).table[1:] == [["r", "n", "everybody", "model"]]
         assert tidegate("routes", "delete", "r", *where) == (0, "", "route r is deleted\n")
         assert tidegate("routes", "list", *where).table[1:] == []
 
@@ -236,7 +265,11 @@ class TestRoutes:
     @pytest.mark.parametrize("value", ["nan", "inf"])
     def test_what_is_no_finite_number_is_told(self, tidegate: Tidegate, where: tuple[str, str], option: str, value: str) -> None:
         ended = tidegate("routes", "set", "c", "--model", "m", option, value, *where)
-        assert (ended.status, ended.err.count("\n"), f"{option} must be a finite number, not {value}" in ended.err) == (1, 1, True)
+        assert (ended.status, option in ended.err, f"'{value}' is no finite number" in ended.err) == (2, True, True)
+
+    @pytest.mark.parametrize("replace", [(), ("--replace",)])
+    def test_a_new_one_needs_its_model(self, tidegate: Tidegate, where: tuple[str, str], replace: tuple[str, ...]) -> None:
+        assert tidegate("routes", "set", "r", "--cache", "on", *replace, *where).err == "error: a new route needs --model\n"
 
     def test_a_refusal(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
         ended = tidegate("routes", "set", "m", "--model", "m", *where)
@@ -280,7 +313,12 @@ class TestPrices:
         assert tidegate("prices", "set", "p", "--per-unit", "0.00000125", "--currency", "EUR", *more, *where).table[1:] == [shown]
         assert tidegate("prices", "list", *where).table[1:] == [shown]
         today = datetime.now(UTC).date().isoformat()
-        assert tidegate("prices", "set", "p", "--per-unit", 2, "--currency", "USD", *where).table[1][:2] == ["p", today]
+        changed = tidegate("prices", "set", "p", "--per-unit", 2, *where)
+        assert changed.table[1:] == [["p", "2026-01-02", "00:00", "2", "EUR", "text_*", "acme"]]
+        assert changed.err == "price p: per_unit 1.25e-06 -> 2\n"
+        assert tidegate("prices", "set", "q", "--per-unit", 2, *where).err == "error: a new price needs --currency\n"
+        replaced = tidegate("prices", "set", "p", "--replace", "--per-unit", 2, "--currency", "USD", *where)
+        assert replaced.table[1][:2] == ["p", today]
         assert tidegate("prices", "delete", "p", *where) == (0, "", "price p is deleted\n")
         assert tidegate("prices", "list", *where).table[1:] == []
 

@@ -65,8 +65,8 @@ def test_what_is_saved_can_be_restored_elsewhere(tmp_path: Path, capsys: pytest.
     restore(saved, state_dir=tmp_path / "new")
     assert run(held(tmp_path / "new")) == HELD
     told = capsys.readouterr().out
-    assert f"2 objects and 1 usage sums saved in {saved}" in told
-    assert f"2 objects and 1 usage sums restored from {saved}" in told
+    assert f"2 objects and 1 usage sums of {tmp_path / 'full'} saved in {saved}" in told
+    assert f"2 objects and 1 usage sums restored from {saved} to {tmp_path / 'new'}" in told
 
 
 def test_only_this_user_can_read_it_and_nothing_else_is_left(tmp_path: Path, saved: Path) -> None:
@@ -141,11 +141,11 @@ def test_a_damaged_file_is_refused_before_anything_is_touched(tmp_path: Path, sa
     assert not (tmp_path / "new").exists()
 
 
-def test_files_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_or_written_are_named(tmp_path: Path, saved: Path) -> None:
     with pytest.raises(InvalidRequest, match="missing cannot be read: No such file"):
         restore(tmp_path / "missing", state_dir=tmp_path / "new")
     with pytest.raises(InvalidRequest, match="nowhere/x cannot be written: No such file"):
-        backup(tmp_path / "nowhere" / "x", state_dir=tmp_path / "new")
+        backup(tmp_path / "nowhere" / "x", state_dir=saved.parent / "full")
 
 
 def test_on_the_command_line_a_refusal_is_one_line(tmp_path: Path, saved: Path) -> None:

@@ -168,3 +168,35 @@ def test_names_of_any_length_do_not_swell_an_error() -> None:
             assert len(str(raised.value)) < 500
 
     run(main())
+
+
+class TestPatch:
+    def test_two_at_a_time_lose_neither_change(self) -> None:
+        async def main() -> None:
+            store, objects = make()
+            await objects.put(Tenant("acme"))
+
+            def change(tenant: Tenant) -> Tenant:
+                if tenant.concurrency is None:  # another comes between
+                    store.state.write(Kind.TENANT, "acme", to_body(replace(tenant, concurrency=3)))
+                return replace(tenant, burst=2)
+
+            assert (await objects.patch(Tenant, "acme", change)).value == Tenant("acme", burst=2, concurrency=3)
+
+        run(main())
+
+    def test_one_that_others_change_all_the_time_is_given_up(self) -> None:
+        async def main() -> None:
+            store, objects = make()
+            await objects.put(Tenant("acme"))
+
+            def change(tenant: Tenant) -> Tenant:
+                store.state.write(Kind.TENANT, "acme", to_body(replace(tenant, priority=tenant.priority + 1)))
+                return replace(tenant, burst=2)
+
+            with pytest.raises(Conflict, match="5 times in a row"):
+                await objects.patch(Tenant, "acme", change)
+            with pytest.raises(ObjectNotFound):
+                await objects.patch(Tenant, "nobody", change)
+
+        run(main())

@@ -1,0 +1,131 @@
+"""How `set` changes an object of the admin API: what is named, or with `--replace` all of it; and what it says of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import typer
+
+from control_plane.adapters.gateway_client import AdminClient
+from control_plane.cli.printing import remark
+from control_plane.domain.errors import ControlPlaneError, ErrorCode, InvalidRequest
+
+NONE = "none"
+"""What an option is given to take a limit, or whatever else there need not be, away."""
+
+ReplaceOption = Annotated[
+    bool, typer.Option("--replace", help="Replace all of it: what no option names gets its default. Else it stays as it is.")
+]
+
+Fields = Mapping[str, Any]
+
+
+def number_or_none(text: str) -> float | str:
+    """Parses an option. Raises BadParameter."""
+    return NONE if text.lower() == NONE else finite_number(text, expected=f"a number or `{NONE}`")
+
+
+def finite_number(text: str, *, expected: str = "a number") -> float:
+    """Parses an option. Raises BadParameter."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not {expected}") from None
+    if not isfinite(number):
+        raise typer.BadParameter(f"{text!r} is no finite number")
+    return number
+
+
+def limit_option(help_: str) -> Any:
+    """Of something that there need not be."""
+    return typer.Option(parser=number_or_none, metavar=f"NUMBER|{NONE}", help=help_)
+
+
+def number_option(help_: str, *, metavar: str = "NUMBER") -> Any:
+    return typer.Option(parser=finite_number, metavar=metavar, help=help_)
+
+
+def given(**options: object) -> dict[str, Any]:
+    """Those that are, as the admin API takes them: null for what is taken away."""
+    return {field: None if value == NONE else value for field, value in options.items() if value is not None}
+
+
+def set_object(
+    client: AdminClient,
+    kind: str,
+    name: str,
+    changes: Fields,
+    *,
+    replace: bool,
+    needed: Mapping[str, str] = MappingProxyType({}),
+    at_first: Fields = MappingProxyType({}),
+) -> Any:
+    """Make it, or change what `changes` has: the object as it is then, and remarks on what has changed.
+
+    `needed` are the fields that a new one must have, with the options that give them, `at_first` what it has where `changes` does not say.
+    Raises InvalidRequest.
+    """
+    before = _read(client, kind, name)
+    if before is None or replace:
+        missing = [option for field, option in needed.items() if field not in changes]
+        if missing:
+            raise InvalidRequest(f"{'a new' if before is None else 'all of a'} {kind.removesuffix('s')} needs {' and '.join(missing)}")
+        condition = {"If-None-Match": "*"} if before is None else _as_read(before)
+        after = client.ask("PUT", kind, name, body={**at_first, **changes}, headers=condition)
+    elif changes:
+        after = client.ask("PATCH", kind, name, body=changes, headers=_as_read(before))
+    else:
+        after = before
+    _tell(kind.removesuffix("s"), name, before, after)
+    return after
+
+
+def _read(client: AdminClient, kind: str, name: str) -> Fields | None:
+    try:
+        found: Fields = client.ask("GET", kind, name)
+        return found
+    except ControlPlaneError as exc:
+        if exc.code is ErrorCode.OBJECT_NOT_FOUND:
+            return None
+        raise
+
+
+def _as_read(before: Fields) -> dict[str, str]:
+    """Nobody else's change is overwritten unseen."""
+    return {"If-Match": f'"{before["resource_version"]}"'}
+
+
+def _tell(kind: str, name: str, before: Fields | None, after: Fields) -> None:
+    if before is None:
+        remark(f"{kind} {name} is new")
+        return
+    changed = list(_differences(before, after))
+    for field, old, new in changed:
+        remark(f"{kind} {name}: {field} {_text(old)} -> {_text(new)}")
+    if not changed:
+        remark(f"{kind} {name} is as it was")
+
+
+def _differences(before: Fields, after: Fields, within: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for field, new in after.items():
+        old = before.get(field)
+        if isinstance(new, Mapping) and isinstance(old, Mapping):
+            yield from _differences(old, new, f"{within}{field}.")
+        elif old != new and field != "resource_version":
+            yield within + field, old, new
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return NONE
+        case bool():
+            return "yes" if value else "no"
+        case list():
+            return ",".join(map(str, value))
+        case float():
+            return f"{value:.10g}"
+    return str(value) or NONE

@@ -1,0 +1,75 @@
+"""Which tidegate and which store a command means, where the user says little of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from control_plane.adapters.state_dir import StateDir
+from control_plane.adapters.store_record import write_store_record
+from control_plane.cli.options import endpoint, located, require_state, stores_located
+from control_plane.domain.errors import InvalidRequest
+
+ENDPOINTS = {"http": "http://127.0.0.1:1", "http_socket": "unix:/run/h.sock", "admin": "http://127.0.0.1:2"}
+
+
+class TestEndpoint:
+    def test_what_is_given_counts(self, tmp_path: Path) -> None:
+        assert endpoint("admin", tmp_path, "http://elsewhere:1/") == "http://elsewhere:1"
+
+    @pytest.mark.parametrize("how", ["option", "variable"])
+    def test_it_is_found_through_the_state_folder_a_socket_first(self, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TIDEGATE_STATE_DIR", str(tmp_path) if how == "variable" else "/nowhere")
+        with StateDir(tmp_path) as state:
+            state.write_endpoints(ENDPOINTS)
+            told = None if how == "variable" else tmp_path
+            assert endpoint("admin", told, None) == "http://127.0.0.1:2"
+            assert endpoint("http", told, None) == "unix:/run/h.sock"
+
+    def test_where_none_runs_that_is_told_and_the_usual_port_asked(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TIDEGATE_ADMIN_PORT", "8123")
+        assert endpoint("admin", tmp_path, None) == "http://127.0.0.1:8123"
+        assert capsys.readouterr().err == f"you run no tidegate in {tmp_path}; asking http://127.0.0.1:8123\n"
+
+
+class TestStores:
+    def test_a_folders_own_files_are_the_usual_case(self, tmp_path: Path) -> None:
+        assert stores_located(tmp_path, None).state.state_url is None
+        write_store_record(tmp_path, None)
+        assert stores_located(tmp_path, None).state.state_url is None
+
+    def test_the_redis_of_the_tidegate_there_is_found(self, tmp_path: Path) -> None:
+        write_store_record(tmp_path, SecretStr("redis://h:1/2"))
+        found = stores_located(tmp_path, None).state.state_url
+        assert found is not None
+        assert found.get_secret_value() == "redis://h:1/2"
+
+    @pytest.mark.parametrize("url", ["redis://:secret@h:1/2", "rediss://h:1/2?ssl_ca_certs=x"])
+    def test_one_that_takes_more_is_asked_for(self, tmp_path: Path, url: str) -> None:
+        write_store_record(tmp_path, SecretStr(url))
+        with pytest.raises(InvalidRequest, match=r"keeps its state in rediss?://h:1/2, .*give the same TIDEGATE_STATE_URL"):
+            stores_located(tmp_path, None)
+        found = stores_located(tmp_path, url).state.state_url
+        assert found is not None
+        assert found.get_secret_value() == url
+
+    def test_another_than_that_of_the_one_that_runs_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with StateDir(tmp_path) as state:
+            write_store_record(tmp_path, None)
+            state.write_endpoints(ENDPOINTS)
+            stores_located(tmp_path, "redis://h")
+            assert capsys.readouterr().err == f"the tidegate that runs in {tmp_path} keeps its state elsewhere: in its own SQLite files\n"
+            write_store_record(tmp_path, SecretStr("redis://h:6379/0"))
+            stores_located(tmp_path, "redis://:secret@h")
+            assert capsys.readouterr().err == ""
+
+    def test_where_there_is_no_state_that_is_told(self, tmp_path: Path) -> None:
+        settings = located(tmp_path)
+        with pytest.raises(InvalidRequest, match=r"no tidegate has kept any state in .*say which with --state-dir or TIDEGATE_STATE_DIR"):
+            require_state(settings)
+        (tmp_path / "state.sqlite").touch()
+        require_state(settings)
