@@ -12,6 +12,7 @@ import logging
 import ssl
 from pathlib import Path
 
+from control_plane.adapters.plain_text_on_tls import AnsweringContext
 from control_plane.domain.errors import StartupError
 from control_plane.settings import TlsSettings
 
@@ -55,7 +56,7 @@ class Tls:
             _log.info("TLS certificate taken up", extra={"file": str(self._settings.tls_certificate)})
 
     def _front(self, protocol: str) -> ssl.SSLContext:
-        front = self._make(protocol)
+        front = self._make(protocol, AnsweringContext(ssl.PROTOCOL_TLS_SERVER))
 
         def switch(connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
             connection.context = self._current[protocol]
@@ -64,11 +65,10 @@ class Tls:
         return front
 
     def _read(self) -> dict[str, ssl.SSLContext]:
-        return {protocol: self._make(protocol) for protocol in (HTTP, GRPC)}
+        return {protocol: self._make(protocol, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) for protocol in (HTTP, GRPC)}
 
-    def _make(self, protocol: str) -> ssl.SSLContext:
+    def _make(self, protocol: str, context: ssl.SSLContext) -> ssl.SSLContext:
         settings = self._settings
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols([protocol])
         context.options |= ssl.OP_NO_RENEGOTIATION

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,10 +37,10 @@ async def answer(request: HttpRequest) -> HttpAnswer:
 
 
 @asynccontextmanager
-async def serving(authority: Authority, *, drain_s: float = 0.0) -> AsyncIterator[int]:
+async def serving(authority: Authority, *, drain_s: float = 0.0, handshake_s: float = HANDSHAKE_S) -> AsyncIterator[int]:
     server = authority.issue("server")
     tls = Tls(TlsSettings(tls_certificate=server.certificate, tls_key=server.key))
-    http = HttpServer(answer, render_error, replace(LIMITS, header_timeout_s=HANDSHAKE_S))
+    http = HttpServer(answer, render_error, replace(LIMITS, header_timeout_s=handshake_s))
     bound = bind_tcp("127.0.0.1", 0, setting="--http-port")
     async with asyncio.TaskGroup() as tasks:
         await http.listen(tasks, bound, tls.context(HTTP))
@@ -98,19 +98,55 @@ def test_a_handshake_that_does_not_end_is_ended(authority: Authority, said: byte
     run(main())
 
 
-def test_plain_text_gets_no_answer_over_http(authority: Authority) -> None:
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([request(b"/echo")], id="a request"),
+        pytest.param([b"DELETE /x HTTP/1.1\r\n\r\n"], id="with a method of which OpenSSL does not know that it is HTTP"),
+        pytest.param([b"G", b"E", b"T / HTTP/1.1\r\nHost: x\r\n\r\n"], id="in pieces"),
+        pytest.param([request(b"/echo", b"x" * 100_000)], id="with a body that nobody reads"),
+        pytest.param([b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"], id="gRPC without TLS"),
+    ],
+)
+def test_plain_text_is_told_that_the_port_speaks_tls_and_let_go(authority: Authority, pieces: list[bytes]) -> None:
     async def main() -> None:
         async with serving(authority) as port:
-            with socket.create_connection(("127.0.0.1", port)) as plain:
-                plain.sendall(request(b"/echo"))
-                plain.setblocking(False)
-                try:
-                    received = await asyncio.get_running_loop().sock_recv(plain, 100)
-                except ConnectionError:
-                    received = b""
-            assert b"HTTP" not in received
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for piece in pieces:
+                writer.write(piece)
+                await asyncio.sleep(0.01)
+            head = await reader.readuntil(b"\r\n\r\n")
+            text = await reader.readexactly(int(head.partition(b"content-length: ")[2]))
+            rest = await reader.read()  # until the server ends it, as it ends a handshake that does not go on
+            writer.transport.abort()
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert text.startswith(b"this port speaks TLS: use https://")
+        assert rest == b""
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("said", "more"),
+    [
+        pytest.param(b"GET / HTTP/1.1\r\n", b"x" * 2**16, id="plain text without end"),
+        pytest.param(b"\xff" * 64, b"", id="neither TLS nor plain text"),
+        pytest.param(b"get / http/1.1\r\n\r\n", b"", id="a method that is none"),
+    ],
+)
+def test_what_is_no_client_is_ended_at_once(authority: Authority, said: bytes, more: bytes) -> None:
+    def say_until_it_is_ended(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port), timeout=20.0) as connection, suppress(ConnectionError):
+            connection.sendall(said)
+            while more:
+                connection.sendall(more)
+            assert connection.recv(100) == b""
+
+    async def main() -> None:
+        async with serving(authority, handshake_s=1000.0) as port:
+            await asyncio.to_thread(say_until_it_is_ended, port)
+
+    run(main(), timeout_s=40.0)
 
 
 def test_an_idle_client_does_not_hold_up_a_drain(authority: Authority) -> None:
