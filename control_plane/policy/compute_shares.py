@@ -25,6 +25,8 @@ class Shares:
     """Of the rows whose callers have left: the part that has been computed by now."""
     rest: Computed
     """Of nobody here, or of requests that have not ended yet: to be shared once more, with what comes next."""
+    late_rows: float = 0.0
+    """That were answered and are not counted yet: Triton counts a row a moment after it has answered."""
 
 
 @dataclass(slots=True)
@@ -34,20 +36,20 @@ class _Claim:
     ms: float = 0.0
 
 
-def share_out(computed: Computed, charges: Sequence[OpenCharge]) -> Shares:
-    """Share what was computed among `charges`.
+def share_out(computed: Computed, charges: Sequence[OpenCharge], *, late_rows: float = 0.0) -> Shares:
+    """Share what was computed among `charges`; `late_rows` are those of the looks before.
 
     What was answered was computed; of what failed or was left, so many rows were as Triton counted beyond those.
     """
     answered, uncertain = sum(one.answered_rows for one in charges), sum(one.failed_rows + one.left_rows for one in charges)
-    beyond = max(0.0, computed.rows - answered)
+    beyond = max(0.0, computed.rows - answered - late_rows)
     part = min(1.0, beyond / uncertain) if uncertain else 0.0
     waiting = [_Claim(one.answered_rows + part * one.failed_rows, one.answered_ms + part * one.failed_ms) for one in charges]
     gone = [_Claim(part * one.left_rows, inf) for one in charges]
     others = _Claim(max(0.0, beyond - part * uncertain), inf)
     over_ms = _fill(computed.ms, [*waiting, *gone, others])
     units = tuple(here.ms + left.ms for here, left in zip(waiting, gone, strict=True))
-    return Shares(units, part, Computed(others.rows, others.ms + over_ms))
+    return Shares(units, part, Computed(others.rows, others.ms + over_ms), max(0.0, answered + late_rows - computed.rows))
 
 
 def _fill(ms: float, claims: Iterable[_Claim]) -> float:

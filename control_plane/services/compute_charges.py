@@ -53,6 +53,9 @@ class _Step:
     """What was computed for nobody yet, at the last looks."""
     seen: deque[tuple[float, Computed]] = field(default_factory=deque)
     """When and what was computed at all then."""
+    late_rows: float = 0.0
+    """Charged already, but not yet counted: Triton counts a row a moment after it has answered."""
+    late_since_s: float = -inf
     looks_without: int = 0
     """The latest, at which there was nothing to share."""
     uncovered_since_s: float = inf
@@ -130,7 +133,7 @@ class ComputeCharges:
         if is_unknown or self._now_s() - step.uncovered_since_s > _DROPPED_AFTER_S:
             for charge in charges:
                 charge.settle(1.0)
-        if step.rest.ms or any(charge.is_open for charge in charges):
+        if step.rest.ms or step.late_rows or any(charge.is_open for charge in charges):
             self._steps[name] = step
 
     def _share(self, step: _Step, charges: list[OpenCharge], new: Computed, *, is_old: bool) -> None:
@@ -138,13 +141,18 @@ class ComputeCharges:
         while step.seen and now_s - step.seen[0][0] > _CARRIED_S:
             step.seen.popleft()
         computed = new + _at_most(step.rest, step.seen)
-        shares = share_out(computed, charges)
+        if now_s - step.late_since_s > _CARRIED_S:
+            step.late_rows = 0.0
+        shares = share_out(computed, charges, late_rows=step.late_rows)
         if not is_old:
             step.seen.append((now_s, new))
         step.rest = _at_most(shares.rest, step.seen)
         step.uncovered_since_s = inf if shares.left_part or not charges else min(step.uncovered_since_s, now_s)
         step.looks_without = 0 if computed.ms else step.looks_without + 1
         if computed.ms:
+            if shares.late_rows > step.late_rows:
+                step.late_since_s = now_s
+            step.late_rows = shares.late_rows
             for charge, units in zip(charges, shares.units, strict=True):
                 self._pay(charge, units)
                 charge.settle(shares.left_part)

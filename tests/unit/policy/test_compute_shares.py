@@ -69,6 +69,22 @@ def test_shares(computed: Computed, charges: list[OpenCharge], units: list[float
     assert (shares.rest.rows, shares.rest.ms) == (pytest.approx(rest.rows), rest.ms)
 
 
+@pytest.mark.parametrize(
+    ("computed", "charges", "late_rows", "units", "left_part", "still_late"),
+    [
+        pytest.param(Computed(2, 20.0), [answered(3, 99.0)], 0, [20.0], 0, 1, id="Triton has yet to count one"),
+        pytest.param(Computed(1, 0.4), [left(1)], 1, [0.0], 0, 0, id="which is not the one that was left"),
+        pytest.param(Computed(2, 90.0), [left(1)], 1, [90.0], 1, 0, id="both"),
+        pytest.param(Computed(1, 10.0), [answered(1, 99.0)], 1, [10.0], 0, 1, id="always one behind: nothing is lost"),
+    ],
+)
+def test_rows_that_are_counted_after_their_answer_are_not_those_of_who_left(
+    computed: Computed, charges: list[OpenCharge], late_rows: float, units: list[float], left_part: float, still_late: float
+) -> None:
+    shares = share_out(computed, charges, late_rows=late_rows)
+    assert (list(shares.units), shares.left_part, shares.late_rows) == (units, left_part, still_late)
+
+
 some = st.floats(0, 1e6)
 charges = st.builds(
     OpenCharge, st.just("t"), st.just("m"), st.just("m"), st.integers(0, 50), some, st.integers(0, 50), some, st.integers(0, 50)

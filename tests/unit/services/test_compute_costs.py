@@ -252,6 +252,23 @@ class TestCharged:
 
         run(main())
 
+    def test_a_count_that_comes_after_its_answer_does_not_pass_for_what_another_left(self) -> None:
+        async def main() -> None:
+            bench = Bench()
+            async with bench.running():
+                bench.ended("first", rows=3, ms=50.0)
+                bench.counts(m=(2, 40.0))
+                await charged()
+                bench.ended("left", ending=Ending.LEFT)
+                bench.counts(m=(3, 40.4))
+                await charged()
+                bench.ended("behind", ms=4500.0)
+                bench.counts(m=(5, 4540.4))
+                await charged()
+                assert bench.charged == {("first", "m"): 40.0, ("left", "m"): pytest.approx(2250.2), ("behind", "m"): pytest.approx(2250.2)}
+
+        run(main())
+
     def test_what_others_had_computed_long_before_is_nobodys_here(self) -> None:
         async def main() -> None:
             bench = Bench()
