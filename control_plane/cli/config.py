@@ -5,8 +5,12 @@ from __future__ import annotations
 import typer
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from control_plane.settings import ENV_PREFIX, effective, load_settings
+
+_WIDE = 1000
+"""Columns of what is no terminal: there each value is whole, for `grep` and for copying."""
 
 app = typer.Typer(help="Show settings.", no_args_is_help=True)
 
@@ -18,13 +22,17 @@ def _group() -> None:
 
 @app.command()
 def show() -> None:
-    """Every setting, its variable and its value in force, secrets masked."""
-    # Names are there to be copied: whole in a narrow terminal and in a pipe.
-    settings = effective(load_settings())
-    longest = max(map(len, settings))
-    names = (Column(title, no_wrap=True, min_width=longest + more) for title, more in (("setting", 0), ("variable", len(ENV_PREFIX))))
-    table = Table(*names, Column("value", overflow="fold"), box=None)
-    for name, value in settings.items():
-        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else str(value)
-        table.add_row(name, ENV_PREFIX + name.upper(), shown)
-    Console(soft_wrap=True).print(table)
+    """Every setting's variable and its value in force, secrets masked; an option of `serve` is named as the rest of its variable."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDE
+    table = Table(Column("variable", no_wrap=True), Column("value", overflow="fold"), box=None, pad_edge=False)
+    for name, value in effective(load_settings()).items():
+        table.add_row(ENV_PREFIX + name.upper(), Text(_shown(value, "\n" if console.is_terminal else ", ")))
+    console.print(table)
+
+
+def _shown(value: object, between: str) -> str:
+    if isinstance(value, list | tuple):
+        return between.join(map(str, value))
+    return "" if value is None else str(value)

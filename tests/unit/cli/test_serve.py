@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import socket
 import subprocess
 import sys
@@ -103,3 +105,14 @@ def test_certificates_that_cannot_be_used_are_told(
     assert "the key is not the certificate's" in refusal(monkeypatch, capsys, tmp_path / "state", *swapped)
     own = ("--tls-certificate", str(one.certificate), "--tls-key", str(one.key))
     assert "without authentication is refused" in refusal(monkeypatch, capsys, tmp_path / "state", "--host", "0.0.0.0", *own)
+
+
+def test_help_is_grouped_by_subject_and_whole_in_80_columns() -> None:
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "control_plane", "serve", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True, env=environment).stdout
+    panels = re.findall(r"(?m)^╭─ ([A-Za-z ]+) ─", shown)
+    assert panels == ["Options", "Ports", "Models", "State and logs", "Triton", "Fleet", "Access", "Response cache", "CPUs"]
+    assert re.findall(r"--[a-z-]+", shown.partition("╭─ Ports")[0]) == ["--help"]
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
