@@ -27,6 +27,7 @@ from control_plane.api.openai_http import OpenaiHttp
 from control_plane.api.status import told_of
 from control_plane.api.v2_grpc import V2Grpc
 from control_plane.api.v2_http import V2Http
+from control_plane.codec.body_limits import BodyLimits
 from control_plane.domain.endpoints import Endpoints
 from control_plane.domain.fleet_counts import FleetCounts
 from control_plane.domain.request_counts import Cached, Refused, RequestCounts, Shed, Waited
@@ -154,7 +155,7 @@ class DataPlane:
             servers=servers,
             models=models,
             budget=budget,
-            max_body_bytes=gateway.max_body_bytes,
+            limits=body_limits(gateway),
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
@@ -182,11 +183,23 @@ class DataPlane:
             access=self._governance.access,
             servers=servers,
             models=models,
-            max_message_bytes=gateway.max_body_bytes,
+            budget=budget,
+            limits=body_limits(gateway),
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
         return GrpcServer(application, _grpc_limits(gateway), budget)
+
+
+def body_limits(gateway: GatewaySettings) -> BodyLimits:
+    """What both doors hold one request's body to."""
+    return BodyLimits(
+        max_body_bytes=gateway.max_body_bytes,
+        max_inflate_ratio=gateway.max_inflate_ratio,
+        max_json_bytes=gateway.max_json_bytes,
+        max_elements=gateway.max_elements,
+        max_fields=gateway.max_message_fields,
+    )
 
 
 def http_limits(gateway: GatewaySettings) -> HttpLimits:

@@ -11,11 +11,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from tritonclient.grpc import service_pb2
 
+from control_plane.api.body_budget import BodyBudget
 from control_plane.api.grpc_call import GrpcHandler, defect, failure
+from control_plane.api.inflating import inflated
 from control_plane.api.status import message_of
 from control_plane.api.v2_grpc_fleet import GrpcFleetAnswers
 from control_plane.api.v2_grpc_stream import InferMessage, StreamRelay, outcome_of_code
 from control_plane.api.v2_http_infer import MAX_KEYED_BYTES
+from control_plane.codec.body_limits import BodyLimits, InflateBound
 from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame, frame_message, message_answer, message_in, status_answer
 from control_plane.codec.http2_headers import encode_fields, encode_varying
@@ -94,8 +97,10 @@ _METHODS: Mapping[str, _Method] = {
 _INTERNAL = 13
 _KIND = b"grpc"
 _MEMORY_BYTES = 2**24
-_MAX_STATISTICS_BYTES = 2**26
+_STATISTICS_BOUND = InflateBound(2**26, "the statistics are too large")
 """Of all models: a version's are some hundred bytes."""
+_CONTROL = InflateBound(2**20, f"the message of this call exceeds its limit of {2**20} bytes")
+"""Of a call that carries neither tensors nor a model's files."""
 _REMEMBERED_BYTES = 4000
 """What is remembered of a request beside its message: mostly its last answer."""
 
@@ -117,8 +122,8 @@ class GrpcInferRequest(InferMessage):
     __slots__ = ("_came", "_memory", "_request_id", "principal")
     door = Door.GRPC
 
-    def __init__(self, call: GrpcCall, memory: RequestMemory, *, max_message_bytes: int) -> None:
-        super().__init__(call.frame, call.head, max_bytes=max_message_bytes)
+    def __init__(self, call: GrpcCall, memory: RequestMemory, limits: BodyLimits) -> None:
+        super().__init__(call.frame, call.head, limits)
         self._memory = memory
         self._came = call.frame
         """As it came, whatever model it is aimed at meanwhile."""
@@ -142,7 +147,10 @@ class GrpcInferRequest(InferMessage):
         memory_key = (self.head.encoding, self._came)
         repeated = self._memory.get(memory_key) if type(self._came) is bytes else None
         if repeated is None:
-            repeated = RepeatedRequest(named, _KIND, identity_of(message_without_id(self._message())), restore_grpc)
+            message = message_without_id(self._message())
+            if message is None:
+                return None
+            repeated = RepeatedRequest(named, _KIND, identity_of(message), restore_grpc)
             if type(self._came) is bytes:
                 self._memory.keep(memory_key, repeated, size_bytes=len(self._came) + _REMEMBERED_BYTES)
         return scope.key(_KIND, version.encode(), repeated.identity)
@@ -167,7 +175,8 @@ class V2Grpc:
         access: Access,
         servers: Servers,
         models: ModelAdministration,
-        max_message_bytes: int,
+        budget: BodyBudget,
+        limits: BodyLimits,
         read_timeout_s: float,
         allow_shared_memory: bool = False,
     ) -> None:
@@ -176,7 +185,8 @@ class V2Grpc:
         self._access = access
         self._servers = servers
         self._models = models
-        self._max_message_bytes = max_message_bytes
+        self._budget = budget
+        self._limits = limits
         self._read_timeout_s = read_timeout_s
         self._allow_shared_memory = allow_shared_memory
         self._memory: RequestMemory = BoundedCache(_MEMORY_BYTES, max_entry_bytes=_MEMORY_BYTES // 1024)
@@ -186,7 +196,8 @@ class V2Grpc:
             inference=inference,
             servers=servers,
             kinds=ModelKinds(inference.dispatch),
-            max_message_bytes=max_message_bytes,
+            limits=limits,
+            budget=budget,
             request_timeout_s=read_timeout_s,
         )
         self._open: dict[str, GrpcHandler] = {
@@ -279,10 +290,14 @@ class V2Grpc:
             self._hits.keep(call, principal, repeated, known, size_bytes=sum(map(len, (*call, *known))))
 
     async def _infer(self, call: GrpcCall) -> GrpcAnswer:
-        return await self._inference.infer(self._request(call))
+        request = self._request(call)
+        if not request.is_compressed:
+            return await self._inference.infer(request)
+        async with inflated(request, self._budget):
+            return await self._inference.infer(request)
 
     def _request(self, call: GrpcCall) -> GrpcInferRequest:
-        return GrpcInferRequest(call, self._memory, max_message_bytes=self._max_message_bytes)
+        return GrpcInferRequest(call, self._memory, self._limits)
 
     async def _read_model(self, call: GrpcCall) -> GrpcAnswer:
         """A call about one model, or about a route's; which of them only its message says."""
@@ -302,7 +317,7 @@ class V2Grpc:
         """Of statistics of all models, what the caller may read."""
         if principal is NOBODY or answer.code != 0:
             return answer
-        message = message_in(b"".join(answer.body), answer.encoding, max_bytes=_MAX_STATISTICS_BYTES)
+        message = message_in(b"".join(answer.body), answer.encoding, _STATISTICS_BOUND)
         visible = visible_message(message, partial(self._access.readable, principal))
         return answer if visible is None else message_answer(visible)
 
@@ -341,7 +356,11 @@ class V2Grpc:
         return await _administered(request.model_name, change, service_pb2.RepositoryModelUnloadResponse())
 
     def _message(self, call: GrpcCall) -> bytes | memoryview:
-        return message_in(call.frame, call.head.encoding, max_bytes=self._max_message_bytes)
+        if call.head.method == _LOAD:
+            return message_in(call.frame, call.head.encoding, self._limits.inflated(len(call.frame)))
+        if len(call.frame) > _CONTROL.max_bytes:
+            _CONTROL.refuse()
+        return message_in(call.frame, call.head.encoding, _CONTROL)
 
     def _read(self, call: GrpcCall, parse: Callable[[bytes], MessageT]) -> MessageT:
         message = self._message(call)

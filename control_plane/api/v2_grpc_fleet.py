@@ -8,6 +8,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2
 
 from control_plane.api.v2_http_fleet import not_available
+from control_plane.codec.body_limits import InflateBound
 from control_plane.codec.grpc_message import GrpcAnswer, message_answer, message_in, status_answer
 from control_plane.codec.merged_statistics import merged_statistics, no_statistics
 from control_plane.domain.model import ModelState
@@ -15,8 +16,8 @@ from control_plane.ports import GrpcCall
 from control_plane.services.fleet_catalogue import FleetCatalogue, asked_of_all
 
 _INVALID_ARGUMENT, _UNIMPLEMENTED = 3, 12
-_MAX_BYTES = 1 << 26
-"""Of one server's statistics: a version's are some hundred bytes."""
+_BOUND = InflateBound(1 << 26, "a server's statistics are too large")
+"""Of one server: a version's are some hundred bytes."""
 
 
 class GrpcFleetAnswers:
@@ -68,7 +69,7 @@ def _read(answer: GrpcAnswer) -> list[dict[str, Any]]:
 
 
 def _message_in(answer: GrpcAnswer) -> bytes:
-    return bytes(message_in(b"".join(answer.body), answer.encoding, max_bytes=_MAX_BYTES))
+    return bytes(message_in(b"".join(answer.body), answer.encoding, _BOUND))
 
 
 def _statistics(found: list[dict[str, Any]]) -> GrpcAnswer:

@@ -9,15 +9,19 @@ which Triton dies too, is not passed on but done here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeAlias
 
 from tritonclient.grpc import service_pb2
 
+from control_plane.api.body_budget import BodyBudget
 from control_plane.api.grpc_call import MessageStream, failure
+from control_plane.api.inflating import inflated
 from control_plane.api.status import message_of
+from control_plane.codec.body_limits import BodyLimits, InflateBound
 from control_plane.codec.grpc_message import (
     HEAD,
     PREFIX_BYTES,
@@ -26,7 +30,9 @@ from control_plane.codec.grpc_message import (
     MessageFrame,
     answer_of,
     frame_message,
+    is_compressed,
     message_in,
+    message_pieces,
     status_answer,
     status_fields,
 )
@@ -53,7 +59,11 @@ _ID = 3 << 3 | 2
 """Tag of that field in a ModelInferRequest."""
 _MAX_ID_BYTES = 1024
 _LOOKED_THROUGH_BYTES = 64 * 1024
-_MAX_ANSWER_BYTES = 2**31 - 1
+_MAX_FIELDS = 4096
+"""Of a message that was refused, which is looked through for its id: some milliseconds."""
+_HELD = InflateBound(0, "the message has not been inflated")
+"""Of a compressed message that nobody holds (`api/inflating`)."""
+_ANSWER = InflateBound(2**31 - 1, "the answer is too large")
 
 _INTERNAL = 13
 _MAX_UNANSWERED = 64
@@ -73,15 +83,33 @@ def outcome_of_code(code: int) -> Outcome:
 class InferMessage:
     """The ModelInferRequest in a frame."""
 
-    __slots__ = ("_max_bytes", "frame", "head")
+    __slots__ = ("_failure", "_limits", "frame", "head", "inflated")
 
-    def __init__(self, frame: MessageFrame, head: GrpcHead, *, max_bytes: int) -> None:
+    def __init__(self, frame: MessageFrame, head: GrpcHead, limits: BodyLimits) -> None:
         self.frame = frame
         self.head = head
-        self._max_bytes = max_bytes
+        self._limits = limits
+        self._failure: ControlPlaneError | None = None
+        self.inflated: memoryview | None = None
+        """Of a compressed one what it inflates to, as long as that is held."""
+
+    @property
+    def is_compressed(self) -> bool:
+        return is_compressed(self.frame)
+
+    def pieces(self) -> Iterator[bytes]:
+        """As `message_pieces`."""
+        bound = self._limits.inflated(len(self.frame))
+        return message_pieces(self.frame, self.head.encoding, bound)
+
+    def fail(self, error: ControlPlaneError) -> None:
+        """Let `read` find that it cannot be inflated, so that it is recorded as every refusal is."""
+        self._failure = error
 
     def read(self) -> Steps[InferCall]:
-        return infer_request_steps(self._message(), service_pb2.ModelInferRequest.FromString)
+        if self._failure is not None:
+            raise self._failure
+        return infer_request_steps(self._message(), service_pb2.ModelInferRequest.FromString, self._limits)
 
     def aim_at(self, model_name: str, model_version: str) -> None:
         """Let it go to this model, whatever it names."""
@@ -89,7 +117,7 @@ class InferMessage:
 
     def name_seen(self) -> str:
         """Of a small message: looking through a large one, or undoing a compression, is more than a refusal is worth."""
-        if self.frame[0] != 0 or len(self.frame) > _LOOKED_THROUGH_BYTES:
+        if self.is_compressed or len(self.frame) > _LOOKED_THROUGH_BYTES:
             return ""
         try:
             return model_in(memoryview(self.frame)[PREFIX_BYTES:])[0]
@@ -102,13 +130,16 @@ class InferMessage:
     def id(self) -> str:
         """What a refused request calls itself, so that its sender can tell which one it was."""
         try:
-            values = [payload for tag, _, payload in fields(memoryview(self._message())) if tag == _ID]
+            found = islice(fields(memoryview(self._message())), _MAX_FIELDS)
+            values = [payload for tag, _, payload in found if tag == _ID]
             return bytes(values[-1][:_MAX_ID_BYTES]).decode(errors="replace") if values else ""
         except ControlPlaneError:  # it may have been refused for just that
             return ""
 
     def _message(self) -> bytes | memoryview:
-        return message_in(self.frame, self.head.encoding, max_bytes=self._max_bytes)
+        if self.inflated is not None:
+            return self.inflated
+        return message_in(self.frame, self.head.encoding, _HELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +159,20 @@ class StreamRelay:
     """Answers ModelStreamInfer calls."""
 
     def __init__(
-        self, *, inference: InferenceService, servers: Servers, kinds: ModelKinds, max_message_bytes: int, request_timeout_s: float
+        self,
+        *,
+        inference: InferenceService,
+        servers: Servers,
+        kinds: ModelKinds,
+        limits: BodyLimits,
+        budget: BodyBudget,
+        request_timeout_s: float,
     ) -> None:
         self.inference = inference
         self.servers = servers
         self.kinds = kinds
-        self.max_message_bytes = max_message_bytes
+        self.limits = limits
+        self.budget = budget
         self.request_timeout_s = request_timeout_s
 
     async def run(self, head: GrpcHead, messages: MessageStream, principal: Principal, *, identify: Callable[[], Principal]) -> GrpcAnswer:
@@ -213,7 +252,7 @@ class _StreamCall:
             async with self._held, asyncio.TaskGroup() as tasks:
                 answers = tasks.create_task(self._answer_in_order(), name="grpc-stream-answers")
                 while (frame := await self._messages.receive()) is not None:
-                    await self._take(InferMessage(frame, self._stream_head, max_bytes=self._relay.max_message_bytes), tasks)
+                    await self._take(InferMessage(frame, self._stream_head, self._relay.limits), tasks)
                 await self._unanswered.put(None)
                 await answers  # among those that wait for their models may be some for decoupled ones
                 for stream in self._decoupled.values():
@@ -236,10 +275,12 @@ class _StreamCall:
         But not for a caller whose key has been revoked meanwhile. Raises Unauthenticated.
         """
         principal = self._identify()
-        try:
-            asked = await self._read(message, principal)
-        except ControlPlaneError as exc:
-            await self._messages.send(_error(message.id(), message_of(exc)))
+        if message.is_compressed:
+            async with inflated(message, self._relay.budget):
+                asked = await self._let_in(message, principal)
+        else:
+            asked = await self._let_in(message, principal)
+        if asked is None:
             return
         if self._running.named is None:
             self._running.is_about(asked.call, named=asked.named)
@@ -248,6 +289,14 @@ class _StreamCall:
             await self._pass_on(asked, tasks)
         else:  # or nobody knows, before it is loaded: the messages behind it do not wait for that
             await self._unanswered.put(self._start(asked, tasks))
+
+    async def _let_in(self, message: InferMessage, principal: Principal) -> _Asked | None:
+        """None of one that is refused, which has been answered."""
+        try:
+            return await self._read(message, principal)
+        except ControlPlaneError as exc:
+            await self._messages.send(_error(message.id(), message_of(exc)))
+            return None
 
     async def _read(self, message: InferMessage, principal: Principal) -> _Asked:
         """A request that may be sent on. Raises ControlPlaneError, and meters it as refused."""
@@ -318,7 +367,7 @@ class _StreamCall:
             if answer is None:
                 continue
             if answer.code == 0:
-                message = message_in(b"".join(answer.body), answer.encoding, max_bytes=_MAX_ANSWER_BYTES)
+                message = await _message_of(answer)
                 await self._messages.send(frame_message(stream_answer(message)), answer.headers)
             elif self._errors_end_it:
                 raise _Ended(answer)
@@ -388,3 +437,15 @@ def _error(request_id: str, text: str) -> bytes:
     answer = service_pb2.ModelStreamInferResponse(error_message=text)
     answer.infer_response.id = request_id
     return frame_message(answer.SerializeToString())
+
+
+async def _message_of(answer: GrpcAnswer) -> bytes | memoryview:
+    """Of a server's answer, which may be compressed and large."""
+    frame = b"".join(answer.body)
+    if not is_compressed(frame):
+        return message_in(frame, answer.encoding, _ANSWER)
+    pieces = []
+    for piece in message_pieces(frame, answer.encoding, _ANSWER):
+        pieces.append(piece)
+        await asyncio.sleep(0)
+    return b"".join(pieces)

@@ -14,7 +14,16 @@ from control_plane.api.body_budget import BodyBudget
 from control_plane.api.http_errors import render_error
 from control_plane.api.status import message_of
 from control_plane.api.v2_http_fleet import HttpFleetAnswers
-from control_plane.api.v2_http_infer import HttpInferRequest, RequestMemory, decode, takes_kept_answers, timeout_s_of
+from control_plane.api.v2_http_infer import (
+    HttpInferDoor,
+    HttpInferRequest,
+    RequestMemory,
+    decode,
+    is_all_json,
+    takes_kept_answers,
+    timeout_s_of,
+)
+from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer, no_content
 from control_plane.codec.infer_json import json_steps
@@ -87,7 +96,7 @@ class V2Http:
         servers: Servers,
         models: ModelAdministration,
         budget: BodyBudget,
-        max_body_bytes: int,
+        limits: BodyLimits,
         read_timeout_s: float,
         allow_shared_memory: bool = False,
         today_s: Callable[[], float] = time.time,
@@ -101,7 +110,8 @@ class V2Http:
         self._servers = servers
         self._models = models
         self._budget = budget
-        self._max_body_bytes = max_body_bytes
+        self._limits = limits
+        self._door = HttpInferDoor(self._memory, inference.models, limits)
         self._read_timeout_s = read_timeout_s
         catalogue = inference.dispatch.catalogue
         self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=read_timeout_s)
@@ -116,6 +126,8 @@ class V2Http:
         """
         route, principal = self._admitted(request)
         if route.action in _INFERENCE:
+            if is_all_json(request) and request.header(b"content-encoding") is None:
+                self._limits.check_json_bytes(request.content_length)
             self._inference.refuse_early(Door.HTTP, principal, self._request(request, route, principal))
 
     def answer_known(self, message: bytes) -> bytes | None:
@@ -173,7 +185,7 @@ class V2Http:
             return _DEFECT
 
     def _request(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpInferRequest:
-        return HttpInferRequest(request, route, principal, self._memory, self._inference.models)
+        return HttpInferRequest(request, route, principal, self._door)
 
     def _plain_inference(self, request: HttpRequest) -> _PlainInference | None:
         """What a head means that means an inference of a body as it came; heads repeat, and as long as nothing changes so does this."""
@@ -217,7 +229,7 @@ class V2Http:
     async def _decode_and_infer(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
         if request.http.header(b"content-encoding") is None:
             return await self._start(request, route)
-        async with decode(request, self._budget, max_bytes=self._max_body_bytes):
+        async with decode(request, self._budget, self._limits):
             return await self._start(request, route)
 
     async def _start(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
@@ -240,7 +252,7 @@ class V2Http:
                 return await _administered(route.model_name, self._models.unload(route.model_name, unload_dependents=dependents))
             case _:
                 if request.body and request.method == b"POST":  # nested deep enough it overflows Triton's stack
-                    await in_slices(json_steps(request.body))
+                    await in_slices(json_steps(request.body, self._limits))
                 return await self._tell(*self._aimed(request, route))
 
     def _visible(self, answer: HttpAnswer, route: V2Route, principal: Principal) -> HttpAnswer:

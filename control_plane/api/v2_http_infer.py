@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from control_plane.api.body_budget import BodyBudget
+from control_plane.api.inflating import Inflated
+from control_plane.codec.body_limits import BodyLimits, InflateBound
 from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.content_encoding import decoded_pieces, is_encoded
 from control_plane.codec.http_message import Body, HttpAnswer, HttpRequest
@@ -44,19 +45,26 @@ MemoryKey = tuple[bytes, bytes | None, Body]
 RequestMemory = BoundedCache[MemoryKey, RepeatedRequest[HttpAnswer]]
 """Requests to models whose answers are kept: what repeats needs no second reading."""
 
-_BUDGET_WAIT_S = 10.0
-"""For memory for the next piece of a body that is being decoded, while it holds what has been decoded."""
+
+@dataclass(frozen=True, slots=True)
+class HttpInferDoor:
+    """What all inference requests over HTTP have in common."""
+
+    memory: RequestMemory
+    models: KnownModels
+    limits: BodyLimits
 
 
 class HttpInferRequest:
     """`services.inference.InferRequest` and `GenerateRequest`."""
 
-    __slots__ = ("_failure", "_memory", "_models", "_request_id", "_route", "_target", "http", "principal")
+    __slots__ = ("_failure", "_limits", "_memory", "_models", "_request_id", "_route", "_target", "http", "principal")
     door = Door.HTTP
 
-    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, memory: RequestMemory, models: KnownModels) -> None:
-        self._memory = memory
-        self._models = models
+    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, door: HttpInferDoor) -> None:
+        self._memory = door.memory
+        self._models = door.models
+        self._limits = door.limits
         self._target = http.target
         self.http = http
         self.principal = principal
@@ -73,8 +81,8 @@ class HttpInferRequest:
             raise self._failure
         name, version = self._route.model_name, self._route.model_version
         if self._route.action is Action.GENERATE:
-            return _generate_steps(self.http, name, version)
-        return infer_request_steps(self.http.body, self._json_length(), model_name=name, model_version=version)
+            return _generate_steps(self.http, name, version, self._limits)
+        return infer_request_steps(self.http.body, self._json_length(), model_name=name, model_version=version, limits=self._limits)
 
     def name_seen(self) -> str:
         return self._route.model_name
@@ -152,25 +160,36 @@ def timeout_s_of(http: HttpRequest) -> float | None:
 
 
 @asynccontextmanager
-async def decode(request: HttpInferRequest, budget: BodyBudget, *, max_bytes: int) -> AsyncIterator[None]:
+async def decode(request: HttpInferRequest, budget: BodyBudget, limits: BodyLimits) -> AsyncIterator[None]:
     """Undo the request's Content-Encoding, in a thread; what it becomes is held of the budget within the `with` block."""
-    http, body = request.http, bytearray()
+    http, decoded = request.http, Inflated(budget)
     try:
         try:
             encoding = http.single_header(b"content-encoding")
-            pieces = decoded_pieces(http.body, max_bytes=max_bytes) if encoding and is_encoded(encoding) else None
-            while pieces is not None and (piece := await asyncio.to_thread(next, pieces, b"")):
-                await budget.take(len(piece), _BUDGET_WAIT_S)
-                body += piece
+            is_packed = encoding is not None and is_encoded(encoding)
+            if is_packed:
+                await decoded.read_in_thread(decoded_pieces(http.body, _bound(http, limits)))
             headers = [field for field in http.headers if field[0].lower() != b"content-encoding"]
-            request.http = HttpRequest(http.method, http.target, headers, http.body if pieces is None else body)
+            request.http = HttpRequest(http.method, http.target, headers, decoded.body if is_packed else http.body)
         except ControlPlaneError as exc:
             request.fail(exc)
         yield
     finally:
-        budget.give(len(body))
+        decoded.give_back()
 
 
-def _generate_steps(http: HttpRequest, name: str, version: str) -> Steps[InferCall]:
-    yield from json_object_steps(http.body)
+def _bound(http: HttpRequest, limits: BodyLimits) -> InflateBound:
+    if is_all_json(http):
+        return limits.inflated_json(len(http.body))
+    return limits.inflated(len(http.body))
+
+
+def is_all_json(http: HttpRequest) -> bool:
+    """Whether no binary data follows the JSON of an inference."""
+    return http.header(b"inference-header-content-length") is None
+
+
+def _generate_steps(http: HttpRequest, name: str, version: str, limits: BodyLimits) -> Steps[InferCall]:
+    limits.check_json_bytes(len(http.body))
+    yield from json_object_steps(http.body, limits)
     return InferCall(name, version, "", (), text_bytes=len(http.body))

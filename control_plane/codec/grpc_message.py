@@ -10,11 +10,14 @@ import re
 import sys
 import zlib
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
+from control_plane.codec.body_limits import InflateBound
 from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.http2_headers import Fields, size_of
+from control_plane.codec.inflating import inflated_pieces
 from control_plane.domain.errors import InvalidRequest, NotSupported, PayloadTooLarge
 from control_plane.domain.inference import Loss
 
@@ -120,24 +123,23 @@ def frame_message(message: bytes) -> bytes:
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
-def message_in(frame: MessageFrame, encoding: bytes, *, max_bytes: int) -> bytes | memoryview:
-    """The message within its frame, decompressed. Raises InvalidRequest, NotSupported, PayloadTooLarge."""
-    content = memoryview(frame)[PREFIX_BYTES:]
-    if frame[0] == 0:
-        return content
+def is_compressed(frame: MessageFrame) -> bool:
+    return frame[0] != 0
+
+
+def message_pieces(frame: MessageFrame, encoding: bytes, bound: InflateBound) -> Iterator[bytes]:
+    """The message within a compressed frame, piece by piece; as `inflated_pieces`. Raises NotSupported, too."""
     bits = _WINDOW_BITS.get(encoding)
     if bits is None:
         raise NotSupported(f"grpc-encoding {encoding[:20].decode('latin-1')!r} is not supported; gzip, deflate and identity are")
-    decoder = zlib.decompressobj(bits)
-    try:
-        message = decoder.decompress(content, max_bytes + 1)
-    except zlib.error as exc:
-        raise InvalidRequest(f"the message is not valid {encoding.decode()}: {exc}") from exc
-    if len(message) > max_bytes:
-        raise PayloadTooLarge(f"the decompressed message exceeds {max_bytes} bytes (TIDEGATE_MAX_BODY_BYTES)")
-    if not decoder.eof or decoder.unused_data:
-        raise InvalidRequest(f"the {encoding.decode()} message is cut off or followed by other data")
-    return message
+    return inflated_pieces(memoryview(frame)[PREFIX_BYTES:], bits, encoding.decode(), bound)
+
+
+def message_in(frame: MessageFrame, encoding: bytes, bound: InflateBound) -> bytes | memoryview:
+    """The message within its frame, decompressed within `bound`. Raises InvalidRequest, NotSupported, PayloadTooLarge."""
+    if not is_compressed(frame):
+        return memoryview(frame)[PREFIX_BYTES:]
+    return b"".join(message_pieces(frame, encoding, bound))
 
 
 class MessageReader:

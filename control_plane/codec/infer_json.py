@@ -20,7 +20,9 @@ from typing import Any
 
 import orjson
 
+from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.bytes_tensor import bytes_tensor_steps
+from control_plane.codec.json_elements import check_count
 from control_plane.codec.json_outline import outline_steps
 from control_plane.codec.steps import Steps, finish
 from control_plane.domain.errors import InvalidRequest, UnparsableRequest
@@ -39,6 +41,7 @@ _MAX_DIGITS = 18
 
 
 Body = bytes | bytearray
+_DEFAULT_LIMITS = BodyLimits()
 
 
 def read_infer_request(body: Body, header_length: bytes | None, *, model_name: str, model_version: str) -> InferCall:
@@ -46,17 +49,21 @@ def read_infer_request(body: Body, header_length: bytes | None, *, model_name: s
     return finish(infer_request_steps(body, header_length, model_name=model_name, model_version=model_version))
 
 
-def infer_request_steps(body: Body, header_length: bytes | None, *, model_name: str, model_version: str) -> Steps[InferCall]:
+def infer_request_steps(
+    body: Body, header_length: bytes | None, *, model_name: str, model_version: str, limits: BodyLimits = _DEFAULT_LIMITS
+) -> Steps[InferCall]:
     """Validate `body`; `header_length` is the field `Inference-Header-Content-Length`, None where it was absent.
 
     Raises:
         UnparsableRequest: the JSON cannot be read, or a field in it is missing or of the wrong type.
-        InvalidRequest: it can be read and contradicts itself.
+        InvalidRequest: it can be read and contradicts itself. PayloadTooLarge: its JSON is beyond `limits`.
     """
     json_bytes = _json_length(body, header_length)
     if json_bytes == 0:
         return InferCall(model_name, model_version, "", (), text_bytes=len(body))  # Triton's raw binary request: the body is the one input
-    header = yield from _header_steps(body, json_bytes, model_name, model_version)
+    if json_bytes > _MAX_KEPT_BYTES:
+        limits.check_json_bytes(json_bytes)
+    header = yield from _header_steps(body, json_bytes, model_name, model_version, limits)
     offset = json_bytes
     for tensor, size in zip(header.call.inputs, header.binary_bytes, strict=True):
         if size is not None:
@@ -66,19 +73,23 @@ def infer_request_steps(body: Body, header_length: bytes | None, *, model_name: 
     return header.call
 
 
-def json_object_steps(text: Body | memoryview) -> Steps[dict[str, Any]]:
+def json_object_steps(text: Body | memoryview, limits: BodyLimits) -> Steps[dict[str, Any]]:
     """`parse_json_object`, for text of any size: of a large one, the object without its long arrays and strings.
 
     Raises:
-        UnparsableRequest: as `parse_json_object`. PayloadTooLarge: large without them too.
+        UnparsableRequest: as `parse_json_object`. PayloadTooLarge: large without them too, or more elements than `limits`.
     """
-    return _expect_object((yield from json_steps(text)))
+    return _expect_object((yield from json_steps(text, limits)))
 
 
-def json_steps(text: Body | memoryview) -> Steps[object]:
+def json_steps(text: Body | memoryview, limits: BodyLimits) -> Steps[object]:
     """As `json_object_steps`, for a value of any kind."""
-    outline = (yield from outline_steps(text)) if len(text) > _LARGE_JSON_BYTES else bytes(text)
-    return _parse(outline)
+    if len(text) > _LARGE_JSON_BYTES:
+        return _parse((yield from outline_steps(text, limits)))
+    whole = bytes(text)
+    if len(whole) > limits.max_elements and whole.count(b",") >= limits.max_elements:
+        limits.refuse_elements()
+    return _parse(whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +99,14 @@ class _Header:
     """Of each input, what it takes of the binary part; None: its data is in the JSON or in shared memory."""
 
 
-def _header_steps(body: Body, json_bytes: int, model_name: str, model_version: str) -> Steps[_Header]:
+def _header_steps(body: Body, json_bytes: int, model_name: str, model_version: str, limits: BodyLimits) -> Steps[_Header]:
     """A header that binary data follows is mostly one that came before: equal bytes need no second reading."""
     if json_bytes == len(body):
-        fields = yield from json_object_steps(body)
+        fields = yield from json_object_steps(body, limits)
     elif json_bytes <= _MAX_KEPT_BYTES:
         return _read_known_header(bytes(body[:json_bytes]), model_name, model_version)
     else:
-        fields = yield from json_object_steps(memoryview(body)[:json_bytes])
+        fields = yield from json_object_steps(memoryview(body)[:json_bytes], limits)
     return _read_header(fields, json_bytes, model_name, model_version)
 
 
@@ -222,8 +233,8 @@ def _read_input(entry: object, json_bytes: int) -> tuple[Tensor, int | None]:
     shape = _required(entry, "shape", list, "array")
     tensor = make_tensor(name, datatype, shape)
     size = _binary_size(entry)
-    if size is None and "data" in entry and element_count(tensor.shape) > json_bytes:
-        raise UnparsableRequest("Unable to parse 'data': Shape does not match true shape of 'data' field")
+    if size is None and "data" in entry:
+        check_count(tensor, entry["data"], json_bytes)
     return tensor, size
 
 

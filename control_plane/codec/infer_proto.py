@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.bytes_tensor import bytes_tensor_steps
 from control_plane.codec.infer_json import make_tensor
-from control_plane.codec.protobuf_fields import fields, varint
+from control_plane.codec.message_outline import outline_steps
 from control_plane.codec.steps import Steps
 from control_plane.domain.errors import InvalidRequest, PayloadTooLarge
 from control_plane.domain.inference import InferCall
@@ -21,17 +22,8 @@ from control_plane.domain.tensor import DATATYPE_BYTES, Tensor, element_count
 _LARGE_BYTES = 64 * 1024
 """A message beyond it is parsed without its tensors' data: the parser would copy it, and holds up everyone while it does."""
 
-_INPUTS = 5 << 3 | 2
-_RAW_INPUT_CONTENTS = 7 << 3 | 2
-"""Tags of these fields in a ModelInferRequest: number and wire type."""
-_CONTENTS = 5 << 3 | 2
-"""In an InferInputTensor: elements written out singly, which Triton counts itself."""
-
 _MAX_OUTLINE_BYTES = 2**20
 """Of a large request without its data: names, shapes and parameters."""
-
-_FIELDS_PER_STEP = 1024
-"""About 2 ms of walking."""
 
 
 class Parameterised(Protocol):
@@ -68,41 +60,24 @@ class ModelInferRequest(Protocol):
 
 
 Contents = Sequence[bytes | memoryview]
+_DEFAULT_LIMITS = BodyLimits()
 
 
-def infer_request_steps(message: bytes | memoryview, parse: Callable[[bytes], ModelInferRequest]) -> Steps[InferCall]:
+def infer_request_steps(
+    message: bytes | memoryview, parse: Callable[[bytes], ModelInferRequest], limits: BodyLimits = _DEFAULT_LIMITS
+) -> Steps[InferCall]:
     """Validate a serialised request.
 
     Raises:
-        InvalidRequest, UnparsableRequest: as `infer_json.read_infer_request`.
+        InvalidRequest, UnparsableRequest, PayloadTooLarge: as `infer_json.read_infer_request`.
     """
     if len(message) <= _LARGE_BYTES:
         request = _parse(bytes(message), parse)
         return (yield from _check_steps(request, request.raw_input_contents, len(message)))
-    outline, contents = yield from outline_steps(memoryview(message))
+    outline, contents = yield from outline_steps(memoryview(message), limits)
     if len(outline) > _MAX_OUTLINE_BYTES:
         raise PayloadTooLarge(f"a request of {len(outline)} bytes without its tensors' data; at most {_MAX_OUTLINE_BYTES} may be")
     return (yield from _check_steps(_parse(outline, parse), contents, len(message)))
-
-
-def outline_steps(message: memoryview) -> Steps[tuple[bytes, list[memoryview]]]:
-    """A serialised ModelInferRequest without its tensors' data, and its raw contents, not copied. Raises InvalidRequest.
-
-    Source: protobuf's encoding; a message's fields may be left out without touching the others.
-    """
-    kept: list[bytes | memoryview] = []
-    contents: list[memoryview] = []
-    for number, (tag, field, payload) in enumerate(fields(message)):
-        if number % _FIELDS_PER_STEP == 0:
-            yield
-        if tag == _RAW_INPUT_CONTENTS:
-            contents.append(payload)
-        elif tag == _INPUTS and len(payload) > _LARGE_BYTES:
-            tensor = b"".join(each for inner, each, _ in fields(payload) if inner != _CONTENTS)
-            kept += (varint(_INPUTS), varint(len(tensor)), tensor)
-        else:
-            kept.append(field)
-    return b"".join(kept), contents
 
 
 def _parse(message: bytes, parse: Callable[[bytes], ModelInferRequest]) -> ModelInferRequest:

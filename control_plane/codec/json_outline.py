@@ -1,15 +1,17 @@
 """The outline of a large JSON text: all of it but its data, small enough to be parsed at once.
 
 Parsing 128 MiB of numbers takes seconds that nobody else gets, and a gigabyte for the objects. What has to be checked of
-it is small: so long arrays that hold no object, and long strings, are passed over in steps and stand as `null` and `""` in
-the outline. Whoever needs an array or a string there finds none and refuses it. What was passed over Triton parses itself;
-in JSON that is valid, and Triton takes no other, brackets and strings are found here exactly.
+it is small: so long arrays that hold no object, and long strings, are passed over in steps and stand as a number, which is how
+many elements the array has, and as `""` in the outline. Whoever needs an array or a string there finds none and refuses it.
+What was passed over Triton parses itself; in JSON that is valid, and Triton takes no other, brackets and strings are found
+here exactly, and so are elements: the commas of an array and of those in it, and one, less an empty array's.
 """
 
 from __future__ import annotations
 
 import re
 
+from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.steps import Steps
 from control_plane.domain.errors import PayloadTooLarge, UnparsableRequest
 
@@ -29,20 +31,23 @@ _MAX_DEPTH = 1000
 _PLAIN = re.compile(rb'(?:[^"\[\]{]++|"[^"\\]{0,1000}+(?:\\.[^"\\]{0,100}+){0,9}+"|\[[^"\[\]{]{0,1000}+\])*+', re.DOTALL)
 """What needs no looking at: scalars, whole short strings, whole short arrays of scalars."""
 
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_EMPTY = re.compile(rb"\[[ \t\r\n]*+\]")
 _WITHIN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
-_QUOTE, _OPEN, _CLOSE, _BRACE = b'"[]{'
+_QUOTE, _OPEN, _CLOSE, _BRACE, _COMMA = b'"[]{,'
 
 
-def outline_steps(text: bytes | bytearray | memoryview) -> Steps[bytes]:
+def outline_steps(text: bytes | bytearray | memoryview, limits: BodyLimits) -> Steps[bytes]:
     """The outline of `text`, which need not be valid JSON; its outline is not either, then.
 
     Raises:
         UnparsableRequest: a string has no end, arrays are nested too deep, or an array mixes much data with objects.
-        PayloadTooLarge: without its data it is still large.
+        PayloadTooLarge: without its data it is still large, or it has more elements than `limits`.
     """
-    outline, at, tokens, step_end = _Outline(text), 0, 0, _STEP_BYTES
+    outline, at, tokens, step_end = _Outline(text, limits), 0, 0, _STEP_BYTES
     while at < len(text):
-        at = _end(_PLAIN, text, at)
+        began, at = at, _end(_PLAIN, text, at)
+        outline.count(began, at)
         token = text[at] if at < len(text) else None
         if token == _QUOTE:
             began = at
@@ -83,28 +88,45 @@ def _end(pattern: re.Pattern[bytes], text: bytes | bytearray | memoryview, at: i
 
 
 class _Outline:
-    def __init__(self, text: bytes | bytearray | memoryview) -> None:
+    def __init__(self, text: bytes | bytearray | memoryview, limits: BodyLimits) -> None:
         self._text = memoryview(text)
+        self._limits = limits
+        self._elements = 0
+        """Commas so far, less empty arrays: how many more there are at an array's end than at its start is one less than its elements."""
         self._kept = bytearray()
         self._done = 0
         """Up to where the text is in `_kept` or has been passed over."""
-        self._arrays: list[tuple[int, int]] = []
-        """Of the open arrays without an object: where they begin, in the text and in `_kept`."""
+        self._arrays: list[tuple[int, int, int]] = []
+        """Of the open arrays without an object: where they begin, in the text and in `_kept`, and `_elements` there."""
         self._has_dropped = False
         """Whether some of the outermost of them is missing in `_kept`, as all of it will."""
+
+    def count(self, began: int, end: int) -> None:
+        """Count the elements in a part that has no end of a string within it. Raises PayloadTooLarge."""
+        if end - began < 2:
+            self._elements += end > began and self._text[began] == _COMMA
+        else:
+            part = bytes(self._text[began:end])
+            if b'"' in part:
+                part = _STRING.sub(b"", part)
+            self._elements += part.count(b",")
+            if b"[" in part:
+                self._elements -= len(_EMPTY.findall(part))
+        if self._elements >= self._limits.max_elements:
+            self._limits.refuse_elements()
 
     def open_array(self, at: int) -> None:
         if len(self._arrays) == _MAX_DEPTH:
             raise UnparsableRequest("failed to parse the request JSON buffer: it is nested too deep")
         self._keep(at)
-        self._arrays.append((at, len(self._kept)))
+        self._arrays.append((at, len(self._kept), self._elements))
 
     def close_array(self, end: int) -> None:
         if not self._arrays:
             return
-        began, kept_bytes = self._arrays.pop()
+        began, kept_bytes, elements = self._arrays.pop()
         if end - began > _LONG_BYTES:
-            self._replace(kept_bytes, end, b"null")
+            self._replace(kept_bytes, end, b" %d " % (self._elements - elements + 1))  # blanks, so that what stands beside it is no digit
         if not self._arrays:
             self._has_dropped = False
 

@@ -16,6 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 import orjson
 
+from control_plane.codec.body_limits import InflateBound
 from control_plane.codec.content_encoding import decoded_pieces
 from control_plane.codec.grpc_message import HEAD, GrpcAnswer, frame_message, status_fields
 from control_plane.codec.http_message import HttpAnswer
@@ -35,7 +36,8 @@ _ANSWERS_ID = re.compile(rb'\{"id":' + _STRING + rb",", re.DOTALL)
 _LENGTHS = re.compile(rb"\r\n(?:content-length|inference-header-content-length):[^\r\n]*", re.IGNORECASE)
 _JSON_LENGTH = re.compile(rb"\r\ninference-header-content-length:[ \t]*(\d{1,18})", re.IGNORECASE)
 _ENCODING = re.compile(rb"\r\ncontent-encoding:[^\r\n]*", re.IGNORECASE)
-_MAX_BYTES, _MAX_DECODED_BYTES = 2**22, 2**21
+_MAX_BYTES = 2**22
+_DECODED = InflateBound(2**21, "the answer is too large to be kept")
 """Of an answer that is looked into, and of one that has to be decoded for that: more would hold up everybody for too long."""
 _LAYOUT = Struct("<IIB")
 """Of a kept HTTP answer: bytes of its head, bytes of its JSON, and whether binary data may follow that."""
@@ -44,6 +46,8 @@ _COMPUTE = frozenset(("no-cache", "no-store", "max-age=0"))
 
 _OWN_FIELDS = frozenset((1 << 3 | 2, 2 << 3 | 2, 3 << 3 | 2))
 """Tags of a ModelInferRequest's model_name, model_version and id: the model is in the key already, as it is meant."""
+_MAX_FIELDS = 4096
+"""Of a message of which a key is made: walking so many takes some milliseconds, in which nobody else is served."""
 _ANSWERS_ID_TAG = 3 << 3 | 2
 """Of a ModelInferResponse."""
 
@@ -97,9 +101,15 @@ def json_without_id(text: bytes, request_id: str) -> bytes:
     return text if match is None else b"%b%b%b" % (text[: match.start(1)], b'""', text[match.end(1) :])
 
 
-def message_without_id(message: bytes | memoryview) -> bytes:
-    """A ModelInferRequest without its id and the model's name and version. Raises InvalidRequest."""
-    return b"".join(field for tag, field, _ in fields(memoryview(message)) if tag not in _OWN_FIELDS)
+def message_without_id(message: bytes | memoryview) -> bytes | None:
+    """A ModelInferRequest without its id and the model's name and version; None of one with very many fields. Raises InvalidRequest."""
+    kept: list[memoryview] = []
+    for number, (tag, field, _) in enumerate(fields(memoryview(message))):
+        if number == _MAX_FIELDS:
+            return None
+        if tag not in _OWN_FIELDS:
+            kept.append(field)
+    return b"".join(kept)
 
 
 def keep_http(answer: HttpAnswer, *, request_id: str) -> bytes | None:
@@ -123,7 +133,7 @@ def _decoded(answer: HttpAnswer) -> bytes | None:
     if _ENCODING.search(answer.head) is None:
         return bytes(answer.body)
     try:
-        return b"".join(decoded_pieces(answer.body, max_bytes=_MAX_DECODED_BYTES))
+        return b"".join(decoded_pieces(answer.body, _DECODED))
     except ControlPlaneError:
         return None
 

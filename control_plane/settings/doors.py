@@ -34,6 +34,22 @@ class GatewaySettings(Group):
     max_body_bytes: int = Field(128 * 2**20, ge=1024)
     """Largest request body or message, in bytes. Each is held in memory once; too small refuses image batches."""
 
+    max_inflate_ratio: int = Field(100, ge=1)
+    """How many times its size a compressed body or message may become; up to 4 MiB is allowed in any case. Texts become 3 to 10 times,
+    zeros 1,000 times. Much more lets a few bytes cost much memory, much less refuses sparse tensors that are compressed."""
+
+    max_json_bytes: int = Field(32 * 2**20, ge=1024)
+    """Largest JSON of an inference request, in bytes; binary data behind it counts for `max_body_bytes` alone. Triton needs up to thirty
+    times as much memory to read it, and keeps that."""
+
+    max_elements: int = Field(4 * 2**20, ge=1)
+    """Elements of a request's tensors that are written out singly: in JSON, or over gRPC in `contents`. Each costs Triton some 60 bytes.
+    Binary data (`raw_input_contents`) has no such limit."""
+
+    max_message_fields: int = Field(2**17, ge=64)
+    """Fields of one gRPC message; each text in `contents` is one, an array of numbers is one in all. Each costs about a microsecond here
+    and some 50 bytes in Triton. Only messages beyond 64 KiB are counted."""
+
     max_header_bytes: int = Field(16 * 2**10, ge=1024)
     """Largest request head, in bytes; one line of it may have 8000, since Triton closes the connection over a longer one."""
 

@@ -152,6 +152,8 @@ DIFFERENCES: dict[str, dict[str, str]] = {
         "BYTES: fewer elements than the shape": "400 open",
         "BYTES: more elements than the shape": "400 open",
         "binary: size beside data": "400 open",
+        "request: data too long": "400 open",
+        "request: data too short": "400 open",
         "binary: size that is a string": "500 open",
         "binary: size that is negative": "500 open",
         "binary: too few bytes": "400 open",

@@ -8,10 +8,12 @@ import zlib
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
+    from control_plane.codec.body_limits import InflateBound
     from control_plane.codec.content_encoding import decode_body
     from control_plane.domain.errors import InvalidRequest, NotSupported, PayloadTooLarge
 
 LIMIT = 5000
+BOUND = InflateBound(LIMIT, "too large")
 ENCODINGS = (b"gzip", b"deflate", b"identity", b"")
 
 
@@ -20,7 +22,7 @@ def check(data: bytes) -> None:
     encoding = ENCODINGS[kind] if kind < len(ENCODINGS) else body[:8]
     packed = (gzip.compress(body, mtime=0) if kind == 4 else zlib.compress(body)) if kind in (4, 5) else body
     try:
-        decoded = decode_body(packed, b"gzip" if kind in (4, 5) else encoding, max_bytes=LIMIT)
+        decoded = decode_body(packed, b"gzip" if kind in (4, 5) else encoding, BOUND)
     except (InvalidRequest, NotSupported, PayloadTooLarge):
         assert kind not in (4, 5) or len(body) > LIMIT, "what was just packed is refused"
         return

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from tests.fuzz.harness import fuzz, instrumented, slices
 
 with instrumented():
+    from control_plane.codec.body_limits import InflateBound
     from control_plane.codec.grpc_message import MessageReader, answer_of, message_in, read_head, status_fields, timeout_value
     from control_plane.domain.errors import InvalidRequest, NotSupported, PayloadTooLarge
 
@@ -52,7 +53,7 @@ def read(pieces: Iterable[bytes]) -> tuple[list[bytes], bool, bool]:
 
 def check_message(frame: bytes, encoding: bytes) -> None:
     try:
-        message = bytes(message_in(frame, encoding, max_bytes=LIMIT))
+        message = bytes(message_in(frame, encoding, InflateBound(LIMIT, "too large")))
     except (InvalidRequest, NotSupported, PayloadTooLarge) as exc:
         str(exc).encode()
         return

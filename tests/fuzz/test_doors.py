@@ -15,6 +15,7 @@ from control_plane.api.body_budget import BodyBudget
 from control_plane.api.grpc_connection import GrpcLimits
 from control_plane.api.grpc_server import GrpcServer
 from control_plane.api.v2_grpc import V2Grpc
+from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, message_answer
 from control_plane.codec.http2_frames import DATA, PREFACE, FrameReader, settings_frame
 from control_plane.domain.errors import UpstreamUnavailable
@@ -104,7 +105,8 @@ async def grpc_door() -> AsyncIterator[int]:
         access=governed.access,
         servers=servers,
         models=FakeModels(),
-        max_message_bytes=1 << 16,
+        budget=budget,
+        limits=BodyLimits(max_body_bytes=1 << 16),
         read_timeout_s=5.0,
     )
     server = GrpcServer(application, GrpcLimits(max_message_bytes=1 << 16, max_connections=10), budget)

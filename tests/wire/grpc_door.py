@@ -20,6 +20,7 @@ from control_plane.api.grpc_connection import GrpcApplication, GrpcLimits
 from control_plane.api.grpc_server import GrpcServer
 from control_plane.api.status import told_of
 from control_plane.api.v2_grpc import SERVICE, V2Grpc
+from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.grpc_message import PREFIX_BYTES, GrpcHead
 from control_plane.codec.http2_stream import WholeAnswer, WholeCall
 from control_plane.domain.principal import Principal
@@ -116,6 +117,7 @@ async def door(
     options: tuple[tuple[str, int], ...] = (),
     governed: Governance | None = None,
     cached: CachedInference | None = None,
+    body_limits: BodyLimits | None = None,
 ) -> AsyncIterator[Bench]:
     """Listening on a port of its own, with `m` as a decoupled model.
 
@@ -135,16 +137,17 @@ async def door(
         allow_shared_memory=allow_shared_memory,
     )
     models = models or FakeModels()
+    budget = BodyBudget(budget_bytes)
     application = V2Grpc(
         inference=inference,
         access=governed.access,
         servers=servers,
         models=models,
-        max_message_bytes=limits.max_message_bytes,
+        budget=budget,
+        limits=body_limits or BodyLimits(max_body_bytes=limits.max_message_bytes),
         read_timeout_s=20.0,
         allow_shared_memory=allow_shared_memory,
     )
-    budget = BodyBudget(budget_bytes)
     server = GrpcServer(application if peers_are_local else _FromElsewhere(application), limits, budget)
     bound = bind_tcp("127.0.0.1", 0, setting="--grpc-port")
     port = bound.getsockname()[1]

@@ -21,6 +21,7 @@ from control_plane.adapters.listening import bind_tcp
 from control_plane.api.body_budget import BodyBudget
 from control_plane.api.grpc_server import GrpcServer
 from control_plane.api.v2_grpc import READ_METHODS, SERVICE, V2Grpc
+from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.grpc_message import GrpcAnswer, frame_message, message_answer, status_answer, status_fields
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
 from control_plane.domain.inference import Door, Outcome
@@ -366,7 +367,8 @@ class TestListening:
                     access=governance().access,
                     servers=it.servers,
                     models=it.models,
-                    max_message_bytes=1 << 20,
+                    budget=BodyBudget(1 << 20),
+                    limits=BodyLimits(),
                     read_timeout_s=1,
                 )
                 server = GrpcServer(application, LIMITS, BodyBudget(1 << 20))
@@ -393,7 +395,8 @@ class TestListening:
                     access=governance().access,
                     servers=it.servers,
                     models=it.models,
-                    max_message_bytes=8 << 20,
+                    budget=BodyBudget(1 << 20),
+                    limits=BodyLimits(),
                     read_timeout_s=1,
                 )
                 server = GrpcServer(application, LIMITS, BodyBudget(1 << 30))

@@ -11,6 +11,7 @@ import pytest
 from control_plane.api import connection_server
 from control_plane.api.body_budget import BodyBudget
 from control_plane.api.v2_http import V2Http
+from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.http_message import HttpAnswer, HttpRequest
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, ModelLoadFailed, ModelNotFound
 from control_plane.domain.model import ModelOverride
@@ -57,7 +58,7 @@ class Application:
             servers=servers,
             models=self.models,
             budget=BodyBudget(1000),
-            max_body_bytes=1000,
+            limits=BodyLimits(max_body_bytes=1000),
             read_timeout_s=1.0,
             allow_shared_memory=True,
         )

@@ -9,8 +9,10 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
+from control_plane.api.body_budget import BodyBudget
 from control_plane.api.v2_grpc import SERVICE, V2Grpc
 from control_plane.codec import v2_route
+from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.http_message import make_answer
 from control_plane.domain.inference import Outcome
 from control_plane.domain.model import ModelState
@@ -125,7 +127,13 @@ def test_every_call_of_the_grpc_door_has_a_row() -> None:
     servers = Servers()
     inference = InferenceService(servers=servers, recorder=FakeRecorder(), governance=rights, default_timeout_s=1.0)
     application = V2Grpc(
-        inference=inference, access=rights.access, servers=servers, models=FakeModels(), max_message_bytes=1, read_timeout_s=1.0
+        inference=inference,
+        access=rights.access,
+        servers=servers,
+        models=FakeModels(),
+        budget=BodyBudget(1),
+        limits=BodyLimits(),
+        read_timeout_s=1.0,
     )
 
     assert {full_name(name) for name in GRPC_CALLS} == {*application._open, *application._administration}

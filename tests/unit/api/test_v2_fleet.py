@@ -14,6 +14,7 @@ from control_plane.api.v2_grpc import V2Grpc
 from control_plane.api.v2_grpc_fleet import GrpcFleetAnswers
 from control_plane.api.v2_http import V2Http
 from control_plane.api.v2_http_fleet import HttpFleetAnswers
+from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.grpc_message import PREFIX_BYTES, GrpcAnswer, GrpcHead, frame_message, message_answer, status_answer
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
 from control_plane.codec.merged_statistics import no_statistics
@@ -246,14 +247,15 @@ class Door:
         inference = InferenceService(
             servers=bench.servers, recorder=FakeRecorder(), governance=governed, default_timeout_s=5.0, dispatch=dispatch
         )
-        limits = {"budget": BodyBudget(1 << 20), "max_body_bytes": 1 << 20, "read_timeout_s": 5.0}
+        limits = {"budget": BodyBudget(1 << 20), "limits": BodyLimits(), "read_timeout_s": 5.0}
         self.v2 = V2Http(inference=inference, access=governed.access, servers=bench.servers, models=FakeModels(), **limits)  # type: ignore[arg-type]
         self.grpc = V2Grpc(
             inference=inference,
             access=governed.access,
             servers=bench.servers,
             models=FakeModels(),
-            max_message_bytes=1 << 20,
+            budget=BodyBudget(1 << 20),
+            limits=BodyLimits(),
             read_timeout_s=5.0,
         )
         self.servers = bench.servers

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from control_plane.codec.body_limits import InflateBound
 from control_plane.codec.grpc_message import (
     HEAD,
     GrpcAnswer,
@@ -184,16 +185,16 @@ class TestCompression:
     @pytest.mark.parametrize(("encoding", "compress"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress)])
     def test_a_compressed_message_is_read(self, encoding: bytes, compress: object) -> None:
         content = compress(b"message" * 100)  # type: ignore[operator]
-        assert bytes(message_in(b"\1" + frame_message(content)[1:], encoding, max_bytes=1_000)) == b"message" * 100
+        assert bytes(message_in(b"\1" + frame_message(content)[1:], encoding, InflateBound(1_000, "1000 bytes"))) == b"message" * 100
 
     def test_one_that_is_not_may_come_with_an_encoding(self) -> None:
-        assert bytes(message_in(frame_message(b"x"), b"gzip", max_bytes=10)) == b"x"
+        assert bytes(message_in(frame_message(b"x"), b"gzip", InflateBound(10, ""))) == b"x"
 
     def test_a_bomb_is_refused_without_being_unpacked(self) -> None:
         frame = b"\1" + frame_message(gzip.compress(bytes(1 << 20)))[1:]
-        assert len(message_in(frame, b"gzip", max_bytes=1 << 20)) == 1 << 20
-        with pytest.raises(PayloadTooLarge, match="decompressed message exceeds"):
-            message_in(frame, b"gzip", max_bytes=(1 << 20) - 1)
+        assert len(message_in(frame, b"gzip", InflateBound(1 << 20, ""))) == 1 << 20
+        with pytest.raises(PayloadTooLarge, match="exceeds 1048575 bytes"):
+            message_in(frame, b"gzip", InflateBound((1 << 20) - 1, "exceeds 1048575 bytes"))
 
     @pytest.mark.parametrize(
         ("content", "encoding", "error"),
@@ -209,7 +210,7 @@ class TestCompression:
     )
     def test_what_cannot_be_read(self, content: bytes, encoding: bytes, error: type[Exception]) -> None:
         with pytest.raises(error):
-            message_in(b"\1" + frame_message(content)[1:], encoding, max_bytes=1_000)
+            message_in(b"\1" + frame_message(content)[1:], encoding, InflateBound(1_000, "1000 bytes"))
 
 
 class TestAnswers:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import pytest
 
+from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.infer_json import infer_request_steps, read_infer_request
+from control_plane.codec.steps import finish
 from control_plane.domain.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
 from control_plane.domain.inference import InferCall
 from control_plane.domain.tensor import MAX_ELEMENTS, Tensor, element_count
@@ -81,7 +84,8 @@ def test_accepts(body: bytes, tensors: tuple[Tensor, ...]) -> None:
     ],
 )
 def test_tells_how_long_texts_are(data: object, text_bytes: int | None) -> None:
-    body = with_input(datatype="BYTES", data=data, shape=[1])
+    shape = [len(data)] if isinstance(data, list) else [1]
+    body = with_input(datatype="BYTES", data=data, shape=shape)
     assert read(body).text_bytes == (len(body) if text_bytes is None else text_bytes)
 
 
@@ -144,8 +148,6 @@ def test_tells_the_id() -> None:
         pytest.param(with_input(shape=[[1]]), "unsigned", id="a nested shape"),
         pytest.param(with_input(shape=[None]), "unsigned", id="a dimension null"),
         pytest.param(with_input(shape=[2**64]), "unsigned", id="a dimension beyond 64 bits"),
-        pytest.param(with_input(shape=[10**6]), "does not match true shape", id="a million elements announced, one sent"),
-        pytest.param(with_input(shape=[10**6], datatype="BYTES", data=["a"]), "does not match true shape", id="and of BYTES"),
         pytest.param(with_input(parameters=[]), "'parameters'", id="parameters an array"),
         pytest.param(with_input(parameters={"binary_data_size": None}), "binary_data_size", id="binary_data_size null"),
         pytest.param(with_input(parameters={"binary_data_size": True}), "binary_data_size", id="binary_data_size true"),
@@ -333,14 +335,6 @@ class TestBinaryData:
         with pytest.raises(InvalidRequest):  # the same bytes in the other order frame no string
             read(text + b"bb" + b"\x01\0\0\0a", b"%d" % len(text))
 
-    def test_the_limit_of_elements_holds_for_what_the_json_could_hold(self) -> None:
-        """A shape of as many elements as the JSON has bytes is left to Triton, one more is not."""
-        text = with_input(shape=[1000])
-        padded = text + b" " * (1000 - len(text))
-        assert read(padded).inputs[0].shape == (1000,)
-        with pytest.raises(UnparsableRequest, match="does not match"):
-            read(padded[:-1])
-
 
 class TestSharedMemory:
     REGION = {"parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 4}}
@@ -396,7 +390,6 @@ class TestLarge:
             pytest.param({"data": "[" * 200_000}, id="nested too deep"),
             pytest.param({"data": "[" * 1001 + DATA}, id="data nested too deep"),
             pytest.param({"name": '"X","name":"Y"'}, id="a key twice"),
-            pytest.param({"shape": "[300000000]"}, id="more elements than bytes"),
             pytest.param({"data": DATA[:-1] + ',{"a":1}]'}, id="an object within data"),
             pytest.param({"data": DATA + DATA}, id="not JSON"),
         ],
@@ -414,3 +407,70 @@ def test_bytes_of_many_elements_are_walked_in_steps() -> None:
     text = b'{"inputs":[{"name":"X","datatype":"BYTES","shape":[100000],"parameters":{"binary_data_size":400000}}]}'
     steps = infer_request_steps(text + bytes(400_000), b"%d" % len(text), model_name="m", model_version="")
     assert sum(1 for _ in steps) >= 10
+
+
+ONES = "[" + ",".join(["1"] * 300_000) + "]"
+ROWS = "[" + ",".join(["[1,2,3]"] * 100_000) + "]"
+TEXTS = "[" + ",".join(['"a,[b","c\\",d"'] * 50_000) + "]"
+
+
+class TestElements:
+    """What is written out is counted before Triton makes an object of each element."""
+
+    @pytest.mark.parametrize(
+        ("shape", "datatype", "data"),
+        [
+            pytest.param([2, 2], "FP32", "[[1,2],[3,4]]", id="nested"),
+            pytest.param([2, 2], "FP32", "[1,2,3,4]", id="flat"),
+            pytest.param([3], "FP32", "[[1,2],3]", id="ragged, which Triton takes"),
+            pytest.param([2, 1, 1], "BYTES", '[[["a"]],[["b"]]]', id="texts"),
+            pytest.param([], "FP32", "[1]", id="a scalar"),
+            pytest.param([0, 3], "FP32", "[1]", id="an empty one: Triton does not look"),
+            pytest.param([300_000], "FP32", ONES, id="large"),
+            pytest.param([100_000, 3], "FP32", ROWS, id="large and nested"),
+            pytest.param([100_000], "BYTES", TEXTS, id="large, of texts with commas and brackets"),
+            pytest.param([300_001], "FP32", "[1,[" + ONES + ",[]]]", id="large and ragged"),
+        ],
+    )
+    def test_as_many_as_the_shape_says(self, shape: list[int], datatype: str, data: str) -> None:
+        assert read(with_data(shape, datatype, data)).inputs == (Tensor("X", datatype, tuple(shape)),)
+
+    @pytest.mark.parametrize(
+        ("shape", "datatype", "data", "found"),
+        [
+            pytest.param([10**6], "FP32", "[1]", 1, id="a million announced, one sent"),
+            pytest.param([10**6], "BYTES", '["a"]', 1, id="and of BYTES"),
+            pytest.param([1], "FP32", "[1,2]", 2, id="one more"),
+            pytest.param([3], "FP32", "[]", 0, id="none"),
+            pytest.param([2, 2], "FP32", "[[1,2],[3]]", 3, id="nested, one missing"),
+            pytest.param([1], "FP32", "[" * 900 + "]" * 900, 0, id="nothing but nesting"),
+            pytest.param([299_999], "FP32", ONES, 300_000, id="large, one more"),
+            pytest.param([300_000_000], "FP32", ONES, 300_000, id="large, far too few"),
+            pytest.param([300_001], "FP32", ROWS, 300_000, id="large and nested, one missing"),
+            pytest.param([100_001], "BYTES", TEXTS, 100_000, id="large, of texts"),
+        ],
+    )
+    def test_more_or_fewer_are_refused_with_what_would_be_right(self, shape: list[int], datatype: str, data: str, found: int) -> None:
+        with pytest.raises(InvalidRequest, match=rf"does not match true shape.*input 'X' .*takes {prod(shape)} elements, got {found}$"):
+            read(with_data(shape, datatype, data))
+
+    @pytest.mark.parametrize("data", [ONES, ROWS, "[" + ",".join(["0"] * 1001) + "]"], ids=["large", "nested", "small"])
+    def test_there_is_a_limit(self, data: str) -> None:
+        with pytest.raises(PayloadTooLarge, match=r"more than 1000 elements.*TIDEGATE_MAX_ELEMENTS.*as binary data"):
+            read_within(BodyLimits(max_elements=1000), with_data([300_000], "FP32", data))
+        assert read_within(BodyLimits(max_elements=1000), with_data([990], "FP32", "[" + ",".join(["0"] * 990) + "]"))
+
+    def test_there_is_a_limit_of_json_apart_from_binary_data(self) -> None:
+        limits = BodyLimits(max_json_bytes=2000)
+        with pytest.raises(PayloadTooLarge, match=r"at most 2000 .*TIDEGATE_MAX_JSON_BYTES.*as binary data"):
+            read_within(limits, with_data([2000], "FP32", "[" + "1," * 1999 + "1]"))
+        body, length = binary("FP32", [10_000], 40_000, bytes(40_000))
+        assert read_within(limits, body, length).inputs
+
+
+def with_data(shape: list[int], datatype: str, data: str) -> bytes:
+    return f'{{"inputs":[{{"name":"X","shape":{shape},"datatype":"{datatype}","data":{data}}}]}}'.encode()
+
+
+def read_within(limits: BodyLimits, body: bytes, header_length: bytes | None = None) -> InferCall:
+    return finish(infer_request_steps(body, header_length, model_name="m", model_version="", limits=limits))

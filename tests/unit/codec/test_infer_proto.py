@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from control_plane.codec import infer_proto
+from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.bytes_tensor import encode_bytes_elements
-from control_plane.codec.infer_proto import infer_request_steps, outline_steps
+from control_plane.codec.infer_proto import infer_request_steps
+from control_plane.codec.message_outline import outline_steps
 from control_plane.codec.protobuf_fields import varint
 from control_plane.codec.steps import Steps
 from control_plane.domain.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
@@ -41,7 +43,7 @@ def finished(steps: Steps[ResultT]) -> ResultT:
 
 def outlined(message: bytes) -> service_pb2.ModelInferRequest:
     """The message as the outline and its contents say."""
-    outline, contents = finished(outline_steps(memoryview(message)))
+    outline, contents = finished(outline_steps(memoryview(message), BodyLimits()))
     request = service_pb2.ModelInferRequest.FromString(outline)
     assert not request.raw_input_contents
     request.raw_input_contents.extend(map(bytes, contents))
@@ -226,7 +228,7 @@ class TestLarge:
 
     def test_many_small_contents_are_walked_in_steps(self) -> None:
         request = message(raw=[b"x"] * 50_000)
-        steps = outline_steps(memoryview(request.SerializeToString()))
+        steps = outline_steps(memoryview(request.SerializeToString()), BodyLimits())
         assert sum(1 for _ in steps) >= 20
 
     @pytest.mark.parametrize(
@@ -286,3 +288,56 @@ _REQUESTS = st.builds(
     ),
     parameters=st.dictionaries(st.text(max_size=4), st.builds(service_pb2.InferParameter, int64_param=st.integers(0, 9)), max_size=3),
 )
+
+
+def contents(field: str, values: list[object]) -> bytes:
+    request = message()
+    getattr(request.inputs[0].contents, field).extend(values)
+    return request.SerializeToString()
+
+
+class TestCounts:
+    """Of two bytes on the wire a parser makes an object of fifty."""
+
+    @pytest.mark.parametrize(
+        "whole",
+        [
+            pytest.param(b"\x08\x01" * LARGE, id="unknown fields"),
+            pytest.param(b"\x32\x00" * LARGE, id="outputs"),
+            pytest.param(b"\x3a\x00" * LARGE, id="raw contents"),
+            pytest.param(contents("bytes_contents", [b""] * LARGE), id="texts"),
+            pytest.param(b"\x2a" + varint(2 * LARGE) + b"\x10\x01" * LARGE, id="fields of an input"),
+        ],
+    )
+    def test_of_fields_there_is_a_limit(self, whole: bytes) -> None:
+        steps = infer_request_steps(whole, _never, BodyLimits(max_fields=5000))
+        for _ in range(4):
+            next(steps)  # in steps, and no further than the limit
+        with pytest.raises(PayloadTooLarge, match=r"more than 5000 fields.*TIDEGATE_MAX_MESSAGE_FIELDS.*raw_input_contents"):
+            finished(steps)
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("int_contents", -1),
+            ("int64_contents", 2**40),
+            ("uint_contents", 300),
+            ("bool_contents", True),
+            ("fp32_contents", 1.5),
+            ("fp64_contents", 1.5),
+        ],
+    )
+    def test_of_elements_written_out_singly(self, field: str, value: object) -> None:
+        whole = contents(field, [value] * 70_000)
+        assert finished(infer_request_steps(whole, service_pb2.ModelInferRequest.FromString, BodyLimits(max_elements=70_000)))
+        with pytest.raises(PayloadTooLarge, match=r"more than 69999 elements.*TIDEGATE_MAX_ELEMENTS.*raw_input_contents"):
+            finished(infer_request_steps(whole, _never, BodyLimits(max_elements=69_999)))
+
+    def test_raw_contents_are_bytes_and_count_once(self) -> None:
+        limits = BodyLimits(max_elements=1, max_fields=10)
+        whole = message(shape=(LARGE,), raw=[bytes(4 * LARGE)]).SerializeToString()
+        assert finished(infer_request_steps(whole, service_pb2.ModelInferRequest.FromString, limits)).elements == LARGE
+
+
+def _never(outline: bytes) -> service_pb2.ModelInferRequest:
+    raise AssertionError("parsed what was to be refused")
