@@ -32,6 +32,9 @@ _MAX_PIECES = 8
 _HEAD_END = b"\r\n\r\n"
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[^\r\n]*)?\r\n")
 
+_BLANKS = b" \t"
+"""Around a field's value; they are no part of it (RFC 9110, 5.5). The parser leaves those behind it."""
+
 _MAX_KNOWN_HEAD_BYTES = 2048
 """Of a head that a connection keeps; Triton's clients send about 250."""
 
@@ -270,7 +273,7 @@ class RequestReader:
         if size > _MAX_LINE_BYTES:
             raise self._line_too_long()
         if not self.head_is_read:  # a trailer's fields say nothing that the head may say (RFC 9110, 6.5.1)
-            self._request.headers.append((name, value))
+            self._request.headers.append((name, value.strip(_BLANKS)))
 
     def on_headers_complete(self) -> None:
         self._untold_bytes = 0

@@ -29,6 +29,8 @@ _IS_GRPC = re.compile(rb"application/grpc(?:[+;]|\Z)")
 _NAME = re.compile(rb"[0-9a-z_.-]+")
 _VALUE = re.compile(rb"[\x20-\x7e]*")
 """Of metadata. It goes on over a connection that other callers share; the peer may end that for one bad field."""
+_BLANKS = b" \t"
+"""Around a value; they are no part of it (RFC 9110, 5.5)."""
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _PRINTABLE = bytes(range(0x20, 0x25)) + bytes(range(0x26, 0x7F))
@@ -75,7 +77,8 @@ def read_head(fields: Fields) -> GrpcHead:
     return head
 
 
-def _read_head(fields: Fields) -> GrpcHead:
+def _read_head(came: Fields) -> GrpcHead:
+    fields = tuple((name, value.strip(_BLANKS)) for name, value in came)
     by_name = dict(fields)
     if by_name.get(b":method") != b"POST" or not by_name.get(b":path", b"").startswith(b"/"):
         raise InvalidRequest("a gRPC call is a POST to /package.Service/Method")
