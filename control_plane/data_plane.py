@@ -28,6 +28,7 @@ from control_plane.api.status import told_of
 from control_plane.api.v2_grpc import V2Grpc
 from control_plane.api.v2_http import V2Http
 from control_plane.codec.body_limits import BodyLimits
+from control_plane.codec.header_forwarding import HeaderForwarding
 from control_plane.domain.endpoints import Endpoints
 from control_plane.domain.fleet_counts import FleetCounts
 from control_plane.domain.request_counts import Cached, Refused, RequestCounts, Shed, Waited
@@ -156,6 +157,7 @@ class DataPlane:
             models=models,
             budget=budget,
             limits=body_limits(gateway),
+            forwarding=_forwarding(gateway),
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
@@ -185,6 +187,7 @@ class DataPlane:
             models=models,
             budget=budget,
             limits=body_limits(gateway),
+            forwarding=_forwarding(gateway),
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
@@ -227,7 +230,11 @@ def _grpc_limits(gateway: GatewaySettings) -> GrpcLimits:
 
 def connect(gateway: GatewaySettings, endpoints: Endpoints) -> Triton:
     """One process's connections to Triton."""
-    return Triton(endpoints, max_connections=gateway.max_upstream_connections)
+    return Triton(endpoints, max_connections=gateway.max_upstream_connections, forwarding=_forwarding(gateway))
+
+
+def _forwarding(gateway: GatewaySettings) -> HeaderForwarding:
+    return HeaderForwarding.of(gateway.header_forward_pattern)
 
 
 def share_of(gateway: GatewaySettings, workers: int) -> GatewaySettings:

@@ -64,7 +64,13 @@ class Units:
         contents = self._loaded_contents(repository, board)
         # Else Triton would inherit this process's CPUs, which the data plane is about to keep to.
         cpus = triton.triton_cpus or (allowed_cpus() if settings.process.gateway_cpus else ())
-        launcher = EmbeddedTritonLauncher(triton, state_dir, cpus=cpus, within=self._above(state_dir))
+        launcher = EmbeddedTritonLauncher(
+            triton,
+            state_dir,
+            cpus=cpus,
+            header_forward_pattern=settings.gateway.header_forward_pattern,
+            within=self._above(state_dir),
+        )
         models = self._models(member, repository, contents, launcher)
         supervisor = Supervisor(
             launcher=launcher,

@@ -12,6 +12,7 @@ from control_plane.adapters.connecting import short_path
 from control_plane.adapters.triton_grpc import TritonGrpc
 from control_plane.adapters.triton_http import TritonHttp
 from control_plane.adapters.triton_http2 import TritonHttp2
+from control_plane.codec.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.domain.endpoints import Address, Endpoints, TcpAddress
 from control_plane.domain.errors import UpstreamUnavailable
 
@@ -23,11 +24,11 @@ _NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 class Triton:
     """Opens connections when they are first needed; `close` closes them all."""
 
-    def __init__(self, endpoints: Endpoints, *, max_connections: int) -> None:
+    def __init__(self, endpoints: Endpoints, *, max_connections: int, forwarding: HeaderForwarding = NO_FORWARDING) -> None:
         self.endpoints = endpoints
         secret = endpoints.control_secret
-        self.http = TritonHttp(endpoints.http, max_connections=max_connections, control_secret=secret)
-        self.grpc = TritonHttp2(endpoints.grpc, control_secret=secret)
+        self.http = TritonHttp(endpoints.http, max_connections=max_connections, control_secret=secret, forwarding=forwarding)
+        self.grpc = TritonHttp2(endpoints.grpc, control_secret=secret, forwarding=forwarding)
         self.control = TritonGrpc(endpoints.grpc, control_secret=secret)
 
     async def metrics_text(self) -> bytes:

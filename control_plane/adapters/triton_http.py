@@ -12,6 +12,7 @@ from typing import cast
 from control_plane.adapters.connecting import open_connection
 from control_plane.adapters.connection_slots import ConnectionSlots
 from control_plane.adapters.triton_http_stream import TritonHttpStream
+from control_plane.codec.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.codec.http_answer import AnswerError, AnswerReader, ChunkedHead
 from control_plane.codec.http_message import Body, HttpAnswer, HttpRequest, upstream_pieces
 from control_plane.domain.endpoints import CONTROL_FIELD, Address
@@ -24,10 +25,13 @@ _REPOSITORY = b"/v2/repository/"
 class TritonHttp:
     """`ports.HttpUpstream` over TCP or a Unix socket."""
 
-    def __init__(self, address: Address, *, max_connections: int, control_secret: str = "") -> None:
+    def __init__(
+        self, address: Address, *, max_connections: int, control_secret: str = "", forwarding: HeaderForwarding = NO_FORWARDING
+    ) -> None:
         self._address = address
         self._host_field = address.authority.encode()
         self._control_field = f"\r\n{CONTROL_FIELD}: {control_secret}".encode() if control_secret else b""
+        self._forwarding = forwarding
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
         self._slots = ConnectionSlots(max_connections)
@@ -53,7 +57,7 @@ class TritonHttp:
             connection.model_name = model_name
             # Which of these calls come here, and of whom, is decided before: loads and unloads are `services/models`'.
             host = self._host_field + self._control_field if request.target.startswith(_REPOSITORY) else self._host_field
-            answer = await connection.exchange(upstream_pieces(request, host), deadline)
+            answer = await connection.exchange(upstream_pieces(request, host, self._forwarding), deadline)
             if isinstance(answer, HttpAnswer):
                 self._give_back(connection)
                 return answer

@@ -16,6 +16,7 @@ from typing import cast
 from control_plane.adapters.connecting import open_connection
 from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame, MessageReader, answer_of, status_answer, timeout_value
+from control_plane.codec.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.codec.http2_connection import Http2Connection
 from control_plane.codec.http2_frames import Code, Http2Error
 from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_varying, size_of
@@ -64,7 +65,8 @@ class _ConnectedTooLate(UpstreamUnavailable):
 class TritonHttp2:
     """`ports.GrpcUpstream` over TCP or a Unix socket."""
 
-    def __init__(self, address: Address, *, control_secret: str = "") -> None:
+    def __init__(self, address: Address, *, control_secret: str = "", forwarding: HeaderForwarding = NO_FORWARDING) -> None:
+        self._forwarding = forwarding
         self._control: Fields = ((GRPC_CONTROL_FIELD.encode(), control_secret.encode()),) if control_secret else ()
         self._address = address
         self._known = KnownBlocks()
@@ -140,21 +142,21 @@ class TritonHttp2:
         block = self._blocks.get(head)
         if block is None:
             control = self._control if head.method == _INDEX else ()
-            block = encode_varying((*_request_fields(head, self._address.authority), *control))
+            block = encode_varying((*_request_fields(head, self._address.authority, self._forwarding), *control))
             self._blocks.keep(head, block, size_bytes=len(block) + size_of(head.metadata))
         if head.timeout_s is None or timeout_s is None:
             return block
         return block + encode_varying(((b"grpc-timeout", timeout_value(timeout_s)),))
 
 
-def _request_fields(head: GrpcHead, authority: str) -> Fields:
+def _request_fields(head: GrpcHead, authority: str, forwarding: HeaderForwarding) -> Fields:
     return (
         (b":method", b"POST"),
         (b":scheme", b"http"),
         (b":path", head.method.encode("latin-1")),
         (b":authority", authority.encode()),
         (b"te", b"trailers"),
-        *head.metadata,
+        *(field for field in head.metadata if forwarding.passes(*field)),
     )
 
 

@@ -21,6 +21,7 @@ from control_plane.api.v2_http_infer import MAX_KEYED_BYTES
 from control_plane.codec.body_limits import BodyLimits, InflateBound
 from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, MessageFrame, frame_message, message_answer, message_in, status_answer
+from control_plane.codec.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.codec.http2_headers import encode_fields, encode_varying
 from control_plane.codec.http2_stream import MAX_WHOLE_BYTES, WholeAnswer, WholeCall
 from control_plane.codec.kept_answer import (
@@ -104,8 +105,8 @@ _CONTROL = InflateBound(2**20, f"the message of this call exceeds its limit of {
 _REMEMBERED_BYTES = 4000
 """What is remembered of a request beside its message: mostly its last answer."""
 
-RequestMemory = BoundedCache[tuple[bytes, MessageFrame], RepeatedRequest[GrpcAnswer]]
-"""Requests to models whose answers are kept, by encoding and frame."""
+RequestMemory = BoundedCache[tuple[bytes, bytes, MessageFrame], RepeatedRequest[GrpcAnswer]]
+"""Requests to models whose answers are kept, by encoding, the fields that are forwarded by their names, and frame."""
 
 _ANY_STREAM = GrpcHandler()
 """Stands for one that knows how to ask who its caller is."""
@@ -119,12 +120,13 @@ MessageT = TypeVar("MessageT")
 class GrpcInferRequest(InferMessage):
     """One ModelInfer call: `services.inference.InferRequest`."""
 
-    __slots__ = ("_came", "_memory", "_request_id", "principal")
+    __slots__ = ("_came", "_forwarded", "_memory", "_request_id", "principal")
     door = Door.GRPC
 
-    def __init__(self, call: GrpcCall, memory: RequestMemory, limits: BodyLimits) -> None:
+    def __init__(self, call: GrpcCall, memory: RequestMemory, limits: BodyLimits, forwarded: bytes) -> None:
         super().__init__(call.frame, call.head, limits)
         self._memory = memory
+        self._forwarded = forwarded
         self._came = call.frame
         """As it came, whatever model it is aimed at meanwhile."""
         self.principal = call.principal
@@ -144,13 +146,13 @@ class GrpcInferRequest(InferMessage):
         if len(self.frame) > MAX_KEYED_BYTES or forbids_kept_answer(self.head.cache_control):
             return None
         self._request_id = named.request_id
-        memory_key = (self.head.encoding, self._came)
+        memory_key = (self.head.encoding, self._forwarded, self._came)
         repeated = self._memory.get(memory_key) if type(self._came) is bytes else None
         if repeated is None:
             message = message_without_id(self._message())
             if message is None:
                 return None
-            repeated = RepeatedRequest(named, _KIND, identity_of(message), restore_grpc)
+            repeated = RepeatedRequest(named, _KIND, identity_of(message, *filter(None, (self._forwarded,))), restore_grpc)
             if type(self._came) is bytes:
                 self._memory.keep(memory_key, repeated, size_bytes=len(self._came) + _REMEMBERED_BYTES)
         return scope.key(_KIND, version.encode(), repeated.identity)
@@ -177,6 +179,7 @@ class V2Grpc:
         models: ModelAdministration,
         budget: BodyBudget,
         limits: BodyLimits,
+        forwarding: HeaderForwarding = NO_FORWARDING,
         read_timeout_s: float,
         allow_shared_memory: bool = False,
     ) -> None:
@@ -187,6 +190,7 @@ class V2Grpc:
         self._models = models
         self._budget = budget
         self._limits = limits
+        self._forwarding = forwarding
         self._read_timeout_s = read_timeout_s
         self._allow_shared_memory = allow_shared_memory
         self._memory: RequestMemory = BoundedCache(_MEMORY_BYTES, max_entry_bytes=_MEMORY_BYTES // 1024)
@@ -275,7 +279,7 @@ class V2Grpc:
         head = call.head
         if self._memory.is_empty or type(call.frame) is not bytes or forbids_kept_answer(head.cache_control):
             return None
-        repeated = self._memory.get((head.encoding, call.frame))
+        repeated = self._memory.get((head.encoding, self._forwarding.matched(head.metadata), call.frame))
         if repeated is None:
             return None
         source = self._request(call) if self._inference.running.has_log else UNSEEN
@@ -297,7 +301,7 @@ class V2Grpc:
             return await self._inference.infer(request)
 
     def _request(self, call: GrpcCall) -> GrpcInferRequest:
-        return GrpcInferRequest(call, self._memory, self._limits)
+        return GrpcInferRequest(call, self._memory, self._limits, self._forwarding.matched(call.head.metadata))
 
     async def _read_model(self, call: GrpcCall) -> GrpcAnswer:
         """A call about one model, or about a route's; which of them only its message says."""

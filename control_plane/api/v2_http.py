@@ -25,6 +25,7 @@ from control_plane.api.v2_http_infer import (
 )
 from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.bounded_cache import BoundedCache
+from control_plane.codec.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer, no_content
 from control_plane.codec.infer_json import json_steps
 from control_plane.codec.model_control import not_in_any_repository, read_load_request, read_unload_request
@@ -77,6 +78,7 @@ class _PlainInference:
     principal: Principal
     generation: int
     json_length: bytes | None
+    forwarded: bytes
     may_be_answered_again: bool
 
     def holds(self, generation: int, today_s: Callable[[], float]) -> bool:
@@ -97,6 +99,7 @@ class V2Http:
         models: ModelAdministration,
         budget: BodyBudget,
         limits: BodyLimits,
+        forwarding: HeaderForwarding = NO_FORWARDING,
         read_timeout_s: float,
         allow_shared_memory: bool = False,
         today_s: Callable[[], float] = time.time,
@@ -111,7 +114,7 @@ class V2Http:
         self._models = models
         self._budget = budget
         self._limits = limits
-        self._door = HttpInferDoor(self._memory, inference.models, limits)
+        self._door = HttpInferDoor(self._memory, inference.models, limits, forwarding)
         self._read_timeout_s = read_timeout_s
         catalogue = inference.dispatch.catalogue
         self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=read_timeout_s)
@@ -149,7 +152,7 @@ class V2Http:
         known = request.derived.admitted
         if self._memory.is_empty or not isinstance(known, _PlainInference) or type(request.body) is not bytes:
             return None
-        repeated = self._memory.get((request.target, known.json_length, request.body))
+        repeated = self._memory.get((request.target, known.json_length, known.forwarded, request.body))
         if repeated is None or not known.may_be_answered_again or not known.holds(self._access.generation, self._today_s):
             return None
         try:
@@ -196,7 +199,8 @@ class V2Http:
         if route.action is not Action.INFER or request.header(b"content-encoding") is not None:
             return None
         json_length = request.header(b"inference-header-content-length")
-        plain = _PlainInference(route, principal, self._access.generation, json_length, _may_be_answered_again(request))
+        forwarded = self._door.forwarding.matched(request.headers)
+        plain = _PlainInference(route, principal, self._access.generation, json_length, forwarded, _may_be_answered_again(request))
         if principal.is_known:
             request.derived.admitted = plain
         return plain

@@ -11,6 +11,7 @@ from control_plane.api.inflating import Inflated
 from control_plane.codec.body_limits import BodyLimits, InflateBound
 from control_plane.codec.bounded_cache import BoundedCache
 from control_plane.codec.content_encoding import decoded_pieces, is_encoded
+from control_plane.codec.header_forwarding import HeaderForwarding
 from control_plane.codec.http_message import Body, HttpAnswer, HttpRequest
 from control_plane.codec.infer_json import infer_request_steps, json_object_steps
 from control_plane.codec.kept_answer import (
@@ -39,8 +40,8 @@ _KIND = b"http"
 _REMEMBERED_BYTES = 4000
 """What is remembered of a request beside its body: mostly its last answer."""
 
-MemoryKey = tuple[bytes, bytes | None, Body]
-"""Of a request's target, the length of its JSON as its head has it, and its body."""
+MemoryKey = tuple[bytes, bytes | None, bytes, Body]
+"""Of a request's target, the length of its JSON as its head has it, the fields that are forwarded by their names, and its body."""
 
 RequestMemory = BoundedCache[MemoryKey, RepeatedRequest[HttpAnswer]]
 """Requests to models whose answers are kept: what repeats needs no second reading."""
@@ -53,18 +54,20 @@ class HttpInferDoor:
     memory: RequestMemory
     models: KnownModels
     limits: BodyLimits
+    forwarding: HeaderForwarding
 
 
 class HttpInferRequest:
     """`services.inference.InferRequest` and `GenerateRequest`."""
 
-    __slots__ = ("_failure", "_limits", "_memory", "_models", "_request_id", "_route", "_target", "http", "principal")
+    __slots__ = ("_failure", "_forwarding", "_limits", "_memory", "_models", "_request_id", "_route", "_target", "http", "principal")
     door = Door.HTTP
 
     def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, door: HttpInferDoor) -> None:
         self._memory = door.memory
         self._models = door.models
         self._limits = door.limits
+        self._forwarding = door.forwarding
         self._target = http.target
         self.http = http
         self.principal = principal
@@ -109,18 +112,19 @@ class HttpInferRequest:
         if len(self.http.body) > MAX_KEYED_BYTES or not takes_kept_answers(self.http):
             return None
         self._request_id = named.request_id
-        memory_key = memory_key_of(self.http, self._target)
+        forwarded = self._forwarding.matched(self.http.headers)
+        memory_key = memory_key_of(self.http, self._target, forwarded)
         repeated = None if memory_key is None else self._memory.get(memory_key)
         if repeated is None:
-            repeated = RepeatedRequest(named, _KIND, self._identity(named), restore_http)
+            repeated = RepeatedRequest(named, _KIND, self._identity(named, forwarded), restore_http)
             if memory_key is not None:
                 self._memory.keep(memory_key, repeated, size_bytes=len(self.http.body) + len(self._target) + _REMEMBERED_BYTES)
         return scope.key(_KIND, version.encode(), repeated.identity)
 
-    def _identity(self, call: InferCall) -> bytes:
+    def _identity(self, call: InferCall, forwarded: bytes) -> bytes:
         body, json_length = self.http.body, self._json_length()
         size = len(body) if json_length is None else int(json_length)
-        return identity_of(json_without_id(bytes(body[:size]), call.request_id), body[size:])
+        return identity_of(json_without_id(bytes(body[:size]), call.request_id), body[size:], *filter(None, (forwarded,)))
 
     def keep(self, answer: HttpAnswer) -> bytes | None:
         return keep_http(answer, request_id=self._request_id)
@@ -144,9 +148,9 @@ def takes_kept_answers(http: HttpRequest) -> bool:
     return not forbids_kept_answer(http.text_header(b"cache-control"))
 
 
-def memory_key_of(http: HttpRequest, target: bytes) -> MemoryKey | None:
+def memory_key_of(http: HttpRequest, target: bytes, forwarded: bytes) -> MemoryKey | None:
     """None of a body that is too large to be remembered. Raises InvalidRequest."""
-    return (target, http.single_header(b"inference-header-content-length"), http.body) if type(http.body) is bytes else None
+    return (target, http.single_header(b"inference-header-content-length"), forwarded, http.body) if type(http.body) is bytes else None
 
 
 def timeout_s_of(http: HttpRequest) -> float | None:

@@ -91,6 +91,9 @@ def serve(
     triton_cpus: Annotated[str | None, _cpus(help="CPUs of the embedded Triton, such as 2-7.")] = None,
     model_cpus: Annotated[str | None, _cpus(help="CPUs of its models' instances, a range such as 3-7.")] = None,
     log_format: Annotated[str | None, _state(help="console or json. \\[console]")] = None,
+    header_forward_pattern: Annotated[
+        str | None, _triton(help="Names of request headers that go on to its models as parameters, such as ^x-tenant$. \\[none]")
+    ] = None,
 ) -> None:
     """Start Triton, load the models, and serve; every option is also a TIDEGATE_... variable."""
     settings = load_settings(dict(locals()))

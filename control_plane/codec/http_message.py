@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from control_plane.codec.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.domain.errors import InvalidRequest
 
 Body = bytes | bytearray
@@ -18,26 +19,6 @@ _SMALL_BYTES = 64 * 1024
 
 Headers = list[tuple[bytes, bytes]]
 """Field names keep the sender's case: Triton's header forwarding shows it to models."""
-
-_NOT_FORWARDED = frozenset(
-    (
-        b"authorization",  # a caller's credentials are for the gateway, not for models
-        b"connection",
-        b"content-length",
-        b"expect",
-        b"host",
-        b"http2-settings",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-        b"x-api-key",
-    )
-)
 
 _NEVER_HOP_BY_HOP = frozenset((b"inference-header-content-length",))
 """Says how the body is read, so a caller that lists it in `Connection` must not get it stripped after it was checked."""
@@ -178,23 +159,26 @@ def without_chunks(head: bytes) -> bytes:
     return _CHUNKED.sub(b"\r\n", head)
 
 
-def upstream_pieces(request: HttpRequest, host: bytes) -> list[Body]:
-    """The request as it goes to Triton: end-to-end fields as they came, one unambiguous Content-Length."""
+def upstream_pieces(request: HttpRequest, host: bytes, forwarding: HeaderForwarding = NO_FORWARDING) -> list[Body]:
+    """The request as it goes to Triton: the fields of `forwarding` as they came, one unambiguous Content-Length.
+
+    `forwarding` is the same for all requests of one head.
+    """
     derived = request.derived
     if derived.upstream_host != host:
-        derived.upstream_host, derived.upstream_head = host, _upstream_head(request, host)
+        derived.upstream_host, derived.upstream_head = host, _upstream_head(request, host, forwarding)
     if len(request.body) <= _SMALL_BYTES:
         return [b"%b%d\r\n\r\n" % (derived.upstream_head, len(request.body)) + request.body]
     return [b"%b%d\r\n\r\n" % (derived.upstream_head, len(request.body)), request.body]
 
 
-def _upstream_head(request: HttpRequest, host: bytes) -> bytes:
+def _upstream_head(request: HttpRequest, host: bytes, forwarding: HeaderForwarding) -> bytes:
     """Up to the value of Content-Length."""
     parts = [request.method, b" ", request.target, b" HTTP/1.1\r\nHost: ", host, b"\r\n"]
     listed = _named_by_connection(request)
     for name, value in request.headers:
         lowered = name.lower()
-        if lowered not in _NOT_FORWARDED and lowered not in listed:
+        if lowered not in listed and forwarding.passes(lowered, value):
             parts += (name, b": ", value, b"\r\n")
     return b"".join((*parts, b"Content-Length: "))
 

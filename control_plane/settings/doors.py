@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from control_plane.settings.fields import Group, NetworkList, Port, Seconds
+
+
+def _is_a_pattern_for_both(pattern: str) -> str:
+    """For Triton's RE2 and for ours: it has no look-around and no back references. Raises ValueError."""
+    if re.search(r"\(\?|\\[1-9]", pattern):
+        raise ValueError("groups that begin with (?, and back references, are not for Triton's RE2; expected such as ^x-(tenant|locale)$")
+    try:
+        re.compile(pattern.encode("ascii"))
+    except (re.error, UnicodeEncodeError) as exc:
+        raise ValueError(f"{exc}; expected a regular expression for names of headers, such as ^x-(tenant|locale)$") from None
+    return pattern
 
 
 class GatewaySettings(Group):
@@ -65,6 +78,12 @@ class GatewaySettings(Group):
 
     idle_timeout_s: float = Field(300.0, ge=0, allow_inf_nan=False)
     """Seconds a connection may be kept without a request; 0 is for ever, as Triton has it."""
+
+    header_forward_pattern: Annotated[str, AfterValidator(_is_a_pattern_for_both)] = ""
+    """Regular expression, such as `^x-(tenant|locale)$`, for names of request headers and gRPC metadata that go on to Triton, beside those
+    that it reads itself; found anywhere in a name, in any case. The embedded Triton makes request parameters of them; one that others run
+    must be started with its own `--http-header-forward-pattern` and `--grpc-header-forward-pattern`. They are part of a kept answer's key:
+    what differs with each request keeps it from being answered again. Credentials, cookies and what is a connection's never go on."""
 
     allow_shared_memory: bool = False
     """Let local clients register shared memory and name it in requests. Triton maps any region that it may open, for any client."""

@@ -19,6 +19,7 @@ _TLS = "TLS is the gateway's: --tls-certificate and --tls-key"
 _LOCK = "TIDEGATE_LOCK_MODEL_CONTROL says whether others may load models"
 _LOG = "its log is triton/triton.log in the state folder, whose form is relied on"
 _CACHE = "Triton's own cache confuses shapes and outlives reloads; the gateway keeps answers: --cache-bytes"
+_FORWARDING = "--header-forward-pattern sets both, and keeps answers apart by what is forwarded"
 _NO_MORE_PORTS = "it would open a port that everybody may use; clients come to the gateway"
 
 _OURS: Mapping[str, str] = {
@@ -36,6 +37,7 @@ _OURS: Mapping[str, str] = {
     **dict.fromkeys(("log-file", "log-format"), _LOG),
     **dict.fromkeys(("allow-sagemaker", "sagemaker-port", "sagemaker-safe-port-range", "sagemaker-thread-count"), _NO_MORE_PORTS),
     **dict.fromkeys(("allow-vertex-ai", "vertex-ai-port", "vertex-ai-thread-count", "vertex-ai-default-model"), _NO_MORE_PORTS),
+    **dict.fromkeys(("http-header-forward-pattern", "grpc-header-forward-pattern"), _FORWARDING),
     "backend-directory": "backends of ours are those of TIDEGATE_PYTHON_BACKENDS",
     "model-config-name": "TIDEGATE_MODEL_CONFIG_NAME chooses it",
     "strict-readiness": "with it one model that fails makes the whole server not ready",

@@ -108,6 +108,11 @@ def test_all_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ("admin_port", "65536"),
         ("max_body_bytes", "10"),
         ("max_connections", "0"),
+        ("max_inflate_ratio", "0"),
+        ("max_json_bytes", "10"),
+        ("max_elements", "0"),
+        ("max_message_fields", "1"),
+        ("header_forward_pattern", "\u00fc"),
         ("request_timeout_s", "0"),
         ("request_timeout_s", "nan"),
         ("request_timeout_s", "inf"),
@@ -376,3 +381,10 @@ def test_triton_urls() -> None:
 def test_wrong_triton_urls_are_refused(urls: str, said: str) -> None:
     with pytest.raises(StartupError, match=re.escape(said)):
         parse_triton_urls(urls)
+
+
+@pytest.mark.parametrize("pattern", ["(", "x{2,1}", "x(?!y)", "x(?=y)", r"(x)\1", "(?i)x"])
+def test_a_pattern_that_triton_would_not_start_with_is_refused(pattern: str) -> None:
+    with pytest.raises(StartupError, match=r"expected .*such as \^x-\(tenant"):
+        load_settings({"header_forward_pattern": pattern})
+    assert load_settings({"header_forward_pattern": "^x-(a|b)$"}).gateway.header_forward_pattern == "^x-(a|b)$"

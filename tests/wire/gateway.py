@@ -20,6 +20,7 @@ from control_plane.api.openai_http import OpenaiHttp
 from control_plane.api.status import told_of
 from control_plane.api.v2_http import V2Http
 from control_plane.codec.body_limits import BodyLimits
+from control_plane.codec.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.policy.kept_answers import KeptAnswers
 from control_plane.services.cached_inference import CachedInference
 from control_plane.services.embeddings import Embeddings
@@ -118,6 +119,7 @@ async def gateway(
     cached: CachedInference | None = None,
     fingerprints: Fingerprints | None = None,
     body_limits: BodyLimits | None = None,
+    forwarding: HeaderForwarding = NO_FORWARDING,
 ) -> AsyncIterator[Gateway]:
     """Listening on a port of its own; at the end everything must be gone at once. `fingerprints` are for embeddings alone."""
     upstream = upstream or FakeUpstream()
@@ -139,6 +141,7 @@ async def gateway(
         servers=servers,
         models=models,
         budget=budget,
+        forwarding=forwarding,
         limits=body_limits or BodyLimits(max_body_bytes=limits.max_body_bytes),
         read_timeout_s=30.0,
         allow_shared_memory=allow_shared_memory,

@@ -22,6 +22,7 @@ from control_plane.api.status import told_of
 from control_plane.api.v2_grpc import SERVICE, V2Grpc
 from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.grpc_message import PREFIX_BYTES, GrpcHead
+from control_plane.codec.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.codec.http2_stream import WholeAnswer, WholeCall
 from control_plane.domain.principal import Principal
 from control_plane.ports import GrpcCall
@@ -118,6 +119,7 @@ async def door(
     governed: Governance | None = None,
     cached: CachedInference | None = None,
     body_limits: BodyLimits | None = None,
+    forwarding: HeaderForwarding = NO_FORWARDING,
 ) -> AsyncIterator[Bench]:
     """Listening on a port of its own, with `m` as a decoupled model.
 
@@ -144,6 +146,7 @@ async def door(
         servers=servers,
         models=models,
         budget=budget,
+        forwarding=forwarding,
         limits=body_limits or BodyLimits(max_body_bytes=limits.max_message_bytes),
         read_timeout_s=20.0,
         allow_shared_memory=allow_shared_memory,

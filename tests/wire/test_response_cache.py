@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2
 from control_plane.api.v2_http_infer import MAX_KEYED_BYTES
 from control_plane.codec import http2_frames as h2
 from control_plane.codec.grpc_message import GrpcAnswer, frame_message, message_answer
+from control_plane.codec.header_forwarding import HeaderForwarding
 from control_plane.codec.http2_headers import NO_TABLE, HeaderDecoder, KnownBlocks, encode_fields
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
 from control_plane.domain.api_key import ApiKey
@@ -254,6 +255,9 @@ def test_grpc_answers_say_where_they_are_from_in_a_trailer() -> None:
     run(main())
 
 
+FORWARDING = HeaderForwarding.of("^x-tenant$")
+
+
 class Counting:
     """A model whose every answer is another one, kept until it is loaded anew; nobody logs requests, so hits become known."""
 
@@ -285,7 +289,7 @@ class Counting:
 
         async def main() -> None:
             upstream = FakeUpstream(http=FakeHttp(answer=self.http))
-            async with gateway(upstream, cached=self.cached, governed=self.governed) as running:
+            async with gateway(upstream, cached=self.cached, governed=self.governed, forwarding=FORWARDING) as running:
                 client = await running.connect()
 
                 async def ask(sent: bytes, headers: bytes = b"") -> Seen:
@@ -304,7 +308,7 @@ class Counting:
         """The same, by a request's id and further fields of its head; each call comes in one piece."""
 
         async def main() -> None:
-            async with door(FakeGrpc(answer=self.grpc), cached=self.cached, governed=self.governed) as bench:
+            async with door(FakeGrpc(answer=self.grpc), cached=self.cached, governed=self.governed, forwarding=FORWARDING) as bench:
                 caller = WholeCaller(await bench.connect())
                 await test(caller.ask)
                 bench.inference.settle()
@@ -402,6 +406,29 @@ def test_known_grpc_hits_have_their_callers_id_and_heed_their_heads() -> None:
             assert [await ask(each) for each in ("a", "b", "c")] == [("hit", each, 1) for each in ("a", "b", "c")]
         assert (await ask("a", (b"cache-control", b"no-cache")))[0] == "bypass"
         assert await ask("a") == ("hit", "a", 1)
+
+    Counting().run_grpc(test)
+
+
+def test_answers_are_kept_apart_by_what_is_forwarded() -> None:
+    async def test(ask: HttpAsk) -> None:
+        heads = (b"", b"X-Tenant: a\r\n", b"X-Tenant: b\r\n", b"X-Tenant: a\r\nX-Tenant: b\r\n", b"X-Tenant: \r\n")
+        assert [await ask(body(), head) for head in heads] == [("miss", "", number) for number in (1, 2, 3, 4, 5)]
+        for number, head in enumerate((*heads, *heads)):
+            assert [await ask(body(), head) for _ in range(4)] == [("hit", "", number % 5 + 1)] * 4
+        assert await ask(body(), b"X-Other: c\r\nX-Tenant: a\r\n") == ("hit", "", 2), "what goes nowhere makes no difference"
+        assert await ask(body(), b"Authorization: Bearer x\r\n") == ("hit", "", 1)
+
+    Counting().run_http(test)
+
+
+def test_over_grpc_too() -> None:
+    async def test(ask: GrpcAsk) -> None:
+        heads: tuple[tuple[tuple[bytes, bytes], ...], ...] = ((), ((b"x-tenant", b"a"),), ((b"x-tenant", b"b"),))
+        assert [await ask("i", *head) for head in heads] == [("miss", "i", number) for number in (1, 2, 3)]
+        for _ in range(4):
+            assert [await ask("i", *head) for head in heads] == [("hit", "i", number) for number in (1, 2, 3)]
+        assert await ask("i", (b"x-other", b"c"), (b"x-tenant", b"a")) == ("hit", "i", 2)
 
     Counting().run_grpc(test)
 

@@ -131,6 +131,7 @@ def triton_command(
     folders: TritonFolders,
     endpoints: Endpoints,
     config_name: str,
+    header_forward_pattern: str = "",
 ) -> list[str]:
     """Program and flags; an empty `config_name` is the plain config.pbtxt. No response cache: its key ignores shapes."""
     return [
@@ -148,6 +149,7 @@ def triton_command(
         f"--backend-config=python,stub-timeout-seconds={max(1, round(settings.load_timeout_s))}",
         *([f"--model-config-name={config_name}"] if config_name else []),
         *(_host_policy(settings.model_cpus) if settings.model_cpus else []),
+        *(_forward(header_forward_pattern) if header_forward_pattern else []),
         *(_lock(endpoints.control_secret) if endpoints.control_secret else []),
         *settings.triton_arg,
     ]
@@ -165,6 +167,11 @@ def _listening(endpoints: Endpoints, folders: TritonFolders) -> list[str]:
         addresses = {name: f"unix:{folder}/{file}" for name, file in files.items()}
         ports = {"grpc": GRPC_SOCKET_PORT}  # the others' are ignored
     return [f"--{name}-address={value}" for name, value in addresses.items()] + [f"--{name}-port={value}" for name, value in ports.items()]
+
+
+def _forward(pattern: str) -> list[str]:
+    """What the gateway sends on by this pattern become parameters; it does not tell upper from lower case, nor does HTTP."""
+    return [f"--{api}-header-forward-pattern=(?i){pattern}" for api in ("http", "grpc")]
 
 
 def _lock(secret: str) -> list[str]:

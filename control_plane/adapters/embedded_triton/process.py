@@ -60,6 +60,7 @@ class EmbeddedTritonLauncher:
         state_dir: Path,
         *,
         cpus: Sequence[int] = (),
+        header_forward_pattern: str = "",
         environment: Mapping[str, str] = os.environ,
         choose: Callable[[], TritonEndpoints] = choose_ports,
         within: Sequence[Path] = (),
@@ -69,6 +70,7 @@ class EmbeddedTritonLauncher:
         state folder, or no user as whom Triton could run."""
         self._settings = settings
         self._cpus = cpus
+        self._header_forward_pattern = header_forward_pattern
         self._environment = environment
         self._choose = choose
         self._account = find_account(settings.triton_user) if settings.triton_user else None
@@ -136,8 +138,14 @@ class EmbeddedTritonLauncher:
         endpoints = self._choose() if settings.triton_transport == "tcp" else make_sockets(folders, self._account)
         if not settings.lock_model_control:
             endpoints = replace(endpoints, control_secret="")
-        config_name = config_name_in_force(settings.model_config_name)
-        command = triton_command(installation, settings, folders=folders, endpoints=endpoints, config_name=config_name)
+        command = triton_command(
+            installation,
+            settings,
+            folders=folders,
+            endpoints=endpoints,
+            config_name=config_name_in_force(settings.model_config_name),
+            header_forward_pattern=self._header_forward_pattern,
+        )
         return _Launch(command, environment, endpoints)
 
     def _close_to_others(self) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from control_plane.adapters.triton_http import TritonHttp
+from control_plane.codec.header_forwarding import HeaderForwarding
 from control_plane.codec.http_message import HttpAnswer, HttpRequest
 from control_plane.domain.endpoints import TcpAddress
 from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
@@ -16,11 +17,13 @@ from tests.unit.adapters.scripted_triton import OK, Exchange, Script, ScriptedTr
 
 REQUEST = HttpRequest(b"POST", b"/v2/models/m/infer", [(b"X-Trace", b"7")], b"body")
 
+TRACE = HeaderForwarding.of("^x-trace$")
+
 
 @asynccontextmanager
 async def pool(script: Script = answer_ok, *, limit: int = 10) -> AsyncIterator[tuple[TritonHttp, ScriptedTriton]]:
     async with scripted_triton(script) as triton:
-        http = TritonHttp(TcpAddress("127.0.0.1", triton.port), max_connections=limit)
+        http = TritonHttp(TcpAddress("127.0.0.1", triton.port), max_connections=limit, forwarding=TRACE)
         try:
             yield http, triton
         finally:
@@ -98,7 +101,8 @@ class TestExchange:
     def test_shows_triton_the_secret_for_its_repository_only(self, target: bytes, shows: bool) -> None:
         async def main() -> None:
             async with scripted_triton(answer_ok) as triton:
-                http = TritonHttp(TcpAddress("127.0.0.1", triton.port), max_connections=1, control_secret="s3cret")
+                address = TcpAddress("127.0.0.1", triton.port)
+                http = TritonHttp(address, max_connections=1, control_secret="s3cret", forwarding=TRACE)
                 await http.send(HttpRequest(b"POST", target, [(b"X-Trace", b"7")], b"body"), timeout_s=20)
                 await http.close()
                 await triton.wait_until_open(0)

@@ -15,6 +15,7 @@ import pytest
 
 from control_plane.adapters.triton_http2 import TritonHttp2, TritonStream
 from control_plane.codec.grpc_message import PREFIX_BYTES, GrpcAnswer, GrpcHead, answer_of, frame_message
+from control_plane.codec.header_forwarding import HeaderForwarding
 from control_plane.domain.endpoints import TcpAddress
 from control_plane.domain.errors import UpstreamUnavailable
 from control_plane.domain.inference import Loss
@@ -37,7 +38,7 @@ def call(message: bytes = b"message", *, head: GrpcHead = HEAD) -> GrpcCall:
 @asynccontextmanager
 async def triton(handle: Handler = echo, stream: StreamHandler | None = None) -> AsyncIterator[tuple[TritonHttp2, FakeServer]]:
     async with serving(handle, stream) as fake:
-        client = TritonHttp2(TcpAddress("127.0.0.1", fake.port))
+        client = TritonHttp2(TcpAddress("127.0.0.1", fake.port), forwarding=HeaderForwarding.of("^x-"))
         try:
             yield client, fake
         finally:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.api.status import STATUS
+from control_plane.codec.header_forwarding import HeaderForwarding
 from control_plane.codec.http_message import Headers, HttpRequest, make_answer, no_content, upstream_pieces, with_header, without_chunks
 from control_plane.domain.errors import InvalidRequest
 
@@ -15,8 +16,11 @@ _TOKENS = st.text("!#$%&'*+-.^_`|~0123456789ABCXYZabcxyz", min_size=1, max_size=
 _VALUES = st.binary(max_size=20).filter(lambda value: not re.search(rb"[\x00-\x08\x0a-\x1f\x7f]", value)).map(bytes.strip)
 
 
+ALL = HeaderForwarding.of(".")
+
+
 def upstream_bytes(request: HttpRequest, host: bytes) -> bytes:
-    return b"".join(upstream_pieces(request, host))
+    return b"".join(upstream_pieces(request, host, ALL))
 
 
 def sent(headers: Headers, body: bytes = b"") -> list[bytes]:

@@ -43,6 +43,7 @@ def test_what_is_tritons_own_affair_is_passed_on(flag: str) -> None:
         ("--allow-metrics=false", "--triton-transport says"),
         ("--grpc-use-ssl=true", "--tls-certificate"),
         ("--http-restricted-api=health:a=b", "TIDEGATE_LOCK_MODEL_CONTROL"),
+        ("--grpc-header-forward-pattern=x", "--header-forward-pattern sets both"),
         ("--model-config-name=h100", "TIDEGATE_MODEL_CONFIG_NAME"),
         ("--backend-directory=/b", "TIDEGATE_PYTHON_BACKENDS"),
         ("--backend-config=python,shm-region-prefix-name=x", "what a killed Triton has left"),

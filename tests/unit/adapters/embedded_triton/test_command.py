@@ -165,3 +165,12 @@ def test_a_state_folder_that_would_break_the_stubs_shell_command_is_refused(tmp_
 def test_a_relative_or_unusual_state_folder_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert triton_folders(Path(".state/jürgen-1.0_x@y")).root == tmp_path / ".state/jürgen-1.0_x@y/triton"
+
+
+def test_headers_that_the_gateway_sends_on_become_parameters_over_both_protocols(folders: TritonFolders) -> None:
+    settings = TritonSettings()
+    command = triton_command(
+        INSTALLATION, settings, folders=folders, endpoints=ENDPOINTS, config_name="", header_forward_pattern="^x-(a|b)$"
+    )
+    assert {"--http-header-forward-pattern=(?i)^x-(a|b)$", "--grpc-header-forward-pattern=(?i)^x-(a|b)$"} <= set(command)
+    assert not any("forward" in flag for flag in command_of(folders))
