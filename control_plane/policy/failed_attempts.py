@@ -1,6 +1,7 @@
-"""Slows sources whose keys and tokens keep being wrong; asked by `services/authentication`.
+"""Slows sources whose keys and tokens keep being wrong, and bounds what checking them costs; asked by `services/authentication`.
 
-Guessing a key of 256 random bits is hopeless at any speed: this bounds what the attempts cost, and what they fill logs with.
+Guessing a key of 256 random bits is hopeless at any speed: this bounds what the attempts cost, and what they fill logs with. It
+is asked about attempts that have failed, and before a signature is checked: whoever shows a valid key pays for nobody else.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from ipaddress import IPv6Address, ip_address
 
 _IPV6_HOST_BITS = 64
 """One customer's network: who has one address of it has all (RFC 6177)."""
+
+_ROUNDING_S = 1e-7
+"""What sums of times may lose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +34,19 @@ class AttemptLimits:
     max_sources: int = 10_000
     """Of a few hundred bytes each; beyond, the one whose last failure is oldest is forgotten."""
 
+    checks_per_s: float = 10.0
+    """Of signatures that do not hold. Each costs 0.03 to 0.2 ms, so one source takes 2 ms of a second at most."""
+
+    checks_burst: int = 50
+
 
 @dataclass(slots=True)
 class _Source:
     failed_s: deque[float]
     refusals: int = 0
     refused_until_s: float = field(default=float("-inf"))
+    checks_full_at_s: float = float("-inf")
+    """When all of its checks will be there again (the generic cell rate algorithm)."""
 
 
 class FailedAttempts:
@@ -49,11 +60,22 @@ class FailedAttempts:
         return len(self._sources)
 
     def refused_for_s(self, source: str, now_s: float) -> float:
-        """Seconds for which attempts from `source` are refused, without being looked at; 0 when they are not."""
-        if not self._sources:
-            return 0.0
-        known = self._sources.get(_network(source))
+        """Seconds for which `source` is told to stay away when it fails; 0 when it is not."""
+        known = self._known(source)
         return 0.0 if known is None else max(0.0, known.refused_until_s - now_s)
+
+    def checks_refused_for_s(self, source: str, now_s: float) -> float:
+        """Seconds until one more signature from `source` may be checked."""
+        known, limits = self._known(source), self._limits
+        if known is None:
+            return 0.0
+        spent_s, burst_s = known.checks_full_at_s - now_s, (limits.checks_burst - 1) / limits.checks_per_s
+        return spent_s - burst_s if spent_s > burst_s + _ROUNDING_S else 0.0
+
+    def count_check(self, source: str, now_s: float) -> None:
+        """One more signature of `source` did not hold."""
+        known = self._remember(_network(source))
+        known.checks_full_at_s = max(known.checks_full_at_s, now_s) + 1.0 / self._limits.checks_per_s
 
     def count(self, source: str, now_s: float) -> float:
         """One more failure of `source`: for how many seconds it is refused from now on."""
@@ -75,6 +97,9 @@ class FailedAttempts:
     def _refusal_s(self, refusals: int) -> float:
         doublings = min(refusals - 1, 64)
         return min(self._limits.first_refusal_s * 2.0**doublings, self._limits.max_refusal_s)
+
+    def _known(self, source: str) -> _Source | None:
+        return self._sources.get(_network(source)) if self._sources else None
 
     def _remember(self, network: int | str) -> _Source:
         known = self._sources.setdefault(network, _Source(deque(maxlen=self._limits.failures)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from control_plane.domain.demand import Exchange
@@ -91,8 +91,11 @@ class TokenBuckets(Protocol):
 class TokenVerifier(Protocol):
     """Checks the tokens (JWTs) of another issuer; without waiting, since every request asks."""
 
-    def verify(self, token: str) -> Principal:
-        """Whom it speaks for. Raises Unauthenticated: why it does not count, in words that repeat nothing of it."""
+    def verify(self, token: str, *, before_signature: Callable[[], None]) -> Principal:
+        """Whom it speaks for; `before_signature` is called before what is costly, and may raise.
+
+        Raises Unauthenticated: why it does not count, in words that repeat nothing of it.
+        """
 
 
 class UsageSpill(Protocol):

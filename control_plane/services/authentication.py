@@ -35,6 +35,8 @@ _NO_TOKENS = "tokens are not accepted here; show an API key"
 _NOT_VALID = "the API key is not valid"
 _EXPIRED = "the API key has expired"
 _UNKNOWN_TENANT = "the token's tenant does not exist here"
+_TOO_MANY_FAILURES = "too many failed attempts to authenticate from this address"
+_TOO_MANY_CHECKS = "too many tokens from this address were forged or out of date to check another one now; show an API key, or try again"
 
 
 class Authentication:
@@ -50,15 +52,15 @@ class Authentication:
         self._cached: dict[bytes, Principal] = {}
         """Of valid API keys, by their text's digest; emptied by every change of what is known."""
         self._accepted: set[bytes] = set()
-        """Digests of keys and tokens that were valid when they came last. Whether they still are is asked anew."""
+        """Digests of tokens that were valid when they came last: their signatures may be checked again, whoever else shares the source."""
         self._generation = known.generation
 
     def authenticate(self, credentials: Credentials) -> Principal:
         """The principal whose key or token is shown.
 
         Raises:
-            Unauthenticated: nothing is shown, or nothing that is valid. LimitExceeded: too many attempts from this source
-                were not; what has been accepted lately is looked at even then, since its sender does not guess.
+            Unauthenticated: nothing is shown, or nothing that is valid. LimitExceeded: the same, from a source that has shown too much
+                that was not; or a token that nobody has seen yet, from one whose forged tokens cost too much already.
         """
         shown, is_key = _read(credentials)
         digest = sha256(shown.encode("utf-8", "surrogatepass")).digest()
@@ -75,24 +77,21 @@ class Authentication:
         return self._cached.get(digest)
 
     def _check(self, shown: str, *, is_key: bool, digest: bytes, source: str) -> Principal:
-        if digest not in self._accepted:
-            self._refuse_slowed(source)
         try:
-            principal = self._check_key(shown, digest) if is_key else self._check_token(shown)
+            return self._check_key(shown, digest) if is_key else self._check_token(shown, digest, source)
         except Unauthenticated as exc:
-            self._accepted.discard(digest)
-            if exc.is_a_guess and self._attempts.count(source, self._now_s()) > 0:
-                _log.warning("too many failed attempts to authenticate from one source, which is slowed", extra={"source": source})
+            if exc.is_a_guess:
+                self._slow(source)
             raise
-        if len(self._accepted) >= _MAX_CACHED:
-            self._accepted.clear()
-        self._accepted.add(digest)
-        return principal
 
-    def _refuse_slowed(self, source: str) -> None:
-        refused_for_s = self._attempts.refused_for_s(source, self._now_s())
+    def _slow(self, source: str) -> None:
+        """One more attempt has failed. Raises LimitExceeded: after too many others."""
+        now_s = self._now_s()
+        refused_for_s = self._attempts.refused_for_s(source, now_s)
         if refused_for_s > 0:
-            raise LimitExceeded("too many failed attempts to authenticate from this address", retry_after_s=refused_for_s)
+            raise LimitExceeded(_TOO_MANY_FAILURES, retry_after_s=refused_for_s) from None
+        if self._attempts.count(source, now_s) > 0:
+            _log.warning("too many failed attempts to authenticate from one source, which is slowed", extra={"source": source})
 
     def _check_key(self, shown: str, digest: bytes) -> Principal:
         key = self._find(shown)
@@ -115,13 +114,44 @@ class Authentication:
         stored = _NO_SECRET if key is None else key.secret_sha256
         return key if hmac.compare_digest(sha256(secret.encode()).hexdigest(), stored) else None
 
-    def _check_token(self, shown: str) -> Principal:
+    def _check_token(self, shown: str, digest: bytes, source: str) -> Principal:
         if self._tokens is None:
             raise Unauthenticated(_NO_TOKENS)
-        principal = self._tokens.verify(shown)
-        if principal.tenant not in self._known.tenants:
-            raise Unauthenticated(_UNKNOWN_TENANT)
+        checks = _SignatureChecks(self._attempts, source, self._now_s(), is_known=digest in self._accepted)
+        try:
+            principal = self._tokens.verify(shown, before_signature=checks.begin)
+            if principal.tenant not in self._known.tenants:
+                raise Unauthenticated(_UNKNOWN_TENANT)
+        except Unauthenticated:
+            self._accepted.discard(digest)
+            checks.failed()
+            raise
+        if len(self._accepted) >= _MAX_CACHED:
+            self._accepted.clear()
+        self._accepted.add(digest)
         return principal
+
+
+class _SignatureChecks:
+    """What the check of one token's signature is charged to: the budget of its source, if it fails."""
+
+    def __init__(self, attempts: FailedAttempts, source: str, now_s: float, *, is_known: bool) -> None:
+        self._attempts = attempts
+        self._source = source
+        self._now_s = now_s
+        self._is_known = is_known
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Raises LimitExceeded: too many others from there have failed."""
+        refused_for_s = 0.0 if self._is_known else self._attempts.checks_refused_for_s(self._source, self._now_s)
+        if refused_for_s > 0:
+            raise LimitExceeded(_TOO_MANY_CHECKS, retry_after_s=refused_for_s)
+        self._has_begun = True
+
+    def failed(self) -> None:
+        if self._has_begun:
+            self._attempts.count_check(self._source, self._now_s)
 
 
 def _read(credentials: Credentials) -> tuple[str, bool]:

@@ -6,6 +6,7 @@ import json
 import logging
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.adapters.json_web_tokens import JsonWebTokens, make_json_web_tokens
-from control_plane.domain.errors import StartupError, Unauthenticated
+from control_plane.domain.errors import LimitExceeded, StartupError, Unauthenticated
 from control_plane.domain.principal import Principal
 from control_plane.domain.scope import Right, Scope, Scopes
 from control_plane.settings import AuthenticationSettings
@@ -54,6 +55,31 @@ def verify(text: str, **settings: Any) -> Principal:
 
 shared = cache(knowing)
 """One for tests that do not change it."""
+
+
+def test_only_what_a_key_of_the_issuer_may_have_signed_costs_a_signature_check() -> None:
+    tokens, checks = knowing(), list[str]()
+    good = token()
+    shown = {
+        "good": good,
+        "good again": good,
+        "forged": changed(token(), tenant="other"),
+        "unknown key": token(head={"kid": "another"}),
+        "no token": "garbage",
+        "too long": "a" * 10_000,
+    }
+    for name, text in shown.items():
+        with suppress(Unauthenticated):
+            tokens.verify(text, before_signature=lambda name=name: checks.append(name))  # type: ignore[misc]
+    assert checks == ["good", "forged"]
+
+
+def test_what_forbids_the_check_is_what_the_caller_is_told() -> None:
+    def refuse() -> None:
+        raise LimitExceeded("too many")
+
+    with pytest.raises(LimitExceeded):
+        knowing().verify(token(), before_signature=refuse)
 
 
 # What is accepted

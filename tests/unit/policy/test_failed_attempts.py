@@ -70,6 +70,22 @@ def test_a_quiet_minute_after_a_refusal_ends_it() -> None:
     assert attempts.count(SOURCE, 140) == 1, "as at first"
 
 
+def test_failed_checks_are_bounded_by_a_bucket_that_refills() -> None:
+    attempts, checks = FailedAttempts(LIMITS), 0
+    for tick in range(1000):  # of 10 ms
+        now_s = tick / 100
+        for _ in range(20):
+            if attempts.checks_refused_for_s(SOURCE, now_s) == 0:
+                attempts.count_check(SOURCE, now_s)
+                checks += 1
+    assert 50 + 99 <= checks <= 50 + 101
+    wait_s = attempts.checks_refused_for_s(SOURCE, 9.99)
+    assert 0 < wait_s <= 0.1
+    assert attempts.checks_refused_for_s(SOURCE, 9.99 + wait_s) == 0
+    assert attempts.checks_refused_for_s("192.0.2.2", 10.0) == 0
+    assert attempts.refused_for_s(SOURCE, 10.0) == 0, "each is counted apart"
+
+
 @pytest.mark.parametrize(
     ("failing", "asking", "are_one"),
     [
