@@ -36,7 +36,7 @@ from control_plane.domain.cpus import format_cpus, is_range
 from control_plane.domain.errors import StartupError
 from control_plane.domain.request_counts import RequestCounts
 from control_plane.governing import Governing, open_governing
-from control_plane.policy.exposure import refusal
+from control_plane.policy.exposure import allowed_hosts, refusal
 from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.keys import Keys
 from control_plane.services.model_builds import ModelBuilds
@@ -81,7 +81,9 @@ class App:
         """What answers on them."""
         self._data_plane = None if self._workers else self._make_data_plane(governing)
         page = self._metrics_page(governing)
-        self._metrics = HttpServer(page.answer, render_error, http_limits(self._settings.gateway), admit=page.admit)
+        gateway = self._settings.gateway
+        hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=governing.governance.access.is_on)
+        self._metrics = HttpServer(page.answer, render_error, http_limits(gateway), admit=page.admit, hosts=hosts)
         self._admin = self._make_admin(governing)
 
     async def run(self, announce: Announce) -> None:

@@ -32,6 +32,7 @@ from control_plane.codec.header_forwarding import HeaderForwarding
 from control_plane.domain.endpoints import Endpoints
 from control_plane.domain.fleet_counts import FleetCounts
 from control_plane.domain.request_counts import Cached, Refused, RequestCounts, Shed, Waited
+from control_plane.policy.exposure import allowed_hosts
 from control_plane.ports import ModelAdministration
 from control_plane.services.cached_inference import CachedInference
 from control_plane.services.dispatch import FleetDispatch
@@ -105,6 +106,7 @@ class DataPlane:
         )
         budget = BodyBudget(gateway.max_buffered_bytes)
         self._governance = governance
+        self._hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=governance.access.is_on)
         self._http = self._http_door(gateway, budget, models, servers)
         self._grpc = self._grpc_door(gateway, budget, models, servers)
 
@@ -177,6 +179,7 @@ class DataPlane:
             answer_at_once=application.answer_at_once,
             answer_known=application.answer_known,
             budget=budget,
+            hosts=self._hosts,
         )
 
     def _grpc_door(self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers) -> GrpcServer:
@@ -191,7 +194,7 @@ class DataPlane:
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
-        return GrpcServer(application, _grpc_limits(gateway), budget)
+        return GrpcServer(application, _grpc_limits(gateway), budget, hosts=self._hosts)
 
 
 def body_limits(gateway: GatewaySettings) -> BodyLimits:

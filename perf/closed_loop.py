@@ -249,8 +249,8 @@ _NO_TABLE = b"\x20"
 _GRPC_HEAD = _NO_TABLE + b"".join(
     _literal(name, value)
     for name, value in (
-        (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/inference.GRPCInferenceService/ModelInfer"), (b":authority", b"perf"),
-        (b"te", b"trailers"), (b"content-type", b"application/grpc"),
+        (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
+        (b":authority", b"localhost"), (b"te", b"trailers"), (b"content-type", b"application/grpc"),
     )
 )  # fmt: skip
 

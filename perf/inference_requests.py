@@ -28,7 +28,7 @@ class Form:
 
 def http_post(path: str, body: bytes, headers: str = "Content-Type: application/json\r\n") -> bytes:
     """A whole request."""
-    return f"POST {path} HTTP/1.1\r\nHost: perf\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def binary_post(model: str, head: str, data: bytes) -> bytes:

@@ -139,7 +139,7 @@ def _request(name: str, key: str) -> bytes:
     else:
         shape = (1, 1) if MODELS[name].has_batches else (1,)
         request = http_inference(model, "SECONDS", np.full(shape, _WORK_S, dtype=np.float32))
-    return request.replace(b"Host: perf\r\n", b"Host: perf\r\nx-api-key: %b\r\n" % key.encode(), 1)
+    return request.replace(b"Host: localhost\r\n", b"Host: localhost\r\nx-api-key: %b\r\n" % key.encode(), 1)
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ def _upload_grpc(address: str, tensor: Any, stop: threading.Event) -> int:
 def http_inference(model: str, name: str, tensor: Any) -> bytes:
     """A whole request, head and body."""
     message = http_request(name, tensor)
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: perf\r\n{HEADER_LENGTH}: {message.header_length}\r\n"
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\n{HEADER_LENGTH}: {message.header_length}\r\n"
     return f"{head}Content-Length: {len(message.body)}\r\n\r\n".encode() + message.body
 
 
@@ -154,7 +154,7 @@ def grpc_inference(model: str, name: str, tensor: Any) -> bytes:
     return message
 
 
-_HTTP = {name: f"GET /v2/health/{name} HTTP/1.1\r\nHost: perf\r\n\r\n".encode() for name in ("live", "ready")} | {
+_HTTP = {name: f"GET /v2/health/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for name in ("live", "ready")} | {
     what: http_inference(*inference) for what, inference in _INFERENCES.items()
 }
 _GRPC = {

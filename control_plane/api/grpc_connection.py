@@ -22,7 +22,9 @@ from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_fields
 from control_plane.codec.http2_limits import Http2Limits
 from control_plane.codec.http2_output import write_output
 from control_plane.codec.http2_stream import Stream, WholeAnswer, WholeCall
+from control_plane.domain.errors import PermissionDenied
 from control_plane.domain.principal import Principal
+from control_plane.policy.exposure import AllowedHosts
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class ConnectionOwner(Protocol):
 
     application: GrpcApplication
     limits: GrpcLimits
+    hosts: AllowedHosts | None
     budget: BodyBudget
     known_blocks: KnownBlocks
     reads: ReadScheduler
@@ -247,6 +250,11 @@ class GrpcConnection(asyncio.Protocol):
     # CallConnection
 
     def handler_for(self, head: GrpcHead) -> tuple[GrpcHandler, Principal]:
+        hosts = self._server.hosts
+        if hosts is not None and self._peer:  # no web page reaches a Unix socket
+            reason = hosts.refusal(head.authority, head.fetch_site)
+            if reason is not None:
+                raise PermissionDenied(reason)
         return self._server.application.handler_for(head, peer=self._peer, peer_is_local=self._peer_is_local)
 
     def answer(self, stream: Stream, answer: GrpcAnswer) -> None:

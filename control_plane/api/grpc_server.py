@@ -14,16 +14,19 @@ from control_plane.api.connection_server import ConnectionServer
 from control_plane.api.grpc_connection import GrpcApplication, GrpcConnection, GrpcLimits
 from control_plane.codec import http2_huffman
 from control_plane.codec.http2_headers import KnownBlocks
+from control_plane.policy.exposure import AllowedHosts
 
 
 class GrpcServer(ConnectionServer[GrpcConnection]):
     """Hands calls to `application`."""
 
-    def __init__(self, application: GrpcApplication, limits: GrpcLimits, budget: BodyBudget) -> None:
+    def __init__(self, application: GrpcApplication, limits: GrpcLimits, budget: BodyBudget, *, hosts: AllowedHosts | None = None) -> None:
+        """`hosts` are the names that callers over ports may ask by; None: any."""
         super().__init__(limits)
         http2_huffman.prepare()
         self.application = application
         self.limits = limits
+        self.hosts = hosts
         self.budget = budget
         self.known_blocks = KnownBlocks()
 

@@ -18,6 +18,7 @@ from control_plane.api.http_reading import Admit, HttpLimits, RequestReader
 from control_plane.api.read_scheduler import ReadScheduler
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, with_header, without_chunks
 from control_plane.domain.errors import ControlPlaneError, Overloaded, RequestTimeout
+from control_plane.policy.exposure import AllowedHosts
 from control_plane.ports import HttpStream
 
 __all__ = ["Application", "ConnectionOwner", "HttpConnection", "HttpLimits", "RenderError"]
@@ -53,6 +54,7 @@ class ConnectionOwner(Protocol):
     render_error: RenderError
     admit: Admit
     limits: HttpLimits
+    hosts: AllowedHosts | None
     budget: BodyBudget
     is_draining: bool
     reads: ReadScheduler
@@ -96,8 +98,14 @@ class HttpConnection(asyncio.Protocol):
         if not self._server.opened(self):
             self._transport.abort()
             return
+        peer = address_of(self._transport)
         self._reader = RequestReader(
-            self, self._server.limits, self._server.admit, peer=address_of(self._transport), peer_is_local=is_local(self._transport)
+            self,
+            self._server.limits,
+            self._server.admit,
+            peer=peer,
+            peer_is_local=is_local(self._transport),
+            hosts=self._server.hosts if peer else None,  # no web page reaches a Unix socket
         )
         self._task = self._tasks.create_task(self._serve(), name="http-connection")
 

@@ -15,7 +15,9 @@ import httptools
 
 from control_plane.api.body_budget import UNCOUNTED_BYTES
 from control_plane.codec.http_message import Body, HttpRequest
-from control_plane.domain.errors import ControlPlaneError, HeadTooLarge, InvalidRequest, PayloadTooLarge
+from control_plane.codec.v2_route import authority_in
+from control_plane.domain.errors import ControlPlaneError, HeadTooLarge, InvalidRequest, PayloadTooLarge, PermissionDenied
+from control_plane.policy.exposure import AllowedHosts
 
 _MAX_LINE_BYTES = 8000
 """Triton 24.10 closes the connection over a longer line of a head, without a word; a longer head of short lines it takes."""
@@ -89,13 +91,24 @@ _NONE = HttpRequest(b"", b"")
 class RequestReader:
     """Reads one connection's requests, one at a time; `feed` and `read_on` never raise."""
 
-    def __init__(self, sink: RequestSink, limits: HttpLimits, admit: Admit, *, peer_is_local: bool, peer: str = "") -> None:
+    def __init__(
+        self,
+        sink: RequestSink,
+        limits: HttpLimits,
+        admit: Admit,
+        *,
+        peer_is_local: bool,
+        peer: str = "",
+        hosts: AllowedHosts | None = None,
+    ) -> None:
+        """`hosts` are the names that it may be asked by; None: any."""
         self._sink = sink
         self._limits = limits
         self._max_header_bytes = limits.max_header_bytes
         self._admit = admit
         self._peer_is_local = peer_is_local
         self._peer = peer
+        self._hosts = hosts
         self._parser: Any = httptools.HttpRequestParser(self)
         self._data, self._at = b"", 0
         self._request = _NONE
@@ -288,6 +301,8 @@ class RequestReader:
             raise self._too_many_fields()
         request.takes_chunks = self._parser.get_http_version() == "1.1"
         body_bytes, hosts, is_chunked, wants_continue = 0, 0, False, False
+        host: bytes | None = None
+        fetch_site: bytes | None = None
         for name, value in request.headers:
             match name.lower():
                 case b"content-length":  # the parser has made sure that it is a number, and the only one
@@ -299,9 +314,13 @@ class RequestReader:
                 case b"expect":
                     wants_continue = value.lower() == b"100-continue"
                 case b"host":
-                    hosts += 1
+                    hosts, host = hosts + 1, value
+                case b"sec-fetch-site":
+                    fetch_site = value
         if hosts > 1:
             raise InvalidRequest(f"the header host occurs {hosts} times")
+        if self._hosts is not None:
+            self._refuse_strange_host(self._hosts, host, fetch_site)
         if (body_bytes or is_chunked) and self._parser.should_upgrade():
             raise InvalidRequest("protocol upgrades are not supported; gRPC has a port of its own")
         if body_bytes > self._limits.max_body_bytes:
@@ -313,6 +332,12 @@ class RequestReader:
         if body_bytes > UNCOUNTED_BYTES:
             self._is_counted = True
             self._sink.reserve(body_bytes)
+
+    def _refuse_strange_host(self, allowed: AllowedHosts, host: bytes | None, fetch_site: bytes | None) -> None:
+        """A target in absolute form names one, too. Raises PermissionDenied."""
+        reason = allowed.refusal(host, fetch_site) or allowed.refusal(authority_in(self._request.target), None)
+        if reason is not None:
+            raise PermissionDenied(reason)
 
     def on_body(self, body: bytes) -> None:
         self._untold_bytes = 0

@@ -15,6 +15,7 @@ from control_plane.api.connection_server import ConnectionServer
 from control_plane.api.http_connection import AnswerAtOnce, AnswerKnown, Application, HttpConnection, RenderError
 from control_plane.api.http_reading import Admit, HttpLimits
 from control_plane.codec.http_message import HttpAnswer, HttpRequest
+from control_plane.policy.exposure import AllowedHosts
 
 
 def admit_all(request: HttpRequest) -> None:
@@ -47,7 +48,9 @@ class HttpServer(ConnectionServer[HttpConnection]):
         answer_at_once: AnswerAtOnce = answer_later,
         answer_known: AnswerKnown = know_nothing,
         budget: BodyBudget | None = None,
+        hosts: AllowedHosts | None = None,
     ) -> None:
+        """`hosts` are the names that callers over ports may ask by; None: any."""
         super().__init__(limits)
         self.application = application
         self.render_error = render_error
@@ -55,6 +58,7 @@ class HttpServer(ConnectionServer[HttpConnection]):
         self.answer_at_once = answer_at_once
         self.answer_known = answer_known
         self.limits = limits
+        self.hosts = hosts
         self.budget = budget or BodyBudget(limits.max_body_bytes)
 
     async def listen(self, tasks: asyncio.TaskGroup, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:

@@ -63,6 +63,9 @@ class GrpcHead:
     cache_control: str | None = None
     request_id: str = ""
     """Its field `x-request-id`, which Triton is sent as well."""
+    authority: bytes | None = None
+    """The name by which this server was asked."""
+    fetch_site: bytes | None = None
 
 
 _HEADS = BoundedCache[Fields, GrpcHead]()
@@ -99,6 +102,8 @@ def _read_head(came: Fields) -> GrpcHead:
         _text(fields, _FORWARDED_FOR),
         _text(fields, b"cache-control"),
         _text(fields, b"x-request-id") or "",
+        by_name.get(b":authority", by_name.get(b"host")),
+        by_name.get(b"sec-fetch-site"),
     )
 
 

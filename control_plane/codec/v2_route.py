@@ -29,6 +29,8 @@ class V2Route:
 _ORIGIN = re.compile("https?://[^/]+(?=/)")
 """Of a target in absolute form, which a server must take (RFC 9112, 3.2.2)."""
 
+_AUTHORITY = re.compile(rb"https?://([^/]*)", re.IGNORECASE)
+
 _AFTER_MODEL = re.compile(rb"\A.*?/v2/models/[^/?]+(?:/versions/[0-9]+)?", re.DOTALL)
 _MODEL = "/v2/models/(?P<model>[^/]+)"
 _VERSION = _MODEL + "(?:/versions/(?P<version>[0-9]+))?"
@@ -75,6 +77,12 @@ def is_openai(target: bytes) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def authority_in(target: bytes) -> bytes | None:
+    """The host and port that a target in absolute form names; None for one that is a path."""
+    found = _AUTHORITY.match(target)
+    return None if found is None else found.group(1)
+
+
 def read_route(method: bytes, target: bytes) -> V2Route:
     """Match a request line's method and target. HEAD goes where GET goes.
 

@@ -1,8 +1,15 @@
-"""Whether an address may be listened on: beyond loopback only with authentication."""
+"""Whether an address may be listened on: beyond loopback only with authentication. On loopback without it, host names are checked."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from ipaddress import ip_address
+
+_AUTHORITY = re.compile(rb"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253}))(?::[0-9]{0,5})?")
+_MAX_REMEMBERED = 64
+_MAX_SHOWN = 100
+_CROSS_SITE = "a web page of another site sent this request (Sec-Fetch-Site: cross-site), which is not answered without authentication"
 
 
 def is_loopback(host: str) -> bool:
@@ -24,3 +31,43 @@ def refusal(host: str, *, setting: str, authentication_is_configured: bool) -> s
         "inference and, over the admin API, load code; use 127.0.0.1 and reach it through an authenticating proxy or a tunnel, or, for the "
         "data ports, demand client certificates (--tls-client-ca)"
     )
+
+
+class AllowedHosts:
+    """Host check of a port without authentication: which names it answers to, as a defence against DNS rebinding.
+
+    A web page whose own name resolves to this machine reaches ports of loopback as its own origin, but says its name as `Host`. Programs
+    that say none, as HTTP/1.0 allows, are no browsers.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        """`names`, beside those of loopback, without ports."""
+        self._names = frozenset(name.lower().strip("[]") for name in names)
+        self._remembered: set[bytes] = set()
+
+    def refusal(self, host: bytes | None, fetch_site: bytes | None) -> str | None:
+        """Why a request with these values of `Host` (or `:authority`) and `Sec-Fetch-Site` is not answered, or None when it is."""
+        if fetch_site is not None and fetch_site.strip().lower() == b"cross-site":
+            return _CROSS_SITE
+        if host is None or host in self._remembered:
+            return None
+        if not self._allows(host):
+            return (
+                f"Host {host[:_MAX_SHOWN].decode('latin-1')!r} is no name of loopback; without authentication this port answers to "
+                "localhost, 127.0.0.1 and [::1], and to names in TIDEGATE_ALLOWED_HOSTS, so that no web page reaches it under its own name"
+            )
+        if len(self._remembered) < _MAX_REMEMBERED:
+            self._remembered.add(host)
+        return None
+
+    def _allows(self, host: bytes) -> bool:
+        found = _AUTHORITY.fullmatch(host.strip())
+        if found is None:
+            return False
+        name = (found.group(1) or found.group(2)).decode().lower()
+        return name in self._names or is_loopback(name)
+
+
+def allowed_hosts(host: str, names: Iterable[str], *, authentication: bool) -> AllowedHosts | None:
+    """The check of a port that listens on `host`; None: anybody who can connect may say any name, since callers show who they are."""
+    return AllowedHosts(names) if is_loopback(host) and not authentication else None

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from control_plane.settings.fields import Group, NetworkList, Port, Seconds
+from control_plane.settings.fields import Group, NameList, NetworkList, Port, Seconds
 
 
 def _is_a_pattern_for_both(pattern: str) -> str:
@@ -43,6 +43,11 @@ class GatewaySettings(Group):
 
     grpc_socket: Path | None = None
     """The same for gRPC."""
+
+    allowed_hosts: NameList = Field(default_factory=list)
+    """Names, such as `tidegate.internal`, that requests may give as `Host` (gRPC: `:authority`) where nobody shows a key. A port on
+    loopback without authentication answers to these and to loopback's own, so that no web page reads it whose name resolves to this
+    machine. For proxies that pass on the name they were asked by; a name that others can register opens the ports to web pages."""
 
     max_body_bytes: int = Field(128 * 2**20, ge=1024)
     """Largest request body or message, in bytes. Each is held in memory once; too small refuses image batches."""

@@ -80,7 +80,7 @@ class _Connection:
 
 
 class _Live(_Connection):
-    _request = b"GET /v2/health/live HTTP/1.1\r\nHost: perf\r\n\r\n"
+    _request = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
     def __init__(self, address: str, key: bytes) -> None:
         super().__init__(address)
@@ -101,8 +101,8 @@ class _Live(_Connection):
 class _Http(_Live):
     def __init__(self, address: str, key: bytes) -> None:
         super().__init__(address, key)
-        keyed = b"Host: perf\r\nx-api-key: %b\r\n" % key
-        self._request = http_inference("echo", "INPUT0", _TENSOR).replace(b"Host: perf\r\n", keyed, 1)
+        keyed = b"Host: localhost\r\nx-api-key: %b\r\n" % key
+        self._request = http_inference("echo", "INPUT0", _TENSOR).replace(b"Host: localhost\r\n", keyed, 1)
 
 
 class _Grpc(_Connection):
@@ -110,7 +110,7 @@ class _Grpc(_Connection):
         super().__init__(address)
         room = h2.window_update(0, h2.MAX_WINDOW_BYTES - h2.DEFAULT_WINDOW_BYTES)
         self._own.sendall(h2.PREFACE + h2.settings_frame({}) + h2.SETTINGS_ACK + room)
-        fields: Fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", GRPC_PATH.encode()), (b":authority", b"perf"))
+        fields: Fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", GRPC_PATH.encode()), (b":authority", b"localhost"))
         more: Fields = ((b"te", b"trailers"), (b"content-type", b"application/grpc"), (b"x-api-key", key))
         self._block = NO_TABLE + encode_fields((*fields, *more))
         self._message = framed(grpc_request("echo", "INPUT0", _TENSOR))

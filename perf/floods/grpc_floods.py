@@ -32,7 +32,7 @@ def _opening(settings: dict[Setting, int] | None = None) -> bytes:
 
 
 def _head(key: bytes, path: str = GRPC_PATH) -> bytes:
-    fields: Fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode()), (b":authority", b"flood"))
+    fields: Fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode()), (b":authority", b"localhost"))
     keyed: Fields = ((b"x-api-key", key),) if key else ()
     return NO_TABLE + encode_fields((*fields, (b"te", b"trailers"), (b"content-type", b"application/grpc"), *keyed))
 

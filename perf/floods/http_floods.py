@@ -9,9 +9,9 @@ import numpy as np
 from perf.floods.flood import Flood, Pieces, repeated
 from perf.waiting_clients import http_inference
 
-_LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: flood\r\n\r\n"
+_LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _CLOSING = _LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-_INFER = b"POST /v2/models/swallow/infer HTTP/1.1\r\nHost: flood\r\n"
+_INFER = b"POST /v2/models/swallow/infer HTTP/1.1\r\nHost: localhost\r\n"
 _SMALL_JSON = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1],"data":[1]}]}'
 
 

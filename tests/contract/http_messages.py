@@ -9,7 +9,7 @@ from tests.contract.http_wire import CONTINUE, LIVE, Talk, chunked, request
 
 INT32 = b'{"inputs":[{"name":"INT32","shape":[2],"datatype":"INT32","data":[1,-2]}]}'
 INFER = "/v2/models/types/infer"
-LINE = b"POST /v2/models/types/infer HTTP/1.1\r\nHost: test\r\n"
+LINE = b"POST /v2/models/types/infer HTTP/1.1\r\nHost: localhost\r\n"
 NUMBERS = b'{"inputs":[{"name":"INT32","shape":[400000],"datatype":"INT32","data":[%b]}]}' % b",".join([b"-12345"] * 400_000)
 PLAIN = request("POST", INFER, INT32)
 _LINE = PLAIN.index(b"\n") + 1

@@ -44,7 +44,7 @@ class Talk:
     """How long to wait for an answer. Shorter where Triton is known to give none."""
 
 
-LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: test\r\n\r\n"
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @dataclass
@@ -144,7 +144,7 @@ def summary(seen: tuple[Answer | str, ...]) -> str:
 def request(method: str, path: str, body: bytes | dict[str, object] = b"", *fields: tuple[str, str], length: bool = True) -> bytes:
     """One request; a dict is sent as JSON."""
     encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/1.1", "Host: test", *(f"{name}: {value}" for name, value in fields)]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *(f"{name}: {value}" for name, value in fields)]
     if length and (encoded or method == "POST"):
         lines.append(f"Content-Length: {len(encoded)}")
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + encoded

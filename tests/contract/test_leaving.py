@@ -90,7 +90,7 @@ def test_an_http_caller_that_leaves_a_stream_of_events_frees_the_model(doors: Do
     message = json.dumps({"IN": list(range(60)), "DELAY_S": 0.1}).encode()
     with socket.create_connection(("127.0.0.1", doors.gateway_http), timeout=5.0) as connection:
         connection.sendall(
-            b"POST /v2/models/repeat/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(message) + message
+            b"POST /v2/models/repeat/generate_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(message) + message
         )
         received = b""
         while b"data:" not in received:

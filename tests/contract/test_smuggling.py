@@ -11,7 +11,7 @@ from tests.aio import run
 from tests.wire.gateway import INFER, gateway, infer_request
 
 HIDDEN = infer_request(model=b"smuggled")
-LINE = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: test\r\n"
+LINE = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost\r\n"
 LENGTH = b"Content-Length: %d\r\n" % len(INFER)
 
 
@@ -39,11 +39,11 @@ REFUSED = [
     pytest.param(ending(b"Transfer-Encoding: chunked", body=b"g\r\nabc\r\n0\r\n\r\n"), id="a chunk size that is no digit"),
     pytest.param(ending(b"Transfer-Encoding: chunked", body=b"0\r\nX: y\r\n z\r\n\r\n"), id="a folded trailer"),
     pytest.param(ending(b"Transfer-Encoding: chunked", body=b"0\r\nX\r\n\r\n"), id="a trailer without a colon"),
-    pytest.param(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\nX: b\rGET /v2 HTTP/1.1\r\n\r\n", id="a request behind a bare CR"),
+    pytest.param(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nX: b\rGET /v2 HTTP/1.1\r\n\r\n", id="a request behind a bare CR"),
     pytest.param(b"GET /v2/health/live\r\n\r\n", id="HTTP/0.9"),
-    pytest.param(b"GET /v2\\..\\x HTTP/1.1\x00\r\nHost: a\r\n\r\n", id="NUL behind the version"),
-    pytest.param(b"GET /v2/\x7f HTTP/1.1\r\nHost: a\r\n\r\n", id="DEL in the target"),
-    pytest.param(b"CONNECT triton:8000 HTTP/1.1\r\nHost: a\r\n\r\n", id="CONNECT"),
+    pytest.param(b"GET /v2\\..\\x HTTP/1.1\x00\r\nHost: localhost\r\n\r\n", id="NUL behind the version"),
+    pytest.param(b"GET /v2/\x7f HTTP/1.1\r\nHost: localhost\r\n\r\n", id="DEL in the target"),
+    pytest.param(b"CONNECT triton:8000 HTTP/1.1\r\nHost: localhost\r\n\r\n", id="CONNECT"),
 ]
 
 

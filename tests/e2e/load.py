@@ -64,7 +64,7 @@ class Target:
 
 
 def http_ask(tenant: str, key: str, body: bytes) -> Ask:
-    head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nx-api-key: {key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: localhost\r\nx-api-key: {key}\r\nContent-Length: {len(body)}\r\n\r\n"
     return Ask(tenant, key, head.encode() + body)
 
 

@@ -11,7 +11,12 @@ Fields = Iterable[tuple[str, str]]
 
 def exchange(port: int, method: str, path: str, body: bytes = b"", fields: Fields = (), *, timeout_s: float = 120.0) -> bytes:
     """Send one request on a connection of its own and return the whole answer as it came."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: test", *(f"{name}: {value}" for name, value in fields), f"Content-Length: {len(body)}"]
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        "Host: localhost",
+        *(f"{name}: {value}" for name, value in fields),
+        f"Content-Length: {len(body)}",
+    ]
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
         connection.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         return read_answer(connection)

@@ -91,7 +91,7 @@ def test_a_client_that_leaves_leaves_no_work_behind(tidegate: Tidegate) -> None:
     before = abandoned(tidegate)
     body = json.dumps({"inputs": [{"name": "SECONDS", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]}).encode()
     with socket.create_connection(("127.0.0.1", tidegate.port("http"))) as connection:
-        connection.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        connection.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         wait_for(lambda: metric(tidegate, "tidegate_requests_in_flight") == 1.0, what="the request being in flight")
     wait_for(lambda: abandoned(tidegate) == before + 1, what="the request being given up")
     assert metric(tidegate, "tidegate_requests_in_flight") == 0.0

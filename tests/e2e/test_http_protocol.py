@@ -53,7 +53,7 @@ def both(gateway: Tidegate, method: str, path: str, body: bytes = b"") -> tuple[
 
 def to_the_end(port: int, path: str, body: bytes, *, version: str = "1.1", fields: str = "") -> bytes:
     """Everything that a connection says which is closed after its answer."""
-    head = f"POST {path} HTTP/{version}\r\nHost: x\r\nConnection: close\r\n{fields}Content-Length: {len(body)}\r\n\r\n".encode()
+    head = f"POST {path} HTTP/{version}\r\nHost: localhost\r\nConnection: close\r\n{fields}Content-Length: {len(body)}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", port), timeout=LONG_S) as connection:
         connection.sendall(head + body)
         return b"".join(iter(lambda: connection.recv(1 << 16), b""))
@@ -96,7 +96,7 @@ class TestGenerate:
 
     def test_a_client_that_leaves_frees_its_stream(self, gateway: Tidegate) -> None:
         body = json.dumps({"text": "x" * 10_000, "count": 20_000}).encode()
-        head = b"POST /v2/models/repeat_text/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        head = b"POST /v2/models/repeat_text/generate_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
         with socket.create_connection(("127.0.0.1", gateway.port("http"))) as connection:
             connection.sendall(head + body)
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
@@ -177,7 +177,7 @@ def test_administration_is_tritons_own(gateway: Tidegate, method: str, path: str
 @pytest.mark.parametrize("path", ["/v2", "/v2/models/echo", "/v2/models/echo/ready", "/v2/models/nowhere", "/v2/health/ready"])
 def test_head_is_get_without_its_body(gateway: Tidegate, path: str) -> None:
     get = raw_http.exchange(gateway.port("http"), "GET", path)
-    request = f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    request = f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", gateway.port("http")), timeout=LONG_S) as connection:
         connection.sendall(request + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         answers = without_close(b"".join(iter(lambda: connection.recv(1 << 16), b"")))

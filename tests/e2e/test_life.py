@@ -90,7 +90,7 @@ def test_sigterm_ends_everything_in_order_once_what_is_in_flight_is_answered(sta
     assert shared_memory(running)
     body = json.dumps({"inputs": [{"name": "SECONDS", "shape": [1, 1], "datatype": "FP32", "data": [1.5]}]}).encode()
     with socket.create_connection(("127.0.0.1", running.port("http")), timeout=LONG_S) as connection:
-        connection.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        connection.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         wait_for(lambda: in_flight(running) == 1, what="the request being in flight")
         running.process.send_signal(signal.SIGTERM)
         answer = raw_http.read_answer(connection)

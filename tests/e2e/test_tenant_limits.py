@@ -49,7 +49,7 @@ def make_key(state_url: str | None, state_dir: Path, tenant: Tenant = TEAM) -> s
 
 def flood(port: int, key: str) -> tuple[int, int]:
     """On one connection, one request after the other: how many were admitted and refused, without the first seconds."""
-    head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
+    head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: localhost\r\nx-api-key: {key}\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
     began_s = time.monotonic()
     counts = {200: 0, 429: 0}
     with closing(socket.create_connection(("127.0.0.1", port), timeout=LONG_S)) as connection:

@@ -79,7 +79,7 @@ def assert_changes(running: Tidegate, authority: Authority, server: Identity, sh
         running.process.send_signal(signal.SIGHUP)
         for door in ("http", "grpc"):
             wait_for(lambda door=door: [shown_by(running, door, authority, shows) for _ in range(4)] == ["after"] * 4, what="the new one")
-        held.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        held.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert held.recv(100).startswith(b"HTTP/1.1 200"), "a connection that was there goes on"
 
     server.key.write_text("broken")

@@ -41,7 +41,7 @@ def ask(path: Path, method: str, target: str) -> bytes:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(LONG_S)
         connection.connect(str(path))
-        connection.sendall(f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+        connection.sendall(f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
         return raw_http.read_answer(connection)
 
 

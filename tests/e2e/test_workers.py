@@ -141,7 +141,7 @@ def test_metrics_never_fall_when_a_worker_ends(scaled: Tidegate) -> None:
 def test_a_worker_that_is_told_to_end_finishes_what_it_has(scaled: Tidegate) -> None:
     body = json.dumps({"inputs": [{"name": "SECONDS", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]}).encode()
     with socket.create_connection(("127.0.0.1", scaled.port("http")), timeout=LONG_S) as connection:
-        connection.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        connection.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         wait_for(lambda: sample(scaled, "tidegate_requests_in_flight") == 1, what="the request being in flight")
         for pid in workers_of(scaled):
             os.kill(pid, signal.SIGTERM)
@@ -154,7 +154,7 @@ def test_they_share_one_unix_socket(scaled: Tidegate) -> None:
 
     async def live() -> bytes:
         reader, writer = await asyncio.open_unix_connection(path)
-        writer.write(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        writer.write(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answer = await reader.read()
         writer.close()
         return answer

@@ -21,6 +21,7 @@ from control_plane.api.status import told_of
 from control_plane.api.v2_http import V2Http
 from control_plane.codec.body_limits import BodyLimits
 from control_plane.codec.header_forwarding import NO_FORWARDING, HeaderForwarding
+from control_plane.policy.exposure import AllowedHosts
 from control_plane.policy.kept_answers import KeptAnswers
 from control_plane.services.cached_inference import CachedInference
 from control_plane.services.embeddings import Embeddings
@@ -120,6 +121,7 @@ async def gateway(
     fingerprints: Fingerprints | None = None,
     body_limits: BodyLimits | None = None,
     forwarding: HeaderForwarding = NO_FORWARDING,
+    hosts: AllowedHosts | None = None,
 ) -> AsyncIterator[Gateway]:
     """Listening on a port of its own; at the end everything must be gone at once. `fingerprints` are for embeddings alone."""
     upstream = upstream or FakeUpstream()
@@ -160,6 +162,7 @@ async def gateway(
         answer_at_once=application.answer_at_once,
         answer_known=application.answer_known,
         budget=budget,
+        hosts=hosts,
     )
     bound = bind_tcp("127.0.0.1", 0, setting="--http-port")
     async with asyncio.TaskGroup() as tasks:
@@ -179,7 +182,7 @@ async def gateway(
 
 def infer_request(body: bytes = INFER, *, headers: bytes = b"", model: bytes = b"m") -> bytes:
     """An inference request as bytes; `headers` are whole lines."""
-    return b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: test\r\n%bContent-Length: %d\r\n\r\n%b" % (model, headers, len(body), body)
+    return b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: localhost\r\n%bContent-Length: %d\r\n\r\n%b" % (model, headers, len(body), body)
 
 
-LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: test\r\n\r\n"
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"

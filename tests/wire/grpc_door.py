@@ -25,6 +25,7 @@ from control_plane.codec.grpc_message import PREFIX_BYTES, GrpcHead
 from control_plane.codec.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.codec.http2_stream import WholeAnswer, WholeCall
 from control_plane.domain.principal import Principal
+from control_plane.policy.exposure import AllowedHosts
 from control_plane.ports import GrpcCall
 from control_plane.services.cached_inference import CachedInference
 from control_plane.services.governance import Governance
@@ -120,6 +121,7 @@ async def door(
     cached: CachedInference | None = None,
     body_limits: BodyLimits | None = None,
     forwarding: HeaderForwarding = NO_FORWARDING,
+    hosts: AllowedHosts | None = None,
 ) -> AsyncIterator[Bench]:
     """Listening on a port of its own, with `m` as a decoupled model.
 
@@ -151,7 +153,7 @@ async def door(
         read_timeout_s=20.0,
         allow_shared_memory=allow_shared_memory,
     )
-    server = GrpcServer(application if peers_are_local else _FromElsewhere(application), limits, budget)
+    server = GrpcServer(application if peers_are_local else _FromElsewhere(application), limits, budget, hosts=hosts)
     bound = bind_tcp("127.0.0.1", 0, setting="--grpc-port")
     port = bound.getsockname()[1]
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=(("grpc.max_receive_message_length", -1), *options))

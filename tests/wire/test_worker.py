@@ -157,7 +157,7 @@ def test_a_load_is_asked_of_the_parent_also_while_it_drains(tmp_path: Path) -> N
         async with started(tmp_path) as bench, asyncio.TaskGroup() as tasks:
             bench.worker.send(Listen())
             await bench.heard(Listening)
-            request = b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+            request = b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
             asking = tasks.create_task(bench.ask(request, over_unix=True))
             asked = await bench.heard(LoadModel)
             assert asked == LoadModel(asked.number, "m")

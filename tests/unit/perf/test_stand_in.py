@@ -8,8 +8,8 @@ import pytest
 
 from perf.peers.stand_in import StandIn
 
-POST = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
-GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+POST = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello"
+GET = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Written(asyncio.Transport):
