@@ -12,9 +12,9 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 
-from control_plane.adapters.admin_server import AdminServer
 from control_plane.adapters.cpu_affinity import pin_worker, require_cpus
 from control_plane.adapters.fleet_metrics import FleetMetrics
 from control_plane.adapters.listening import allow_restart, share_port
@@ -28,6 +28,7 @@ from control_plane.adapters.tls import HTTP, make_tls
 from control_plane.adapters.unix_socket import UnixSocket
 from control_plane.adapters.worker_process import WorkerProcessLauncher
 from control_plane.api.admin import make_admin_api
+from control_plane.api.admin_server import make_admin_server
 from control_plane.api.http_errors import render_error
 from control_plane.api.http_server import HttpServer
 from control_plane.api.metrics import MetricsPage
@@ -47,6 +48,9 @@ from control_plane.services.usage import UsageService
 from control_plane.services.workers import Workers
 from control_plane.settings import Settings
 from control_plane.tritons import Tritons
+
+_ADMIN_DRAIN_S = 1.0
+"""For calls of the admin API that are under way when the doors have been drained."""
 
 Announce = Callable[[Mapping[str, str], list[LoadFailure]], None]
 
@@ -95,6 +99,7 @@ class App:
             held.callback(self._sockets.close)
             state = held.enter_context(StateDir(self._settings.process.state_dir))
             write_store_record(state.path, self._settings.state.state_url)
+            self._sockets.bind_in_state_dir()
             opened = open_governing(self._settings, self._servers, admits_requests=self._workers is None)
             async with opened as governing, asyncio.TaskGroup() as tasks:
                 self._wire_ports(governing)
@@ -123,13 +128,15 @@ class App:
     async def _open_when_up(self, tasks: asyncio.TaskGroup, state: StateDir, announce: Announce) -> None:
         await self._servers.wait_until_up()
         await self._tritons.open()
-        self._admin.listen()
-        tasks.create_task(self._admin.run_until_told(), name="admin-api")
+        tls = self._tls.context(HTTP) if self._tls else None
+        await self._admin.listen(tasks, allow_restart(self._sockets.admin), tls)
+        if self._sockets.admin_unix is not None:
+            await self._admin.listen(tasks, self._sockets.admin_unix.listening)
         if self._workers is not None:
             await self._workers.open()
         if self._data_plane is not None:
             await self._data_plane.listen(tasks)
-        await self._metrics.listen(tasks, allow_restart(self._sockets.metrics), self._tls.context(HTTP) if self._tls else None)
+        await self._metrics.listen(tasks, allow_restart(self._sockets.metrics), tls)
         endpoints = self._sockets.endpoints()
         state.write_endpoints(endpoints)
         announce(endpoints, self._tritons.failures)
@@ -140,8 +147,7 @@ class App:
         doors = self._workers or self._data_plane
         assert doors is not None
         await doors.drain(self._settings.gateway.drain_timeout_s)
-        self._admin.should_exit = True
-        await self._metrics.drain(0)
+        await asyncio.gather(self._metrics.drain(0), self._admin.drain(_ADMIN_DRAIN_S))
 
     def _reload_tls(self) -> None:
         if self._tls is not None:
@@ -165,12 +171,12 @@ class App:
             dispatch=self._tritons.fleet.dispatch if self._tritons.fleet is not None else None,
         )
 
-    def _make_admin(self, governing: Governing) -> AdminServer:
-        objects = Objects(governing.state)
+    def _make_admin(self, governing: Governing) -> HttpServer:
+        objects, access = Objects(governing.state), governing.governance.access
         api = make_admin_api(
             models=self._models,
             servers=self._servers,
-            access=governing.governance.access,
+            access=access,
             keys=Keys(governing.state),
             objects=objects,
             purges=Purges(objects, governing.known, dependents=self._tritons.dependents_of),
@@ -180,7 +186,10 @@ class App:
             fleet=self._tritons.fleet,
             builds=self._builds,
         )
-        return AdminServer(api, self._sockets.admin)
+        gateway, admin = self._settings.gateway, self._settings.admin
+        limits = replace(http_limits(gateway), max_connections=admin.admin_max_connections)
+        hosts = allowed_hosts(admin.admin_host, gateway.allowed_hosts, authentication=access.is_on)
+        return make_admin_server(api, access, limits, hosts)
 
     def _make_builds(self) -> ModelBuilds | None:
         triton = self._settings.triton

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -21,9 +22,11 @@ class AdminClient:
     """Speaks to `api/admin`. Every method raises UpstreamUnavailable (nobody there) or its refusal: InvalidRequest, ObjectNotFound."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        """`api_key` is a key or a token. Raises InvalidRequest: it can be neither."""
+        """`url` may be `unix:PATH`; `api_key` is a key or a token. Raises InvalidRequest: it can be neither."""
         self._url = url
         self._headers = _authorization(api_key)
+        self._verify = ssl.create_default_context() if url.startswith("https:") else False
+        """The system's authorities, or those in the file that SSL_CERT_FILE names."""
 
     def list_models(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.ask("GET", "models")
@@ -55,8 +58,8 @@ class AdminClient:
     ) -> Any:
         """Any call, by the segments of its path: what its JSON says, its CSV as text, or None."""
         path = "".join(f"/{quote(segment, safe='')}" for segment in segments)
-        with httpx.Client(trust_env=False, timeout=_LOAD_TIMEOUT_S, headers=self._headers) as client:
-            return _content(self._url, lambda: client.request(method, self._url + path, json=body, params=query, headers=headers))
+        with _client(self._url, _LOAD_TIMEOUT_S, self._headers, self._verify) as client:
+            return _content(self._url, lambda: client.request(method, path, json=body, params=query, headers=headers))
 
 
 class EmbeddingClient:
@@ -65,15 +68,7 @@ class EmbeddingClient:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """`url` may be `unix:PATH`. Raises as AdminClient."""
         self._url = url
-        path = url.removeprefix("unix:")
-        is_unix = path != url
-        self._client = httpx.Client(
-            base_url="http://localhost" if is_unix else url,
-            transport=httpx.HTTPTransport(uds=path) if is_unix else None,
-            trust_env=False,
-            timeout=_INFER_TIMEOUT_S,
-            headers=_authorization(api_key),
-        )
+        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), True)
 
     def embed(self, texts: list[str], model: str) -> list[list[float]]:
         """One embedding of 384 numbers per text. Raises as AdminClient's methods."""
@@ -92,6 +87,19 @@ class EmbeddingClient:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _client(url: str, timeout_s: float, headers: dict[str, str], verify: ssl.SSLContext | bool) -> httpx.Client:
+    path = url.removeprefix("unix:")
+    is_unix = path != url
+    return httpx.Client(
+        base_url="http://localhost" if is_unix else url,
+        transport=httpx.HTTPTransport(uds=path) if is_unix else None,
+        verify=verify,
+        trust_env=False,
+        timeout=timeout_s,
+        headers=headers,
+    )
 
 
 def _authorization(api_key: str | None) -> dict[str, str]:

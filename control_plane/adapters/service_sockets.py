@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from control_plane.adapters.listening import address_of, bind_tcp, port_of, url_of
 from control_plane.adapters.unix_socket import UnixSocket
+from control_plane.domain.errors import StartupError
 from control_plane.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 
 class ServiceSockets:
@@ -18,6 +22,7 @@ class ServiceSockets:
         """Bind every one. Raises StartupError, and then nothing stays behind."""
         gateway, admin = settings.gateway, settings.admin
         self._settings = settings
+        self.admin_unix: UnixSocket | None = None
         with ExitStack() as bound:
             self.http = bound.enter_context(bind_tcp(gateway.host, gateway.http_port, setting="--http-port"))
             self.grpc = bound.enter_context(bind_tcp(gateway.host, gateway.grpc_port, setting="--grpc-port"))
@@ -26,6 +31,15 @@ class ServiceSockets:
             self.http_unix = _bind_unix(gateway.http_socket, "--http-socket", bound)
             self.grpc_unix = _bind_unix(gateway.grpc_socket, "--grpc-socket", bound)
             self._bound = bound.pop_all()
+
+    def bind_in_state_dir(self) -> None:
+        """With TLS, a socket for commands on this machine, which then need not trust, or show, a certificate. The folder is held."""
+        if not self._settings.tls.tls_is_on:
+            return
+        try:
+            self.admin_unix = _bind_unix(self._settings.process.state_dir / "admin.sock", "--state-dir", self._bound)
+        except StartupError as exc:
+            _log.warning("commands on this machine need `--admin-url https://...` and a certificate that they trust: %s", exc)
 
     def settings_in_force(self) -> Settings:
         """The settings with the ports that were chosen."""
@@ -39,9 +53,9 @@ class ServiceSockets:
             "http": url_of(self.http, scheme),
             "grpc": address_of(self.grpc),
             "metrics": url_of(self.metrics, scheme) + "/metrics",
-            "admin": url_of(self.admin, "http"),
+            "admin": url_of(self.admin, scheme),
         }
-        for name, unix_socket in (("http_socket", self.http_unix), ("grpc_socket", self.grpc_unix)):
+        for name, unix_socket in (("admin_socket", self.admin_unix), ("http_socket", self.http_unix), ("grpc_socket", self.grpc_unix)):
             if unix_socket is not None:
                 found[name] = f"unix:{unix_socket.path}"
         return found

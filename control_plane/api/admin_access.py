@@ -1,13 +1,11 @@
-"""Who may call the admin API: asked before anything of a body is read, so that strangers cost little."""
+"""Who may call the admin API: asked before anything of a larger body is read, so that strangers cost little."""
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from control_plane.api.admin_errors import render_error, render_foreign_origin
 from control_plane.domain.errors import ControlPlaneError
@@ -15,12 +13,9 @@ from control_plane.policy.authorization import need_of_admin_path
 from control_plane.policy.exposure import is_loopback
 from control_plane.services.access import Access
 
-MAX_BODY_BYTES = 256 * 2**10
-"""The largest there is, a route with a thousand tenants of the longest names, fits."""
-
 
 class AdminAccess:
-    """ASGI middleware: lets in who may make the call, with a body that is not too large."""
+    """ASGI middleware: lets in who may make the call."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -36,44 +31,31 @@ class AdminAccess:
             await render_foreign_origin(origin)(scope, receive, send)
             return
         try:
-            self._authorize(scope, headers)
+            self.authorize(scope, self._access)
         except ControlPlaneError as error:
             await render_error(error)(scope, receive, send)
             return
-        await self._app(scope, _limited(receive), send)
+        await self._app(scope, receive, send)
 
-    def _authorize(self, scope: Scope, headers: Headers) -> None:
+    @staticmethod
+    def authorize(scope: Scope, access: Access) -> None:
         """Raises Unauthenticated, PermissionDenied, LimitExceeded."""
-        need = need_of_admin_path(scope["path"])
+        need, headers = need_of_admin_path(scope["path"]), Headers(scope=scope)
         if need is None:
             return
-        principal = self._access.identify(
+        principal = access.identify(
             authorization=_whole(headers, "authorization"),
             api_key=_whole(headers, "x-api-key"),
             peer=(scope.get("client") or ("",))[0],
             forwarded_for=_whole(headers, "x-forwarded-for"),
         )
-        self._access.require(principal, need)
+        access.require(principal, need)
 
 
 def _whole(headers: Headers, name: str) -> str | None:
     """All fields of a name as one, as RFC 9110 has it; None where there is none."""
     fields = headers.getlist(name)
     return ", ".join(fields) if fields else None
-
-
-def _limited(receive: Receive) -> Receive:
-    received_bytes = 0
-
-    async def receive_within_limit() -> Message:
-        nonlocal received_bytes
-        message: dict[str, Any] = dict(await receive())
-        received_bytes += len(message.get("body", b""))
-        if received_bytes > MAX_BODY_BYTES:
-            raise HTTPException(413, f"the body exceeds its limit of {MAX_BODY_BYTES} bytes", {"Connection": "close"})
-        return message
-
-    return receive_within_limit
 
 
 def _is_own_page(origin: str, host: str) -> bool:

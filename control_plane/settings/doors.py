@@ -120,7 +120,7 @@ class GatewaySettings(Group):
 
 
 class TlsSettings(Group):
-    """TLS on the HTTP, gRPC and metrics ports. Changed files are taken up within seconds, or at SIGHUP, by new connections."""
+    """TLS on all four ports. Changed files are taken up within seconds, or at SIGHUP, by new connections."""
 
     tls_certificate: Path | None = None
     """PEM file of the server's certificate and what leads from it to its root; turns TLS on. Needs `tls_key`."""
@@ -172,6 +172,9 @@ class AdminSettings(Group):
 
     admin_port: Port = 8080
     """0 chooses a free one."""
+
+    admin_max_connections: int = Field(128, ge=1)
+    """Connections to the admin API at a time; further ones are closed at once. Too few let monitors keep administrators out."""
 
     api_key: SecretStr | None = Field(None, exclude=True)
     """Key or token that the commands which talk to a running `tidegate` show it; `serve` has no use for it, nor have its workers.

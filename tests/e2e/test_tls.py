@@ -16,7 +16,7 @@ from geventhttpclient.response import HTTPConnectionClosed
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
 from tests.tls_files import Authority, Identity, needs_openssl, subject_of
 
 pytestmark = needs_openssl
@@ -77,7 +77,7 @@ def assert_changes(running: Tidegate, authority: Authority, server: Identity, sh
     ):
         authority.issue("after", into=server)
         running.process.send_signal(signal.SIGHUP)
-        for door in ("http", "grpc"):
+        for door in ("http", "grpc", "admin"):
             wait_for(lambda door=door: [shown_by(running, door, authority, shows) for _ in range(4)] == ["after"] * 4, what="the new one")
         held.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert held.recv(100).startswith(b"HTTP/1.1 200"), "a connection that was there goes on"
@@ -96,6 +96,11 @@ def test_both_doors_of_workers_and_a_certificate_that_changes(start: Start, tmp_
     np.testing.assert_array_equal(over_grpc(running, authority), VALUES)
     with urllib.request.urlopen(running.endpoints["metrics"], timeout=LONG_S, context=authority.client()) as page:
         assert b"tidegate_requests_total" in page.read()
+    with urllib.request.urlopen(running.endpoints["admin"] + "/version", timeout=LONG_S, context=authority.client()) as answer:
+        assert b"version" in answer.read()
+    by_url = ("models", "list", "--admin-url", running.endpoints["admin"])
+    assert run_cli(*by_url, env={"SSL_CERT_FILE": str(authority.certificate)}).returncode == 0
+    assert "certificate verify failed" in run_cli(*by_url).stderr.replace("\n", " ")
     assert_changes(running, authority, server)
     assert running.stop() == 0, running.said()
 
@@ -115,5 +120,7 @@ def test_only_clients_that_show_a_known_certificate(start: Start, tmp_path: Path
             urllib.request.urlopen(running.endpoints["metrics"], timeout=LONG_S, context=authority.client(shows))
     with pytest.raises((OSError, HTTPException)):  # plain text is no way round it
         urllib.request.urlopen(f"http://127.0.0.1:{running.port('http')}/v2/health/live", timeout=LONG_S)
+    listed = run_cli("models", "list", "--state-dir", str(running.state_dir))
+    assert "echo" in listed.stdout, "commands on this machine need no certificate"
     assert_changes(running, authority, server, known)
     assert running.stop() == 0, running.said()

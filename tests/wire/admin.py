@@ -3,42 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from control_plane.adapters.admin_server import AdminServer
 from control_plane.adapters.listening import bind_tcp
+from control_plane.api.admin_server import make_admin_server
+from control_plane.api.http_reading import HttpLimits
+from control_plane.api.http_server import HttpServer
+from control_plane.policy.exposure import AllowedHosts
 from tests.aio import changing
 from tests.unit.api.admin_bench import Bench
 
 _START_S = 100.0
+LIMITS = HttpLimits(max_body_bytes=1 << 20, max_header_bytes=16 << 10, max_connections=50)
+
+
+def server_of(bench: Bench, limits: HttpLimits = LIMITS) -> HttpServer:
+    return make_admin_server(bench.app, bench.access, limits, None if bench.authentication else AllowedHosts())
 
 
 @contextmanager
-def admin_server(bench: Bench) -> Iterator[str]:
+def admin_server(bench: Bench, limits: HttpLimits = LIMITS) -> Iterator[str]:
     """Its URL."""
-    bound = bind_tcp("127.0.0.1", 0, setting="--admin-port")
-    server = AdminServer(bench.app, bound)
-    thread = threading.Thread(target=lambda: asyncio.run(_serve(bench, server)), name="admin-server")
-    thread.start()
-    try:
-        ends_s = time.monotonic() + _START_S
-        while not server.started:
-            assert thread.is_alive(), "the admin server has ended"
-            assert time.monotonic() < ends_s, "the admin server does not start"
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-        bound.close()
+    with bind_tcp("127.0.0.1", 0, setting="--admin-port") as bound:
+        ready, over = threading.Event(), threading.Event()
+        thread = threading.Thread(target=lambda: asyncio.run(_serve(bench, limits, bound, ready, over)), name="admin-server")
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        thread.start()
+        try:
+            assert ready.wait(_START_S), "the admin server does not start"
+            yield url
+        finally:
+            over.set()
+            thread.join()
 
 
-async def _serve(bench: Bench, server: AdminServer) -> None:
+async def _serve(bench: Bench, limits: HttpLimits, bound: socket.socket, ready: threading.Event, over: threading.Event) -> None:
     await bench.known.start()
     async with changing(bench.models), asyncio.TaskGroup() as tasks:
         following = tasks.create_task(bench.known.run())
-        await server.run_until_told()
+        server = server_of(bench, limits)
+        await server.listen(tasks, bound)
+        ready.set()
+        while not over.is_set():
+            await asyncio.sleep(0.01)
+        await server.drain(0)
         following.cancel()

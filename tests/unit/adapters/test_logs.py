@@ -50,8 +50,8 @@ def test_console_shows_the_extras(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("control_plane.app", logging.INFO, True),
         ("control_plane.app", logging.DEBUG, False),
-        ("uvicorn.error", logging.INFO, False),
-        ("uvicorn.error", logging.WARNING, True),
+        ("httpx", logging.INFO, False),
+        ("httpx", logging.WARNING, True),
     ],
 )
 def test_ours_from_info_on_and_others_from_warning_on(capsys: pytest.CaptureFixture[str], logger: str, level: int, shown: bool) -> None:

@@ -58,11 +58,12 @@ class Bench:
         self.known = KnownState(self.store, now_s=self.clock)
         self.keys = Keys(self.store, now_s=self.clock)
         authentication = Authentication(self.known, None, attempts=FailedAttempts(), now_s=self.clock)
+        self.access = Access(self.known, authentication if self.authentication else None)
         objects = Objects(self.store, now_s=self.clock)
         self.app = make_admin_api(
             models=self.models,
             servers=self.servers,
-            access=Access(self.known, authentication if self.authentication else None),
+            access=self.access,
             keys=self.keys,
             objects=objects,
             purges=Purges(objects, self.known, wait_s=0.0),

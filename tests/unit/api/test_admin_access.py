@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import httpx
 import pytest
 from fastapi import FastAPI
 
-from control_plane.api.admin_access import MAX_BODY_BYTES
 from control_plane.domain.scope import Right
 from tests.aio import run
 from tests.unit.api.admin_bench import OWN, Bench, Clock, scope_of
@@ -149,32 +146,6 @@ def test_a_source_whose_attempts_fail_is_slowed_and_told_for_how_long() -> None:
     assert bench.ask("GET", "/version")[0] == 200
     bench.clock.now_s += 61
     assert bench.ask("GET", "/keys", authorization=f"Bearer {admin}")[0] == 200
-
-
-class TestBodies:
-    """Their size is limited while they are read, whatever was announced."""
-
-    @staticmethod
-    def put(bench: Bench, chunks: list[bytes]) -> tuple[int, str]:
-        async def sent() -> AsyncIterator[bytes]:
-            for chunk in chunks:
-                yield chunk
-
-        async def main() -> httpx.Response:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url=OWN) as client:
-                return await client.put("/tenants/a", content=sent(), headers={"content-type": "application/json"})
-
-        response = run(main())
-        return response.status_code, response.json().get("code", "")
-
-    def test_the_largest(self) -> None:
-        assert self.put(Bench(), [b"{}", b" " * (MAX_BODY_BYTES - 2)]) == (200, "")
-
-    def test_beyond(self) -> None:
-        assert self.put(Bench(), [b"{}", b" " * (MAX_BODY_BYTES - 2), b" "]) == (413, "payload_too_large")
-
-    def test_strangers_are_refused_before_any_of_it_is_read(self) -> None:
-        assert self.put(Bench(authentication=True), [b"{}", b" " * MAX_BODY_BYTES]) == (401, "unauthenticated")
 
 
 def test_a_key_is_accepted_up_to_its_expiry() -> None:
