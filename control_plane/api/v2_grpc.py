@@ -57,6 +57,7 @@ from control_plane.services.model_kinds import ModelKinds
 from control_plane.services.response_cache import CacheScope
 from control_plane.services.running_request import UNSEEN
 from control_plane.services.servers import Servers
+from control_plane.services.stream_rights import StreamRights
 
 SERVICE = "/inference.GRPCInferenceService/"
 _HEALTH_METHODS = (SERVICE + "ServerReady", "/grpc.health.v1.Health/Check")
@@ -198,6 +199,7 @@ class V2Grpc:
         self._fleet = None if catalogue is None else GrpcFleetAnswers(catalogue)
         self._relay = StreamRelay(
             inference=inference,
+            rights=StreamRights(access),
             servers=servers,
             kinds=ModelKinds(inference.dispatch),
             limits=limits,
@@ -243,7 +245,7 @@ class V2Grpc:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
         if handler is _ANY_STREAM:
             self._admit(principal)
-            handler = GrpcHandler(stream=partial(self._relay.run, identify=partial(self._identify, head, peer)))
+            handler = GrpcHandler(stream=partial(self._relay.run, identify=partial(self._confirm, head, peer)))
         return handler, principal
 
     def _principal(self, head: GrpcHead, action: Action, peer: str) -> Principal:
@@ -264,6 +266,9 @@ class V2Grpc:
         if not self._access.is_on:
             return NOBODY
         return self._access.identify(authorization=head.authorization, api_key=head.api_key, peer=peer, forwarded_for=head.forwarded_for)
+
+    def _confirm(self, head: GrpcHead, peer: str) -> Principal:
+        return self._access.confirm(authorization=head.authorization, api_key=head.api_key, peer=peer, forwarded_for=head.forwarded_for)
 
     def answer_known(self, call: WholeCall) -> WholeAnswer | None:
         """The answer to a call that was answered so before; None: read it."""

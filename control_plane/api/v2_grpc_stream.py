@@ -50,6 +50,7 @@ from control_plane.services.model_kinds import ModelKinds
 from control_plane.services.running_request import RunningRequest
 from control_plane.services.servers import Servers
 from control_plane.services.slices import in_slices
+from control_plane.services.stream_rights import StreamRights
 
 _MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 _ERRORS_END_IT = (b"triton_grpc_error", b"true")
@@ -162,12 +163,14 @@ class StreamRelay:
         self,
         *,
         inference: InferenceService,
+        rights: StreamRights,
         servers: Servers,
         kinds: ModelKinds,
         limits: BodyLimits,
         budget: BodyBudget,
         request_timeout_s: float,
     ) -> None:
+        self.rights = rights
         self.inference = inference
         self.servers = servers
         self.kinds = kinds
@@ -179,9 +182,17 @@ class StreamRelay:
         """Relay until both sides have finished; cancelling it cancels at Triton.
 
         Raises:
-            DeadlineExceeded, UpstreamUnavailable. Unauthenticated: by `identify`, asked for each request, the caller's key or
-                token is no longer valid.
+            DeadlineExceeded, UpstreamUnavailable. Unauthenticated: by `identify`, asked for each request and every moment, the caller's
+                key or token is no longer valid.
         """
+        watch = self.rights.watch(principal, identify)
+        try:
+            async with watch:
+                return await self._run(head, messages, principal, identify)
+        finally:
+            watch.close()
+
+    async def _run(self, head: GrpcHead, messages: MessageStream, principal: Principal, identify: Callable[[], Principal]) -> GrpcAnswer:
         with self.inference.running.begin_stream(principal) as running:
             self.servers.pick()  # without one the client is told at once
             try:

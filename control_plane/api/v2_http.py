@@ -12,6 +12,7 @@ import orjson
 
 from control_plane.api.body_budget import BodyBudget
 from control_plane.api.http_errors import render_error
+from control_plane.api.http_streams import watched
 from control_plane.api.status import message_of
 from control_plane.api.v2_http_fleet import HttpFleetAnswers
 from control_plane.api.v2_http_infer import (
@@ -50,6 +51,7 @@ from control_plane.services.known_hits import KnownHits
 from control_plane.services.running_request import UNSEEN
 from control_plane.services.servers import Servers
 from control_plane.services.slices import in_slices
+from control_plane.services.stream_rights import StreamRights
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +112,7 @@ class V2Http:
         self._inference = inference
         self._hits: KnownHits[bytes, bytes] = inference.known_hits(Door.HTTP)
         self._access = access
+        self._rights = StreamRights(access, today_s=today_s)
         self._servers = servers
         self._models = models
         self._budget = budget
@@ -239,7 +242,10 @@ class V2Http:
     async def _start(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
         if route.action is Action.INFER:
             return await self._inference.infer(request)
-        return await self._inference.generate(request)
+        if request.principal is NOBODY:
+            return await self._inference.generate(request)
+        watch = self._rights.watch(request.principal, partial(confirm, self._access, request.http))
+        return await watched(self._inference.generate(request), watch)
 
     async def _other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
         match route.action:
@@ -302,6 +308,16 @@ def identify(access: Access, request: HttpRequest) -> Principal:
     if not access.is_on:
         return NOBODY
     return access.identify(
+        authorization=request.text_header(b"authorization"),
+        api_key=request.text_header(b"x-api-key"),
+        peer=request.peer,
+        forwarded_for=request.text_header(b"x-forwarded-for"),
+    )
+
+
+def confirm(access: Access, request: HttpRequest) -> Principal:
+    """The same while its answer goes on. Raises Unauthenticated, LimitExceeded."""
+    return access.confirm(
         authorization=request.text_header(b"authorization"),
         api_key=request.text_header(b"x-api-key"),
         peer=request.peer,

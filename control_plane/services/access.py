@@ -52,6 +52,13 @@ class Access:
         source = source_of(peer, forwarded_for, self._trusted_proxies) if self._trusted_proxies else peer
         return self._authentication.authenticate(Credentials(authorization, api_key, source))
 
+    def confirm(self, *, authorization: str | None, api_key: str | None, peer: str, forwarded_for: str | None) -> Principal:
+        """The same of a caller that was let in with these before: a failure is no guess. Raises Unauthenticated, LimitExceeded."""
+        if self._authentication is None:
+            return NOBODY
+        source = source_of(peer, forwarded_for, self._trusted_proxies) if self._trusted_proxies else peer
+        return self._authentication.confirm(Credentials(authorization, api_key, source))
+
     def require(self, principal: Principal, need: Need | None) -> None:
         """Raises PermissionDenied: `principal` may not make a call that needs that."""
         if principal is NOBODY:

@@ -63,26 +63,30 @@ class Authentication:
                 that was not; or a token that nobody has seen yet, from one whose forged tokens cost too much already.
         """
         shown, is_key = _read(credentials)
+        try:
+            return self._valid(shown, is_key=is_key, source=credentials.source)
+        except Unauthenticated as exc:
+            if exc.is_a_guess:
+                self._slow(credentials.source)
+            raise
+
+    def confirm(self, credentials: Credentials) -> Principal:
+        """The same of one who was let in before, with a stream that goes on: that what he shows has ended is no failed attempt."""
+        shown, is_key = _read(credentials)
+        return self._valid(shown, is_key=is_key, source=credentials.source)
+
+    def _valid(self, shown: str, *, is_key: bool, source: str) -> Principal:
         digest = sha256(shown.encode("utf-8", "surrogatepass")).digest()
-        now_s = self._now_s()
         principal = self._cached_one(digest)
-        if principal is not None and (principal.expires_s is None or now_s < principal.expires_s):
+        if principal is not None and (principal.expires_s is None or self._now_s() < principal.expires_s):
             return principal
-        return self._check(shown, is_key=is_key, digest=digest, source=credentials.source)
+        return self._check_key(shown, digest) if is_key else self._check_token(shown, digest, source)
 
     def _cached_one(self, digest: bytes) -> Principal | None:
         if self._generation != self._known.generation:
             self._generation = self._known.generation
             self._cached.clear()
         return self._cached.get(digest)
-
-    def _check(self, shown: str, *, is_key: bool, digest: bytes, source: str) -> Principal:
-        try:
-            return self._check_key(shown, digest) if is_key else self._check_token(shown, digest, source)
-        except Unauthenticated as exc:
-            if exc.is_a_guess:
-                self._slow(source)
-            raise
 
     def _slow(self, source: str) -> None:
         """One more attempt has failed. Raises LimitExceeded: after too many others."""
