@@ -30,14 +30,16 @@ from control_plane.adapters.worker_process import WorkerProcessLauncher
 from control_plane.api.admin import make_admin_api
 from control_plane.api.admin_server import make_admin_server
 from control_plane.api.http_errors import render_error
+from control_plane.api.http_reading import HttpLimits
 from control_plane.api.http_server import HttpServer
 from control_plane.api.metrics import MetricsPage
-from control_plane.data_plane import DataPlane, DataSockets, http_limits
+from control_plane.data_plane import DataPlane, DataSockets, connection_caps, http_limits
 from control_plane.domain.cpus import format_cpus, is_range
 from control_plane.domain.errors import StartupError
 from control_plane.domain.request_counts import RequestCounts
 from control_plane.governing import Governing, open_governing
 from control_plane.policy.exposure import allowed_hosts, refusal
+from control_plane.services.access import Access
 from control_plane.services.fingerprints import Fingerprints
 from control_plane.services.keys import Keys
 from control_plane.services.model_builds import ModelBuilds
@@ -81,13 +83,17 @@ class App:
         self._models = self._tritons.models
         self._builds = self._make_builds()
 
+    def _service_limits(self, access: Access) -> HttpLimits:
+        return replace(http_limits(self._settings.gateway, access), max_connections=self._caps.service)
+
     def _wire_ports(self, governing: Governing) -> None:
         """What answers on them."""
+        self._caps = connection_caps(self._settings.gateway, self._settings.admin, servers=len(self._servers.members))
         self._data_plane = None if self._workers else self._make_data_plane(governing)
         page = self._metrics_page(governing)
-        gateway = self._settings.gateway
-        hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=governing.governance.access.is_on)
-        self._metrics = HttpServer(page.answer, render_error, http_limits(gateway), admit=page.admit, hosts=hosts)
+        gateway, access = self._settings.gateway, governing.governance.access
+        hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=access.is_on)
+        self._metrics = HttpServer(page.answer, render_error, self._service_limits(access), admit=page.admit, hosts=hosts)
         self._admin = self._make_admin(governing)
 
     async def run(self, announce: Announce) -> None:
@@ -160,7 +166,7 @@ class App:
         held = self._sockets
         sockets = DataSockets(held.http, held.grpc, _listening_on(held.http_unix), _listening_on(held.grpc_unix))
         return DataPlane(
-            self._settings.gateway,
+            self._settings.gateway.model_copy(update={"max_connections": self._caps.data}),
             sockets,
             self._tls,
             governance=governing.governance,
@@ -187,9 +193,8 @@ class App:
             builds=self._builds,
         )
         gateway, admin = self._settings.gateway, self._settings.admin
-        limits = replace(http_limits(gateway), max_connections=admin.admin_max_connections)
         hosts = allowed_hosts(admin.admin_host, gateway.allowed_hosts, authentication=access.is_on)
-        return make_admin_server(api, access, limits, hosts)
+        return make_admin_server(api, access, self._service_limits(access), hosts)
 
     def _make_builds(self) -> ModelBuilds | None:
         triton = self._settings.triton

@@ -32,8 +32,10 @@ from control_plane.codec.header_forwarding import HeaderForwarding
 from control_plane.domain.endpoints import Endpoints
 from control_plane.domain.fleet_counts import FleetCounts
 from control_plane.domain.request_counts import Cached, Refused, RequestCounts, Shed, Waited
+from control_plane.policy.connection_limits import ConnectionCaps, descriptors_wanted, fit
 from control_plane.policy.exposure import allowed_hosts
 from control_plane.ports import ModelAdministration
+from control_plane.services.access import Access
 from control_plane.services.cached_inference import CachedInference
 from control_plane.services.dispatch import FleetDispatch
 from control_plane.services.embeddings import Embeddings
@@ -44,7 +46,7 @@ from control_plane.services.known_models import KnownModels
 from control_plane.services.response_cache import ResponseCache
 from control_plane.services.servers import Servers
 from control_plane.services.text_models import TextModels
-from control_plane.settings import GatewaySettings
+from control_plane.settings import AdminSettings, GatewaySettings
 
 _FIRST_LOOK_S = 1.0
 
@@ -75,9 +77,7 @@ class DataPlane:
         fingerprints: Fingerprints,
         dispatch: FleetDispatch | None = None,
     ) -> None:
-        """`gateway` with this process's share of what is limited for all together."""
-        # Both doors count up to the limit, and each request in flight has a connection to Triton.
-        allow_open_files(2 * gateway.max_connections + gateway.max_upstream_connections)
+        """`gateway` with this process's share of what is limited for all together, as far as its descriptors go."""
         self._sockets = sockets
         self._tls = tls
         self._models = KnownModels(
@@ -174,7 +174,7 @@ class DataPlane:
         return HttpServer(
             application.answer,
             render_error,
-            http_limits(gateway),
+            http_limits(gateway, self._governance.access),
             admit=application.admit,
             answer_at_once=application.answer_at_once,
             answer_known=application.answer_known,
@@ -194,7 +194,7 @@ class DataPlane:
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
-        return GrpcServer(application, _grpc_limits(gateway), budget, hosts=self._hosts)
+        return GrpcServer(application, _grpc_limits(gateway, self._governance.access), budget, hosts=self._hosts)
 
 
 def body_limits(gateway: GatewaySettings) -> BodyLimits:
@@ -208,9 +208,11 @@ def body_limits(gateway: GatewaySettings) -> BodyLimits:
     )
 
 
-def http_limits(gateway: GatewaySettings) -> HttpLimits:
+def http_limits(gateway: GatewaySettings, access: Access) -> HttpLimits:
     """What an HTTP server holds its clients to."""
     return HttpLimits(
+        source_share=gateway.source_share,
+        trusted_proxies=access.trusted_proxies,
         max_body_bytes=gateway.max_body_bytes,
         max_header_bytes=gateway.max_header_bytes,
         max_connections=gateway.max_connections,
@@ -220,8 +222,10 @@ def http_limits(gateway: GatewaySettings) -> HttpLimits:
     )
 
 
-def _grpc_limits(gateway: GatewaySettings) -> GrpcLimits:
+def _grpc_limits(gateway: GatewaySettings, access: Access) -> GrpcLimits:
     return GrpcLimits(
+        source_share=gateway.source_share,
+        trusted_proxies=access.trusted_proxies,
         max_message_bytes=gateway.max_body_bytes,
         max_connections=gateway.max_connections,
         max_header_bytes=gateway.max_header_bytes,
@@ -238,6 +242,13 @@ def connect(gateway: GatewaySettings, endpoints: Endpoints) -> Triton:
 
 def _forwarding(gateway: GatewaySettings) -> HeaderForwarding:
     return HeaderForwarding.of(gateway.header_forward_pattern)
+
+
+def connection_caps(gateway: GatewaySettings, admin: AdminSettings, *, servers: int) -> ConnectionCaps:
+    """What each port of this process takes, as far as its descriptors go, of which it asks for as many as it needs."""
+    wanted = ConnectionCaps(gateway.max_connections, admin.admin_max_connections)
+    upstream = max(1, servers) * gateway.max_upstream_connections
+    return fit(wanted, upstream=upstream, descriptors=allow_open_files(descriptors_wanted(wanted, upstream)))
 
 
 def share_of(gateway: GatewaySettings, workers: int) -> GatewaySettings:

@@ -46,7 +46,7 @@ from control_plane.codec.worker_message import (
     UpstreamDown,
     UpstreamUp,
 )
-from control_plane.data_plane import DataPlane, DataSockets, connect, share_of
+from control_plane.data_plane import DataPlane, DataSockets, connect, connection_caps, share_of
 from control_plane.domain.endpoints import ONLY, Endpoints
 from control_plane.domain.errors import StartupError
 from control_plane.domain.fingerprint import Fingerprint
@@ -74,7 +74,9 @@ class Worker:
         self._link = link
         self._governing = governing
         self._buckets = buckets
-        self._gateway = share_of(settings.gateway, settings.process.workers)
+        gateway = share_of(settings.gateway, settings.process.workers)
+        caps = connection_caps(gateway, settings.admin, servers=len(servers.members))
+        self._gateway = gateway.model_copy(update={"max_connections": caps.data})
         self._must_end = asyncio.Event()
         self._drain_timeout_s = 0.0
         self._servers = servers

@@ -7,17 +7,19 @@ import resource
 
 _log = logging.getLogger(__name__)
 
-_OTHERWISE = 256
-"""For everything that is no connection of a client or to Triton: libraries, logs, pipes, listening sockets."""
 
-
-def allow_open_files(connections: int) -> None:
-    """Raise the soft limit to what so many connections need, as far as the hard limit goes; it is inherited by what we start."""
-    needed = connections + _OTHERWISE
+def allow_open_files(needed: int) -> int:
+    """Raise the soft limit to so many, as far as the hard limit goes, and say what it is; it is inherited by what we start."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
+        return needed
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
     if allowed < needed:
-        _log.warning("only %d files can be open at a time (ulimit -n), fewer than TIDEGATE_MAX_CONNECTIONS may need: %d", allowed, needed)
+        _log.warning(
+            "only %d files can be open at a time (ulimit -n), fewer than the %d that TIDEGATE_MAX_CONNECTIONS and "
+            "TIDEGATE_MAX_UPSTREAM_CONNECTIONS may need: ports take fewer connections",
+            max(soft, allowed),
+            needed,
+        )
+    return max(soft, allowed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -24,6 +25,7 @@ from control_plane.codec.http2_output import write_output
 from control_plane.codec.http2_stream import Stream, WholeAnswer, WholeCall
 from control_plane.domain.errors import PermissionDenied
 from control_plane.domain.principal import Principal
+from control_plane.policy.connection_limits import Network
 from control_plane.policy.exposure import AllowedHosts
 
 _log = logging.getLogger(__name__)
@@ -54,6 +56,9 @@ class GrpcLimits:
     """Without any progress of a message that has begun, or of an answer that the client makes no room for."""
     idle_timeout_s: float = 300.0
     """Of a connection without calls; 0 is never."""
+    source_share: float = 1.0
+    trusted_proxies: Sequence[Network] = ()
+    """As `HttpLimits` has them."""
 
 
 class GrpcApplication(Protocol):
@@ -76,7 +81,7 @@ class ConnectionOwner(Protocol):
     known_blocks: KnownBlocks
     reads: ReadScheduler
 
-    def opened(self, connection: GrpcConnection) -> bool: ...
+    def opened(self, connection: GrpcConnection, address: str) -> bool: ...
 
     def closed(self, connection: GrpcConnection) -> None: ...
 
@@ -118,7 +123,7 @@ class GrpcConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
         self._peer, self._peer_is_local = address_of(transport), is_local(transport)
-        if not self._server.opened(self):
+        if not self._server.opened(self, self._peer):
             self._transport.abort()
             return
         self._state.start()

@@ -32,4 +32,4 @@ class GrpcServer(ConnectionServer[GrpcConnection]):
 
     async def listen(self, tasks: asyncio.TaskGroup, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Accept connections on a bound socket, one of several perhaps; their tasks belong to `tasks`."""
-        await self.accept_on(listening, lambda: GrpcConnection(self, tasks), tls)
+        await self.accept_on(listening, lambda: GrpcConnection(self, tasks), tls, tasks)

@@ -59,7 +59,7 @@ class ConnectionOwner(Protocol):
     is_draining: bool
     reads: ReadScheduler
 
-    def opened(self, connection: HttpConnection) -> bool: ...
+    def opened(self, connection: HttpConnection, address: str) -> bool: ...
 
     def closed(self, connection: HttpConnection) -> None: ...
 
@@ -95,10 +95,10 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
-        if not self._server.opened(self):
+        peer = address_of(self._transport)
+        if not self._server.opened(self, peer):
             self._transport.abort()
             return
-        peer = address_of(self._transport)
         self._reader = RequestReader(
             self,
             self._server.limits,

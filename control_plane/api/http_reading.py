@@ -7,7 +7,7 @@ connection (`http_connection`) hands it bytes and is told what they were.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from control_plane.api.body_budget import UNCOUNTED_BYTES
 from control_plane.codec.http_message import Body, HttpRequest
 from control_plane.codec.v2_route import authority_in
 from control_plane.domain.errors import ControlPlaneError, HeadTooLarge, InvalidRequest, PayloadTooLarge, PermissionDenied
+from control_plane.policy.connection_limits import Network
 from control_plane.policy.exposure import AllowedHosts
 
 _MAX_LINE_BYTES = 8000
@@ -52,6 +53,10 @@ class HttpLimits:
     """Without any progress: of a body that comes, of memory for one, of an answer that goes."""
     idle_timeout_s: float = 300.0
     """Between requests; 0 is for ever."""
+    source_share: float = 1.0
+    """Part of the connections that one source may hold."""
+    trusted_proxies: Sequence[Network] = ()
+    """Who may hold more, since they stand for many."""
 
 
 Admit = Callable[[HttpRequest], None]

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address, ip_address
 
-_IPV6_HOST_BITS = 64
-"""One customer's network: who has one address of it has all (RFC 6177)."""
+from control_plane.domain.source import Source, source_of_address
 
 _ROUNDING_S = 1e-7
 """What sums of times may lose."""
@@ -54,7 +52,7 @@ class FailedAttempts:
 
     def __init__(self, limits: AttemptLimits | None = None) -> None:
         self._limits = limits or AttemptLimits()
-        self._sources: OrderedDict[int | str, _Source] = OrderedDict()
+        self._sources: OrderedDict[Source, _Source] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sources)
@@ -74,12 +72,12 @@ class FailedAttempts:
 
     def count_check(self, source: str, now_s: float) -> None:
         """One more signature of `source` did not hold."""
-        known = self._remember(_network(source))
+        known = self._remember(source_of_address(source))
         known.checks_full_at_s = max(known.checks_full_at_s, now_s) + 1.0 / self._limits.checks_per_s
 
     def count(self, source: str, now_s: float) -> float:
         """One more failure of `source`: for how many seconds it is refused from now on."""
-        known = self._remember(_network(source))
+        known = self._remember(source_of_address(source))
         known.failed_s.append(now_s)
         known.refusals = known.refusals + 1 if self._goes_on(known, now_s) else 0
         if known.refusals == 0:
@@ -99,23 +97,11 @@ class FailedAttempts:
         return min(self._limits.first_refusal_s * 2.0**doublings, self._limits.max_refusal_s)
 
     def _known(self, source: str) -> _Source | None:
-        return self._sources.get(_network(source)) if self._sources else None
+        return self._sources.get(source_of_address(source)) if self._sources else None
 
-    def _remember(self, network: int | str) -> _Source:
-        known = self._sources.setdefault(network, _Source(deque(maxlen=self._limits.failures)))
-        self._sources.move_to_end(network)
+    def _remember(self, source: Source) -> _Source:
+        known = self._sources.setdefault(source, _Source(deque(maxlen=self._limits.failures)))
+        self._sources.move_to_end(source)
         if len(self._sources) > self._limits.max_sources:
             self._sources.popitem(last=False)
         return known
-
-
-def _network(source: str) -> int | str:
-    """What counts as one source: an address, or the network of an IPv6 address."""
-    try:
-        address = ip_address(source)
-    except ValueError:
-        return source  # a Unix socket's
-    if not isinstance(address, IPv6Address):
-        return int(address)
-    mapped = address.ipv4_mapped
-    return int(mapped) if mapped is not None else f"{int(address) >> _IPV6_HOST_BITS:x}/64"

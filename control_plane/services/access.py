@@ -28,7 +28,7 @@ class Access:
         """`authentication` is None where it is off."""
         self._known = known
         self._authentication = authentication
-        self._trusted_proxies = trusted_proxies
+        self.trusted_proxies = trusted_proxies
 
     @property
     def is_on(self) -> bool:
@@ -49,14 +49,14 @@ class Access:
         """Who shows these headers from address `peer`. Raises Unauthenticated, LimitExceeded."""
         if self._authentication is None:
             return NOBODY
-        source = source_of(peer, forwarded_for, self._trusted_proxies) if self._trusted_proxies else peer
+        source = source_of(peer, forwarded_for, self.trusted_proxies) if self.trusted_proxies else peer
         return self._authentication.authenticate(Credentials(authorization, api_key, source))
 
     def confirm(self, *, authorization: str | None, api_key: str | None, peer: str, forwarded_for: str | None) -> Principal:
         """The same of a caller that was let in with these before: a failure is no guess. Raises Unauthenticated, LimitExceeded."""
         if self._authentication is None:
             return NOBODY
-        source = source_of(peer, forwarded_for, self._trusted_proxies) if self._trusted_proxies else peer
+        source = source_of(peer, forwarded_for, self.trusted_proxies) if self.trusted_proxies else peer
         return self._authentication.confirm(Credentials(authorization, api_key, source))
 
     def require(self, principal: Principal, need: Need | None) -> None:

@@ -94,7 +94,12 @@ class GatewaySettings(Group):
     """Let local clients register shared memory and name it in requests. Triton maps any region that it may open, for any client."""
 
     max_connections: int = Field(4096, ge=1)
-    """HTTP connections at a time; further ones are closed at once. Each costs a few KiB and a file descriptor."""
+    """Connections to the HTTP port at a time, and as many to the gRPC port; further ones are closed at once. Each costs a few KiB and a
+    file descriptor; where the machine allows too few of those (ulimit -n), the ports take fewer."""
+
+    source_share: float = Field(0.75, gt=0, le=1)
+    """Part of a port's connections that one source may hold: an address, or an IPv6 network of 64 bits; all of this machine's loopback is
+    mostly one. The rest is there for others, such as health checks. Trusted proxies may hold all; 1 lets anybody do that."""
 
     max_upstream_connections: int = Field(512, ge=1)
     """HTTP connections to one Triton, of which one model gets half at most; requests beyond wait. Triton's eight threads share them."""
@@ -174,7 +179,8 @@ class AdminSettings(Group):
     """0 chooses a free one."""
 
     admin_max_connections: int = Field(128, ge=1)
-    """Connections to the admin API at a time; further ones are closed at once. Too few let monitors keep administrators out."""
+    """Connections to the admin API at a time, and as many to the metrics page; further ones are closed at once. Too few let monitors
+    keep administrators out; all of them are kept in reserve, whatever the data ports hold."""
 
     api_key: SecretStr | None = Field(None, exclude=True)
     """Key or token that the commands which talk to a running `tidegate` show it; `serve` has no use for it, nor have its workers.

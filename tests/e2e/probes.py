@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -127,7 +127,8 @@ def _open_stream(gateway: Tidegate, key: str, held: ExitStack) -> Ask:
     def ask() -> bool:
         nonlocal has_ended
         if not has_ended:
-            client.async_stream_infer("echo", [tensor])
+            with suppress(InferenceServerException):  # it has ended between two requests, and `answers` has why
+                client.async_stream_infer("echo", [tensor])
             _, error = answers.get(timeout=_TIMEOUT_S)
             has_ended = error is not None
             assert error is None or error.status() in _REFUSALS, error

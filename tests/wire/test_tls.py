@@ -15,6 +15,7 @@ import pytest
 from control_plane.adapters.listening import bind_tcp, port_of
 from control_plane.adapters.tls import HTTP, Tls
 from control_plane.api.http_errors import render_error
+from control_plane.api.http_reading import HttpLimits
 from control_plane.api.http_server import HttpServer
 from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
 from control_plane.settings import TlsSettings
@@ -24,6 +25,7 @@ from tests.wire.gateway import LIMITS
 
 pytestmark = needs_openssl
 HANDSHAKE_S = 0.3
+SHORT = replace(LIMITS, header_timeout_s=HANDSHAKE_S)
 LARGE = bytes(range(256)) * 4096
 
 
@@ -37,10 +39,10 @@ async def answer(request: HttpRequest) -> HttpAnswer:
 
 
 @asynccontextmanager
-async def serving(authority: Authority, *, drain_s: float = 0.0, handshake_s: float = HANDSHAKE_S) -> AsyncIterator[int]:
+async def serving(authority: Authority, *, drain_s: float = 0.0, limits: HttpLimits = SHORT) -> AsyncIterator[int]:
     server = authority.issue("server")
     tls = Tls(TlsSettings(tls_certificate=server.certificate, tls_key=server.key))
-    http = HttpServer(answer, render_error, replace(LIMITS, header_timeout_s=handshake_s))
+    http = HttpServer(answer, render_error, limits)
     bound = bind_tcp("127.0.0.1", 0, setting="--http-port")
     async with asyncio.TaskGroup() as tasks:
         await http.listen(tasks, bound, tls.context(HTTP))
@@ -98,6 +100,51 @@ def test_a_handshake_that_does_not_end_is_ended(authority: Authority, said: byte
     run(main())
 
 
+async def is_closed(reader: asyncio.StreamReader, within_s: float) -> bool:
+    try:
+        async with asyncio.timeout(within_s):
+            return await reader.read() == b""
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def test_connections_count_before_their_handshake(authority: Authority) -> None:
+    """Else any number that never shakes hands would take all descriptors."""
+
+    async def main() -> None:
+        async with serving(authority, limits=replace(LIMITS, max_connections=8, source_share=0.5, header_timeout_s=2.0)) as port:
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+            closed = [await is_closed(reader, 0.5) for reader, _ in held[4:]]
+            assert closed == [True] * 26, "what is beyond the share is closed at once"
+            with pytest.raises(OSError):
+                await connect(port, authority.client())
+            assert [await is_closed(reader, 10) for reader, _ in held[:4]] == [True] * 4, "and these when their time is over"
+            for _, writer in held:
+                writer.transport.abort()
+            others = [await connect(port, authority.client()) for _ in range(4)]
+            for reader, writer in others:
+                writer.write(request(b"/echo", b"x"))
+                assert await read_body(reader) == b"x"
+            for _, writer in others:
+                writer.transport.abort()
+
+    run(main())
+
+
+def test_a_drain_does_not_wait_for_handshakes(authority: Authority) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            async with serving(authority, limits=replace(LIMITS, header_timeout_s=600.0)) as port:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                await asyncio.sleep(0.1)
+            assert await is_closed(reader, 10)
+            writer.transport.abort()
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     "pieces",
     [
@@ -143,7 +190,7 @@ def test_what_is_no_client_is_ended_at_once(authority: Authority, said: bytes, m
             assert connection.recv(100) == b""
 
     async def main() -> None:
-        async with serving(authority, handshake_s=1000.0) as port:
+        async with serving(authority, limits=replace(LIMITS, header_timeout_s=1000.0)) as port:
             await asyncio.to_thread(say_until_it_is_ended, port)
 
     run(main(), timeout_s=40.0)

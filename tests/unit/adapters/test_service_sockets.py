@@ -33,11 +33,26 @@ def test_endpoints_name_what_was_chosen(tmp_path: Path) -> None:
     sockets.close()
 
 
-def test_with_tls_the_data_and_metrics_ports_say_so_and_the_admin_port_does_not(tmp_path: Path) -> None:
-    sockets = ServiceSockets(settings(tls_certificate=tmp_path / "x"))
-    schemes = {name: re.match(r"\w+://|", url)[0] for name, url in sockets.endpoints().items()}  # type: ignore[index]
-    assert schemes == {"http": "https://", "grpc": "", "metrics": "https://", "admin": "http://"}
+def test_with_tls_the_ports_say_so_and_commands_have_a_socket_of_their_own(tmp_path: Path) -> None:
+    sockets = ServiceSockets(settings(tls_certificate=tmp_path / "x", state_dir=tmp_path))
+    sockets.bind_in_state_dir()
+    endpoints = sockets.endpoints()
+    assert endpoints.pop("admin_socket") == f"unix:{tmp_path}/admin.sock"
+    schemes = {name: re.match(r"\w+://|", url)[0] for name, url in endpoints.items()}  # type: ignore[index]
+    assert schemes == {"http": "https://", "grpc": "", "metrics": "https://", "admin": "https://"}
     sockets.close()
+    assert not (tmp_path / "admin.sock").exists()
+
+
+def test_without_tls_or_where_its_path_is_too_long_there_is_no_such_socket(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    deep = tmp_path / ("x" * 120)
+    deep.mkdir()
+    for made in (settings(state_dir=tmp_path), settings(tls_certificate=tmp_path / "x", state_dir=deep)):
+        sockets = ServiceSockets(made)
+        sockets.bind_in_state_dir()
+        assert "admin_socket" not in sockets.endpoints()
+        sockets.close()
+    assert caplog.text.count("need `--admin-url https://...`") == 1
 
 
 def test_the_settings_in_force_have_the_ports_that_were_chosen() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 
 import pytest
 
@@ -16,6 +17,8 @@ class Limits:
     header_timeout_s: float = 10.0
     body_timeout_s: float = 10.0
     idle_timeout_s: float = 10.0
+    source_share: float = 1.0
+    trusted_proxies: tuple[IPv4Network, ...] = ()
 
 
 class Connection:
@@ -36,9 +39,23 @@ def test_more_than_the_limit_are_refused_until_one_has_closed() -> None:
     async def main() -> None:
         server: ConnectionServer[Connection] = ConnectionServer(Limits())
         first, second, third = Connection(), Connection(), Connection()
-        assert [server.opened(each) for each in (first, second, third)] == [True, True, False]
+        assert [server.opened(each, "192.0.2.1") for each in (first, second, third)] == [True, True, False]
         server.closed(first)
-        assert server.opened(third)
+        assert server.opened(third, "192.0.2.1")
+
+    run(main())
+
+
+def test_one_source_leaves_room_for_others() -> None:
+    async def main() -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=8, source_share=0.75))
+        held = [Connection() for _ in range(8)]
+        assert [server.opened(each, "192.0.2.1") for each in held] == [True] * 6 + [False] * 2
+        assert server.opened(Connection(), "192.0.2.2")
+        for each in held:  # also those that were refused: their end is told as well
+            server.closed(each)
+        assert len(server._held) == 1
+        assert server.opened(Connection(), "192.0.2.1")
 
     run(main())
 
@@ -48,10 +65,10 @@ def test_that_it_refuses_is_told_once_a_minute(caplog: pytest.LogCaptureFixture)
         server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=0))
         await asyncio.sleep(100)
         for _ in range(50):
-            server.opened(Connection())
+            server.opened(Connection(), "192.0.2.1")
         assert caplog.text.count("connections are refused") == 1
         await asyncio.sleep(61)
-        server.opened(Connection())
+        server.opened(Connection(), "192.0.2.1")
         assert caplog.text.count("connections are refused") == 2
 
     with caplog.at_level(logging.WARNING):
@@ -62,10 +79,10 @@ def test_a_drain_asks_first_and_cuts_off_what_stays() -> None:
     async def main() -> None:
         server: ConnectionServer[Connection] = ConnectionServer(Limits())
         stays = Connection()
-        server.opened(stays)
+        server.opened(stays, "192.0.2.1")
         await server.drain(5.0)
         assert stays.told == ["leave", "abort"]
-        assert not server.opened(Connection())
+        assert not server.opened(Connection(), "192.0.2.1")
 
     run_in_virtual_time(main())
 
@@ -80,7 +97,7 @@ def test_a_drain_waits_no_longer_than_for_the_last() -> None:
                 server.closed(self)
 
         leaves = Leaves()
-        server.opened(leaves)
+        server.opened(leaves, "192.0.2.1")
         await server.drain(1000.0)
         assert leaves.told == ["leave"]
 
@@ -92,7 +109,7 @@ def test_the_time_of_many_connections_is_looked_at_a_few_in_a_turn() -> None:
         server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=1_000))
         connections = [Connection() for _ in range(500)]
         for each in connections:
-            server.opened(each)
+            server.opened(each, "192.0.2.1")
         closed = connections.pop()
         server._sweep()
         server.closed(closed)
