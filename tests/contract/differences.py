@@ -80,8 +80,8 @@ DIFFERENCES: dict[str, dict[str, str]] = {
     "Triton hangs, resets the connection or loses its place; the gateway answers.": {
         "chunked: a trailer": "200 open",
         "chunked: an extension": "200 open",
-        "head: 20 KB": "413 closed",
-        "head: 9 KB": "413 closed",
+        "head: 20 KB": "431 closed",
+        "head: 9 KB": "431 closed",
         "head: an empty line first": "200 open",
         "path: *": "404 open",
         "pipelining: GETs": "200 200 open",

@@ -111,9 +111,8 @@ def test_a_folder_that_cannot_be_a_models_is_left_out_and_reported_once(
     place.put(".hidden/config.pbtxt", b"")
     for _ in range(2):
         assert store.names(ON) == ["good"]
-    assert [record.getMessage() for record in caplog.records if record.name.startswith("control_plane")] == [
-        f"'m\u00f6del' in model store {store.url} cannot be a model's name: use letters, digits, '.', '_' and '-'"
-    ]
+    (said,) = (record.getMessage() for record in caplog.records if record.name.startswith("control_plane"))
+    assert said.startswith(f"'m\u00f6del' in model store {store.url} cannot be a model's name, which is 1-255 letters")
 
 
 def test_a_model_is_its_files_at_every_depth(place: Place, store: FsspecModelStore) -> None:
