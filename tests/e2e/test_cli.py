@@ -108,7 +108,7 @@ def test_doctor_finds_a_working_machine(tidegate: Tidegate) -> None:
 
 def test_config_show_follows_the_environment() -> None:
     shown = run_cli("config", "show", env={"TIDEGATE_HTTP_PORT": "8123"}).stdout
-    assert re.search(r"http_port +TIDEGATE_HTTP_PORT +8123", shown)
+    assert re.search(r"TIDEGATE_HTTP_PORT +8123", shown)
     refused = run_cli("config", "show", env={"TIDEGATE_HTPP_PORT": "1"})
     assert "unknown setting TIDEGATE_HTPP_PORT" in refused.stderr
 
