@@ -23,7 +23,7 @@ from perf import batching_plot, batching_report, closed_loop
 from perf.batching_models import WAYS, place_way
 from perf.batching_report import Case, Run
 from perf.closed_loop import Ask
-from perf.inference_requests import last_vector, tokens_post
+from perf.inference_requests import binary_vector, tokens_post
 from perf.interleaved import interleave
 from perf.processes import PROJECT, exit_on_sigterm
 from perf.serving import serving_models, triton_addresses
@@ -137,7 +137,7 @@ class _Triton:
 
     def _embed(self, model: str, sequences: Sequences) -> np.ndarray:
         asks = [Ask(tokens_post(model, token_ids), kind) for token_ids, kind in sequences]
-        return np.stack([last_vector(body) for body in closed_loop.collect("http", self._addresses["http"], asks)])
+        return np.stack([binary_vector(body) for body in closed_loop.collect("http", self._addresses["http"], asks)])
 
     def _counted_since(self, model: str) -> dict[str, float]:
         """What was counted of the model since it was last asked; nobody else asks it."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 Vector = NDArray[np.float32]
+Tensor = TypeVar("Tensor")
+
+OUTPUT = "EMBEDDING"
 
 _BINARY_OUTPUT = '"parameters":{"binary_data_output":true}'
 
@@ -48,9 +51,16 @@ def tokens_post(model: str, token_ids: Sequence[int]) -> bytes:
     return binary_post(model, f'{{"inputs":[{inputs}],{_BINARY_OUTPUT}}}', data)
 
 
-def last_vector(body: bytes) -> Vector:
-    """Of an answer with one binary [1, 384] FP32 tensor at its end."""
-    return np.frombuffer(body[-4 * 384 :], dtype=np.float32)
+def binary_vector(body: bytes) -> Vector:
+    """The embedding of a v2 answer with binary tensors, which follow its JSON in the order in which that lists them.
+
+    Raises ValueError when it has none.
+    """
+    head, at = json.JSONDecoder().raw_decode(body.decode("latin-1"))  # a byte is a character, so `at` counts bytes
+    tensors = {}
+    for each in head["outputs"]:
+        tensors[each["name"]] = body[at : (at := at + each["parameters"]["binary_data_size"])]
+    return np.frombuffer(_embedding(tensors), dtype=np.float32)
 
 
 def triton_binary(model: str) -> Form:
@@ -59,7 +69,7 @@ def triton_binary(model: str) -> Form:
         tensor = f'{{"name":"TEXT","datatype":"BYTES","shape":[1,1],"parameters":{{"binary_data_size":{len(element)}}}}}'
         return binary_post(model, f'{{"inputs":[{tensor}],{_BINARY_OUTPUT}}}', element)
 
-    return Form("http", encode, last_vector)
+    return Form("http", encode, binary_vector)
 
 
 def triton_json(model: str) -> Form:
@@ -67,7 +77,10 @@ def triton_json(model: str) -> Form:
         inputs = [{"name": "TEXT", "datatype": "BYTES", "shape": [1, 1], "data": [text]}]
         return http_post(f"/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode())
 
-    return Form("http", encode, lambda body: _vector(json.loads(body)["outputs"][0]["data"]))
+    def vector(body: bytes) -> Vector:
+        return _vector(_embedding({each["name"]: each["data"] for each in json.loads(body)["outputs"]}))
+
+    return Form("http", encode, vector)
 
 
 def triton_grpc(model: str) -> Form:
@@ -78,7 +91,9 @@ def triton_grpc(model: str) -> Form:
         return b"\0" + struct.pack(">I", len(data)) + data
 
     def vector(body: bytes) -> Vector:
-        return _vector(np.frombuffer(service_pb2.ModelInferResponse.FromString(body).raw_output_contents[0], dtype=np.float32))
+        message = service_pb2.ModelInferResponse.FromString(body)
+        names = [each.name for each in message.outputs]
+        return np.frombuffer(_embedding(dict(zip(names, message.raw_output_contents, strict=True))), dtype=np.float32)
 
     return Form("grpc", encode, vector)
 
@@ -96,6 +111,13 @@ def _element(text: str) -> bytes:
     """One of a BYTES tensor: its length, then itself."""
     data = text.encode()
     return struct.pack("<I", len(data)) + data
+
+
+def _embedding(tensors: Mapping[str, Tensor]) -> Tensor:
+    """By name: in which order a model's outputs come is nobody's promise."""
+    if OUTPUT not in tensors:
+        raise ValueError(f"an answer has no output {OUTPUT}: {list(tensors)}")
+    return tensors[OUTPUT]
 
 
 def _vector(values: Any) -> Vector:

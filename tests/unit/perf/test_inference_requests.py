@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from perf.inference_requests import Form, last_vector, naive_json, tokens_post, triton_binary, triton_grpc, triton_json
+from perf.inference_requests import Form, binary_vector, naive_json, tokens_post, triton_binary, triton_grpc, triton_json
 
 TEXT = "a naïve “text”"
 VECTOR = np.arange(384, dtype=np.float32) / 7
@@ -65,23 +65,59 @@ def test_tokens() -> None:
     assert np.frombuffer(body[size:], dtype=np.int64).tolist() == [101, 7, 102, 1, 1, 1]
 
 
-def grpc_answer() -> bytes:
-    data: bytes = service_pb2.ModelInferResponse(raw_output_contents=[VECTOR.tobytes()]).SerializeToString()
+TENSORS = {
+    "EMBEDDING": ("FP32", [1, 384], VECTOR),
+    "TOKENS": ("INT32", [1, 1], np.array([7], dtype=np.int32)),
+}
+"""What the encoder answers; an ensemble of it answers in the other order."""
+
+
+def binary_answer(names: Sequence[str]) -> bytes:
+    outputs = [
+        {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": array.nbytes}}
+        for name, (datatype, shape, array) in ((name, TENSORS[name]) for name in names)
+    ]
+    return json.dumps({"model_name": "mö", "outputs": outputs}, ensure_ascii=False).encode() + b"".join(
+        TENSORS[name][2].tobytes() for name in names
+    )
+
+
+def json_answer(names: Sequence[str]) -> bytes:
+    return json.dumps({"outputs": [{"name": name, "data": TENSORS[name][2].tolist()} for name in names]}).encode()
+
+
+def grpc_answer(names: Sequence[str]) -> bytes:
+    message = service_pb2.ModelInferResponse(raw_output_contents=[TENSORS[name][2].tobytes() for name in names])
+    for name in names:
+        message.outputs.add(name=name, datatype=TENSORS[name][0], shape=TENSORS[name][1])
+    data: bytes = message.SerializeToString()
     return data
 
 
 @pytest.mark.parametrize(
-    ("form", "answer"),
+    "names",
     [
-        pytest.param(triton_binary("m"), lambda: b'{"outputs":[]}' + VECTOR.tobytes(), id="binary"),
-        pytest.param(triton_json("m"), lambda: json.dumps({"outputs": [{"data": VECTOR.tolist()}]}).encode(), id="json"),
-        pytest.param(triton_grpc("m"), grpc_answer, id="grpc"),
-        pytest.param(naive_json(), lambda: json.dumps({"embeddings": [VECTOR.tolist()]}).encode(), id="naive"),
+        pytest.param(["EMBEDDING"], id="alone"),
+        pytest.param(["EMBEDDING", "TOKENS"], id="first"),
+        pytest.param(["TOKENS", "EMBEDDING"], id="last"),
     ],
 )
-def test_vectors_come_out_of_answers(form: Form, answer: Callable[[], bytes]) -> None:
-    np.testing.assert_allclose(form.vector(answer()), VECTOR, rtol=1e-6)
+@pytest.mark.parametrize(
+    ("form", "answer"),
+    [
+        pytest.param(triton_binary("m"), binary_answer, id="binary"),
+        pytest.param(triton_json("m"), json_answer, id="json"),
+        pytest.param(triton_grpc("m"), grpc_answer, id="grpc"),
+    ],
+)
+def test_the_embedding_is_found_by_its_name(form: Form, answer: Callable[[Sequence[str]], bytes], names: list[str]) -> None:
+    np.testing.assert_allclose(form.vector(answer(names)), VECTOR, rtol=1e-6)
 
 
-def test_last_vector_is_the_last() -> None:
-    assert last_vector(b"x" * 5 + VECTOR.tobytes()).tolist() == VECTOR.tolist()
+def test_the_embedding_of_a_naive_answer() -> None:
+    np.testing.assert_allclose(naive_json().vector(json.dumps({"embeddings": [VECTOR.tolist()]}).encode()), VECTOR, rtol=1e-6)
+
+
+def test_an_answer_without_the_embedding_is_told() -> None:
+    with pytest.raises(ValueError, match=r"no output EMBEDDING: \['TOKENS'\]"):
+        binary_vector(binary_answer(["TOKENS"]))
