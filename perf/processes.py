@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-_START_TIMEOUT_S = 20.0
+_START_TIMEOUT_S = 60.0
+_LOWEST_PORT = 20_000
 _END_TIMEOUT_S = 15.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -47,9 +49,18 @@ def program(name: str) -> str | None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on now, and that no outgoing connection will be given.
+
+    One from the kernel's own range may be taken by any client on this machine before a program that takes long to start has bound it.
+    """
+    while True:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", _port_below_ephemeral())) as probe:
+            return int(probe.getsockname()[1])
+
+
+def _port_below_ephemeral() -> int:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return random.randrange(_LOWEST_PORT, lowest) if lowest > _LOWEST_PORT else 0
 
 
 def exit_on_sigterm() -> None:

@@ -31,6 +31,13 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def test_no_outgoing_connection_can_take_a_port_before_it_is_bound() -> None:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = [free_port() for _ in range(50)]
+    assert lowest <= 20_000 or max(ports) < lowest
+    assert len(set(ports)) > 1
+
+
 def test_children_count_and_the_program_is_ended(tmp_path: Path) -> None:
     port, done = free_port(), tmp_path / "done"
     with running([sys.executable, "-c", SERVER, str(port), str(done)], port) as pid:
