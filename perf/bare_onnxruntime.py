@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-BATCHES = (1, 2, 4, 8, 16, 32)
+BATCHES = (1, 8, 32)
 
 
 class BareOnnxRuntime:

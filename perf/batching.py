@@ -1,17 +1,16 @@
 """Length-aware batching beside other ways of batching, through the real Triton: one encoder, fed with token ids of mixed lengths.
 
-    python -m perf.batching [--rounds 5] [--duration-s 1.5] [--callers 64] [--instances 1] [--variants fp32 int8] [--mixes 95/5 80/20 equal]
+    python -m perf.batching [--rounds 5] [--seconds 1.5] [--callers 64] [--instances 1] [--variants fp32 int8] [--mixes 95/5 80/20 equal]
                             [--ways length-aware one-by-one ...] [--queries FILE] [--paragraphs FILE]
 
 Straight at Triton over HTTP, with callers that ask again when they were answered. Load generator and Triton share this machine's cores.
-Writes perf/results/batching.json, .png and .md.
+Writes perf/results/batching.json, .md and .png.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 import tempfile
 import time
 from functools import partial
@@ -19,55 +18,42 @@ from pathlib import Path
 
 import numpy as np
 
-from perf import batching_plot, batching_report, closed_loop
+from perf import batching_plot, closed_loop, harness
 from perf.batching_models import WAYS, place_way
-from perf.batching_report import Case, Run
+from perf.batching_report import Case, Report, Run
 from perf.closed_loop import Ask
 from perf.inference_requests import binary_vector, tokens_post
 from perf.interleaved import interleave
-from perf.processes import PROJECT, exit_on_sigterm
+from perf.report import Result
 from perf.serving import serving_models, triton_addresses
 from perf.texts import LONG, MIXES, PARAGRAPHS, QUERIES, SHORT, Texts
 from perf.triton_statistics import METRICS_PERIOD_S, metrics
-from perf.variants import ENCODER
 
 _TEXTS = 2000
 """Of a mix, asked for over and over: nothing here remembers an answer."""
-_CHECKED_TEXTS = 24
+_CHECKED_TEXTS = 12
 _MINIMUM_COSINE = 0.97
 """Of the worst with fp32's; the gate wants 0.99 of 99 in 100."""
-_WARM_UP_S = 0.5
 
 
 def main() -> None:
-    arguments = _arguments()
-    exit_on_sigterm()
-    texts = Texts(arguments.queries, arguments.paragraphs)
-    print(*texts.describe(), sep="\n", file=sys.stderr)
-    results: dict[Case, list[Run]] = {}
-    for variant in arguments.variants:
-        results |= _measure(variant, _token_ids(texts, arguments.mixes), arguments)
-    print(end="\033[K", file=sys.stderr, flush=True)
-    report = batching_report.Report(results, texts.describe(), arguments)
-    report.write()
-    batching_plot.draw(report)
-    report.print()
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--duration-s", type=float, default=1.5, help="of one way with one mix in one round")
+    parser = harness.parser(__doc__, rounds=5, seconds=1.5)
     parser.add_argument("--callers", type=int, default=64)
     parser.add_argument("--instances", type=int, default=1, help="of the others' models; they share the threads")
     parser.add_argument("--variants", nargs="+", default=["fp32", "int8"], help="of text_encoder")
     parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--encoder", type=Path, default=ENCODER, help="a model folder with other variants than the shipped one")
     parser.add_argument("--queries", type=Path, default=QUERIES, help="short texts, one a line (or a tsv's last column), gzip or not")
     parser.add_argument("--paragraphs", type=Path, default=PARAGRAPHS, help="long texts")
-    parser.add_argument("--output", type=Path, default=PROJECT / "perf" / "results")
-    return parser.parse_args()
+    harness.carry_out(Report, parser.parse_args(), _measure, batching_plot.draw)
+
+
+def _measure(arguments: argparse.Namespace) -> Result:
+    texts = Texts(arguments.queries, arguments.paragraphs)
+    runs: dict[Case, list[Run]] = {}
+    for variant in arguments.variants:
+        runs |= _measure_variant(variant, _token_ids(texts, arguments.mixes), arguments)
+    return Result(runs, texts.describe())
 
 
 Sequences = list[tuple[list[int], str]]
@@ -83,23 +69,18 @@ def _token_ids(texts: Texts, mixes: list[str]) -> dict[str, Sequences]:
     }
 
 
-def _measure(variant: str, sequences: dict[str, Sequences], arguments: argparse.Namespace) -> dict[Case, list[Run]]:
+def _measure_variant(variant: str, sequences: dict[str, Sequences], arguments: argparse.Namespace) -> dict[Case, list[Run]]:
     with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder:
-        models = {
-            way: place_way(Path(folder), way, variant, encoder=arguments.encoder, instances=arguments.instances) for way in arguments.ways
-        }
+        models = {way: place_way(Path(folder), way, variant, instances=arguments.instances) for way in arguments.ways}
         with serving_models([Path(folder)], list(models.values())) as started:
             triton = _Triton(triton_addresses(started), arguments)
-            first = next(iter(sequences.values()))
-            triton.require_agreement(list(models.values()), first)
-            for model in models.values():
-                triton.run(model, first, duration_s=_WARM_UP_S)
+            triton.require_agreement(list(models.values()), next(iter(sequences.values())))
             ways = {
-                Case(variant, mix, way): partial(triton.run, model, sequences[mix], duration_s=arguments.duration_s)
+                Case(variant, mix, way): partial(triton.run, model, sequences[mix], seconds=arguments.seconds)
                 for mix in sequences
                 for way, model in models.items()
             }
-            return interleave(ways, arguments.rounds, warm_ups=0)
+            return interleave(ways, arguments.rounds)
 
 
 class _Triton:
@@ -109,10 +90,10 @@ class _Triton:
         self._addresses, self._callers = addresses, arguments.callers
         self._counted: dict[str, dict[str, float]] = {}
 
-    def run(self, model: str, sequences: Sequences, *, duration_s: float) -> Run:
-        print(model, end="\033[K\r", file=sys.stderr, flush=True)
+    def run(self, model: str, sequences: Sequences, *, seconds: float) -> Run:
+        harness.say(model)
         asks = itertools.cycle([Ask(tokens_post(model, token_ids), kind) for token_ids, kind in sequences])
-        loaded = closed_loop.run("http", self._addresses["http"], asks, callers=self._callers, duration_s=duration_s)
+        loaded = closed_loop.run("http", self._addresses["http"], asks, callers=self._callers, duration_s=seconds)
         counted = self._counted_since(model)
         return Run(
             sequences_per_s=loaded.requests / loaded.seconds,
@@ -134,6 +115,7 @@ class _Triton:
             cosines = np.einsum("ij,ij->i", vectors, reference)
             if not cosines.min() >= _MINIMUM_COSINE:
                 raise SystemExit(f"{model} answers something else than {models[0]}: cosine {cosines.min():.4f}")
+            self._counted_since(model)
 
     def _embed(self, model: str, sequences: Sequences) -> np.ndarray:
         asks = [Ask(tokens_post(model, token_ids), kind) for token_ids, kind in sequences]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perf.batching_report import LENGTH_AWARE
 from perf.processes import PROJECT
-from perf.variants import place, place_encoder, variant_folder, with_parameter
+from perf.variants import ENCODER, place, place_encoder, variant_folder, with_parameter
 
 _PEER = PROJECT / "perf" / "peers" / "batching"
 _RAGGED, _BATCHING = " allow_ragged_batch: true", "dynamic_batching { max_queue_delay_microseconds: 0 }\n"
@@ -23,7 +23,7 @@ WAYS: dict[str, Callable[[str], str]] = {
 }
 
 
-def place_way(repository: Path, way: str, variant: str, *, encoder: Path, instances: int = 1) -> str:
+def place_way(repository: Path, way: str, variant: str, *, encoder: Path = ENCODER, instances: int = 1) -> str:
     """Make the model that batches this way; its name. `instances` is of the others' ways: ours has lanes instead."""
     name = f"{way.replace('-', '_')}_{variant}"
     if way == LENGTH_AWARE:

@@ -1,10 +1,11 @@
 """Embedding texts: Tidegate beside what people first write, Triton alone and bare ONNX Runtime, in turns within one run.
 
-    python -m perf.embedding [--rounds 5] [--duration-s 1] [--callers 1 8 32] [--variant int8] [--peers flask tidegate-http ...]
+    python -m perf.embedding [--rounds 5] [--seconds 1] [--callers 1 32] [--variant int8] [--peers flask tidegate-http ...]
                              [--queries FILE] [--paragraphs FILE]
 
 Short texts and long ones in the mixes of `perf.texts`; no text occurs twice, but where 30 % of a run's requests repeat an earlier one.
-Load generator, peers and Triton share this machine's cores. Writes perf/results/embedding.json, .png and .md.
+Tidegate is started as it is shipped, with its response cache; `--variant` serves another one than its encoder chooses. Load generator,
+peers and Triton share this machine's cores. Writes perf/results/embedding.json, .md and .png.
 """
 
 from __future__ import annotations
@@ -12,23 +13,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from perf import closed_loop, embedding_plot, embedding_report, embedding_stages
+from perf import closed_loop, embedding_plot, embedding_stages, harness
 from perf.bare_onnxruntime import BareOnnxRuntime
 from perf.closed_loop import Ask
-from perf.embedding_peers import FP32_PEERS, PEERS, Peer, start_peers
-from perf.embedding_report import BARE, Case, Run
+from perf.embedding_peers import FP32_PEERS, PEERS, SHIPPED, Peer, start_peers
+from perf.embedding_report import BARE, Case, Report, Run
 from perf.inference_requests import Vector
 from perf.interleaved import interleave
-from perf.processes import PROJECT, cpu_s, exit_on_sigterm
+from perf.processes import cpu_s
+from perf.report import Result
 from perf.texts import LONG, PARAGRAPHS, QUERIES, SHORT, Text, Texts
-from perf.variants import ENCODER, variant_file
+from perf.triton_statistics import METRICS_PERIOD_S, served_variants
+from perf.variants import ENCODER, bare_file
 
 WORKLOADS = (("95/5", 0.0), ("95/5", 0.3), ("80/20", 0.0), ("equal", 0.0))
 """Mix and share of repeats."""
@@ -43,59 +46,59 @@ _MINIMUM_COSINE = {"fp32": 0.9999, "quantised": 0.97}
 _PREPARED_PER_S = {True: 400, False: 4000}
 """Requests made before a run begins, by whether the peer is one of the slow ones; what is wanted beyond is made meanwhile."""
 _WARM_UP_CALLERS = 8
-_BARE_TEXTS = 320
+_BARE_TEXTS_PER_S, _LEAST_BARE_TEXTS = 160, 40
 
 
 def main() -> None:
-    arguments = _arguments()
-    exit_on_sigterm()
+    parser = harness.parser(__doc__, rounds=5, seconds=1.0)
+    parser.add_argument("--callers", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--variant", default=SHIPPED, help="of text_encoder, instead of the one that it takes by itself")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--queries", type=Path, default=QUERIES, help="short texts, one a line (or a tsv's last column), gzip or not")
+    parser.add_argument("--paragraphs", type=Path, default=PARAGRAPHS, help="long texts")
+    harness.carry_out(Report, parser.parse_args(), _measure, embedding_plot.draw)
+
+
+def _measure(arguments: argparse.Namespace) -> Result:
     texts = Texts(arguments.queries, arguments.paragraphs)
-    print(*texts.describe(), sep="\n", file=sys.stderr)
     with contextlib.ExitStack() as stack:
         peers = start_peers(stack, arguments)
         agreement = _require_agreement(peers, texts)
         scenario = _Scenario(texts, arguments)
-        results = interleave(scenario.ways(peers), arguments.rounds, warm_ups=0)
+        scenario.warm_up(peers)
+        served = _served(peers)
+        runs = interleave(scenario.ways(peers, bare_file(served)), arguments.rounds)
         stages = embedding_stages.measure(peers, scenario.asks, arguments)
-    print(end="\033[K", file=sys.stderr, flush=True)
-    report = embedding_report.Report(results, texts.describe(), arguments, stages, agreement)
-    report.write()
-    embedding_plot.draw(report)
-    report.print()
+    return Result(runs, texts.describe(), {"served_variants": served, "agreement_with_pytorch": agreement, "stages_ms": stages})
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--duration-s", type=float, default=1.0, help="of one peer in one case in one round")
-    parser.add_argument("--callers", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--variant", default="int8", help="of text_encoder")
-    parser.add_argument("--encoder", type=Path, default=ENCODER, help="a model folder with other variants than the shipped one")
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--queries", type=Path, default=QUERIES, help="short texts, one a line (or a tsv's last column), gzip or not")
-    parser.add_argument("--paragraphs", type=Path, default=PARAGRAPHS, help="long texts")
-    parser.add_argument("--output", type=Path, default=PROJECT / "perf" / "results")
-    return parser.parse_args()
+def _served(peers: list[Peer]) -> list[str]:
+    """The encoder's variants, once it has been asked."""
+    time.sleep(METRICS_PERIOD_S)
+    pages = [peer.triton["metrics"] for peer in peers if peer.triton]
+    return served_variants(pages[0], ENCODER.name) if pages else []
 
 
 class _Scenario:
     """The runs, each with texts of its own."""
 
     def __init__(self, texts: Texts, arguments: argparse.Namespace) -> None:
-        self._texts, self._arguments = texts, arguments
+        self._texts, self._callers, self._seconds = texts, arguments.callers, arguments.seconds
         self._seeds = itertools.count()
         self._best_batch: dict[str, int] = {}
 
-    def ways(self, peers: list[Peer]) -> dict[Case, Callable[[], Run]]:
-        """A case's peers one after the other: what is compared is measured within seconds."""
+    def warm_up(self, peers: list[Peer]) -> None:
         for peer in peers:
-            closed_loop.run(peer.door, peer.address, self.asks(peer, "95/5"), callers=_WARM_UP_CALLERS, duration_s=1.0)
-        bare = self._bare()
+            closed_loop.run(peer.door, peer.address, self.asks(peer, "95/5"), callers=_WARM_UP_CALLERS, duration_s=self._seconds)
+
+    def ways(self, peers: list[Peer], bare_file: Path) -> dict[Case, Callable[[], Run]]:
+        """A case's peers one after the other: what is compared is measured within seconds."""
+        bare = BareOnnxRuntime(bare_file)
         ways: dict[Case, Callable[[], Run]] = {}
         for mix, repeats in WORKLOADS:
             if not repeats:
                 ways[Case(mix, repeats, 0, BARE)] = partial(self._run_bare, bare, mix)
-            for callers, peer in itertools.product(self._arguments.callers, peers):
+            for callers, peer in itertools.product(self._callers, peers):
                 if peer.name not in _SLOW or mix == "95/5":
                     case = Case(mix, repeats, callers, peer.name)
                     ways[case] = partial(self._run, peer, case)
@@ -104,36 +107,35 @@ class _Scenario:
     def asks(self, peer: Peer, mix: str, repeats: float = 0.0) -> Iterator[Ask]:
         """Requests without end, the first of them prepared."""
         made = (Ask(peer.form.encode(text.text), text.kind) for text in self._deck(mix, repeats))
-        count = int(_PREPARED_PER_S[peer.name in FP32_PEERS] * self._arguments.duration_s)
+        count = int(_PREPARED_PER_S[peer.name in FP32_PEERS] * self._seconds)
         return itertools.chain(list(itertools.islice(made, count)), made)
 
     def _deck(self, mix: str, repeats: float = 0.0) -> Iterator[Text]:
         return self._texts.deck(mix, repeats=repeats, seed=next(self._seeds))
 
     def _run(self, peer: Peer, case: Case) -> Run:
-        print(case.describe(), end="\033[K\r", file=sys.stderr, flush=True)
-        asks, before_s = self.asks(peer, case.mix, case.repeats), cpu_s(peer.pid)
-        loaded = closed_loop.run(peer.door, peer.address, asks, callers=case.callers, duration_s=self._arguments.duration_s)
+        harness.say(case.describe())
+        asks, before_s, found = self.asks(peer, case.mix, case.repeats), cpu_s(peer.pid), peer.cache_answers()
+        loaded = closed_loop.run(peer.door, peer.address, asks, callers=case.callers, duration_s=self._seconds)
         return Run(
             requests_per_s=loaded.requests / loaded.seconds,
             p50_ms=loaded.percentile_ms(50),
             p99_ms=loaded.percentile_ms(99),
             short_p99_ms=loaded.percentile_ms(99, SHORT),
             long_p99_ms=loaded.percentile_ms(99, LONG),
+            hit_ratio=(peer.cache_answers() - found).hit_ratio,
             cpu_ms=(cpu_s(peer.pid) - before_s) / loaded.requests * 1e3,
             client_share=loaded.client_cpu_s / loaded.seconds,
             errors=loaded.errors,
         )
 
-    def _bare(self) -> BareOnnxRuntime:
-        return BareOnnxRuntime(variant_file(self._arguments.encoder, self._arguments.variant))
-
     def _run_bare(self, bare: BareOnnxRuntime, mix: str) -> Run:
-        print(f"bare ONNX Runtime, {mix}", end="\033[K\r", file=sys.stderr, flush=True)
-        sample = list(itertools.islice(self._deck(mix), _BARE_TEXTS))
+        harness.say(f"bare ONNX Runtime, {mix}")
+        count = max(_LEAST_BARE_TEXTS, round(_BARE_TEXTS_PER_S * self._seconds))
+        sample = list(itertools.islice(self._deck(mix), count))
         token_ids = self._texts.token_ids([text.text for text in sample])
-        alone_ms = bare.alone_ms(token_ids[: _BARE_TEXTS // 8])
-        best = self._best_batch.get(mix) or self._best_batch.setdefault(mix, bare.best_batch(token_ids[: _BARE_TEXTS // 2]))
+        alone_ms = bare.alone_ms(token_ids[: count // 8])
+        best = self._best_batch.get(mix) or self._best_batch.setdefault(mix, bare.best_batch(token_ids[: count // 2]))
         return Run.of_bare(bare.throughput(token_ids, best), alone_ms, best)
 
 

@@ -10,12 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from perf.cache_answers import CacheAnswers
 from perf.inference_requests import Form, naive_json, triton_binary, triton_grpc, triton_json
 from perf.processes import free_port, running
-from perf.serving import serving_models, triton_addresses
+from perf.serving import Tidegate, tidegate, triton_addresses
 from perf.variants import place_ensemble
 
 MODEL = "text_embedding"
+SHIPPED = "auto"
+"""The variant of the shipped configuration: the model chooses."""
+
 FP32_PEERS = ("flask", "fastapi", "fastapi-httpx-512")
 """Those that answer to FP32's rounding as PyTorch does; it is what they run."""
 
@@ -38,10 +42,16 @@ class Peer:
     """Of the process above all that are the peer's, for what they use; Tidegate's are also above Triton's."""
     triton: dict[str, str] | None = None
     """The addresses of the Triton that it asks."""
+    gateway: Tidegate | None = None
+    """The one that it is."""
 
     @property
     def door(self) -> str:
         return self.form.door
+
+    def cache_answers(self) -> CacheAnswers:
+        """Of its response cache, if it has one."""
+        return CacheAnswers.at(self.gateway.metrics) if self.gateway else CacheAnswers(0, 0)
 
 
 def start_peers(stack: contextlib.ExitStack, arguments: argparse.Namespace) -> list[Peer]:
@@ -53,27 +63,39 @@ def start_peers(stack: contextlib.ExitStack, arguments: argparse.Namespace) -> l
 
 @contextlib.contextmanager
 def _naive(name: str) -> Iterator[Peer]:
-    port = free_port()
     with contextlib.ExitStack() as stack:
         if name == "fastapi-httpx-512":
-            upstream = free_port()
-            stack.enter_context(_python("fastapi_torch", upstream, "--pad-to", "512"))
-            pid = stack.enter_context(_python("fastapi_gateway", port, "--upstream", f"127.0.0.1:{upstream}"))
+            upstream, _ = stack.enter_context(_python("fastapi_torch", "--pad-to", "512"))
+            address, pid = stack.enter_context(_python("fastapi_gateway", "--upstream", upstream))
         else:
-            pid = stack.enter_context(_python(f"{name}_torch", port))
-        yield Peer(name, naive_json(), f"127.0.0.1:{port}", pid)
+            address, pid = stack.enter_context(_python(f"{name}_torch"))
+        yield Peer(name, naive_json(), address, pid)
 
 
-def _python(module: str, port: int, *flags: str) -> contextlib.AbstractContextManager[int]:
+@contextlib.contextmanager
+def _python(module: str, *flags: str) -> Iterator[tuple[str, int]]:
+    """Its address, and the pid."""
+    port = free_port()
     command = [sys.executable, "-m", f"perf.peers.naive.{module}", "--port", str(port), *flags]
-    return running(command, port, start_timeout_s=_START_TIMEOUT_S)
+    with running(command, port, start_timeout_s=_START_TIMEOUT_S) as pid:
+        yield f"127.0.0.1:{port}", pid
 
 
 @contextlib.contextmanager
 def _tidegate(names: Sequence[str], arguments: argparse.Namespace) -> Iterator[list[Peer]]:
-    with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder:
-        place_ensemble(Path(folder), arguments.variant, encoder=arguments.encoder)
-        with serving_models([Path(folder)], [MODEL]) as started:
-            triton = triton_addresses(started)
-            addresses = {"triton": triton, "tidegate": started.addresses}
-            yield [Peer(name, _FORMS[name], addresses[name.partition("-")[0]][_FORMS[name].door], started.pid, triton) for name in names]
+    with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder, tidegate(_flags(Path(folder), arguments)) as started:
+        triton = triton_addresses(started)
+        peers = []
+        for name in names:
+            form, is_gateway = _FORMS[name], name.startswith("tidegate")
+            addresses = started.addresses if is_gateway else triton
+            peers.append(Peer(name, form, addresses[form.door], started.pid, triton, started if is_gateway else None))
+        yield peers
+
+
+def _flags(folder: Path, arguments: argparse.Namespace) -> list[str]:
+    """As shipped, or with a copy of the models that serves the variant that was asked for."""
+    if arguments.variant == SHIPPED:
+        return ["--load", MODEL]
+    place_ensemble(folder, arguments.variant)
+    return ["--model-repository", str(folder), "--load", MODEL]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from perf.bars import LEGEND_PAD, compact, draw_bars, draw_legend
-from perf.embedding_report import BARE, Report
-from perf.embedding_stages import MIX as STAGES_MIX
-from perf.interleaved import median_of
+from perf.embedding_report import BARE, STAGES_MIX, Report
 
 _COLOURS = {
     "fastapi-httpx-512": "#6d1a36", "fastapi": "#c1666b", "flask": "#e09f3e", "triton-http": "#b8b8b8", "triton-grpc": "#8a8a8a",
@@ -20,12 +19,12 @@ _STAGE_COLOURS = ("#1f5fa8", "#9cc5e3", "#c7c7c7", "#3a7d44", "#c1666b")
 _DARK = ("#1f5fa8", "#3a7d44")
 
 
-def draw(report: Report) -> None:
-    """Write embedding.png."""
+def draw(report: Report, path: Path) -> None:
+    """Write the plot."""
     figure = Figure(figsize=(13.5, 12.5), layout="constrained")
     throughput, latency, stages = figure.subplots(3, 1, height_ratios=[1, 1, 0.62])
-    loaded, alone = max(report.arguments.callers), min(report.arguments.callers)
-    workloads = list(dict.fromkeys(case.workload for case in report.results))
+    loaded, alone = max(report.options["callers"]), min(report.options["callers"])
+    workloads = list(dict.fromkeys(case.workload for case in report.runs))
     draw_bars(throughput, _values(report, loaded, "requests_per_s"), workloads, _COLOURS)
     throughput.set_title(
         f"Requests/s, {_callers(loaded)} (logarithmic; bare ONNX Runtime: batches of equal lengths, no server)", loc="left", pad=LEGEND_PAD
@@ -34,16 +33,16 @@ def draw(report: Report) -> None:
     draw_bars(latency, _values(report, alone, "p50_ms"), workloads, _COLOURS)
     latency.set_title(f"p50 in ms, {_callers(alone)} (logarithmic; bare ONNX Runtime: one at a time, no server)", loc="left")
     _draw_stages(stages, report)
-    rounds = report.arguments.rounds
-    figure.suptitle(f"Embedding texts, variant {report.arguments.variant}, medians of {rounds} round{'s' * (rounds > 1)}", fontsize=13)
-    figure.savefig(report.path("png"), dpi=110)
+    served = " and ".join(report.result.more["served_variants"])
+    figure.suptitle(f"Embedding texts, variant {served}, medians of {report.options['rounds']} rounds", fontsize=13)
+    figure.savefig(path, dpi=110)
 
 
 def _values(report: Report, callers: int, field: str) -> dict[tuple[str, str], float]:
     """By workload and peer."""
     return {
-        (case.workload, case.peer): getattr(median_of(runs), field)
-        for case, runs in report.results.items()
+        (case.workload, case.peer): getattr(report.median(case), field)
+        for case in report.runs
         if case.callers == (0 if case.peer == BARE else callers)
     }
 
@@ -54,21 +53,22 @@ def _callers(number: int) -> str:
 
 def _draw_stages(axis: Any, report: Report) -> None:
     """A bar for each number of callers, as shares of the whole, which its label says."""
-    callers = sorted(report.stages, reverse=True)
+    stages = report.stages()
+    callers = sorted(stages, reverse=True)
     if not callers:
         axis.set_visible(False)
         return
     left = [0.0] * len(callers)
     # A difference within the noise may be less than nothing.
-    wholes = {each: sum(max(0.0, part) for part in asdict(report.stages[each]).values()) for each in callers}
-    for name, colour in zip(asdict(report.stages[callers[0]]), _STAGE_COLOURS, strict=True):
-        shares = [max(0.0, getattr(report.stages[each], name)) / wholes[each] * 100 for each in callers]
+    wholes = {each: sum(max(0.0, part) for part in asdict(stages[each]).values()) for each in callers}
+    for name, colour in zip(asdict(stages[callers[0]]), _STAGE_COLOURS, strict=True):
+        shares = [max(0.0, getattr(stages[each], name)) / wholes[each] * 100 for each in callers]
         bars = axis.barh(range(len(callers)), shares, left=left, color=colour, label=name.replace("_", " "), height=0.62)
-        values = [getattr(report.stages[each], name) for each in callers]
+        values = [getattr(stages[each], name) for each in callers]
         labels = [compact(value) if share > 3.5 else "" for value, share in zip(values, shares, strict=True)]
         axis.bar_label(bars, labels, label_type="center", fontsize=9, color="white" if colour in _DARK else "black")
         left = [start + share for start, share in zip(left, shares, strict=True)]
-    axis.set_yticks(range(len(callers)), [f"{_callers(each)}\n{report.stages[each].total:.2f} ms" for each in callers])
+    axis.set_yticks(range(len(callers)), [f"{_callers(each)}\n{stages[each].total:.2f} ms" for each in callers])
     axis.set_xlabel("% of a mean request; in the bars ms")
     axis.set_title(f"Where the time goes: mix {STAGES_MIX}, binary HTTP through the gateway", loc="left", pad=LEGEND_PAD)
     draw_legend(axis)

@@ -1,23 +1,24 @@
-"""What `perf.embedding` measured: written as JSON and as a summary to read, printed, held against the targets."""
+"""The report of `perf.embedding`: throughput and latency of each peer, and where the time of a request goes."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
-from typing import Any
 
-from perf.embedding_stages import MIX as STAGES_MIX
-from perf.embedding_stages import Stages
-from perf.gateway_report import commit, machine
-from perf.interleaved import median_of
+from perf import report
 from perf.markdown import figure, table
-from perf.scenario_report import ScenarioReport
+from perf.report import Target
 
 BARE = "onnxruntime"
-_MEASURED = "tidegate-http"
+OURS = "tidegate-http"
 """The one that targets are about; the other doors are in the tables."""
+_FLASK, _PADDED, _STRAIGHT = "flask", "fastapi-httpx-512", "triton-http"
+_SHOWN = (_FLASK, "fastapi", _PADDED, _STRAIGHT, OURS, "tidegate-grpc", BARE)
+_ALONE, _LOADED = 1, 32
+STAGES_MIX = "equal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,10 @@ class Case:
     def workload(self) -> str:
         return f"{self.mix}, {self.repeats:.0%} repeats" if self.repeats else self.mix
 
+    def of(self, peer: str) -> Case:
+        """The same of another."""
+        return replace(self, peer=peer, callers=0 if peer == BARE else self.callers)
+
     def describe(self) -> str:
         return f"{self.workload}, {self.callers} callers: {self.peer}"
 
@@ -43,6 +48,8 @@ class Run:
     p99_ms: float
     short_p99_ms: float
     long_p99_ms: float
+    hit_ratio: float
+    """Of the gateway's response cache."""
     cpu_ms: float
     """Of all the peer's processes, per request."""
     client_share: float
@@ -55,114 +62,129 @@ class Run:
     def of_bare(cls, requests_per_s: float, alone_ms: Sequence[float], batch: int) -> Run:
         """Throughput at the best batch, latencies of sequences alone."""
         p50_ms, p99_ms = median(alone_ms), sorted(alone_ms)[int(0.99 * (len(alone_ms) - 1))]
-        return cls(requests_per_s, p50_ms, p99_ms, p99_ms, p99_ms, 1e3 * (os.cpu_count() or 1) / requests_per_s, 0.0, 0, batch)
+        return cls(requests_per_s, p50_ms, p99_ms, p99_ms, p99_ms, 0.0, 1e3 * (os.cpu_count() or 1) / requests_per_s, 0.0, 0, batch)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """One line of DESIGN.md's: what of Tidegate, against what of whom."""
+class Stages:
+    """Milliseconds of a mean request; together they are its latency at the client, through the gateway."""
 
-    what: str
-    case: Case
-    against: Case | None
-    field: str
-    limit: float
-    at_least: bool
+    gateway: float
+    """What the gateway adds to the latency straight at Triton."""
+    client_and_http: float
+    """Straight at Triton: its latency at the client less what Triton counts."""
+    encoder_wait: float
+    """Queued, in Triton and in the backend."""
+    encoder: float
+    """While the batch that it is in is computed."""
+    scheduling: float
+    """The rest of what Triton counts: tokenizing, the ensemble's step, and the way to and from the model's process."""
 
-
-_ALONE, _LOADED, _REPEATED = Case("95/5", 0.0, 1, _MEASURED), Case("95/5", 0.0, 32, _MEASURED), Case("95/5", 0.3, 32, _MEASURED)
-_EQUAL_ALONE, _EQUAL_LOADED = Case("equal", 0.0, 1, _MEASURED), Case("equal", 0.0, 32, _MEASURED)
-TARGETS = (
-    Target("p50 alone, Flask + PyTorch's / ours", _ALONE, replace(_ALONE, peer="flask"), "p50_ms", 8.0, at_least=True),
-    Target("throughput, ours / Flask + PyTorch's", _LOADED, replace(_LOADED, peer="flask"), "requests_per_s", 15.0, at_least=True),
-    Target("throughput, ours / FastAPI + httpx + pad 512's", _REPEATED, replace(_REPEATED, peer="fastapi-httpx-512"), "requests_per_s",
-           60.0, at_least=True),
-    Target("p50 of 16 tokens, ms", _EQUAL_ALONE, None, "p50_ms", 1.5, at_least=False),
-    Target("p99 of 16 tokens, ms", _EQUAL_ALONE, None, "p99_ms", 4.0, at_least=False),
-    Target("throughput of 16 tokens, ours / bare ONNX Runtime's", _EQUAL_LOADED, Case("equal", 0.0, 0, BARE), "requests_per_s", 0.6,
-           at_least=True),
-)  # fmt: skip
+    @property
+    def total(self) -> float:
+        return sum(asdict(self).values())
 
 
-@dataclass(frozen=True)
-class Report(ScenarioReport):
-    name = "embedding"
+_TEXT_ALONE, _TEXTS, _REPEATED = (
+    Case("95/5", repeats, callers, OURS) for repeats, callers in ((0.0, _ALONE), (0.0, _LOADED), (0.3, _LOADED))
+)
+_EQUAL_ALONE, _EQUAL = Case("equal", 0.0, _ALONE, OURS), Case("equal", 0.0, _LOADED, OURS)
+_RATIOS: Mapping[str, tuple[Case, str, str]] = {
+    "p50_flask_times": (_TEXT_ALONE, _FLASK, "p50_ms"),
+    "throughput_of_flask": (_TEXTS, _FLASK, "requests_per_s"),
+    "throughput_of_padded": (_REPEATED, _PADDED, "requests_per_s"),
+    "throughput_of_triton": (_TEXTS, _STRAIGHT, "requests_per_s"),
+    "throughput_of_bare": (_EQUAL, BARE, "requests_per_s"),
+}
+"""How many times better than another Tidegate is, by the figure's name."""
+_TARGETS = (
+    Target("p50_flask_times", "95/5, 1 caller: Flask + PyTorch's p50 / ours", 8.0, at_least=True),
+    Target("throughput_of_flask", "95/5, 32 callers: throughput / Flask + PyTorch's", 15.0, at_least=True),
+    Target("throughput_of_padded", "95/5 with 30 % repeats, 32 callers: throughput / FastAPI + httpx + pad 512's", 60.0, at_least=True),
+    Target("equal_p50_ms", "16 tokens, 1 caller: p50, ms", 1.5, at_least=False),
+    Target("equal_p99_ms", "16 tokens, 1 caller: p99, ms", 4.0, at_least=False),
+    Target("throughput_of_bare", "16 tokens, 32 callers: throughput / bare ONNX Runtime's", 0.6, at_least=True),
+)
 
-    stages: Mapping[int, Stages]
-    agreement: Mapping[str, Mapping[str, float]]
 
-    def median(self, case: Case) -> Run | None:
-        """None for what was not measured."""
-        return median_of(self.results[case]) if case in self.results else None
+class Report(report.Report):
+    name, title, case, run, plot = "embedding", "Embedding texts", Case, Run, "png"
 
-    def figures(self) -> dict[str, Any]:
-        stages = {callers: asdict(each) for callers, each in self.stages.items()}
-        return {"agreement_with_pytorch": self.agreement, "stages_ms": stages}
+    def figures(self) -> dict[str, float]:
+        found = {name: self._times_better(*ratio) for name, ratio in _RATIOS.items() if self._has(ratio[0], ratio[0].of(ratio[1]))}
+        if self._has(_EQUAL_ALONE):
+            found |= {"equal_p50_ms": self.median(_EQUAL_ALONE).p50_ms, "equal_p99_ms": self.median(_EQUAL_ALONE).p99_ms}
+        if self._has(_REPEATED):
+            found["repeats_hits_percent"] = 100 * self.median(_REPEATED).hit_ratio
+        return found | {f"stage_{name}_ms": value for name, value in self.result.more["stages_ms"].get(str(_ALONE), {}).items()}
 
-    def markdown(self) -> str:
-        """The summary."""
-        workloads = list(dict.fromkeys(case.workload for case in self.results))
-        parts = [self._head(), self._target_table(), *map(self._workload, workloads), self._stages()]
-        return "\n\n".join(part for part in parts if part) + "\n"
+    def targets(self) -> Sequence[Target]:
+        return _TARGETS
 
-    def _head(self) -> str:
-        hardware = machine()
-        worst = min((each["cosine_min"] for each in self.agreement.values()), default=float("nan"))
-        client = max(median_of(runs).client_share for runs in self.results.values())
-        measured = (
-            f"`{self.command()}`, commit {commit()}, {hardware['machine']}, {hardware['cpus']} CPUs that clients and servers share, no GPU "
-            f"used; variant `{self.arguments.variant}`. Medians of {self.arguments.rounds} interleaved rounds of "
-            f"{self.arguments.duration_s:g} s."
-        )
-        checked = (
-            f"All answers were compared with PyTorch's before anything was measured: the worst cosine is {worst:.4f}. The load "
-            f"generator is one process, which took {client:.0%} of one core at most."
-        )
-        texts = f"Texts: {'; '.join(self.texts)}."
-        lines = ["# Embedding texts", measured, texts, checked, "![throughput, latency and stages](embedding.png)"]
-        return "\n\n".join(lines)
+    def stages(self) -> dict[int, Stages]:
+        """By the number of callers."""
+        return {int(callers): Stages(**each) for callers, each in self.result.more["stages_ms"].items()}
 
-    def _target_table(self) -> str:
+    def summary(self) -> str:
+        peers = [peer for peer in _SHOWN if peer in self.names("peer")]
+        loads = dict.fromkeys((case.mix, case.repeats, case.callers) for case in self.runs if case.callers)
         rows = []
-        for target in TARGETS:
-            run = self.median(target.case)
-            other = self.median(target.against) if target.against else None
-            if run is None or (target.against and other is None):
-                continue
-            value = ratio(
-                getattr(run, target.field), getattr(other, target.field) if other else None, is_latency=target.field.endswith("_ms")
-            )
-            is_met = value >= target.limit if target.at_least else value <= target.limit
-            limit = f"{'>=' if target.at_least else '<='} {target.limit:g}"
-            rows.append(
-                (target.what, target.case.workload, str(target.case.callers), figure(value), limit, "met" if is_met else "**not met**")
-            )
-        return "## Targets\n\n" + table(("target", "mix", "callers", "measured", "wanted", ""), rows) if rows else ""
+        for case in (Case(*load, OURS) for load in loads):
+            for field, told in (("p50_ms", "p50 ms"),) if case.callers == _ALONE else (("requests_per_s", "requests/s"),):
+                cells = [self._cell(case.of(peer), field) for peer in peers]
+                rows.append((f"{case.workload}, {told}", str(case.callers), *cells))
+        return f"{self._served()}\n\n" + table(("", "callers", *peers), rows)
+
+    def details(self) -> str:
+        workloads = [self._workload(each) for each in dict.fromkeys(case.workload for case in self.runs)]
+        return "\n\n".join(filter(None, [*workloads, self._stages()]))
+
+    def _served(self) -> str:
+        worst = min((each["cosine_min"] for each in self.result.more["agreement_with_pytorch"].values()), default=math.nan)
+        client = max(self.median(case).client_share for case in self.runs)
+        variants = " and ".join(self.result.more["served_variants"])
+        told = (
+            f"The encoder served `{variants}`; the worst cosine with PyTorch's answers was {worst:.4f}. "
+            f"The load generator took {client:.0%} of one core at most."
+        )
+        hits = (
+            f" Of the texts with repeats {self.median(_REPEATED).hit_ratio:.0%} were in the response cache." if self._has(_REPEATED) else ""
+        )
+        return told + hits
+
+    def _cell(self, case: Case, field: str) -> str:
+        return figure(getattr(self.median(case), field)) if case in self.runs else ""
 
     def _workload(self, workload: str) -> str:
-        rows = []
-        for case in (case for case in self.results if case.workload == workload):
-            run = median_of(self.results[case])
-            kind = f"batches of {run.batch:.0f}, p50 and p99 alone" if case.peer == BARE else str(case.callers)
-            figures = (run.requests_per_s, run.p50_ms, run.p99_ms, run.short_p99_ms, run.long_p99_ms, run.cpu_ms)
-            rows.append((kind, case.peer, *map(figure, figures), f"{run.client_share:.0%}", f"{run.errors:.0f}"))
-        head = ("callers", "peer", "requests/s", "p50 ms", "p99 ms", "short p99", "long p99", "CPU ms/request", "client", "errors")
-        return f"## {workload}\n\n" + table(head, rows)
+        head = ("callers", "peer", "requests/s", "p50 ms", "p99 ms", "short p99", "long p99", "hits", "CPU ms/request", "client", "errors")
+        return f"## {workload}\n\n" + table(head, [self._row(case) for case in self.runs if case.workload == workload])
+
+    def _row(self, case: Case) -> tuple[str, ...]:
+        run = self.median(case)
+        callers = f"batches of {run.batch:.0f}, p50 and p99 alone" if case.peer == BARE else str(case.callers)
+        figures = map(figure, (run.requests_per_s, run.p50_ms, run.p99_ms, run.short_p99_ms, run.long_p99_ms))
+        return callers, case.peer, *figures, f"{run.hit_ratio:.0%}", figure(run.cpu_ms), f"{run.client_share:.0%}", f"{run.errors:g}"
 
     def _stages(self) -> str:
-        if not self.stages:
+        stages = self.stages()
+        if not stages:
             return ""
-        rows = [(str(callers), *map(figure, asdict(each).values()), figure(each.total)) for callers, each in sorted(self.stages.items())]
-        names = [name.replace("_", " ") for name in asdict(next(iter(self.stages.values())))]
+        rows = [(str(callers), *map(figure, asdict(each).values()), figure(each.total)) for callers, each in sorted(stages.items())]
+        names = [name.replace("_", " ") for name in asdict(next(iter(stages.values())))]
         note = (
             f"Mean milliseconds of a request, mix `{STAGES_MIX}`, binary HTTP; `gateway` and `scheduling` by difference. `encoder` is a "
             "mean batch, so that with many callers some of what larger batches take is under `scheduling`."
         )
         return f"## Where the time goes\n\n{note}\n\n" + table(("callers", *names, "together"), rows)
 
+    def _has(self, *cases: Case) -> bool:
+        return all(case in self.runs for case in cases)
 
-def ratio(value: float, other: float | None, *, is_latency: bool) -> float:
-    """How many times better than the other: less time or more requests; the value itself where there is no other."""
-    if other is None:
-        return value
-    return other / value if is_latency else value / other
+    def _times_better(self, case: Case, peer: str, field: str) -> float:
+        """Less time, or more requests."""
+
+        def compare(own: Run, other: Run) -> float:
+            ours, theirs = getattr(own, field), getattr(other, field)
+            return float(theirs / ours if field.endswith("_ms") else ours / theirs)
+
+        return self.over_rounds(case, case.of(peer), compare)

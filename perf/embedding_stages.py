@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -12,56 +11,36 @@ from statistics import fmean
 
 import numpy as np
 
-from perf import closed_loop
+from perf import closed_loop, harness
 from perf.closed_loop import Ask
 from perf.embedding_peers import MODEL, Peer
+from perf.embedding_report import STAGES_MIX, Stages
 from perf.interleaved import interleave, median_of
 from perf.triton_statistics import METRICS_PERIOD_S, Statistics, metrics, statistics
 
-MIX = "equal"
 _MODELS = (MODEL, "text_encoder")
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
-    """Milliseconds of a mean request; together they are its latency at the client, through the gateway."""
-
-    gateway: float
-    """What the gateway adds to the latency straight at Triton."""
-    client_and_http: float
-    """Straight at Triton: its latency at the client less what Triton counts."""
-    encoder_wait: float
-    """Queued, in Triton and in the backend."""
-    encoder: float
-    """While the batch that it is in is computed."""
-    scheduling: float
-    """The rest of what Triton counts: tokenizing, the ensemble's step, and the way to and from the model's process."""
-
-    @property
-    def total(self) -> float:
-        return sum(asdict(self).values())
-
-
-def measure(peers: list[Peer], asks: Callable[[Peer, str], Iterator[Ask]], arguments: argparse.Namespace) -> Mapping[int, Stages]:
+def measure(peers: list[Peer], asks: Callable[[Peer, str], Iterator[Ask]], arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
     """By the number of callers, over binary HTTP; empty unless both Tidegate and Triton straight are among the peers."""
     by_name = {peer.name: peer for peer in peers}
     if not {"tidegate-http", "triton-http"} <= by_name.keys():
         return {}
-    run = partial(_measure, by_name["tidegate-http"], by_name["triton-http"], asks, arguments.duration_s)
-    ways = {callers: partial(run, callers) for callers in arguments.callers}
-    return {callers: median_of(runs) for callers, runs in interleave(ways, arguments.rounds, warm_ups=0).items()}
+    run = partial(_measure, by_name["tidegate-http"], by_name["triton-http"], asks, arguments.seconds)
+    ways = {str(callers): partial(run, callers) for callers in arguments.callers}
+    return {callers: asdict(median_of(runs)) for callers, runs in interleave(ways, arguments.rounds).items()}
 
 
-def _measure(gateway: Peer, straight: Peer, asks: Callable[[Peer, str], Iterator[Ask]], duration_s: float, callers: int) -> Stages:
-    print(f"stages of a request, {callers} callers", end="\033[K\r", file=sys.stderr, flush=True)
-    load = partial(_mean_ms, asks=asks, callers=callers, duration_s=duration_s)
+def _measure(gateway: Peer, straight: Peer, asks: Callable[[Peer, str], Iterator[Ask]], seconds: float, callers: int) -> Stages:
+    harness.say(f"stages of a request, {callers} callers")
+    load = partial(_mean_ms, asks=asks, callers=callers, seconds=seconds)
     through_ms, before = load(gateway), Counted.at(straight)
     straight_ms = load(straight)
     return stages(through_ms, straight_ms, Counted.at(straight) - before)
 
 
-def _mean_ms(peer: Peer, *, asks: Callable[[Peer, str], Iterator[Ask]], callers: int, duration_s: float) -> float:
-    loaded = closed_loop.run(peer.door, peer.address, asks(peer, MIX), callers=callers, duration_s=duration_s)
+def _mean_ms(peer: Peer, *, asks: Callable[[Peer, str], Iterator[Ask]], callers: int, seconds: float) -> float:
+    loaded = closed_loop.run(peer.door, peer.address, asks(peer, STAGES_MIX), callers=callers, duration_s=seconds)
     return fmean(np.concatenate(list(loaded.latencies_ms.values())))
 
 

@@ -1,6 +1,6 @@
 """Which answers to keep: the gateway's policy beside others and the clairvoyant bound, over traces. Nothing is served.
 
-    python -m perf.eviction [--traces FOLDER] [--trace FILE ...] [--sizes 1 5 10 20] [--policies ...]
+    python -m perf.eviction [--traces FOLDER] [--trace FILE ...] [--requests 150000] [--sizes 1 5 10 20] [--policies ...]
 
 Without files the traces are this project's own (`eviction_generators`). Files: cache2k's `.trace.xz`, ARC's `.lis.zst`, Bing's query
 popularity `.tsv.gz`, GenTD26's requests `.csv.gz`; others are passed over. Writes perf/results/eviction.json, .md and .png.
@@ -15,37 +15,33 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from control_plane.policy.kept_answers import ENTRY_BYTES
-from perf import eviction_plot, eviction_report
+from perf import eviction_plot, harness
 from perf.eviction_bounds import most_hits, most_saved_ms
 from perf.eviction_generators import generated
-from perf.eviction_report import BOUND, Case, Run
+from perf.eviction_report import BOUND, Case, Report, Run
 from perf.eviction_traces import VALUE_BYTES, Trace, from_file
 from perf.policies import POLICIES
-from perf.processes import PROJECT
+from perf.report import Result
 
 
 def main() -> None:
-    arguments = _arguments()
-    traces = [*_from_files(arguments), *generated()]
-    cases = [Case(trace.name, size, policy) for trace in traces for size in arguments.sizes for policy in (BOUND, *arguments.policies)]
-    by_name = {trace.name: trace for trace in traces}
-    with ProcessPoolExecutor(os.cpu_count()) as processes:
-        runs = processes.map(simulate, (by_name[case.trace] for case in cases), cases)
-        results = {case: [run] for case, run in zip(cases, runs, strict=True)}
-    report = eviction_report.Report(results, [f"{trace.name}: {trace.source}" for trace in traces], arguments)
-    report.write()
-    eviction_plot.draw(report)
-    report.print()
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--traces", type=Path, help="a folder of trace files")
     parser.add_argument("--trace", type=Path, nargs="+", default=[], help="trace files")
+    parser.add_argument("--requests", type=int, default=150_000, help="of each trace of our own")
     parser.add_argument("--sizes", type=float, nargs="+", default=[1, 5, 10, 20], help="in percent of the distinct keys")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
-    parser.add_argument("--output", type=Path, default=PROJECT / "perf" / "results")
-    return parser.parse_args()
+    harness.carry_out(Report, parser.parse_args(), _measure, eviction_plot.draw)
+
+
+def _measure(arguments: argparse.Namespace) -> Result:
+    traces = [*_from_files(arguments), *generated(arguments.requests)]
+    cases = [Case(trace.name, size, policy) for trace in traces for size in arguments.sizes for policy in (BOUND, *arguments.policies)]
+    by_name = {trace.name: trace for trace in traces}
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as processes:
+        runs = processes.map(simulate, (by_name[case.trace] for case in cases), cases)
+        results = {case: [run] for case, run in zip(cases, runs, strict=True)}
+    return Result(results, [f"**{trace.name}**: {trace.source}" for trace in traces])
 
 
 def _from_files(arguments: argparse.Namespace) -> list[Trace]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -17,13 +18,13 @@ _COLUMNS = 6
 _LEAST_SHOWN = -0.75
 
 
-def draw(report: Report) -> None:
-    """Write eviction.png."""
+def draw(report: Report, path: Path) -> None:
+    """Write the plot."""
     traces = report.names("trace")
     rows = -(-len(traces) // _COLUMNS)
     figure = Figure(figsize=(16.5, 4 + 2.9 * rows), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=[4, 2.9 * rows])
-    size = TARGET_SIZE_PERCENT if TARGET_SIZE_PERCENT in report.arguments.sizes else report.arguments.sizes[0]
+    size = TARGET_SIZE_PERCENT if TARGET_SIZE_PERCENT in report.options["sizes"] else report.options["sizes"][0]
     _draw_closed(above.subplots(), report, size)
     axes = list(below.subplots(rows, _COLUMNS, squeeze=False).flat)
     for axis, trace in zip(axes, traces, strict=False):
@@ -32,7 +33,7 @@ def draw(report: Report) -> None:
         axis.set_visible(False)
     axes[0].legend(fontsize=7, frameon=False)
     below.suptitle("Hit ratio in percent, by size", x=0.01, ha="left", fontsize=12)
-    figure.savefig(report.path("png"), dpi=110)
+    figure.savefig(path, dpi=110)
 
 
 def _draw_closed(axis: Any, report: Report, size: float) -> None:
@@ -56,9 +57,9 @@ def _draw_closed(axis: Any, report: Report, size: float) -> None:
 
 
 def _draw_trace(axis: Any, report: Report, trace: str) -> None:
-    sizes = sorted(report.arguments.sizes)
+    sizes = sorted(report.options["sizes"])
     for policy in sorted(report.names("policy"), key=lambda policy: policy == OURS):
-        ratios = [100 * report.run(trace, size, policy).hit_ratio for size in sizes]
+        ratios = [100 * report.median_at(trace, size, policy).hit_ratio for size in sizes]
         is_ours, is_bound = policy == OURS, policy == BOUND
         axis.plot(
             sizes,

@@ -1,11 +1,11 @@
 """What the gateway's hop costs beside nginx's and a Python proxy's: one upstream behind all of them, in turns within one run.
 
-    python -m perf.gateway [--upstream stand-in|triton] [--only http|grpc] [--rounds 5] [--duration-s 2]
+    python -m perf.gateway [--upstream stand-in|triton] [--only http|grpc] [--rounds 5] [--seconds 2]
                            [--connections 1 8 64] [--sizes 1536 1048576] [--peers tidegate nginx ...]
 
 Load generator, peer and upstream share this machine's cores: where they want more than there are, throughput says how much CPU
 all three need together, and added latency is partly waiting for a core. CPU per request is the figure that does not depend on it.
-Writes perf/results/gateway-UPSTREAM.json and .svg, and prints a table and the targets.
+Writes perf/results/gateway.json, .md and .svg.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from perf import gateway_plot, gateway_report
+from perf import gateway_plot, harness
 from perf.echo_requests import Echo
-from perf.gateway_report import Case, Run, size_of
+from perf.gateway_report import Case, Report, Run, size_of
 from perf.interleaved import interleave
 from perf.keys import LIMITED, make_keys
 from perf.load_generators import Grpc, Http
 from perf.peers.nginx import nginx
-from perf.processes import cpu_s, exit_on_sigterm, free_port, require_programs, running
+from perf.processes import cpu_s, free_port, running
+from perf.report import Result
 from perf.serving import DOORS, Tidegate, attached
 from perf.upstreams import UPSTREAMS, Addresses, upstream
 
@@ -36,7 +37,6 @@ PEERS = {
 }
 """`tidegate-keys` is the same with authentication, for a tenant with every limit. All peers are sent the key."""
 _UPSTREAM_DOOR = {"grpc-aio-to-http": "http"}
-_WARM_UP_CONNECTIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +49,23 @@ class Peer:
 
 
 def main() -> None:
-    arguments = _arguments()
-    exit_on_sigterm()
-    require_programs(("wrk", "nginx", "h2load", "nghttpd"))
-    results: dict[Case, list[Run]] = {}
-    for tensor_bytes in arguments.sizes:
-        results |= _measure(tensor_bytes, arguments)
-    print(end="\033[K", file=sys.stderr, flush=True)
-    gateway_report.write(results, arguments)
-    gateway_plot.draw(results, arguments)
-    gateway_report.print_table(results, arguments)
-    gateway_report.print_targets(results)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__, rounds=5, seconds=2)
     parser.add_argument("--upstream", choices=UPSTREAMS, default="stand-in")
     parser.add_argument("--only", choices=DOORS, help="one door")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--duration-s", type=int, default=2, help="of one peer in one case in one round")
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--sizes", type=int, nargs="+", default=[384 * 4, 1 << 20], help="bytes of the tensor, which comes back as well")
     parser.add_argument("--peers", nargs="+", choices=sorted({*PEERS["http"], *PEERS["grpc"]}), help="besides straight; all of them")
-    return parser.parse_args()
+    harness.carry_out(Report, parser.parse_args(), _measure, gateway_plot.draw)
 
 
-def _measure(tensor_bytes: int, arguments: argparse.Namespace) -> dict[Case, list[Run]]:
+def _measure(arguments: argparse.Namespace) -> Result:
+    runs: dict[Case, list[Run]] = {}
+    for tensor_bytes in arguments.sizes:
+        runs |= _measure_size(tensor_bytes, arguments)
+    return Result(runs)
+
+
+def _measure_size(tensor_bytes: int, arguments: argparse.Namespace) -> dict[Case, list[Run]]:
     echo = Echo(tensor_bytes)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-perf-")))
@@ -85,24 +76,22 @@ def _measure(tensor_bytes: int, arguments: argparse.Namespace) -> dict[Case, lis
         generators = {"http": Http(echo, folder, key=key), "grpc": Grpc(echo, folder, key=key)}
         ways: dict[Case, Callable[[], Run]] = {}
         for peer in _start_peers(stack, addresses, state, arguments):
-            run = partial(_run, peer, echo, generators[peer.door])
-            run(connections=_WARM_UP_CONNECTIONS, duration_s=1)
             for connections in arguments.connections:
                 case = Case(peer.door, tensor_bytes, connections, peer.name)
-                ways[case] = partial(run, connections=connections, duration_s=arguments.duration_s)
+                ways[case] = partial(_run, peer, echo, generators[peer.door], connections, arguments.seconds)
         # A case's peers one after the other: what is compared is measured within seconds.
-        return interleave({case: ways[case] for case in sorted(ways, key=_beside_its_peers)}, arguments.rounds, warm_ups=0)
+        return interleave({case: ways[case] for case in sorted(ways, key=_beside_its_peers)}, arguments.rounds)
 
 
 def _beside_its_peers(case: Case) -> tuple[int, int]:
     return DOORS.index(case.door), case.connections
 
 
-def _run(peer: Peer, echo: Echo, generator: Http | Grpc, *, connections: int, duration_s: int) -> Run:
-    print(f"{peer.door} {peer.name}, {size_of(echo.tensor_bytes)}, {connections} connections", end="\033[K\r", file=sys.stderr, flush=True)
+def _run(peer: Peer, echo: Echo, generator: Http | Grpc, connections: int, seconds: int) -> Run:
+    harness.say(f"{peer.door} {peer.name}, {size_of(echo.tensor_bytes)}, {connections} connections")
     echo.check(peer.door, peer.address, key=generator.key)
     before_s = cpu_s(peer.pid) if peer.pid else 0.0
-    loaded = generator.run(peer.address, connections=connections, duration_s=duration_s)
+    loaded = generator.run(peer.address, connections=connections, duration_s=seconds)
     used_s = cpu_s(peer.pid) - before_s if peer.pid else 0.0
     return Run(loaded.requests / loaded.seconds, loaded.p50_ms, loaded.p99_ms, used_s / max(loaded.requests, 1) * 1e6, loaded.errors)
 

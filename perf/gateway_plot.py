@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from perf.gateway_report import Results, size_of
-from perf.interleaved import median_of
-from perf.processes import PROJECT
+from perf.gateway_report import Report, size_of
 
 _COLOURS = {
     "straight": "#b8b8b8", "nginx": "#3a7d44", "tidegate": "#1f5fa8", "tidegate-keys": "#9cc5e3",
@@ -21,24 +19,21 @@ _COLOURS = {
 _FIGURES = (("requests_per_s", "requests/s"), ("cpu_us", "CPU us per request"))
 
 
-def draw(results: Results, arguments: argparse.Namespace) -> None:
-    """Write perf/results/gateway-UPSTREAM.svg."""
-    rows = list(dict.fromkeys((case.door, case.tensor_bytes) for case in results))
+def draw(report: Report, path: Path) -> None:
+    """Write the plot."""
+    rows = list(dict.fromkeys((case.door, case.tensor_bytes) for case in report.runs))
     figure = Figure(figsize=(13, 3.1 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), 2, squeeze=False)
     for (door, tensor_bytes), row in zip(rows, axes, strict=True):
-        medians = {
-            (case.peer, case.connections): median_of(runs)
-            for case, runs in results.items()
-            if (case.door, case.tensor_bytes) == (door, tensor_bytes)
-        }
+        cases = [case for case in report.runs if (case.door, case.tensor_bytes) == (door, tensor_bytes)]
         for axis, (name, label) in zip(row, _FIGURES, strict=True):
-            _draw_bars(axis, {key: getattr(run, name) for key, run in medians.items()}, arguments.connections)
+            values = {(case.peer, case.connections): getattr(report.median(case), name) for case in cases}
+            _draw_bars(axis, values, report.names("connections"))
             axis.set_title(f"{door}, {size_of(tensor_bytes)}: {label}", loc="left", fontsize=10)
         row[0].legend(fontsize=8, frameon=False, ncols=3, loc="upper left")
-    rounds = f"medians of {arguments.rounds} round{'s' * (arguments.rounds > 1)}"
-    figure.suptitle(f"One hop, upstream: {arguments.upstream}; {rounds}; logarithmic scales, each its own", fontsize=12)
-    figure.savefig(PROJECT / "perf" / "results" / f"gateway-{arguments.upstream}.svg")
+    rounds = f"medians of {report.options['rounds']} rounds"
+    figure.suptitle(f"One hop, upstream: {report.options['upstream']}; {rounds}; logarithmic scales, each its own", fontsize=12)
+    figure.savefig(path)
 
 
 def _draw_bars(axis: Any, values: Mapping[tuple[str, int], float], connections: Sequence[int]) -> None:

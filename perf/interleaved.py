@@ -11,14 +11,12 @@ Key = TypeVar("Key")
 Run = TypeVar("Run")
 
 
-def interleave(ways: Mapping[Key, Callable[[], Run]], rounds: int, *, warm_ups: int = 1) -> dict[Key, list[Run]]:
-    """Run every way once a round, `rounds` times, after `warm_ups` rounds that do not count."""
+def interleave(ways: Mapping[Key, Callable[[], Run]], rounds: int) -> dict[Key, list[Run]]:
+    """Run every way once a round."""
     results: dict[Key, list[Run]] = {key: [] for key in ways}
-    for number in range(warm_ups + rounds):
+    for _ in range(rounds):
         for key, measure in ways.items():
-            measured = measure()
-            if number >= warm_ups:
-                results[key].append(measured)
+            results[key].append(measure())
     return results
 
 

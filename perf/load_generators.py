@@ -108,7 +108,7 @@ def read_h2load(words: str, log: bytes, *, answer_bytes: int, seconds: float) ->
     data = re.search(r"headers \(.*?\), .*?\((\d+)\) data", words)
     if not len(latencies_us) or failed is None or data is None:
         raise RuntimeError(f"h2load measured nothing:\n{words[-2000:]}")
-    p50_us, p99_us = np.percentile(latencies_us, [50, 99])
+    p50_us, p99_us = (float(each) for each in np.percentile(latencies_us, [50, 99]))
     requests, answered = len(latencies_us), int(data.group(1)) / answer_bytes
     unanswered = 0 if answered >= _SHORT_ANSWERS * requests else round(requests - answered)
     return Loaded(requests, seconds, p50_us / 1e3, p99_us / 1e3, sum(map(int, failed.groups())) + unanswered)

@@ -46,17 +46,12 @@ def serving(repositories: Sequence[Path], models: Sequence[str]) -> Iterator[dic
 
 @contextlib.contextmanager
 def serving_models(repositories: Sequence[Path], models: Sequence[str]) -> Iterator[Tidegate]:
-    """A tidegate of its own with these models, which keeps no answers; of two models of one name the first repository's counts.
+    """A tidegate of its own with these models; of two models of one name the first repository's counts.
 
     Its Triton listens on ports, as it does not by itself, so that it can be measured straight by the same programs.
     """
-    flags = [
-        "--triton-transport",
-        "tcp",
-        "--cache-bytes",
-        "0",
-        *(part for repository in repositories for part in ("--model-repository", str(repository))),
-    ]
+    flags = ["--triton-transport", "tcp"]
+    flags += [part for repository in repositories for part in ("--model-repository", str(repository))]
     flags += [part for model in models for part in ("--load", model)]
     with tidegate(flags) as started:
         yield started

@@ -1,13 +1,13 @@
 """What one tenant's flood costs another at a model that both keep busy, through the gateway and the real Triton.
 
-    python -m perf.tenants [--rounds 5] [--duration-s 2] [--settle-s 6] [--callers 8] [--flood 50] [--models one-by-one batches texts]
+    python -m perf.tenants [--rounds 5] [--seconds 2] [--settle-s 6] [--callers 8] [--flood 50] [--models one-by-one batches texts]
                            [--limits 8 16 64]
 
 `quiet` has so many callers throughout, who ask again when they were answered; `loud` as many, and then 50 times as many. So the model is
-saturated either way, and each has half of it. `--limits` are values of TIDEGATE_MAX_IN_FLIGHT_PER_SHARED_MODEL, each a gateway of its own
-before one Triton, which may find that the model needs fewer: for `--settle-s` both ask, and nothing is measured. What a small one costs is
-the throughput of both together. Callers, gateways and Triton share this machine's cores.
-Writes perf/results/tenants.json and .md.
+saturated either way, and each has half of it. `--limits` are values of TIDEGATE_MAX_IN_FLIGHT_PER_SHARED_MODEL (the shipped one, if none
+is given), each a gateway of its own before one Triton, which may find that the model needs fewer: for `--settle-s` both ask, and nothing is
+measured. What a small one costs is the throughput of both together. Gateways that are attached to a Triton keep no answers: the text is the
+same each time. Callers, gateways and Triton share this machine's cores. Writes perf/results/tenants.json and .md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -27,14 +26,15 @@ from multiprocessing import get_context
 import numpy as np
 
 from control_plane.domain.tenant import Tenant
-from perf import closed_loop, serving, tenants_report
+from perf import closed_loop, harness, serving
 from perf.closed_loop import Ask, Loaded
 from perf.inference_requests import triton_binary
 from perf.interleaved import interleave
 from perf.keys import make_keys
-from perf.processes import PROJECT, exit_on_sigterm
+from perf.processes import PROJECT
+from perf.report import Result
 from perf.serving import triton_addresses
-from perf.tenants_report import FLOOD, MODELS, SHARE, Case, Run
+from perf.tenants_report import FLOOD, MODELS, SHARE, SHIPPED_LIMIT, Case, Report, Run
 from perf.waiting_clients import http_inference
 
 QUIET, LOUD = "quiet", "loud"
@@ -46,8 +46,16 @@ _LEAD_S = 1.0
 
 
 def main() -> None:
-    arguments = _arguments()
-    exit_on_sigterm()
+    parser = harness.parser(__doc__, rounds=5, seconds=2.0)
+    parser.add_argument("--settle-s", type=float, default=6.0, help="before it: a minute without load, and a gateway begins anew")
+    parser.add_argument("--callers", type=int, default=8, help="of a tenant that keeps to its share")
+    parser.add_argument("--flood", type=int, default=50, help="times as many callers")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--limits", nargs="+", type=int, default=[SHIPPED_LIMIT])
+    harness.carry_out(Report, parser.parse_args(), _measure)
+
+
+def _measure(arguments: argparse.Namespace) -> Result:
     repositories = [PROJECT / name for name in ("perf/models", "model_repository", "ensembles")]
     with serving.serving_models(repositories, [MODELS[name].model for name in arguments.models]) as started, ExitStack() as held:
         addresses = triton_addresses(started)
@@ -60,24 +68,7 @@ def main() -> None:
             for limit in arguments.limits
             for load in (SHARE, FLOOD)
         }
-        results = interleave(ways, arguments.rounds)
-    print(end="\033[K", file=sys.stderr, flush=True)
-    report = tenants_report.Report(results, [], arguments)
-    report.write()
-    report.print()
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--duration-s", type=float, default=2.0, help="of one load in one round")
-    parser.add_argument("--settle-s", type=float, default=6.0, help="before it: a minute without load, and a gateway begins anew")
-    parser.add_argument("--callers", type=int, default=8, help="of a tenant that keeps to its share")
-    parser.add_argument("--flood", type=int, default=50, help="times as many callers")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--limits", nargs="+", type=int, default=[8, 16, 64])
-    parser.add_argument("--output", type=type(PROJECT), default=PROJECT / "perf" / "results")
-    return parser.parse_args()
+        return Result(interleave(ways, arguments.rounds))
 
 
 class _Gateway:
@@ -109,14 +100,14 @@ def _loud_callers(load: str, arguments: argparse.Namespace) -> int:
 
 def _run(callers: ProcessPoolExecutor, gateway: _Gateway, name: str, loud_callers: int, arguments: argparse.Namespace) -> Run:
     """Both tenants, each out of a process of its own; the loud one is under way when the quiet one is measured, and still when it ends."""
-    print(name, gateway.limit, loud_callers, end="\033[K\r", file=sys.stderr, flush=True)
+    harness.say(f"{name}, {loud_callers} callers of the loud tenant")
     requests = {tenant: _request(name, key) for tenant, key in gateway.keys.items()}
-    loud_s = arguments.settle_s + arguments.duration_s + 2 * _LEAD_S
+    loud_s = arguments.settle_s + arguments.seconds + 2 * _LEAD_S
     asking = callers.submit(_ask, gateway.address, requests[LOUD], loud_callers, loud_s)
     time.sleep(_LEAD_S)
     callers.submit(_ask, gateway.address, requests[QUIET], arguments.callers, arguments.settle_s).result()
     answered, began_s = gateway.answered(name), time.monotonic()
-    quiet = callers.submit(_ask, gateway.address, requests[QUIET], arguments.callers, arguments.duration_s).result()
+    quiet = callers.submit(_ask, gateway.address, requests[QUIET], arguments.callers, arguments.seconds).result()
     both_per_s = (gateway.answered(name) - answered) / (time.monotonic() - began_s)
     return Run(
         quiet_p50_ms=quiet.percentile_ms(50),

@@ -14,6 +14,7 @@ METRICS_PERIOD_S = 0.7
 
 _TIMEOUT_S = 10.0
 _DURATIONS = ("success", "queue", "compute_input", "compute_infer", "compute_output")
+_VARIANT = re.compile(r'variant="([^"]+)"')
 _SAMPLE = re.compile(r"^(tidegate_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 
 
@@ -50,6 +51,17 @@ def read_metrics(page: str, model: str) -> dict[str, float]:
         if f'model="{model}"' in labels:
             values[name] += float(value)
     return dict(values)
+
+
+def served_variants(address: str, model: str) -> list[str]:
+    """Those that a model of ours has computed with, by its metrics on the page at this address."""
+    return read_variants(_get(f"http://{address}/metrics").decode(), model)
+
+
+def read_variants(page: str, model: str) -> list[str]:
+    """Of a page in Prometheus' text format."""
+    labels = [labels for _, labels, value in _SAMPLE.findall(page) if f'model="{model}"' in labels and float(value)]
+    return sorted({variant for each in labels for variant in _VARIANT.findall(each)})
 
 
 def _get(url: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from perf.processes import PROJECT
@@ -11,6 +12,7 @@ from perf.processes import PROJECT
 MODELS = PROJECT / "model_repository"
 ENCODER = MODELS / "text_encoder"
 TOKENIZER = MODELS / "text_tokenizer"
+REFERENCE = "fp32"
 ENSEMBLE = PROJECT / "ensembles" / "text_embedding"
 
 
@@ -22,8 +24,13 @@ def variant_folder(encoder: Path, variant: str) -> Path:
     return folder
 
 
-def variant_file(encoder: Path, variant: str) -> Path:
-    folder = variant_folder(encoder, variant)
+def bare_file(variants: Sequence[str], encoder: Path = ENCODER) -> Path:
+    """The ONNX file of the first of these variants that has one; else the reference's, which all machines have."""
+    files = (_file(variant_folder(encoder, variant)) for variant in (*variants, REFERENCE))
+    return next(file for file in files if file.suffix == ".onnx")
+
+
+def _file(folder: Path) -> Path:
     return folder / str(json.loads((folder / "manifest.json").read_text())["file"])
 
 

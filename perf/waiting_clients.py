@@ -15,8 +15,8 @@ from tritonclient.grpc import service_pb2
 
 from perf.echo_requests import GRPC_PATH, GRPC_SERVICE, HEADER_LENGTH, grpc_request, http_request
 
-UPLOAD_BYTES = (128 << 20) - 4096
-"""Of the tensor: with its head it stays just under the gateway's default limit."""
+_HEAD_BYTES = 4096
+"""At most, of an upload's tensor: 128 MiB with it stay just under the gateway's default limit."""
 
 _PIECE_BYTES = 1 << 18
 _UNLIMITED = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
@@ -101,12 +101,12 @@ class GrpcCaller:
 CALLERS = {"http": HttpCaller, "grpc": GrpcCaller}
 
 
-def upload_until(door: str, address: str, stop: threading.Event, mib_per_s: float) -> int:
-    """Upload one large tensor after the other until told to stop; how many were answered. Blocks: give it a thread.
+def upload_until(door: str, address: str, stop: threading.Event, *, mib: int, mib_per_s: float) -> int:
+    """Upload one tensor of so many MiB after the other until told to stop; how many were answered. Blocks: give it a thread.
 
     Over HTTP at `mib_per_s`, or as fast as it goes when that is 0; over gRPC, whose client sends a message as fast as it can, always so.
     """
-    tensor = np.zeros(UPLOAD_BYTES // 4, dtype=np.float32)
+    tensor = np.zeros(((mib << 20) - _HEAD_BYTES) // 4, dtype=np.float32)
     return _upload_http(address, tensor, stop, mib_per_s) if door == "http" else _upload_grpc(address, tensor, stop)
 
 

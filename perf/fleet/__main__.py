@@ -1,14 +1,14 @@
 """More models than memory, for real: sixteen text encoders on three Tritons with room for four each, under a trace made short.
 
-    python -m perf.fleet [--trace PATH] [--requests 600] [--seconds 60] [--rounds 3] [--ways tidegate round-robin sticky-hash]
+    python -m perf.fleet [--trace PATH] [--requests 600] [--seconds 60] [--rounds 2] [--ways tidegate round-robin sticky-hash]
 
 `tidegate serve --servers 3 --memory-budget ...` against a proxy as people write one (`perf.fleet.sites`), which routes in turns or by the
 model's name and keeps in each Triton what was used last. Each way begins with nothing loaded, and has the same requests at the same
 times, models of the same sizes, and Tritons of its own; ways take turns. First each model is measured alone: what it declares is what it
 took. Then what `perf.simulate` says of the same requests, sizes and times is held against what happened.
 
-`--trace` is GenTD26's file of requests (`--trace gentd26_requests_first60.csv.gz`): its 16 most used models, in its busiest stretch of so
-many requests. Clients, gateway and Tritons share this machine's cores. Writes perf/results/fleet.json, .md and .png.
+`--trace` is GenTD26's file of requests: its most used models, in its busiest stretch of so many requests. Clients, gateway and Tritons
+share this machine's cores. Writes perf/results/fleet.json, .md and .png.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean, quantiles
@@ -28,16 +28,17 @@ from time import monotonic
 
 from control_plane.simulation.router import Router
 from control_plane.simulation.workload import MIB, Request
-from perf import serving
-from perf.fleet import alone, models, report, trace
+from perf import harness, serving
+from perf.fleet import alone, models, plot, trace
 from perf.fleet.alone import AllAlone
 from perf.fleet.clients import PATIENCE_S, Answers, replay
 from perf.fleet.prediction import Costs, predict
-from perf.fleet.report import ROUND_ROBIN, STICKY_HASH, TIDEGATE, Case, Run
+from perf.fleet.report import ROUND_ROBIN, STICKY_HASH, TIDEGATE, Case, Report, Run
 from perf.fleet.servers import Logged, Memory, logged_in, tritons, watching_memory
 from perf.fleet.sites import Proxy
 from perf.interleaved import interleave
-from perf.processes import PROJECT, exit_on_sigterm
+from perf.processes import PROJECT
+from perf.report import Result
 from perf.simulate.baselines import ConsistentHash, RoundRobin
 
 _RULES: dict[str, type[Router]] = {ROUND_ROBIN: RoundRobin, STICKY_HASH: ConsistentHash}
@@ -73,38 +74,42 @@ class Happened:
 
 
 def main() -> None:
-    arguments = _arguments()
-    exit_on_sigterm()
-    with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder:
-        bench = _bench(arguments, Path(folder))
-        ways = {Case(way): partial(_happen, way, bench) for way in arguments.ways}
-        happened = interleave(ways, arguments.rounds, warm_ups=0)
-    print(end="\033[K", file=sys.stderr, flush=True)
-    served = service_s_of(bench, [run for case, runs in happened.items() if case.way != TIDEGATE for run in runs])
-    results = {case: [judge(case.way, bench, run, served) for run in runs] for case, runs in happened.items()}
-    memory = {case.way: runs[-1].memory for case, runs in happened.items()}
-    written = report.Report(results, [], arguments, bench.alone.models, bench.budget_bytes, memory)
-    written.write()
-    written.print()
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__, rounds=2)
     parser.add_argument("--trace", type=Path, help="GenTD26's requests; without it they are drawn")
     parser.add_argument("--requests", type=int, default=600)
     parser.add_argument("--seconds", type=float, default=60.0, help="in which they come")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--models", type=int, default=len(models.ENCODERS), help="of the sixteen, the smallest first")
     parser.add_argument("--servers", type=int, default=3)
     parser.add_argument("--room", type=float, default=4.0, help="in each server, for so many models of the mean size")
     parser.add_argument("--ways", nargs="+", choices=(TIDEGATE, *_RULES), default=[TIDEGATE, *_RULES])
-    parser.add_argument("--output", type=Path, default=PROJECT / "perf" / "results")
-    return parser.parse_args()
+    harness.carry_out(Report, parser.parse_args(), _measure, plot.draw)
+
+
+def _measure(arguments: argparse.Namespace) -> Result:
+    with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder:
+        bench = _bench(arguments, Path(folder))
+        ways = {Case(way): partial(_happen, way, bench) for way in arguments.ways}
+        happened = interleave(ways, arguments.rounds)
+    served = service_s_of(bench, [run for case, runs in happened.items() if case.way != TIDEGATE for run in runs])
+    runs = {case: [judge(case.way, bench, run, served) for run in runs] for case, runs in happened.items()}
+    memory = {case.way: runs[-1].memory for case, runs in happened.items()}
+    more = {
+        "budget_bytes": bench.budget_bytes,
+        "alone": {name: asdict(each) for name, each in bench.alone.models.items()},
+        "memory": {way: {"times_s": each.times_s, "held_bytes": list(each.held_bytes.values())} for way, each in memory.items()},
+    }
+    return Result(runs, [_source(arguments.trace)], more)
+
+
+def _source(trace: Path | None) -> str:
+    theirs = "the busiest stretch of GenTD26's for its most used models (Alibaba cluster-trace-v2026-GenAI, research and study use)"
+    return f"Requests: {theirs if trace else 'drawn by this project'}."
 
 
 def _bench(arguments: argparse.Namespace, folder: Path) -> Bench:
     made = PROJECT / ".cache" / "fleet_models"
-    names = list(models.build(made))
-    _say("each model alone")
+    names = list(models.build(made, models.ENCODERS[: arguments.models]))
+    harness.say("each model alone")
     measured = alone.measure(made, names)
     resident = {name: round(model.resident_bytes * _MARGIN) for name, model in measured.models.items()}
     models.declare(made, folder, resident)
@@ -114,7 +119,7 @@ def _bench(arguments: argparse.Namespace, folder: Path) -> Bench:
 
 
 def _happen(way: str, bench: Bench) -> Happened:
-    _say(way)
+    harness.say(way)
     with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as state:
         happened = asyncio.run((_through_tidegate if way == TIDEGATE else _through_proxy)(way, bench, Path(state)))
     for failure in happened.answers.failures[:5]:
@@ -169,7 +174,7 @@ async def _through_proxy(way: str, bench: Bench, state: Path) -> Happened:
 async def _through_tidegate(way: str, bench: Bench, state: Path) -> Happened:
     flags = ["--servers", str(bench.servers), "--memory-budget", str(bench.budget_bytes), "--model-repository", str(bench.models)]
     patient = {"TIDEGATE_LOAD_WAIT_S": str(PATIENCE_S)}
-    with serving.tidegate([*flags, "--cache-bytes", "0"], state=state, variables=patient) as started:
+    with serving.tidegate(flags, state=state, variables=patient) as started:
         url = f"http://{started.addresses['http']}"
 
         @asynccontextmanager
@@ -182,10 +187,6 @@ async def _through_tidegate(way: str, bench: Bench, state: Path) -> Happened:
             answers = await replay(bench.requests, gateway)
             seconds = monotonic() - began_s
         return Happened(answers, seconds, memory, logged_in(state), [])
-
-
-def _say(what: str) -> None:
-    print(what, end="\033[K\r", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,17 @@
-"""What `perf.fleet` measured: written as JSON and as a summary to read, held against the budget and against the simulator."""
+"""The report of `perf.fleet`: what happened on real Tritons, held against the budget and against the simulator."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from perf.fleet import plot
-from perf.fleet.alone import Alone
+from perf import report
 from perf.fleet.servers import Memory
-from perf.gateway_report import commit, machine
-from perf.interleaved import median_of
 from perf.markdown import figure, table
-from perf.scenario_report import ScenarioReport
+from perf.report import Target
 
 TIDEGATE, ROUND_ROBIN, STICKY_HASH = "tidegate", "round-robin", "sticky-hash"
-NEAR = 0.20
+_NEAR_PERCENT = 20.0
 """The simulator is to be no further off."""
 _MB = 1e6
 
@@ -45,42 +41,41 @@ class Run:
     predicted_p99_ms: float
 
 
-@dataclass(frozen=True)
-class Report(ScenarioReport):
-    name = "fleet"
+class Report(report.Report):
+    name, title, case, run, plot = "fleet", "A fleet with more models than memory", Case, Run, "png"
 
-    alone: Mapping[str, Alone]
-    budget_bytes: int
-    memory: Mapping[str, Memory]
-    """Of each way's last round."""
+    @property
+    def budget_bytes(self) -> int:
+        """Of each server."""
+        return int(self.result.more["budget_bytes"])
 
-    def figures(self) -> dict[str, Any]:
-        memory = {way: {"times_s": each.times_s, "held_bytes": list(each.held_bytes.values())} for way, each in self.memory.items()}
-        return {"budget_bytes": self.budget_bytes, "alone": {name: asdict(each) for name, each in self.alone.items()}, "memory": memory}
+    def memory(self) -> dict[str, Memory]:
+        """Of each way's last round."""
+        samples = self.result.more["memory"].items()
+        return {way: Memory(each["times_s"], dict(enumerate(each["held_bytes"]))) for way, each in samples}
 
-    def write(self) -> None:
-        super().write()
-        plot.draw(self.memory, self.budget_bytes, self.path("png"))
+    def figures(self) -> dict[str, float]:
+        offs = [_off_percent(run) for run in map(self.median, self.runs)]
+        most_bytes = max((run.held_bytes for run in self.runs.get(Case(TIDEGATE), ())), default=0)
+        found: dict[str, float] = {
+            "failed_requests": sum(run.failures for runs in self.runs.values() for run in runs),
+            "most_held_percent": 100 * most_bytes / self.budget_bytes,
+            "loads_off_percent": max(loads for loads, _ in offs),
+            "p99_off_percent": max(p99 for _, p99 in offs),
+        }
+        if Case(ROUND_ROBIN) in self.runs:
+            found["times_fewer_loads"] = self.over_rounds(Case(ROUND_ROBIN), Case(TIDEGATE), lambda turns, own: turns.loads / own.loads)
+        return found
 
-    def markdown(self) -> str:
-        """The summary."""
-        hardware, asked = machine(), self.arguments
-        sizes = [model.resident_bytes / _MB for model in self.alone.values()]
-        trace = (
-            "the busiest stretch of GenTD26's for its 16 most used models; Alibaba cluster-trace-v2026-GenAI, research and study use"
-            if asked.trace
-            else "drawn requests"
+    def targets(self) -> Sequence[Target]:
+        return (
+            Target("failed_requests", "requests that failed", 0, at_least=False),
+            Target("most_held_percent", "most held of the budget at one time, %", 100.0, at_least=False),
+            Target("loads_off_percent", "the simulator's loads, off by at most, %", _NEAR_PERCENT, at_least=False),
+            Target("p99_off_percent", "the simulator's p99, off by at most, %", _NEAR_PERCENT, at_least=False),
         )
-        measured = (
-            f"`{self.command()}`, commit {commit()}, {hardware['machine']}, {hardware['cpus']} CPUs that clients, gateway and Tritons "
-            f"share. {asked.requests} requests in {asked.seconds:g} s ({trace}) for {len(sizes)} text encoders that take {min(sizes):.0f} "
-            f"to {max(sizes):.0f} MB each when loaded, on {asked.servers} Tritons with {self.budget_bytes / _MB:.0f} MB for models each; "
-            f"nothing is loaded at first. Medians of {asked.rounds} interleaved rounds."
-        )
-        parts = ["# A fleet with more models than memory", measured, self._happened(), "## Beside the simulator", self._predicted()]
-        return "\n\n".join([*parts, "![memory](fleet.png)"]) + "\n"
 
-    def _happened(self) -> str:
+    def summary(self) -> str:
         head = (
             "",
             "loads",
@@ -90,24 +85,25 @@ class Report(ScenarioReport):
             "mean ms",
             "all answered after s",
             "a load s",
-            "MB held at most",
-            "of the budget",
+            "most held of the budget",
         )
-        return table(head, [self._row(case.way, median_of(runs), runs) for case, runs in self.results.items()])
+        rows = [self._row(case.way, self.median(case), runs) for case, runs in self.runs.items()]
+        sizes = [model["resident_bytes"] / _MB for model in self.result.more["alone"].values()]
+        asked = self.options
+        told = (
+            f"{asked['requests']} requests in {asked['seconds']:g} s for {len(sizes)} text encoders that take {min(sizes):.0f} to "
+            f"{max(sizes):.0f} MB each when loaded, on {asked['servers']} Tritons with {self.budget_bytes / _MB:.0f} MB for models each; "
+            f"nothing is loaded at first."
+        )
+        return f"{told}\n\n{table(head, rows)}\n\nBeside the simulator:\n\n{self._predicted()}"
 
     def _row(self, way: str, run: Run, runs: list[Run]) -> tuple[str, ...]:
+        figures = map(figure, (run.p50_ms, run.p99_ms, run.mean_ms, run.seconds, run.load_ms / 1000))
         most = max(each.held_bytes for each in runs)
-        return (
-            way,
-            f"{run.loads:g}",
-            str(sum(each.failures for each in runs)),
-            *map(figure, (run.p50_ms, run.p99_ms, run.mean_ms, run.seconds, run.load_ms / 1000)),
-            f"{most / _MB:.0f}",
-            f"{most / self.budget_bytes:.0%}" if most <= self.budget_bytes else f"**{most / self.budget_bytes:.0%}**",
-        )
+        return way, f"{run.loads:g}", str(sum(each.failures for each in runs)), *figures, f"{most / self.budget_bytes:.0%}"
 
     def _predicted(self) -> str:
-        rows = [(case.way, *_beside(median_of(runs))) for case, runs in self.results.items()]
+        rows = [(case.way, *_beside(self.median(case))) for case in self.runs]
         return table(("", "loads", "simulated", "off", "p50 ms", "simulated", "off", "p99 ms", "simulated", "off"), rows)
 
 
@@ -119,9 +115,13 @@ def _beside(run: Run) -> tuple[str, ...]:
     return tuple(cells)
 
 
+def _off_percent(run: Run) -> tuple[float, float]:
+    """How far the simulator is, in loads and in p99."""
+    pairs = ((run.loads, run.predicted_loads), (run.p99_ms, run.predicted_p99_ms))
+    loads, p99 = (100 * abs(predicted / happened - 1) if happened else 0.0 for happened, predicted in pairs)
+    return loads, p99
+
+
 def off(happened: float, predicted: float) -> str:
-    """How far the simulator is; bold where that is too far."""
-    if not happened:
-        return ""
-    part = predicted / happened - 1
-    return f"{part:+.0%}" if abs(part) <= NEAR else f"**{part:+.0%}**"
+    """The same, with its sign; empty of nothing."""
+    return f"{predicted / happened - 1:+.0%}" if happened else ""

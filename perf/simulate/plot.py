@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from perf.simulate.policies import OURS, ROUND_ROBIN
-from perf.simulate.report import LIMIT_S, Report
+from perf.simulate.report import LIMIT_S, Case, Report
 
 _LOOKS = {
     ROUND_ROBIN: ("#b8b8b8", "s"), "random": ("#8c8c8c", "D"), "least outstanding": ("#d9b26f", "^"), "hash": ("#c1666b", "v"),
@@ -17,8 +18,8 @@ _LOOKS = {
 _COLUMNS = 4
 
 
-def draw(report: Report) -> None:
-    """Write simulate.png."""
+def draw(report: Report, path: Path) -> None:
+    """Write the plot."""
     fleets = report.names("fleet")
     columns = min(_COLUMNS, len(fleets))
     rows = -(-len(fleets) // columns)
@@ -35,12 +36,12 @@ def draw(report: Report) -> None:
         "refused ones being late; dashed: clairvoyant bound",
         fontsize=11,
     )
-    figure.savefig(report.path("png"), dpi=110)
+    figure.savefig(path, dpi=110)
 
 
 def _draw(axis: Any, report: Report, fleet: str) -> None:
-    for policy in [case.policy for case in report.results if case.fleet == fleet]:
-        run, (colour, marker) = report.run(fleet, policy), _LOOKS[policy]
+    for policy in [case.policy for case in report.runs if case.fleet == fleet]:
+        run, (colour, marker) = report.median(Case(fleet, policy)), _LOOKS[policy]
         face = colour if run.part_within >= 0.99 else "none"
         size = 11 if policy == OURS else 8
         axis.plot([run.loads], [run.p99_ms], marker, label=policy, color=colour, markerfacecolor=face, markersize=size, markeredgewidth=1.8)

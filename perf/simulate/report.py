@@ -1,28 +1,26 @@
-"""What `perf.simulate` found: written as JSON and as a summary to read, held against the targets."""
+"""The report of `perf.simulate`: loads and latencies of each policy in each fleet, beside the clairvoyant bound."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from control_plane.simulation.outcome import Outcome
-from perf.gateway_report import commit
-from perf.interleaved import median_of
+from perf import report
 from perf.markdown import figure, table
-from perf.scenario_report import ScenarioReport
+from perf.report import Target
 from perf.simulate.cases import CASES
 from perf.simulate.policies import OURS, ROUND_ROBIN
 
 LIMIT_S = 0.100
 
 TARGET_CASE = "8x5"
-FEWER_LOADS_THAN_ROUND_ROBIN = 12
-PART_WITHIN_LIMIT = 0.999
-LOADS_OF_THE_BOUND = 2.0
-"""A stretch."""
+_SHOWN = (ROUND_ROBIN, "hash", "bounded hash", "ModelMesh, times scaled", OURS)
+_TARGETS = (
+    Target("times_fewer_loads", f"{TARGET_CASE}: times fewer loads than round robin", 12.0, at_least=True),
+    Target("within_percent", f"{TARGET_CASE}: requests within {1000 * LIMIT_S:g} ms, %", 99.9, at_least=True),
+    Target("loads_of_bound", f"{TARGET_CASE}: loads, times the clairvoyant bound's (a stretch)", 2.0, at_least=False),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,60 +56,47 @@ class Run:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Report(ScenarioReport):
-    name = "simulate"
+class Report(report.Report):
+    name, title, case, run, plot = "simulate", "Which server, and what has to go", Case, Run, "png"
 
-    def run(self, fleet: str, policy: str) -> Run:
-        """The median over the seeds, each figure by itself."""
-        run: Run = median_of(self.results[Case(fleet, policy)])
-        return run
+    def figures(self) -> dict[str, float]:
+        if not {Case(TARGET_CASE, OURS), Case(TARGET_CASE, ROUND_ROBIN)} <= self.runs.keys():
+            return {}
+        ours, round_robin = (self.median(Case(TARGET_CASE, policy)) for policy in (OURS, ROUND_ROBIN))
+        return {
+            "times_fewer_loads": round_robin.loads / max(1, ours.loads),
+            "within_percent": 100 * ours.part_within,
+            "loads_of_bound": ours.loads / max(1, ours.bound_loads),
+        }
+
+    def targets(self) -> Sequence[Target]:
+        return _TARGETS
 
     def bound(self, fleet: str) -> int:
         """The clairvoyant bound's loads."""
-        bounds: Iterator[int] = (runs[0].bound_loads for case, runs in self.results.items() if case.fleet == fleet)
-        return next(bounds)
+        return next(runs[0].bound_loads for case, runs in self.runs.items() if case.fleet == fleet)
 
-    def names(self, field: str) -> list[str]:
-        """The fleets or policies, in order."""
-        return list(dict.fromkeys(getattr(case, field) for case in self.results))
+    def summary(self) -> str:
+        shown = [policy for policy in _SHOWN if policy in self.names("policy")]
+        rows = [self._shown(fleet, shown) for fleet in self.names("fleet")]
+        told = f"Loads / p99 in ms of what was answered / percent of all requests within {1000 * LIMIT_S:g} ms."
+        return f"{told}\n\n" + table(("", "bound", *shown), rows)
 
-    def markdown(self) -> str:
-        """The summary."""
+    def details(self) -> str:
         told = (
-            f"`{self.command()}`, commit {commit()}. Medians of {self.arguments.seeds} seeds; 10 ms of service, 50 ms for a load (of the "
-            "median model, where they differ), one request and one load at a time on each server, the others served meanwhile. Latencies "
-            f"are of what was answered, the part within {1000 * LIMIT_S:g} ms is of all. The clairvoyant bound knows the future and has "
-            "all memory in one piece; it has loads only. Who refuses requests, as ModelMesh's churn guard does, can have fewer. The "
-            "large fleet has one seed."
+            "10 ms of service, 50 ms for a load (of the median model, where they differ), one request and one load at a time on each "
+            "server, the others served meanwhile. The clairvoyant bound knows the future and has all memory in one piece; it has loads "
+            "only. Who refuses requests, as ModelMesh's churn guard does, can have fewer. The large fleet has one seed."
         )
-        tables = "\n\n".join(self._table(fleet) for fleet in self.names("fleet"))
-        sources = "\n".join(f"* {text}" for text in self.texts)
-        return "\n\n".join(["# Which server, and what has to go", told, *self._targets(), tables, "## Traces", sources]) + "\n"
+        return "\n\n".join([told, *map(self._table, self.names("fleet")), "Traces:"])
 
-    def command(self) -> str:
-        """Without the folders of the machine that measured."""
-        return " ".join([f"python -m perf.{self.name}", *(Path(each).name for each in sys.argv[1:])])
-
-    def figures(self) -> dict[str, Any]:
-        return {"limit_ms": 1000 * LIMIT_S}
-
-    def _targets(self) -> list[str]:
-        if not {(TARGET_CASE, OURS), (TARGET_CASE, ROUND_ROBIN)} <= {(case.fleet, case.policy) for case in self.results}:
-            return []
-        ours, round_robin = self.run(TARGET_CASE, OURS), self.run(TARGET_CASE, ROUND_ROBIN)
-        fewer, of_bound = round_robin.loads / max(1, ours.loads), ours.loads / max(1, ours.bound_loads)
-        wanted = (
-            f"Wanted at {TARGET_CASE}: {FEWER_LOADS_THAN_ROUND_ROBIN} times fewer loads than round robin: {fewer:.1f}, "
-            f"{_met(fewer >= FEWER_LOADS_THAN_ROUND_ROBIN)}. {PART_WITHIN_LIMIT:.1%} within {1000 * LIMIT_S:g} ms: "
-            f"{ours.part_within:.2%}, {_met(ours.part_within >= PART_WITHIN_LIMIT)}. As a stretch at most {LOADS_OF_THE_BOUND:g} times the "
-            f"clairvoyant bound's loads: {of_bound:.2f}, {_met(of_bound <= LOADS_OF_THE_BOUND)}."
-        )
-        return [wanted]
+    def _shown(self, fleet: str, policies: Sequence[str]) -> tuple[str, ...]:
+        runs = (self.median(Case(fleet, policy)) for policy in policies)
+        cells = [f"{run.loads:,.0f} / {figure(run.p99_ms)} / {100 * run.part_within:.2f}" if run else "" for run in runs]
+        return fleet, f"{self.bound(fleet):,.0f}", *cells
 
     def _table(self, fleet: str) -> str:
-        policies = [case.policy for case in self.results if case.fleet == fleet]
-        runs = {policy: self.run(fleet, policy) for policy in policies}
+        runs = {case.policy: self.median(case) for case in self.runs if case.fleet == fleet}
         rows = [_row(policy, run) for policy, run in runs.items()]
         any_run = next(iter(runs.values()))
         rows.append(("clairvoyant bound", f"{any_run.bound_loads:,.0f}", "", "", "", "", "", ""))
@@ -122,7 +107,3 @@ class Report(ScenarioReport):
 def _row(policy: str, run: Run) -> tuple[str, ...]:
     latencies = (figure(each) for each in (run.p50_ms, run.p99_ms, run.p999_ms))
     return policy, f"{run.loads:,.0f}", f"{run.evictions:,.0f}", *latencies, f"{run.part_within:.2%}", f"{run.refused:,.0f}"
-
-
-def _met(is_met: bool) -> str:
-    return "met" if is_met else "**not met**"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perf.variants import place_encoder, place_ensemble, variant_file, with_parameter
+from perf.variants import bare_file, place_encoder, place_ensemble, variant_folder, with_parameter
 
 SET = """backend: "x"
 parameters { key: "a" value: { string_value: "1" } }
@@ -51,10 +51,22 @@ def test_an_ensemble_has_all_that_it_needs(tmp_path: Path, encoder: Path) -> Non
     assert models == {"text_embedding", "text_encoder", "text_tokenizer"}
 
 
-def test_the_file_is_the_one_that_the_manifest_names(encoder: Path) -> None:
-    assert variant_file(encoder, "int8") == encoder / "1" / "int8" / "it.onnx"
+@pytest.mark.parametrize(
+    ("served", "file"),
+    [
+        pytest.param(["int8"], "int8/it.onnx", id="what is served"),
+        pytest.param(["bf16", "int8"], "int8/it.onnx", id="the first that ONNX Runtime runs"),
+        pytest.param(["bf16"], "fp32/model.onnx", id="else the reference"),
+        pytest.param([], "fp32/model.onnx", id="nothing is served"),
+    ],
+)
+def test_bare_onnx_runtime_runs_what_is_served(encoder: Path, served: list[str], file: str) -> None:
+    for variant, name in (("bf16", "model.pt2"), ("fp32", "model.onnx")):
+        (encoder / "1" / variant).mkdir()
+        (encoder / "1" / variant / "manifest.json").write_text(json.dumps({"file": name}))
+    assert bare_file(served, encoder) == encoder / "1" / file
 
 
 def test_a_variant_that_is_not_built_says_what_to_do(encoder: Path) -> None:
     with pytest.raises(SystemExit, match=r"variant fp32 .* is not built: run `make models`"):
-        variant_file(encoder, "fp32")
+        variant_folder(encoder, "fp32")

@@ -1,0 +1,66 @@
+"""The measured figures in the documents, which come from `perf/results` and from nowhere else.
+
+    python -m perf.documents
+
+writes them anew. There are two forms, and both are plain Markdown:
+
+* a block, between `<!-- perf NAME -->` and `<!-- perf end -->`: the tables of that scenario's result;
+* a figure in a sentence, which is a link to its result with the figure's name as title, `[17.2](results/simulate.json
+  "times_fewer_loads")`: the file has it under `figures`. It is shown with as many decimals as are written there.
+
+`tests/unit/perf/test_documents.py` fails when a document and a result differ, when a result that is quoted is not from a clean commit, and
+when perf/README.md has a figure in no such form.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from perf.processes import PROJECT
+from perf.scenarios import SCENARIOS
+
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "perf/README.md")
+BLOCK = re.compile(r"(<!-- perf ([a-z-]+) -->\n).*?(\n<!-- perf end -->)", re.DOTALL)
+FIGURE = re.compile(r'\[([^\[\]]*)\]\(((?:[\w./-]*/)?results/([a-z-]+)\.json) "(\w+)"\)')
+
+
+def renewed(document: Path, results: Path = PROJECT / "perf" / "results") -> str:
+    """A document with all its figures as the results have them. Raises KeyError for a scenario or figure that is not there."""
+    text = BLOCK.sub(lambda found: found[1] + SCENARIOS[found[2]].report.read(results).block() + found[3], document.read_text())
+    return FIGURE.sub(lambda found: _figure(found, results), text)
+
+
+def quoted(document: Path) -> set[str]:
+    """The scenarios whose results it quotes."""
+    text = document.read_text()
+    return {found[2] for found in BLOCK.finditer(text)} | {found[3] for found in FIGURE.finditer(text)}
+
+
+def renew_all() -> None:
+    for path in paths():
+        path.write_text(renewed(path))
+
+
+def paths() -> Iterator[Path]:
+    return (PROJECT / each for each in DOCUMENTS)
+
+
+def result(name: str) -> dict[str, Any]:
+    """A scenario's result, as it was written."""
+    document: dict[str, Any] = json.loads((PROJECT / "perf" / "results" / f"{name}.json").read_text())
+    return document
+
+
+def _figure(found: re.Match[str], results: Path) -> str:
+    shown, path, scenario, name = found.groups()
+    value = json.loads((results / f"{scenario}.json").read_text())["figures"][name]
+    decimals = len(shown.partition(".")[2])
+    return f'[{value:,.{decimals}f}]({path} "{name}")'
+
+
+if __name__ == "__main__":
+    renew_all()

@@ -1,0 +1,82 @@
+"""Every scenario there is, in the order in which `make perf` runs them.
+
+A new one is a module `perf/NAME.py` that calls `perf.harness.carry_out`, a `Report` beside it, a line here, a run of a few seconds in
+`tests/e2e/test_perf.py`, and a section with its block in perf/README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perf import (
+    batching_report,
+    cache_faults_report,
+    cache_hits_report,
+    embedding_report,
+    eviction_report,
+    gateway_report,
+    repeats_report,
+    smoke_report,
+    tenants_report,
+    waiting_report,
+)
+from perf.fleet import report as fleet_report
+from perf.report import Report
+from perf.simulate import report as simulate_report
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One of `make perf-NAME`."""
+
+    told: str
+    report: type[Report]
+    programs: Sequence[str] = ()
+    """That it runs, of Debian's; see `perf.processes`."""
+    traces: Mapping[str, str] = field(default_factory=dict)
+    """Its options that take a file of a published trace, with the name that such a file has in the folder of `--data`."""
+    trace_folder: str = ""
+    """Its option that takes the folder itself."""
+
+    @property
+    def name(self) -> str:
+        return self.report.name
+
+    @property
+    def module(self) -> str:
+        return f"perf.{self.name.replace('-', '_')}"
+
+    def flags(self, data: Path | None) -> list[str]:
+        """For those traces that the folder has."""
+        if data is None:
+            return []
+        found = {option: sorted(data.glob(pattern)) for option, pattern in self.traces.items()}
+        files = [part for option, paths in found.items() if paths for part in (option, str(paths[0]))]
+        return [*files, self.trace_folder, str(data)] if self.trace_folder else files
+
+
+_REQUESTS = "gentd26_requests*.csv.gz"
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("what the gateway's hop costs, by perf_analyzer", smoke_report.Report),
+        Scenario("a hop beside nginx's and Python proxies'", gateway_report.Report, ("wrk", "nginx", "h2load", "nghttpd")),
+        Scenario("what 2,000 waiting requests and large uploads cost everybody else", waiting_report.Report, ("nginx",)),
+        Scenario("what a tenant that floods a model costs another", tenants_report.Report),
+        Scenario("embedding texts beside what people first write", embedding_report.Report),
+        Scenario("length-aware batching beside other ways of batching", batching_report.Report),
+        Scenario("what an answer from the cache costs", cache_hits_report.Report, ("wrk", "nginx", "h2load")),
+        Scenario("what the cache does for texts that repeat", repeats_report.Report),
+        Scenario("what callers feel of a second level of the cache that fails", cache_faults_report.Report, ("redis-server",)),
+        Scenario("more models than memory on three Tritons", fleet_report.Report, traces={"--trace": _REQUESTS}),
+        Scenario("which answers to keep, on traces", eviction_report.Report, trace_folder="--traces"),
+        Scenario(
+            "which server and what has to go, on traces",
+            simulate_report.Report,
+            traces={"--trace": _REQUESTS, "--load-times": "gentd26_basemodel_load_ms*.csv.gz"},
+        ),
+    )
+}

@@ -1,0 +1,59 @@
+"""Figures in documents are those of results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perf.documents import renewed
+from perf.provenance import provenance
+from perf.report import Result
+from perf.smoke_report import Case, Report, Run
+
+MEASURED = {**provenance(), "command": "python -m perf.smoke", "took_s": 60.0}
+RUNS = {Case("http", 1, way): [Run(p50_ms, 2.0, 900.0)] for way, p50_ms in (("direct", 1.0), ("gateway", 1.25))}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    Report(Result(RUNS, options={"rounds": 1}, measured=MEASURED)).write(tmp_path / "results")
+    return tmp_path / "results"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "README.md").write_text(text)
+    return tmp_path / "README.md"
+
+
+def test_a_block_is_the_result(tmp_path: Path, results: Path) -> None:
+    text = "Before.\n\n<!-- perf smoke -->\nwhat was there\n<!-- perf end -->\n\nAfter.\n"
+    new = renewed(written(tmp_path, text), results)
+    assert new == f"Before.\n\n<!-- perf smoke -->\n{Report.read(results).block()}\n<!-- perf end -->\n\nAfter.\n"
+    assert renewed(written(tmp_path, new), results) == new
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        pytest.param("9", "0", id="no decimals"),
+        pytest.param("9.9", "0.2", id="one"),
+        pytest.param("0.25", "0.25", id="as it is"),
+        pytest.param("", "0", id="nothing yet"),
+    ],
+)
+def test_a_figure_has_the_decimals_that_it_is_written_with(tmp_path: Path, results: Path, shown: str, told: str) -> None:
+    text = 'adds [{}](perf/results/smoke.json "http_1_added_p50_ms") ms, see [there](perf/README.md "x")\n'
+    assert renewed(written(tmp_path, text.format(shown)), results) == text.format(told)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('[1](results/smoke.json "no_such_figure")', id="a figure"),
+        pytest.param("<!-- perf no-such -->\n\n<!-- perf end -->", id="a scenario"),
+    ],
+)
+def test_what_is_not_measured_cannot_be_quoted(tmp_path: Path, results: Path, text: str) -> None:
+    with pytest.raises(KeyError, match=r"no.such"):
+        renewed(written(tmp_path, text), results)

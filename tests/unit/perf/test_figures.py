@@ -1,0 +1,123 @@
+"""The figures that targets and documents name: ratios within each round, then the median, and nothing of what was not measured."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from perf import batching_report, cache_faults_report, embedding_report, eviction_report, gateway_report, repeats_report
+from perf.fleet import report as fleet_report
+from perf.report import Report, Result
+from perf.simulate import report as simulate_report
+
+
+def of(report: type[Report], *cases: tuple[tuple[Any, ...], list[dict[str, float]]], **options: Any) -> Report:
+    """A report of runs of which only some figures matter; the others are 1."""
+    runs = {
+        report.case(*case): [report.run(**{each.name: 1 for each in fields(report.run)} | run) for run in rounds] for case, rounds in cases
+    }
+    more = {"stages_ms": {}, "distinct": 40, "budget_bytes": 200}
+    return report(Result(runs, more=more, options=options))
+
+
+GATEWAY, EMBEDDING, BATCHING = gateway_report.Report, embedding_report.Report, batching_report.Report
+STRAIGHT = (("http", 1536, 1, "straight"), [{"p50_ms": 1.0}, {"p50_ms": 5.0}, {"p50_ms": 2.0}])
+REPORTS = {
+    "gateway": (
+        of(
+            GATEWAY,
+            STRAIGHT,
+            (("http", 1536, 1, "nginx"), [{"p50_ms": 1.1, "requests_per_s": 10}, {"p50_ms": 5.1}, {"p50_ms": 2.4}]),
+            (("http", 1536, 1, "tidegate"), [{"p50_ms": 1.3, "requests_per_s": 5, "cpu_us": 9}, {"p50_ms": 5.2}, {"p50_ms": 2.2}]),
+        ),
+        {"http_1536_1_throughput_of_nginx": 1, "http_1536_1_added_of_nginx": 2.0, "http_1536_1_cpu_us": 1},
+    ),
+    "gateway: no ratio to a peer that seems to add nothing": (
+        of(GATEWAY, STRAIGHT, (("http", 1536, 1, "nginx"), [{"p50_ms": 0.9}] * 3), (("http", 1536, 1, "tidegate"), [{}] * 3)),
+        {"http_1536_1_throughput_of_nginx": 1, "http_1536_1_cpu_us": 1},
+    ),
+    "embedding": (
+        of(
+            EMBEDDING,
+            (("95/5", 0.0, 1, "flask"), [{"p50_ms": 20.0}]),
+            (("95/5", 0.0, 1, "tidegate-http"), [{"p50_ms": 2.0}]),
+            (("95/5", 0.3, 32, "tidegate-http"), [{"hit_ratio": 0.3}]),
+            (("equal", 0.0, 0, "onnxruntime"), [{"requests_per_s": 2000.0}]),
+            (("equal", 0.0, 32, "tidegate-http"), [{"requests_per_s": 1300.0}]),
+        ),
+        {"p50_flask_times": 10.0, "throughput_of_bare": 0.65, "repeats_hits_percent": 30.0},
+    ),
+    "batching": (
+        of(
+            BATCHING,
+            (("int8", "95/5", "length-aware"), [{"sequences_per_s": 1400, "short_p99_ms": 30, "padding": 1.05}]),
+            (("int8", "95/5", "first-come"), [{"sequences_per_s": 140, "short_p99_ms": 100}]),
+            (("int8", "95/5", "one-by-one"), [{"sequences_per_s": 1000}]),
+            (("fp32", "95/5", "length-aware"), [{}]),
+        ),
+        {"int8_times_first_come": 10, "int8_times_one_by_one": 1.4, "int8_padding": 1.05, "int8_short_p99_of_first_come": 0.3},
+    ),
+    "repeats": (
+        of(
+            repeats_report.Report,
+            (("none",), [{"requests_per_s": 100}]),
+            (("as shipped",), [{"requests_per_s": 250, "hit_ratio": 0.6}]),
+            requests=100,
+        ),
+        {"as_shipped_hits_percent": 60, "possible_hits_percent": 60, "as_shipped_times_none": 2.5},
+    ),
+    "cache-faults": (
+        of(cache_faults_report.Report, (("none",), [{"p99_ms": 10, "errors": 0}]), (("held still",), [{"p99_ms": 11, "errors": 2}])),
+        {"held_still_p99_times": 1.1, "errors": 2},
+    ),
+    "eviction": (
+        of(
+            eviction_report.Report,
+            *(
+                ((trace, 10, policy), [{"saved_part": saved}])
+                for trace, saved_parts in {"a": (0.8, 0.4, 0.6), "b": (0.9, 0.5, 0.6)}.items()
+                for policy, saved in zip(("clairvoyant", "LRU", "Tidegate"), saved_parts, strict=True)
+            ),
+            sizes=[10],
+        ),
+        {"gap_closed_percent": 37.5, "worst_against_lru_points": 10.0, "best_other_of_each_trace_percent": 0.0},
+    ),
+    "simulate": (
+        of(
+            simulate_report.Report,
+            (("8x5", "round robin"), [{"loads": 6000}]),
+            (("8x5", "Tidegate"), [{"loads": 300, "part_within": 0.9995, "bound_loads": 150}] * 2 + [{"loads": 9, "bound_loads": 150}]),
+        ),
+        {"times_fewer_loads": 20, "within_percent": 99.95, "loads_of_bound": 2.0},
+    ),
+    "fleet": (
+        of(
+            fleet_report.Report,
+            (("tidegate",), [{"loads": 20, "predicted_loads": 25, "failures": 0, "held_bytes": 190}]),
+            (("round-robin",), [{"loads": 60, "predicted_loads": 60, "failures": 2, "p99_ms": 2.0}]),
+        ),
+        {"failed_requests": 2, "most_held_percent": 95, "loads_off_percent": 25, "p99_off_percent": 50, "times_fewer_loads": 3},
+    ),
+}
+
+
+@pytest.mark.parametrize(("report", "figures"), REPORTS.values(), ids=REPORTS)
+def test_figures(report: Report, figures: dict[str, float]) -> None:
+    assert report.figures() == pytest.approx(figures)
+
+
+@pytest.mark.parametrize("report", [report for report, _ in REPORTS.values()], ids=REPORTS)
+def test_targets_are_about_figures_that_are_there_or_were_not_measured(report: Report) -> None:
+    assert len({target.figure for target in report.targets()}) == len(report.targets())
+    assert [each["figure"] for each in report.document()["targets"]] == [
+        target.figure for target in report.targets() if target.figure in report.figures()
+    ]
+
+
+def test_the_part_of_the_gap_that_a_policy_closes() -> None:
+    report, _ = REPORTS["eviction"]
+    assert isinstance(report, eviction_report.Report)
+    assert [report.closed(trace, 10, "Tidegate") for trace in "ab"] == pytest.approx([0.5, 0.25])
+    assert report.closed("a", 10, "LRU") == 0
