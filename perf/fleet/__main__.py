@@ -33,8 +33,8 @@ from perf.fleet import alone, models, plot, trace
 from perf.fleet.alone import AllAlone
 from perf.fleet.clients import PATIENCE_S, Answers, replay
 from perf.fleet.prediction import Costs, predict
-from perf.fleet.report import ROUND_ROBIN, STICKY_HASH, TIDEGATE, Case, Report, Run
-from perf.fleet.servers import Logged, Memory, logged_in, tritons, watching_memory
+from perf.fleet.report import ROUND_ROBIN, STICKY_HASH, TIDEGATE, Case, Memory, Report, Run
+from perf.fleet.servers import Logged, logged_in, tritons, watching_memory
 from perf.fleet.sites import Proxy
 from perf.interleaved import interleave
 from perf.processes import PROJECT

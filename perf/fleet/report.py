@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from perf import report
-from perf.fleet.servers import Memory
 from perf.markdown import figure, table
 from perf.report import Target
 
@@ -39,6 +38,24 @@ class Run:
     predicted_refused: int
     predicted_p50_ms: float
     predicted_p99_ms: float
+
+
+@dataclass(slots=True)
+class Memory:
+    """What each Triton beneath a process held, over time."""
+
+    times_s: list[float] = field(default_factory=list)
+    """From the first sample on."""
+    held_bytes: dict[int, list[int]] = field(default_factory=dict)
+    """By session; of one that was not there yet 0."""
+
+    def empty_bytes(self) -> int:
+        """Of the one that held most before the first load."""
+        return max((samples[0] for samples in self.held_bytes.values()), default=0)
+
+    def most_bytes_of_models(self) -> int:
+        """At one time, on the one where it was most."""
+        return max((max(samples) - samples[0] for samples in self.held_bytes.values()), default=0)
 
 
 class Report(report.Report):

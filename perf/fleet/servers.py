@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from time import monotonic
@@ -23,6 +23,7 @@ from control_plane.adapters.managed_repository import ManagedRepository
 from control_plane.adapters.process_memory import held_bytes
 from control_plane.adapters.triton import Triton
 from control_plane.settings import TritonSettings
+from perf.fleet.report import Memory
 from perf.processes import PROJECT, tree
 
 _LIVE_S = 60.0
@@ -91,24 +92,6 @@ def _loads(log: str) -> Iterator[float]:
             began[begun] = datetime.fromisoformat(time)
         else:
             yield (datetime.fromisoformat(time) - began[loaded]).total_seconds()
-
-
-@dataclass(slots=True)
-class Memory:
-    """What each Triton beneath a process held, over time."""
-
-    times_s: list[float] = field(default_factory=list)
-    """From the first sample on."""
-    held_bytes: dict[int, list[int]] = field(default_factory=dict)
-    """By session; of one that was not there yet 0."""
-
-    def empty_bytes(self) -> int:
-        """Of the one that held most before the first load."""
-        return max((samples[0] for samples in self.held_bytes.values()), default=0)
-
-    def most_bytes_of_models(self) -> int:
-        """At one time, on the one where it was most."""
-        return max((max(samples) - samples[0] for samples in self.held_bytes.values()), default=0)
 
 
 @contextmanager

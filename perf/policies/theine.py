@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from theine import Cache
+
 
 class Theine:
     def __init__(self, room: int, entries: int) -> None:
-        from theine import Cache  # here, since tests do without it
-
         self._cache = Cache(entries)
 
     def use(self, key: int, size: int, cost: float) -> bool:

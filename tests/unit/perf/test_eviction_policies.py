@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from random import Random
 
 import pytest
@@ -16,10 +15,7 @@ from perf.policies import OURS, POLICIES, Policy
 
 SIZE = 2000
 BY_BYTES = {name: make for name, make in POLICIES.items() if name != "theine"}
-without_theine = pytest.mark.skipif(find_spec("theine") is None, reason="theine is not installed; make perf-eviction does it")
-each_policy = pytest.mark.parametrize(
-    "make", [*map(pytest.param, BY_BYTES.values()), pytest.param(POLICIES["theine"], marks=without_theine)], ids=[*BY_BYTES, "theine"]
-)
+each_policy = pytest.mark.parametrize("make", POLICIES.values(), ids=POLICIES)
 Make = Callable[[int, int], Policy]
 
 

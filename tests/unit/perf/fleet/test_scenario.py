@@ -9,8 +9,8 @@ from control_plane.simulation.workload import Request
 from perf.fleet.__main__ import Bench, Happened, judge, service_s_of
 from perf.fleet.alone import AllAlone, Alone
 from perf.fleet.clients import Answers
-from perf.fleet.report import ROUND_ROBIN, STICKY_HASH, TIDEGATE
-from perf.fleet.servers import Logged, Memory
+from perf.fleet.report import ROUND_ROBIN, STICKY_HASH, TIDEGATE, Memory
+from perf.fleet.servers import Logged
 
 ALONE = AllAlone({"a": Alone(60, 1.0, 0.5, 0.010), "b": Alone(60, 3.0, 0.7, 0.020)}, kept_bytes=10)
 BENCH = Bench(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perf.fleet.servers import Logged, Memory, logged_in, triton_sessions, watching_memory
+from perf.fleet.report import Memory
+from perf.fleet.servers import Logged, logged_in, triton_sessions, watching_memory
 
 LOG = """2026-11-21T23:59:58Z I 4206 model_lifecycle.cc:472] "loading: encoder_64x1:1"
 2026-11-21T23:59:59Z I 4206 model_lifecycle.cc:472] "loading: other:1"

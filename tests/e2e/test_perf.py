@@ -1,0 +1,95 @@
+"""Every scenario of `perf/` runs for seconds: on the shipped configuration, without an error, with a result that its report reads.
+
+How fast anything was is not asked: a target that is missed on a busy machine is no defect.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf.embedding_report import Report as EmbeddingReport
+from perf.processes import missing_packages
+from perf.repeats_report import NO_CACHE, SHIPPED, Case
+from perf.report import Report
+from perf.scenarios import SCENARIOS
+from tests.e2e.tidegate import PROJECT
+
+_TIMEOUT_S = 300
+
+
+def run(name: str, *flags: str, check: Callable[[Any], None] = lambda report: None) -> Any:
+    return pytest.param(name, flags, check, id=name)
+
+
+def repeats_are_hits(report: EmbeddingReport) -> None:
+    """Only with the response cache that is shipped, and only of texts that came before."""
+    hits = {case.repeats: run.hit_ratio for case in report.runs if case.peer == "tidegate-http" for run in report.runs[case]}
+    assert hits[0.3] > hits[0.0]
+    assert report.result.more["served_variants"]
+
+
+def only_a_cache_has_hits(report: Report) -> None:
+    assert report.median(Case(NO_CACHE)).hit_ratio == 0
+    assert report.median(Case(SHIPPED)).hit_ratio > 0
+
+
+ONE_ROUND = ("--rounds", "1")
+RUNS = [
+    run("smoke", *ONE_ROUND, "--requests", "50"),
+    run("gateway", *ONE_ROUND, "--seconds", "1", "--connections", "2", "--sizes", "1536"),
+    run("waiting", *ONE_ROUND, "--seconds", "0.3", "--requests", "40", "--upload-mib", "8"),
+    run("tenants", *ONE_ROUND, "--seconds", "0.5", "--settle-s", "0.5", "--callers", "2", "--flood", "5", "--models", "batches", "texts"),
+    run(
+        "embedding", *ONE_ROUND, "--seconds", "0.5", "--callers", "1", "--peers", "flask", "triton-http", "tidegate-http", "tidegate-grpc",
+        check=repeats_are_hits,
+    ),
+    run("batching", *ONE_ROUND, "--seconds", "0.3", "--callers", "4", "--variants", "int8", "--mixes", "95/5"),
+    run("cache-hits", *ONE_ROUND, "--seconds", "1", "--connections", "2"),
+    run("repeats", *ONE_ROUND, "--requests", "100", "--caches", NO_CACHE, SHIPPED, check=only_a_cache_has_hits),
+    run("cache-faults", *ONE_ROUND, "--requests", "50", "--levels", "none", "held still"),
+    run(
+        "fleet", *ONE_ROUND, "--requests", "20", "--seconds", "2", "--models", "3", "--servers", "2", "--room", "1.5", "--ways", "tidegate",
+        "round-robin",
+    ),
+    run("eviction", "--requests", "3000", "--sizes", "10"),
+    run("simulate", "--seeds", "1", "--cases", "8x5", "--policies", "round robin", "Tidegate"),
+]  # fmt: skip
+
+
+@pytest.mark.timeout(2 * _TIMEOUT_S)
+@pytest.mark.parametrize(("name", "flags", "check"), RUNS)
+def test_scenario(name: str, flags: tuple[str, ...], check: Callable[[Any], None], tmp_path: Path) -> None:
+    scenario = SCENARIOS[name]
+    if missing := missing_packages(scenario.programs):
+        pytest.skip(f"Debian packages are missing: {', '.join(missing)}")
+    command = [sys.executable, "-m", scenario.module, *flags, "--output", str(tmp_path)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    assert done.returncode == 0, done.stderr[-4000:]
+    report = scenario.report.read(tmp_path)
+    assert_whole(report, json.loads((tmp_path / f"{name}.json").read_text()))
+    assert (tmp_path / f"{name}.md").read_text() == report.markdown()
+    assert not report.plot or (tmp_path / f"{name}.{report.plot}").stat().st_size > 10_000
+    check(report)
+
+
+def assert_whole(report: Report, document: dict[str, Any]) -> None:
+    """No request failed, each target could be judged or is of a case that was left out, and the provenance is all there."""
+    assert report.runs
+    assert [run for runs in report.runs.values() for run in runs if getattr(run, "errors", 0)] == []
+    figures = report.figures()
+    assert figures
+    assert [name for name, value in figures.items() if not math.isfinite(value)] == []
+    assert document["figures"] == pytest.approx(figures)
+    assert document["measured"].keys() >= {"commit", "tree", "at", "command", "took_s", "machine", "python"}
+
+
+def test_every_scenario_has_a_run() -> None:
+    assert {parameters.values[0] for parameters in RUNS} == SCENARIOS.keys()
