@@ -13,7 +13,7 @@ from pathlib import Path
 from perf.cache_answers import CacheAnswers
 from perf.inference_requests import Form, naive_json, triton_binary, triton_grpc, triton_json
 from perf.processes import free_port, running
-from perf.serving import Tidegate, tidegate, triton_addresses
+from perf.serving import Tidegate, serving_models, triton_addresses
 from perf.variants import place_ensemble
 
 MODEL = "text_embedding"
@@ -83,7 +83,10 @@ def _python(module: str, *flags: str) -> Iterator[tuple[str, int]]:
 
 @contextlib.contextmanager
 def _tidegate(names: Sequence[str], arguments: argparse.Namespace) -> Iterator[list[Peer]]:
-    with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder, tidegate(_flags(Path(folder), arguments)) as started:
+    with (
+        tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder,
+        serving_models(_repositories(Path(folder), arguments), [MODEL]) as started,
+    ):
         triton = triton_addresses(started)
         peers = []
         for name in names:
@@ -93,9 +96,9 @@ def _tidegate(names: Sequence[str], arguments: argparse.Namespace) -> Iterator[l
         yield peers
 
 
-def _flags(folder: Path, arguments: argparse.Namespace) -> list[str]:
-    """As shipped, or with a copy of the models that serves the variant that was asked for."""
+def _repositories(folder: Path, arguments: argparse.Namespace) -> list[Path]:
+    """None but the shipped ones, or a copy of the models that serves the variant that was asked for."""
     if arguments.variant == SHIPPED:
-        return ["--load", MODEL]
+        return []
     place_ensemble(folder, arguments.variant)
-    return ["--model-repository", str(folder), "--load", MODEL]
+    return [folder]

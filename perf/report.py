@@ -36,7 +36,7 @@ class Target:
 
     def row(self, value: float) -> tuple[str, ...]:
         """Of a table of targets."""
-        wanted = f"{'>=' if self.at_least else '<='} {self.limit:g}"
+        wanted = f"{'>=' if self.at_least else '<='} {self.limit:.3g}"
         return self.what, figure(value), wanted, "met" if self.is_met(value) else "**not met**"
 
 

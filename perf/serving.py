@@ -46,7 +46,7 @@ def serving(repositories: Sequence[Path], models: Sequence[str]) -> Iterator[dic
 
 @contextlib.contextmanager
 def serving_models(repositories: Sequence[Path], models: Sequence[str]) -> Iterator[Tidegate]:
-    """A tidegate of its own with these models; of two models of one name the first repository's counts.
+    """A tidegate of its own with these models; of two of one name the first repository's counts, without any the shipped ones.
 
     Its Triton listens on ports, as it does not by itself, so that it can be measured straight by the same programs.
     """
