@@ -23,6 +23,7 @@ from perf import (
     waiting_report,
 )
 from perf.fleet import report as fleet_report
+from perf.floods import report as floods_report
 from perf.report import Report
 from perf.simulate import report as simulate_report
 
@@ -65,6 +66,7 @@ SCENARIOS = {
         Scenario("what the gateway's hop costs, by perf_analyzer", smoke_report.Report),
         Scenario("a hop beside nginx's and Python proxies'", gateway_report.Report, ("wrk", "nginx", "h2load", "nghttpd")),
         Scenario("what 2,000 waiting requests and large uploads cost everybody else", waiting_report.Report, ("nginx",)),
+        Scenario("what one client that floods costs everybody else", floods_report.Report),
         Scenario("what a tenant that floods a model costs another", tenants_report.Report),
         Scenario("embedding texts beside what people first write", embedding_report.Report),
         Scenario("length-aware batching beside other ways of batching", batching_report.Report),

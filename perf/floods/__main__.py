@@ -10,18 +10,19 @@ Writes perf/results/floods.json and .md.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from typing import Any
 
 from control_plane.domain.tenant import Tenant
+from perf import harness
 from perf.floods.bystander import Bystander
 from perf.floods.flooder import Flooded, give_way
 from perf.floods.report import ALONE, Case, Report, Run
 from perf.floods.table import FLOODS, flood_for
 from perf.keys import make_keys
-from perf.processes import PROJECT, exit_on_sigterm
+from perf.report import Result
 from perf.serving import Tidegate, attached
 from perf.upstreams import triton
 
@@ -34,40 +35,40 @@ _REST_S = 0.3
 
 
 def main() -> None:
-    arguments = _arguments()
-    exit_on_sigterm()
-    results: dict[Case, list[Run]] = {Case(ALONE): []}
+    parser = harness.parser(__doc__, rounds=3, seconds=1.5)
+    parser.add_argument("--only", default="", help="floods whose name has this in it")
+    harness.carry_out(Report, parser.parse_args(), _measure)
+
+
+def _measure(arguments: argparse.Namespace) -> Result:
+    runs: dict[Case, list[Run]] = {Case(ALONE): []}
     flooded: dict[str, Flooded] = {}
+    names = [name for name in FLOODS if arguments.only in name]
     with triton(("echo", "swallow")) as addresses, attached(addresses, "--authentication") as gateway, _flooder() as flooder:
         keys = make_keys(gateway.state, Tenant(_HARMLESS), Tenant(_HARMFUL))
         time.sleep(_KEYS_ARE_KNOWN_S)
-        names = [name for name in FLOODS if arguments.only in name]
         for number, name in enumerate(names * arguments.rounds):
-            print(f"{number + 1} of {len(names) * arguments.rounds}: {name}", end="\033[K\r", file=sys.stderr, flush=True)
-            alone, beside, flooded[name] = _measure(flooder, gateway, name, keys, arguments.seconds)
-            results[Case(ALONE)].append(alone)
-            results.setdefault(Case(name), []).append(beside)
+            harness.say(f"{number + 1} of {len(names) * arguments.rounds}: {name}")
+            alone, beside, flooded[name] = _beside(flooder, gateway, name, keys, arguments.seconds)
+            runs[Case(ALONE)].append(alone)
+            runs.setdefault(Case(name), []).append(beside)
             time.sleep(_REST_S)
-    print(end="\033[K", file=sys.stderr, flush=True)
-    report = Report(results, [], arguments, flooded)
-    report.write()
-    report.print()
+    return Result(runs, more={"floods": {name: _came_of(each) for name, each in flooded.items()}})
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.5, help="of each flood, and without it")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="floods whose name has this in it")
-    parser.add_argument("--output", type=type(PROJECT), default=PROJECT / "perf" / "results")
-    return parser.parse_args()
+def _came_of(flooded: Flooded) -> dict[str, Any]:
+    return {
+        "sent_mib": round(flooded.sent_bytes / 2**20, 1),
+        "connections": flooded.connections,
+        "refusals": dict(flooded.refusals),
+    }
 
 
 def _flooder() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=give_way)
 
 
-def _measure(flooder: ProcessPoolExecutor, gateway: Tidegate, name: str, keys: dict[str, str], seconds: float) -> tuple[Run, Run, Flooded]:
+def _beside(flooder: ProcessPoolExecutor, gateway: Tidegate, name: str, keys: dict[str, str], seconds: float) -> tuple[Run, Run, Flooded]:
     """The bystander without the flood, and beside it; and what came of the flood."""
     flood = FLOODS[name]
     bystander = Bystander(gateway.addresses, keys[_HARMLESS])
@@ -84,4 +85,4 @@ def _measure(flooder: ProcessPoolExecutor, gateway: Tidegate, name: str, keys: d
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

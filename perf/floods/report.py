@@ -1,23 +1,22 @@
-"""What `perf.floods` measured: written as JSON and as a table to read, held against the target."""
+"""The report of `perf.floods`: what each flood costs a caller who does no harm, held against what he has alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from perf.floods.flooder import Flooded
+from perf import report
 from perf.floods.table import FLOODS
-from perf.gateway_report import commit, machine
-from perf.interleaved import median_of
 from perf.markdown import figure, table
-from perf.scenario_report import ScenarioReport
+from perf.report import Target
 
 ALONE = "alone"
-MOVED_AT_MOST = 2.0
+_MOVED_AT_MOST = 2.0
 """Times its own when it is alone, the bystander's p99 beside a flood."""
-MAX_MS = 100.0
+_MAX_MS = 100.0
 """Any request of the bystander's."""
+_ASKED = ("live", "http", "grpc")
+_WORST = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,75 +39,65 @@ class Run:
     grpc_p99_ms: float
     grpc_max_ms: float
 
+    def cell(self, asked: str) -> str:
+        return " / ".join(figure(getattr(self, f"{asked}_{what}_ms")) for what in ("p50", "p99", "max"))
 
-@dataclass(frozen=True)
-class Report(ScenarioReport):
-    name = "floods"
+    def max_ms(self) -> float:
+        return max(self.live_max_ms, self.http_max_ms, self.grpc_max_ms)
 
-    flooded: Mapping[str, Flooded]
+    def moved(self, other: Run) -> float:
+        """Times what it is beside the other, the p99 of what suffers most."""
+        return max(getattr(self, f"{asked}_p99_ms") / getattr(other, f"{asked}_p99_ms") for asked in _ASKED)
 
-    def figures(self) -> dict[str, Any]:
+
+class Report(report.Report):
+    name, title, case, run = "floods", "Floods, and a caller who does no harm", Case, Run
+
+    def figures(self) -> dict[str, float]:
+        floods, alone = self._floods(), self.median(Case(ALONE))
+        moved = [run.moved(alone) for run in floods.values()]
+        longest_ms = [run.max_ms() for run in floods.values()]
+        if not floods:
+            return {}
         return {
-            "floods": {
-                name: {"sent_mib": round(each.sent_bytes / 2**20, 1), "connections": each.connections, "refusals": each.refusals}
-                for name, each in self.flooded.items()
-            }
+            "floods": len(floods),
+            "worst_moved": max(moved),
+            "longest_ms": max(longest_ms),
+            "moved_too_far": sum(each > _MOVED_AT_MOST for each in moved),
+            "too_long": sum(each > _MAX_MS for each in longest_ms),
         }
 
-    def markdown(self) -> str:
-        """The summary."""
-        hardware, alone = machine(), median_of(self.results[Case(ALONE)])
-        measured = (
-            f"`{self.command()}`, commit {commit()}, {hardware['machine']}, {hardware['cpus']} CPUs that the bystander, the flood, the "
-            "gateway and Triton share. The bystander asks for the gateway's health and, over each door, for a small inference, in turns, "
-            f"one every 4 ms; a flood runs beside it for {self.arguments.seconds:g} s, out of a process of low priority, and asks "
-            f"for another model, but for the large answers. p50 / p99 / longest, "
-            f"medians of {self.arguments.rounds} rounds. Wanted: the bystander's p99 is at most "
-            f"{MOVED_AT_MOST:g} times what it is alone, and no request takes more than {MAX_MS:g} ms. "
-            "On shared CPUs a client that asks one thing after the other moves it too; the column behind it compares with that."
-        )
-        head = (
-            "flood",
-            "health, ms",
-            "HTTP inference",
-            "gRPC inference",
-            "p99 moved",
-            "than beside no flood",
-            "",
-            "connections",
-            "refused",
-        )
-        rows = [(ALONE, *_figures(alone), "", "", "", "", "")]
-        rows += [self._row(case.flood, median_of(runs), alone) for case, runs in self.results.items() if case.flood != ALONE]
-        return "\n\n".join(["# Floods, and a caller who does no harm", measured, table(head, rows)]) + "\n"
+    def targets(self) -> Sequence[Target]:
+        return [
+            Target("worst_moved", "p99 beside the worst flood, times its own", _MOVED_AT_MOST, at_least=False),
+            Target("longest_ms", "longest request beside any flood, ms", _MAX_MS, at_least=False),
+        ]
 
-    def _row(self, name: str, run: Run, alone: Run) -> tuple[str, ...]:
-        moved, flooded = _moved(run, alone), self.flooded[name]
-        is_met = moved <= MOVED_AT_MOST and max(run.live_max_ms, run.http_max_ms, run.grpc_max_ms) <= MAX_MS
-        harmless = [runs for case, runs in self.results.items() if case.flood in FLOODS and _is_like_but_harmless(case.flood, name)]
-        by_harmless = f"{_moved(run, median_of(harmless[0])):.1f}x" if harmless else ""
-        verdict = "" if FLOODS[name].awaits else "met" if is_met else "**not met**"
-        refused = ", ".join(f"{count:,} {reason}" for reason, count in flooded.refusals.items())
-        return (name, *_figures(run), f"{moved:.1f}x", by_harmless, verdict, f"{flooded.connections:,}", refused)
+    def summary(self) -> str:
+        """The floods that cost most; all of them are in the summary file."""
+        alone, floods = self.median(Case(ALONE)), self._floods()
+        worst = sorted(floods, key=lambda name: floods[name].moved(alone), reverse=True)[:_WORST]
+        explained = f"p50 / p99 / longest in ms; of {len(floods)} floods those that moved the bystander's p99 most."
+        return f"{explained}\n\n{self._table(worst)}"
 
+    def details(self) -> str:
+        return f"## All of them\n\n{self._table(list(self._floods()))}"
 
-def _moved(run: Run, other: Run) -> float:
-    """Times what it is beside the other, the p99 of what suffers most."""
-    pairs = ((run.live_p99_ms, other.live_p99_ms), (run.http_p99_ms, other.http_p99_ms), (run.grpc_p99_ms, other.grpc_p99_ms))
-    return max(beside_ms / other_ms for beside_ms, other_ms in pairs)
+    def _floods(self) -> Mapping[str, Run]:
+        """Medians beside those that do harm, by name."""
+        return {name: self.median(Case(name)) for name in self.names("flood") if name != ALONE and not FLOODS[name].awaits}
 
+    def _table(self, names: Sequence[str]) -> str:
+        """Of these, below what there is without a flood: nothing, and clients that ask one thing after the other."""
+        harmless = [name for name in self.names("flood") if name != ALONE and FLOODS[name].awaits]
+        head = ("flood", "health", "HTTP inference", "gRPC inference", "p99 moved", "", "connections", "refused")
+        rows = [(ALONE, *map(self.median(Case(ALONE)).cell, _ASKED), "", "", "", "")]
+        return table(head, [*rows, *map(self._row, [*harmless, *names])])
 
-def _is_like_but_harmless(name: str, flood: str) -> bool:
-    return FLOODS[name].awaits and not FLOODS[flood].awaits and FLOODS[name].door == FLOODS[flood].door
-
-
-def _figures(run: Run) -> tuple[str, ...]:
-    return (
-        _cell(run.live_p50_ms, run.live_p99_ms, run.live_max_ms),
-        _cell(run.http_p50_ms, run.http_p99_ms, run.http_max_ms),
-        _cell(run.grpc_p50_ms, run.grpc_p99_ms, run.grpc_max_ms),
-    )
-
-
-def _cell(*values_ms: float) -> str:
-    return " / ".join(map(figure, values_ms))
+    def _row(self, name: str) -> tuple[str, ...]:
+        run, came = self.median(Case(name)), self.result.more["floods"][name]
+        moved = run.moved(self.median(Case(ALONE)))
+        verdict = "met" if moved <= _MOVED_AT_MOST and run.max_ms() <= _MAX_MS else "**not met**"
+        refused = ", ".join(f"{count:,} {reason}" for reason, count in came["refusals"].items())
+        of_harm = "" if FLOODS[name].awaits else verdict
+        return (name, *map(run.cell, _ASKED), f"{moved:.1f}x", of_harm, f"{came['connections']:,}", refused)

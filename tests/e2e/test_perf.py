@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from perf.embedding_report import Report as EmbeddingReport
+from perf.floods.report import Report as FloodsReport
 from perf.processes import missing_packages
 from perf.repeats_report import NO_CACHE, SHIPPED, Case
 from perf.report import Report
@@ -23,6 +24,7 @@ from perf.scenarios import SCENARIOS
 from tests.e2e.tidegate import PROJECT
 
 _TIMEOUT_S = 300
+_REFUSED_MS = 5_000
 
 
 def run(name: str, *flags: str, check: Callable[[Any], None] = lambda report: None) -> Any:
@@ -41,11 +43,18 @@ def only_a_cache_has_hits(report: Report) -> None:
     assert report.median(Case(SHIPPED)).hit_ratio > 0
 
 
+def the_one_who_does_no_harm_is_answered(report: FloodsReport) -> None:
+    for runs in report.runs.values():
+        assert all(0 < min(run.http_p50_ms, run.grpc_p50_ms) <= max(run.http_p50_ms, run.grpc_p50_ms) < _REFUSED_MS for run in runs)
+    assert all(came["connections"] and came["sent_mib"] > 0 for came in report.result.more["floods"].values())
+
+
 ONE_ROUND = ("--rounds", "1")
 RUNS = [
     run("smoke", *ONE_ROUND, "--requests", "50"),
     run("gateway", *ONE_ROUND, "--seconds", "1", "--connections", "2", "--sizes", "1536"),
     run("waiting", *ONE_ROUND, "--seconds", "0.3", "--requests", "40", "--upload-mib", "8"),
+    run("floods", *ONE_ROUND, "--seconds", "0.3", "--only", "reset at once", check=the_one_who_does_no_harm_is_answered),
     run("tenants", *ONE_ROUND, "--seconds", "0.5", "--settle-s", "0.5", "--callers", "2", "--flood", "5", "--models", "batches", "texts"),
     run(
         "embedding", *ONE_ROUND, "--seconds", "0.5", "--callers", "1", "--peers", "flask", "triton-http", "tidegate-http", "tidegate-grpc",

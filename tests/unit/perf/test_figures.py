@@ -9,6 +9,7 @@ import pytest
 
 from perf import batching_report, cache_faults_report, embedding_report, eviction_report, gateway_report, repeats_report
 from perf.fleet import report as fleet_report
+from perf.floods import report as floods_report
 from perf.report import Report, Result
 from perf.simulate import report as simulate_report
 
@@ -37,6 +38,16 @@ REPORTS = {
     "gateway: no ratio to a peer that seems to add nothing": (
         of(GATEWAY, STRAIGHT, (("http", 1536, 1, "nginx"), [{"p50_ms": 0.9}] * 3), (("http", 1536, 1, "tidegate"), [{}] * 3)),
         {"http_1536_1_throughput_of_nginx": 1, "http_1536_1_cpu_us": 1},
+    ),
+    "floods": (
+        of(
+            floods_report.Report,
+            (("alone",), [{}, {"http_p99_ms": 9}, {}]),
+            (("http: no flood: one health check after the other",), [{"http_p99_ms": 50, "http_max_ms": 500}]),
+            (("http: inferences",), [{"http_p99_ms": 3}]),
+            (("grpc: GOAWAY",), [{"live_p99_ms": 2, "live_max_ms": 120}]),
+        ),
+        {"floods": 2, "worst_moved": 3, "longest_ms": 120, "moved_too_far": 1, "too_long": 1},
     ),
     "embedding": (
         of(
