@@ -8,19 +8,20 @@ writes them anew. There are two forms, and both are plain Markdown:
 * a figure in a sentence, which is a link to its result with the figure's name as title, `[17.2](results/simulate.json
   "times_fewer_loads")`: the file has it under `figures`. It is shown with as many decimals as are written there.
 
-`tests/unit/perf/test_documents.py` fails when a document and a result differ, when a result that is quoted is not from a clean commit, and
-when perf/README.md has a figure in no such form.
+What a result does not know is left as it stands: one that was written before results named their commit says `to be measured again`.
+`tests/unit/perf/test_documents.py` fails when a document and a result differ, and when a result that is quoted is not from a clean commit.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from perf.processes import PROJECT
+from perf.report import RESULTS
 from perf.scenarios import SCENARIOS
 
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "perf/README.md")
@@ -28,9 +29,9 @@ BLOCK = re.compile(r"(<!-- perf ([a-z-]+) -->\n).*?(\n<!-- perf end -->)", re.DO
 FIGURE = re.compile(r'\[([^\[\]]*)\]\(((?:[\w./-]*/)?results/([a-z-]+)\.json) "(\w+)"\)')
 
 
-def renewed(document: Path, results: Path = PROJECT / "perf" / "results") -> str:
+def renewed(document: Path, results: Path = RESULTS) -> str:
     """A document with all its figures as the results have them. Raises KeyError for a scenario or figure that is not there."""
-    text = BLOCK.sub(lambda found: found[1] + SCENARIOS[found[2]].report.read(results).block() + found[3], document.read_text())
+    text = BLOCK.sub(lambda found: _block(found, results), document.read_text())
     return FIGURE.sub(lambda found: _figure(found, results), text)
 
 
@@ -49,14 +50,23 @@ def paths() -> Iterator[Path]:
     return (PROJECT / each for each in DOCUMENTS)
 
 
-def result(name: str) -> dict[str, Any]:
-    """A scenario's result, as it was written."""
-    document: dict[str, Any] = json.loads((PROJECT / "perf" / "results" / f"{name}.json").read_text())
-    return document
+def measured(scenario: str, results: Path = RESULTS) -> Mapping[str, Any] | None:
+    """A result's provenance; None of one that has none, or that is not there."""
+    path = results / f"{scenario}.json"
+    found: Mapping[str, Any] | None = json.loads(path.read_text()).get("measured") if path.exists() else None
+    return found
+
+
+def _block(found: re.Match[str], results: Path) -> str:
+    begin, scenario, end = found.groups()
+    report = SCENARIOS[scenario].report
+    return begin + report.read(results).block() + end if measured(scenario, results) else found[0]
 
 
 def _figure(found: re.Match[str], results: Path) -> str:
     shown, path, scenario, name = found.groups()
+    if not measured(scenario, results):
+        return found[0]
     value = json.loads((results / f"{scenario}.json").read_text())["figures"][name]
     decimals = len(shown.partition(".")[2])
     return f'[{value:,.{decimals}f}]({path} "{name}")'

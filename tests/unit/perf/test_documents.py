@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from perf.documents import renewed
-from perf.provenance import provenance
+from perf.documents import BLOCK, measured, paths, quoted, renewed
+from perf.processes import PROJECT
+from perf.provenance import CLEAN, provenance
 from perf.report import Result
+from perf.scenarios import SCENARIOS
 from perf.smoke_report import Case, Report, Run
 
 MEASURED = {**provenance(), "command": "python -m perf.smoke", "took_s": 60.0}
@@ -57,3 +59,32 @@ def test_a_figure_has_the_decimals_that_it_is_written_with(tmp_path: Path, resul
 def test_what_is_not_measured_cannot_be_quoted(tmp_path: Path, results: Path, text: str) -> None:
     with pytest.raises(KeyError, match=r"no.such"):
         renewed(written(tmp_path, text), results)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [pytest.param(None, id="no result"), pytest.param('{"scenario": "smoke", "commit": "0123456"}', id="one without its provenance")],
+)
+def test_what_was_written_before_results_said_where_they_are_from_is_left_as_it_is(tmp_path: Path, result: str | None) -> None:
+    if result:
+        (tmp_path / "smoke.json").write_text(result)
+    text = '[1.5](results/smoke.json "added")\n\n<!-- perf smoke -->\n**To be measured again**\n<!-- perf end -->\n'
+    assert renewed(written(tmp_path, text), tmp_path) == text
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(PROJECT))) for path in paths()])
+def test_documents_have_the_figures_of_results(path: Path) -> None:
+    assert path.read_text() == renewed(path), "run make perf-docs"
+
+
+def test_what_documents_quote_is_from_a_clean_commit() -> None:
+    found = {name: measured(name) for path in paths() for name in quoted(path)}
+    assert {name: each["tree"] for name, each in found.items() if each and each["tree"] != CLEAN} == {}
+
+
+def test_what_is_not_from_a_commit_says_that_it_is_to_be_measured_again() -> None:
+    blocks = {found[2]: found[0] for found in BLOCK.finditer((PROJECT / "perf" / "README.md").read_text())}
+    assert blocks.keys() == SCENARIOS.keys()
+    assert {name for name, block in blocks.items() if "**To be measured again**" in block} == {
+        name for name in SCENARIOS if measured(name) is None
+    }
