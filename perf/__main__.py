@@ -1,6 +1,6 @@
 """All scenarios, one after the other, and then the tables and figures in the documents.
 
-    python -m perf [NAME ...] [--data FOLDER] [--list]
+    python -m perf [NAME ...] [--data FOLDER] [--rounds N] [--list]
 
 FOLDER has published traces (see `perf/README.md`); without it all traces are this project's own. A scenario that fails does not keep the
 others from running. What is printed last is how long each took.
@@ -31,7 +31,7 @@ def main() -> int:
         return 0
     _warn()
     began_s = time.monotonic()
-    outcomes = [_run(SCENARIOS[name], arguments.data) for name in arguments.scenarios or SCENARIOS]
+    outcomes = [_run(SCENARIOS[name], arguments) for name in arguments.scenarios or SCENARIOS]
     documents.renew_all()
     print(*outcomes, f"{'together':<14} {_minutes(began_s)}", sep="\n")
     return int(any("failed" in each for each in outcomes))
@@ -41,6 +41,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="perf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenarios", nargs="*", metavar="NAME", choices=[[], *SCENARIOS], help=f"of {', '.join(SCENARIOS)}; all of them")
     parser.add_argument("--data", type=Path, help="a folder of published traces")
+    parser.add_argument("--rounds", type=int, help="of every scenario, instead of its own number: 1 is the quickest that measures all")
     parser.add_argument("--list", action="store_true", help="say which scenarios there are")
     return parser.parse_args()
 
@@ -53,11 +54,11 @@ def _warn() -> None:
         print(f"warning: this machine is not quiet: a load average of {load:.1f} for each CPU", file=sys.stderr)
 
 
-def _run(scenario: Scenario, data: Path | None) -> str:
+def _run(scenario: Scenario, arguments: argparse.Namespace) -> str:
     """How long it took, or that it failed."""
     print(f"==> {scenario.name}: {scenario.told}", file=sys.stderr, flush=True)
     began_s = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", scenario.module, *scenario.flags(data)], cwd=PROJECT)
+    done = subprocess.run([sys.executable, "-m", scenario.module, *scenario.flags(arguments.data, arguments.rounds)], cwd=PROJECT)
     return f"{scenario.name:<14} {_minutes(began_s)}{' failed' if done.returncode else ''}"
 
 

@@ -40,6 +40,7 @@ class Scenario:
     """Its options that take a file of a published trace, with the name that such a file has in the folder of `--data`."""
     trace_folder: str = ""
     """Its option that takes the folder itself."""
+    has_rounds: bool = True
 
     @property
     def name(self) -> str:
@@ -49,8 +50,12 @@ class Scenario:
     def module(self) -> str:
         return f"perf.{self.name.replace('-', '_')}"
 
-    def flags(self, data: Path | None) -> list[str]:
-        """For those traces that the folder has."""
+    def flags(self, data: Path | None, rounds: int | None = None) -> list[str]:
+        """For those traces that the folder has, and for so many rounds."""
+        few = ["--rounds", str(rounds)] if rounds and self.has_rounds else []
+        return [*few, *self._trace_flags(data)]
+
+    def _trace_flags(self, data: Path | None) -> list[str]:
         if data is None:
             return []
         found = {option: sorted(data.glob(pattern)) for option, pattern in self.traces.items()}
@@ -74,11 +79,12 @@ SCENARIOS = {
         Scenario("what the cache does for texts that repeat", repeats_report.Report),
         Scenario("what callers feel of a second level of the cache that fails", cache_faults_report.Report, ("redis-server",)),
         Scenario("more models than memory on three Tritons", fleet_report.Report, traces={"--trace": _REQUESTS}),
-        Scenario("which answers to keep, on traces", eviction_report.Report, trace_folder="--traces"),
+        Scenario("which answers to keep, on traces", eviction_report.Report, trace_folder="--traces", has_rounds=False),
         Scenario(
             "which server and what has to go, on traces",
             simulate_report.Report,
             traces={"--trace": _REQUESTS, "--load-times": "gentd26_basemodel_load_ms*.csv.gz"},
+            has_rounds=False,
         ),
     )
 }

@@ -40,6 +40,14 @@ def test_traces(tmp_path: Path, scenario: str, files: list[str], flags: list[str
     assert SCENARIOS[scenario].flags(None) == []
 
 
+@pytest.mark.parametrize(
+    ("scenario", "flags"),
+    [pytest.param("smoke", ["--rounds", "1"], id="has rounds"), pytest.param("simulate", [], id="has none")],
+)
+def test_rounds(scenario: str, flags: list[str]) -> None:
+    assert SCENARIOS[scenario].flags(None, 1) == flags
+
+
 def test_results_name_files_without_their_folders(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").touch()
     assert harness._command("embedding", ["--queries", str(tmp_path / "trace.csv"), "--mixes", "95/5"]) == (
