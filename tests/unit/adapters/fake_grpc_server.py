@@ -41,7 +41,7 @@ class FakeServer(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(handle)
 
     async def start(self, port: int = 0) -> None:
-        options = (("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0))
+        options = (("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0), ("grpc.http2.bdp_probe", 0))
         self._server = grpc.aio.server(handlers=(self,), options=options)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         await self._server.start()
