@@ -1,23 +1,25 @@
 """Tidegate's control plane: a gateway in front of NVIDIA Triton and what runs it.
 
 One inference request:
-    api/v2_http | api/v2_grpc  the front doors, Triton's own protocol
-      -> codec                 parse and validate: framing, shapes against bytes, one reading only
-      -> services/inference    let it in, bound the time, record how it ended
-      -> services/cached_inference     an answer that is kept or under way, else
-      -> adapters/triton       send it on by the protocol it came by; the answer passes through byte for byte
+    frontends/http, frontends/grpc      connections: bytes in, requests out
+      -> frontends/kserve               who asks, for what: the KServe protocol and Triton's extensions
+      -> protocols                      parse and validate: framing, shapes against bytes, one reading only
+      -> inference/inference            let it in (admission, auth), bound the time, record how it ended
+      -> inference/cached_inference     an answer that is kept or under way, else
+      -> fleet/routing                  which Triton, where there are several
+      -> triton/adapters/connected      send it on by the protocol it came by; the answer passes through byte for byte
       -> Triton
-OpenAI's `/v1/embeddings`: api/openai_http -> codec/openai_embeddings -> services/embeddings, which keeps each text by itself -> as above.
+OpenAI's `/v1/embeddings`: frontends/openai -> embeddings/embeddings, which keeps each text by itself -> as above.
 
 One model load:
-    api/admin | start | restart of Triton
-      -> services/models       what is wanted; which files, in which order
-      -> adapters/managed_repository   place the model's files under the root that Triton reads
-      -> services/loaded_contents      whether what is loaded is known for certain, by which answers are found again
-      -> adapters/triton_grpc  RepositoryModelLoad, with a deadline
+    admin/api | start | restart of Triton
+      -> models/model_service                 what is wanted; which files, in which order
+      -> models/adapters/managed_repository   place the model's files under the root that Triton reads
+      -> models/loaded_contents               whether what is loaded is known for certain, by which answers are found again
+      -> triton/adapters/control              RepositoryModelLoad, with a deadline
       -> Triton
 
-Layers, imports point down (a contract in .importlinter):
-    __main__ -> cli -> app -> api | adapters -> services -> ports -> policy | codec -> settings -> domain
-`domain`, `policy` and `codec` do no I/O; only adapters import a client library; `app` wires it all by hand.
+A folder is a capability, and layered inside: adapters -> services -> ports -> domain. Between folders imports point
+down, in the order of ARCHITECTURE.md's map (contracts in .importlinter): `domain`, `core` and `protocols` do no I/O;
+only adapters import a client library; `app` wires it all by hand.
 """

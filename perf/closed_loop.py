@@ -17,7 +17,7 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
-from control_plane.codec import http2_frames as http2
+from control_plane.protocols.http2 import frames as http2
 
 _GRACE_S = 180.0
 """For the last answers: a slow server with many callers has a queue to work off."""

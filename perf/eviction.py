@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from control_plane.policy.kept_answers import ENTRY_BYTES
+from control_plane.cache.domain.eviction import ENTRY_BYTES
 from perf import eviction_plot, harness
 from perf.eviction_bounds import most_hits, most_saved_ms
 from perf.eviction_generators import generated

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from control_plane.adapters.state_store import open_state_store
-from control_plane.domain.scope import parse_scope
-from control_plane.domain.tenant import Tenant
-from control_plane.services.keys import Keys
-from control_plane.services.objects import Objects
+from control_plane.app.stores import open_state_store
+from control_plane.auth.keys import Keys
+from control_plane.core.scope import parse_scope
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.objects import Objects
 
 LIMITED = Tenant("perf", requests_per_s=1e6, concurrency=100_000, daily_compute_units=1e9)
 """With every limit, none of which a scenario reaches: what deciding about each request costs is then in what is measured."""

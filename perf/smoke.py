@@ -11,8 +11,8 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 
-from control_plane.adapters.embedded_triton.installation import ensure_installed
-from control_plane.adapters.perf_analyzer import Load, Measured, PerfAnalyzer
+from control_plane.triton.embedded.installation import ensure_installed
+from control_plane.tuning.adapters.perf_analyzer import Load, Measured, PerfAnalyzer
 from perf import harness
 from perf.interleaved import interleave
 from perf.processes import PROJECT

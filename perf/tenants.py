@@ -25,7 +25,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from control_plane.domain.tenant import Tenant
+from control_plane.objects.domain.tenant import Tenant
 from perf import closed_loop, harness, serving
 from perf.closed_loop import Ask, Loaded
 from perf.inference_requests import triton_binary

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from control_plane.settings.doors import GatewaySettings
+from control_plane.settings.frontends import GatewaySettings
 from perf import report
 from perf.markdown import figure, table
 from perf.report import Target

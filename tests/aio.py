@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from control_plane.services.models import ModelService
+from control_plane.models.model_service import ModelService
 
 T = TypeVar("T")
 

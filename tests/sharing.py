@@ -1,4 +1,4 @@
-"""Tenants that share one busy model, in virtual time: how long each waits for its turns under `services/admission`."""
+"""Tenants that share one busy model, in virtual time: how long each waits for its turns under `admission/admission`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from control_plane.domain.errors import Overloaded
-from control_plane.domain.tenant import Tenant
-from control_plane.policy.fair_queue import QueueLimits
-from control_plane.services.admission import Admission
-from control_plane.services.model_slots import SlotLimits
+from control_plane.admission.admission import Admission
+from control_plane.admission.concurrency_slots import SlotLimits
+from control_plane.admission.domain.fair_queue import QueueLimits
+from control_plane.core.errors import Overloaded
+from control_plane.objects.domain.tenant import Tenant
 from tests.aio import run_in_virtual_time
 
 CAPACITY = 8

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
-from control_plane.adapters.connecting import short_path
+from control_plane.triton.adapters.connecting import short_path
 
 _CHUNK_BYTES = 2**18
 _PATIENCE_S = 10.0

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from control_plane.adapters.model_config import composing_models
-from control_plane.adapters.model_store import FsspecModelStore
-from control_plane.adapters.warm_tier.tier import DiskWarmTier
-from control_plane.services.model_tiers import ModelTiers
+from control_plane.models.adapters.model_store import FsspecModelStore
+from control_plane.models.adapters.warm_tier.tier import DiskWarmTier
+from control_plane.models.tiers.model_tiers import ModelTiers
+from control_plane.triton.adapters.model_config import composing_models
 from tests.fakes.model_store import Moves
 
 CHUNK_BYTES = 1 << 20

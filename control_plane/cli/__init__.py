@@ -24,7 +24,7 @@ from control_plane.cli import (
     tune,
     usage,
 )
-from control_plane.domain.errors import ControlPlaneError
+from control_plane.core.errors import ControlPlaneError
 
 app = typer.Typer(
     help="Many models on NVIDIA Triton, behind one control plane.",

@@ -14,16 +14,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from control_plane.adapters.store_record import record_of
+from control_plane.cli.backup_lines import Backup, read_backup, write_backup
 from control_plane.cli.options import StateDirOption, StateUrlOption, require_state, stores_located
-from control_plane.codec.backup import Backup, read_backup, write_backup
-from control_plane.codec.stored_objects import to_body
-from control_plane.domain.errors import Conflict, InvalidRequest
-from control_plane.domain.purge import EVERY_MODEL, Purge
-from control_plane.domain.stored import Kind, Stored
-from control_plane.domain.usage import EVERY_DAY
-from control_plane.ports import StateStore, UsageStore
+from control_plane.core.errors import Conflict, InvalidRequest
+from control_plane.metering.domain.usage import EVERY_DAY
+from control_plane.objects.domain.purge import EVERY_MODEL, Purge
+from control_plane.objects.domain.stored import Kind, Stored
+from control_plane.objects.domain.stored_objects import to_body
+from control_plane.objects.ports import StateStore, UsageStore
 from control_plane.settings import Settings
+from control_plane.storage.store_record import record_of
 
 
 def backup(
@@ -66,7 +66,7 @@ def restore(
 @asynccontextmanager
 async def _stores(settings: Settings) -> AsyncIterator[tuple[StateStore, UsageStore]]:
     where = settings.state.state_url, settings.process.state_dir
-    from control_plane.adapters.state_store import open_state_store, open_usage_store  # Redis's client, for this alone
+    from control_plane.app.stores import open_state_store, open_usage_store
 
     state = await open_state_store(*where)
     try:

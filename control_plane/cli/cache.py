@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from control_plane.adapters.gateway_client import AdminClient
+from control_plane.admin.client import AdminClient
 from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.printing import remark
-from control_plane.domain.errors import ControlPlaneError, InvalidRequest
-from control_plane.domain.model import MODEL_NAME, NAME_RULE
+from control_plane.core.errors import ControlPlaneError, InvalidRequest
+from control_plane.core.model import MODEL_NAME, NAME_RULE
 
 app = typer.Typer(help="Purge the response cache.", no_args_is_help=True)
 

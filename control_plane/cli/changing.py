@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from control_plane.adapters.gateway_client import AdminClient
+from control_plane.admin.client import AdminClient
 from control_plane.cli.printing import remark
-from control_plane.domain.errors import ControlPlaneError, ErrorCode, InvalidRequest
+from control_plane.core.errors import ControlPlaneError, ErrorCode, InvalidRequest
 
 NONE = "none"
 """What an option is given to take a limit, or whatever else there need not be, away."""

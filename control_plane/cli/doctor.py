@@ -15,15 +15,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from control_plane.adapters.cpu_affinity import allowed_cpus, require_cpus
-from control_plane.adapters.embedded_triton.shared_libraries import own_libpython
-from control_plane.adapters.listening import bind_tcp
-from control_plane.adapters.model_profile import NO_DEVICE, Profile, choose_profile
-from control_plane.adapters.state_dir import read_endpoints
 from control_plane.cli.options import StateDirOption
-from control_plane.domain.cpus import format_cpus
-from control_plane.domain.errors import StartupError
+from control_plane.core.cpus import format_cpus
+from control_plane.core.errors import StartupError
+from control_plane.host.cpu_affinity import allowed_cpus, require_cpus
+from control_plane.host.listening import bind_tcp
+from control_plane.host.state_dir import read_endpoints
+from control_plane.models.adapters.profile import NO_DEVICE, Profile, choose_profile
 from control_plane.settings import Settings, load_settings
+from control_plane.triton.embedded.shared_libraries import own_libpython
 
 _MIN_GLIBC = (2, 35)
 _MIN_DISK_BYTES = 2 * 2**30

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from control_plane.adapters.gateway_client import EmbeddingClient
+from control_plane.admin.client import EmbeddingClient
 from control_plane.cli.options import StateDirOption, api_key, endpoint
-from control_plane.domain.errors import InvalidRequest
+from control_plane.core.errors import InvalidRequest
 
 _LINES_PER_REQUEST = 32
 _SHOWN = 4

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from control_plane.adapters.gateway_client import AdminClient
+from control_plane.admin.client import AdminClient
 from control_plane.cli.fleet_tables import fitting_tables, fleet_tables
 from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
 

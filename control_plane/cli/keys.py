@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
+from control_plane.auth.keys import Keys
 from control_plane.cli.options import AdminUrlOption, StateDirOption, StateUrlOption, admin_client, stores_located
 from control_plane.cli.printing import moment, print_table, remark
-from control_plane.codec.duration import parse_duration_s
-from control_plane.domain.errors import Conflict, InvalidRequest
-from control_plane.domain.scope import Scope, parse_scope
-from control_plane.domain.tenant import Tenant
-from control_plane.services.keys import Keys
-from control_plane.services.objects import Objects
+from control_plane.core.duration import parse_duration_s
+from control_plane.core.errors import Conflict, InvalidRequest
+from control_plane.core.scope import Scope, parse_scope
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.objects import Objects
 from control_plane.settings import Settings
 
 app = typer.Typer(help="Make, list, rotate and revoke API keys.", no_args_is_help=True)
@@ -101,7 +101,7 @@ def revoke(id_: IdArgument, admin_url: AdminUrlOption = None, state_dir: StateDi
 async def _create_offline(
     settings: Settings, tenant: str, scopes: Sequence[Scope], lifetime_s: float | None, description: str
 ) -> tuple[str, str]:
-    from control_plane.adapters.state_store import open_state_store  # Redis's client, for this alone
+    from control_plane.app.stores import open_state_store
 
     store = await open_state_store(settings.state.state_url, settings.process.state_dir)
     try:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.printing import print_fields, printable
-from control_plane.domain.errors import ModelNotFound
+from control_plane.core.errors import ModelNotFound
 from control_plane.settings import load_settings
 
 app = typer.Typer(help="List, show, load, unload and build models.", no_args_is_help=True)

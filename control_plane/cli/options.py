@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from control_plane.adapters.gateway_client import AdminClient
-from control_plane.adapters.state_dir import read_endpoints, running_state_dirs
-from control_plane.adapters.store_record import read_store_record, record_of
+from control_plane.admin.client import AdminClient
 from control_plane.cli.printing import remark
-from control_plane.domain.errors import InvalidRequest
+from control_plane.core.errors import InvalidRequest
+from control_plane.host.state_dir import read_endpoints, running_state_dirs
 from control_plane.settings import Settings, load_settings
+from control_plane.storage.store_record import read_store_record, record_of
 
 AdminUrlOption = Annotated[str | None, typer.Option("--admin-url", help="URL of the admin API, where it is not found by itself.")]
 StateUrlOption = Annotated[
@@ -90,7 +90,7 @@ def stores_located(state_dir: Path | None, state_url: str | None) -> Settings:
 
 def require_state(settings: Settings) -> None:
     """Raises InvalidRequest: nobody has kept any state there."""
-    from control_plane.adapters.state_store import holds_state  # and with it Redis's client, for those commands alone
+    from control_plane.app.stores import holds_state
 
     if not holds_state(settings.state.state_url, settings.process.state_dir):
         raise InvalidRequest(

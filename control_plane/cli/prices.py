@@ -10,7 +10,7 @@ import typer
 from control_plane.cli.changing import NONE, ReplaceOption, given, number_option, set_object
 from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.printing import moment, print_table, remark
-from control_plane.codec.usage_table import parse_day
+from control_plane.metering.domain.usage_table import parse_day
 
 app = typer.Typer(help="Make, list and delete prices.", no_args_is_help=True)
 

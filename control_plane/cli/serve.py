@@ -13,10 +13,10 @@ import typer
 import uvloop
 from rich.console import Console
 
-from control_plane.adapters.garbage import keep_what_is_there
-from control_plane.adapters.logs import configure_logging
-from control_plane.services.models import LoadFailure
+from control_plane.host.garbage import keep_what_is_there
+from control_plane.models.model_service import LoadFailure
 from control_plane.settings import Settings, load_settings, without_user
+from control_plane.telemetry.adapters.logs import configure_logging
 
 _PORT_HELP = "0 chooses a free one"
 
@@ -115,7 +115,7 @@ def serve(
 
 
 async def _run(settings: Settings, announce: Callable[[Mapping[str, str], list[LoadFailure]], None]) -> None:
-    from control_plane.app import App  # most of what a start reads, which no other command needs
+    from control_plane.app.application import App
 
     await App(settings).run(announce)
 

@@ -12,13 +12,13 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from rich.console import Console
 
 from control_plane.cli.printing import print_table, remark
-from control_plane.domain.errors import InvalidRequest
-from control_plane.simulation.capacity import Trial, fewest_servers
-from control_plane.simulation.engine import simulate as run_simulation
-from control_plane.simulation.generators import model_names, poisson, zipf
-from control_plane.simulation.ours import Ours
-from control_plane.simulation.traces import parse_costs, parse_requests
-from control_plane.simulation.workload import FleetShape, ModelCost, Request, Workload
+from control_plane.core.errors import InvalidRequest
+from control_plane.fleet.simulation.capacity import Trial, fewest_servers
+from control_plane.fleet.simulation.engine import simulate as run_simulation
+from control_plane.fleet.simulation.generators import model_names, poisson, zipf
+from control_plane.fleet.simulation.ours import Ours
+from control_plane.fleet.simulation.traces import parse_costs, parse_requests
+from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Request, Workload
 
 MOST_SERVERS = 1024
 """That are tried."""

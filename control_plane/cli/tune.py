@@ -17,19 +17,19 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from control_plane.adapters.cpu_affinity import allowed_cpus
-from control_plane.adapters.embedded_triton.installation import ensure_installed
-from control_plane.adapters.model_config import composing_models, config_file, config_name_in_force
-from control_plane.adapters.model_profile import with_profile
-from control_plane.adapters.perf_analyzer import PerfAnalyzer, PerfAnalyzerLoad
-from control_plane.adapters.tuning_config import TunedConfig, read_tuned_config, text_input
-from control_plane.adapters.tuning_report import Report, apply_recommendation, print_table, write_report
-from control_plane.adapters.tuning_server import EmbeddedTuningServers
-from control_plane.codec.request_mix import is_json, parse_json, parse_texts, requests_of
-from control_plane.domain.errors import InvalidRequest, ModelNotFound
-from control_plane.policy.tuning import make_axes
-from control_plane.services.tuning import Tuner, TuningPlan, TuningProgress, TuningResult
+from control_plane.core.errors import InvalidRequest, ModelNotFound
+from control_plane.host.cpu_affinity import allowed_cpus
+from control_plane.models.adapters.profile import with_profile
 from control_plane.settings import TritonSettings, load_settings
+from control_plane.triton.adapters.model_config import composing_models, config_file, config_name_in_force
+from control_plane.triton.embedded.installation import ensure_installed
+from control_plane.tuning.adapters.config import TunedConfig, read_tuned_config, text_input
+from control_plane.tuning.adapters.perf_analyzer import PerfAnalyzer, PerfAnalyzerLoad
+from control_plane.tuning.adapters.report import Report, apply_recommendation, print_table, write_report
+from control_plane.tuning.adapters.server import EmbeddedTuningServers
+from control_plane.tuning.domain.request_mix import is_json, parse_json, parse_texts, requests_of
+from control_plane.tuning.domain.search import make_axes
+from control_plane.tuning.tuner import Tuner, TuningPlan, TuningProgress, TuningResult
 
 MIX_OF_MODEL = "samples_mix.tsv"
 """In a model's folder: what requests to it look like, unless --mix says otherwise."""

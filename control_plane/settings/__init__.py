@@ -13,8 +13,7 @@ from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
-from control_plane.domain.errors import StartupError
-from control_plane.settings.doors import AdminSettings, AuthenticationSettings, GatewaySettings, TlsSettings
+from control_plane.core.errors import StartupError
 from control_plane.settings.fields import (
     ENV_PREFIX,
     HAS_SECRETS,
@@ -25,8 +24,9 @@ from control_plane.settings.fields import (
     without_secrets,
     without_user,
 )
-from control_plane.settings.keeping import CacheSettings, ProcessSettings, StateSettings, UsageSettings
+from control_plane.settings.frontends import AdminSettings, AuthenticationSettings, GatewaySettings, TlsSettings
 from control_plane.settings.servers import FleetSettings, TritonSettings
+from control_plane.settings.storage import CacheSettings, ProcessSettings, StateSettings, UsageSettings
 from control_plane.settings.triton_urls import POOL, parse_triton_url, parse_triton_urls
 
 __all__ = [

@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, Validatio
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from control_plane.domain.cpus import parse_cpus
-from control_plane.domain.fleet import MOST_BYTES
+from control_plane.core.cpus import parse_cpus
+from control_plane.fleet.domain.fleet import MOST_BYTES
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 ENV_PREFIX = "TIDEGATE_"

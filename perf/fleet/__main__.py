@@ -26,8 +26,8 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from time import monotonic
 
-from control_plane.simulation.router import Router
-from control_plane.simulation.workload import MIB, Request
+from control_plane.fleet.simulation.router import Router
+from control_plane.fleet.simulation.workload import MIB, Request
 from perf import harness, serving
 from perf.fleet import alone, models, plot, trace
 from perf.fleet.alone import AllAlone

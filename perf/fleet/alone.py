@@ -12,7 +12,7 @@ from time import monotonic
 
 import httpx
 
-from control_plane.domain.model import ModelState
+from control_plane.core.model import ModelState
 from perf.fleet.clients import ask, connections, text_of
 from perf.fleet.servers import Started, tritons
 

@@ -12,7 +12,7 @@ from random import Random
 
 import httpx
 
-from control_plane.simulation.workload import Request
+from control_plane.fleet.simulation.workload import Request
 from perf.fleet.models import INPUT, OUTPUT
 
 Serving = Callable[[Request], AbstractAsyncContextManager[str]]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 
-from control_plane.simulation.engine import simulate
-from control_plane.simulation.ours import Ours
-from control_plane.simulation.outcome import Outcome
-from control_plane.simulation.router import Router
-from control_plane.simulation.workload import FleetShape, ModelCost, Request, Workload
+from control_plane.fleet.simulation.engine import simulate
+from control_plane.fleet.simulation.ours import Ours
+from control_plane.fleet.simulation.outcome import Outcome
+from control_plane.fleet.simulation.router import Router
+from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Request, Workload
 from perf.fleet.alone import Alone
 from perf.fleet.clients import PATIENCE_S
 from perf.fleet.report import ROUND_ROBIN, STICKY_HASH

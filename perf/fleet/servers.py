@@ -17,12 +17,12 @@ from datetime import datetime
 from pathlib import Path
 from time import monotonic
 
-from control_plane.adapters.embedded_triton import guardian
-from control_plane.adapters.embedded_triton.process import EmbeddedTriton, EmbeddedTritonLauncher
-from control_plane.adapters.managed_repository import ManagedRepository
-from control_plane.adapters.process_memory import held_bytes
-from control_plane.adapters.triton import Triton
+from control_plane.host.process_memory import held_bytes
+from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.settings import TritonSettings
+from control_plane.triton.adapters.connected import Triton
+from control_plane.triton.embedded import guardian
+from control_plane.triton.embedded.process import EmbeddedTriton, EmbeddedTritonLauncher
 from perf.fleet.report import Memory
 from perf.processes import PROJECT, tree
 

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from control_plane.domain.fleet import Copy, Fleet, ModelFacts, ModelSpec, Server
-from control_plane.domain.model import ModelState
-from control_plane.simulation.router import Refusal, Router
-from control_plane.simulation.workload import Request, server_name
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, ModelSpec, Server
+from control_plane.fleet.simulation.router import Refusal, Router
+from control_plane.fleet.simulation.workload import Request, server_name
 from perf.fleet.servers import Started
 
 _CONTROL_S = 120.0

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from control_plane.simulation.generators import drifting, poisson
-from control_plane.simulation.workload import Request
+from control_plane.fleet.simulation.generators import drifting, poisson
+from control_plane.fleet.simulation.workload import Request
 from perf.simulate.traces import read_gentd26
 
 _SEED = 20

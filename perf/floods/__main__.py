@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
-from control_plane.domain.tenant import Tenant
+from control_plane.objects.domain.tenant import Tenant
 from perf import harness
 from perf.floods.bystander import Bystander
 from perf.floods.flooder import Flooded, give_way

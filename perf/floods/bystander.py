@@ -9,8 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from control_plane.codec import http2_frames as h2
-from control_plane.codec.http2_headers import NO_TABLE, Fields, encode_fields
+from control_plane.protocols.http2 import frames as h2
+from control_plane.protocols.http2.headers import NO_TABLE, Fields, encode_fields
 from perf.echo_requests import GRPC_PATH, framed, grpc_request
 from perf.floods.report import Run
 from perf.waiting_clients import http_inference

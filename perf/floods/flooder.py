@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from control_plane.codec.http2_frames import Code
+from control_plane.protocols.http2.frames import Code
 from perf.floods.flood import Flood
 
 _RECEIVE_BYTES = 1 << 18

@@ -7,9 +7,9 @@ from struct import Struct
 
 import numpy as np
 
-from control_plane.codec import http2_frames as h2
-from control_plane.codec.http2_frames import Code, Setting
-from control_plane.codec.http2_headers import NO_TABLE, Fields, encode_fields
+from control_plane.protocols.http2 import frames as h2
+from control_plane.protocols.http2.frames import Code, Setting
+from control_plane.protocols.http2.headers import NO_TABLE, Fields, encode_fields
 from perf.echo_requests import GRPC_PATH, GRPC_SERVICE, framed, grpc_request
 from perf.floods.flood import Flood, Pieces, repeated
 

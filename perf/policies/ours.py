@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import blake2b
 
-from control_plane.policy.kept_answers import ENTRY_BYTES, KeptAnswers
+from control_plane.cache.domain.eviction import ENTRY_BYTES, KeptAnswers
 
 
 class Ours:

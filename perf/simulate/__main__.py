@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from control_plane.simulation.engine import simulate
+from control_plane.fleet.simulation.engine import simulate
 from perf import harness
 from perf import simulate as package
 from perf.report import Result

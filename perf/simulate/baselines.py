@@ -8,10 +8,10 @@ from hashlib import blake2b
 from math import ceil
 from random import Random
 
-from control_plane.domain.fleet import Fleet, Server
-from control_plane.domain.model import ModelState
-from control_plane.simulation.router import Choice, Load, Refusal, Unload
-from control_plane.simulation.workload import Request
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.fleet import Fleet, Server
+from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
+from control_plane.fleet.simulation.workload import Request
 
 
 class LruRouter:

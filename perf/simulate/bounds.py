@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from control_plane.simulation.workload import Workload
+from control_plane.fleet.simulation.workload import Workload
 from perf.eviction_bounds import most_hits
 from perf.eviction_traces import numbered
 

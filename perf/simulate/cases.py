@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from control_plane.simulation.generators import drifting, faster, flash_crowd, model_names, periodic, poisson, zipf
-from control_plane.simulation.workload import FleetShape, Joins, Leaves, Request, Workload, server_name
+from control_plane.fleet.simulation.generators import drifting, faster, flash_crowd, model_names, periodic, poisson, zipf
+from control_plane.fleet.simulation.workload import FleetShape, Joins, Leaves, Request, Workload, server_name
 from perf.simulate.traces import (
     MODEL_BYTES,
     GenTd26,

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from random import Random
 
-from control_plane.domain.fleet import Copy, Fleet, Server
-from control_plane.domain.model import ModelState
-from control_plane.simulation.router import Choice, Load, Refusal, Unload
-from control_plane.simulation.workload import Request
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.fleet import Copy, Fleet, Server
+from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
+from control_plane.fleet.simulation.workload import Request
 from perf.simulate.baselines import least_recently_used
 
 CHURN_AGE_S = 30.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from control_plane.simulation.ours import Ours
-from control_plane.simulation.router import Router
+from control_plane.fleet.simulation.ours import Ours
+from control_plane.fleet.simulation.router import Router
 from perf.simulate.baselines import BoundedHash, ConsistentHash, LeastOutstanding, RandomServer, RoundRobin
 from perf.simulate.modelmesh import ModelMesh
 

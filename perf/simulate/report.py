@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from control_plane.simulation.outcome import Outcome
+from control_plane.fleet.simulation.outcome import Outcome
 from perf import report
 from perf.markdown import figure, table
 from perf.report import Target

@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from control_plane.simulation.generators import poisson
-from control_plane.simulation.workload import MIB, ModelCost, Request, Workload
+from control_plane.fleet.simulation.generators import poisson
+from control_plane.fleet.simulation.workload import MIB, ModelCost, Request, Workload
 
 MODEL_BYTES = 100 * MIB
 

@@ -1,6 +1,6 @@
 """What a build says while it goes on: lines for people, or a JSON object a line for a program.
 
-The program is the gateway that builds in the background: `control_plane/codec/build_message.py` reads them.
+The program is the gateway that builds in the background: `models/domain/build_message.py` reads them.
 """
 
 from __future__ import annotations

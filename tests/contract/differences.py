@@ -213,7 +213,7 @@ DIFFERENCES: dict[str, dict[str, str]] = {
         "stream: unknown model as status": "NOT_FOUND 0",
         "stream: a sequence never started, as status": "INVALID_ARGUMENT 0",
     },
-    "Names and versions that no model can have are refused (domain/model.py). Triton cuts a gRPC name at a NUL, and takes what begins like "
+    "Names and versions that no model can have are refused (core/model.py). Triton cuts a gRPC name at a NUL, and takes what begins like "
     "a number for a version; of folders' names, all of which it takes, its own HTTP endpoint and Python backend cannot serve the rest.": {
         "grpc infer: of 'facts\\x00_public'": "INVALID_ARGUMENT 0",
         "grpc infer: of 'no where'": "INVALID_ARGUMENT 0",

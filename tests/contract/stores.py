@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import pytest
 from pydantic import SecretStr
 
-from control_plane.adapters.redis_link import RedisLink
+from control_plane.storage.redis import RedisLink
 from tests.redis_server import RedisServer
 
 NAMES = ("fake", "sqlite", "redis")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from control_plane.adapters.state_store import open_demand_board
-from control_plane.domain.demand import LIVE_S, Exchange
-from control_plane.domain.errors import StoreUnavailable
-from control_plane.ports import DemandBoard
+from control_plane.admission.domain.demand import LIVE_S, Exchange
+from control_plane.app.stores import open_demand_board
+from control_plane.core.errors import StoreUnavailable
+from control_plane.objects.ports import DemandBoard
 from tests.aio import run
 from tests.contract.stores import NAMES, Opening, address, empty_redis, handles
 from tests.fakes.demand_board import FakeDemand, FakeDemandBoard
@@ -29,7 +29,7 @@ _TAKE_PART = """
 import asyncio, sys
 from pathlib import Path
 from pydantic import SecretStr
-from control_plane.adapters.state_store import open_demand_board
+from control_plane.app.stores import open_demand_board
 
 async def main():
     url, folder, process = sys.argv[1:]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from control_plane.adapters.local_fleet_memory import LocalFleetMemory
-from control_plane.adapters.redis_fleet_memory import make_redis_fleet_memory
-from control_plane.domain.errors import StoreUnavailable
-from control_plane.domain.fleet_memory import Measured, Wish
-from control_plane.ports import FleetMemory
+from control_plane.core.errors import StoreUnavailable
+from control_plane.fleet.adapters.local_memory import LocalFleetMemory
+from control_plane.fleet.adapters.redis_memory import make_redis_fleet_memory
+from control_plane.fleet.domain.memory import Measured, Wish
+from control_plane.models.ports import FleetMemory
 from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles
 from tests.fakes.fleet_memory import FakeFleetMemory

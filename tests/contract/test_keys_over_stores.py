@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.adapters.state_store import open_state_store
-from control_plane.domain.errors import Unauthenticated
-from control_plane.domain.principal import Credentials
-from control_plane.domain.scope import Right, Scope
-from control_plane.domain.tenant import Tenant
-from control_plane.policy.failed_attempts import AttemptLimits, FailedAttempts
-from control_plane.ports import StateStore
-from control_plane.services.authentication import Authentication
-from control_plane.services.keys import Keys
-from control_plane.services.known_state import KnownState
-from control_plane.services.objects import Objects
+from control_plane.app.stores import open_state_store
+from control_plane.auth.authentication import Authentication
+from control_plane.auth.domain.failed_attempts import AttemptLimits, FailedAttempts
+from control_plane.auth.keys import Keys
+from control_plane.core.errors import Unauthenticated
+from control_plane.core.principal import Credentials
+from control_plane.core.scope import Right, Scope
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.mirror import KnownState
+from control_plane.objects.objects import Objects
+from control_plane.objects.ports import StateStore
 from tests.aio import run
 from tests.contract.stores import Opening, address, empty_redis, handles
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from control_plane.adapters.redis_lease import make_redis_lease
-from control_plane.domain.errors import StoreUnavailable
-from control_plane.domain.lease import Lease
-from control_plane.ports import LeaseStore
+from control_plane.core.errors import StoreUnavailable
+from control_plane.fleet.adapters.redis_lease import make_redis_lease
+from control_plane.fleet.domain.lease import Lease
+from control_plane.models.ports import LeaseStore
 from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles
 from tests.fakes.lease import FakeLeaseStore, FakeRecord

@@ -10,8 +10,8 @@ from typing import Protocol
 import fsspec
 import pytest
 
-from control_plane.adapters.model_store import FsspecModelStore
-from control_plane.domain.errors import ModelLoadFailed, ModelNotFound, StoreUnavailable
+from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StoreUnavailable
+from control_plane.models.adapters.model_store import FsspecModelStore
 from tests.s3_server import BUCKET, SECRET, S3Server, s3_server
 
 ON = threading.Event()

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.adapters.managed_repository import ManagedRepository
-from control_plane.domain.errors import DeadlineExceeded, ModelLoadFailed, StoreUnavailable
+from control_plane.core.errors import DeadlineExceeded, ModelLoadFailed, StoreUnavailable
+from control_plane.models.adapters.managed_repository import ManagedRepository
 from tests.aio import run
 from tests.chaos_proxy import ChaosProxy, chaos_proxy
 from tests.s3_server import BUCKET, SECRET, S3Server, s3_server

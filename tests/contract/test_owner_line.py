@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from control_plane.adapters.redis_owner_line import make_redis_owner_line
-from control_plane.domain.errors import StoreUnavailable
-from control_plane.domain.fleet_report import CopyUse, FleetReport, Wanted
-from control_plane.ports import OwnerLine
+from control_plane.core.errors import StoreUnavailable
+from control_plane.fleet.adapters.redis_owner_requests import make_redis_owner_line
+from control_plane.fleet.domain.report import CopyUse, FleetReport, Wanted
+from control_plane.models.ports import OwnerLine
 from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles
 from tests.fakes.owner_line import FakeOwnerLine

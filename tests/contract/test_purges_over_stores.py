@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.adapters.state_store import open_state_store
-from control_plane.domain.fingerprint import Fingerprint
-from control_plane.policy.kept_answers import KeptAnswers
-from control_plane.ports import StateStore
-from control_plane.services.fingerprints import Fingerprints
-from control_plane.services.known_state import KnownState
-from control_plane.services.objects import Objects
-from control_plane.services.purges import Purges
-from control_plane.services.response_cache import ResponseCache
+from control_plane.app.stores import open_state_store
+from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.purges import Purges
+from control_plane.cache.response_cache import ResponseCache
+from control_plane.core.fingerprint import Fingerprint
+from control_plane.models.fingerprints import Fingerprints
+from control_plane.objects.mirror import KnownState
+from control_plane.objects.objects import Objects
+from control_plane.objects.ports import StateStore
 from tests.aio import run
 from tests.contract.stores import address, handles
 from tests.fakes.shared_cache import FakeCache, FakeSharedCache

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from control_plane.adapters.redis_link import RedisLink
-from control_plane.adapters.redis_state import RedisStateStore
-from control_plane.adapters.state_store import open_state_store, open_usage_store
+from control_plane.app.stores import open_state_store, open_usage_store
 from control_plane.cli.backup import backup, restore
-from control_plane.domain.errors import Conflict, StartupError, StoreUnavailable
-from control_plane.domain.stored import Kind
-from control_plane.domain.usage import EVERY_DAY, Usage
+from control_plane.core.errors import Conflict, StartupError, StoreUnavailable
+from control_plane.metering.domain.usage import EVERY_DAY, Usage
+from control_plane.objects.adapters.redis_store import RedisStateStore
+from control_plane.objects.domain.stored import Kind
+from control_plane.storage.redis import RedisLink
 from tests.aio import run
 from tests.contract.stores import empty_redis, handles, link
 from tests.contract.test_usage_store import batch, counted, running, used

@@ -16,8 +16,8 @@ import pytest
 import redis
 from pydantic import SecretStr
 
-from control_plane.adapters.redis_cache import RedisCache
-from control_plane.codec.shared_cache_value import frame, name_of
+from control_plane.cache.adapters.redis_cache import RedisCache
+from control_plane.cache.domain.shared_value import frame, name_of
 from tests.aio import run
 from tests.chaos_proxy import ChaosProxy, chaos_proxy
 from tests.contract.caches import COMPUTING_S, EVICTING, LONG_S, answered, key, put_for_sure, redis_cache, running, until, usable

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from control_plane.adapters.state_store import open_state_store
-from control_plane.domain.errors import Conflict, ObjectNotFound, StoreUnavailable
-from control_plane.domain.stored import Kind, Stored
-from control_plane.ports import StateStore
+from control_plane.app.stores import open_state_store
+from control_plane.core.errors import Conflict, ObjectNotFound, StoreUnavailable
+from control_plane.objects.domain.stored import Kind, Stored
+from control_plane.objects.ports import StateStore
 from tests.aio import run
 from tests.contract.stores import NAMES, Opening, address, handles
 from tests.fakes.state_store import FakeState, FakeStateStore
@@ -24,7 +24,7 @@ _WATCH = """
 import asyncio, sys
 from pathlib import Path
 from pydantic import SecretStr
-from control_plane.adapters.state_store import open_state_store
+from control_plane.app.stores import open_state_store
 
 async def main():
     url, folder = sys.argv[1:]

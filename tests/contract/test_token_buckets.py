@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from control_plane.adapters.redis_buckets import RedisTokenBuckets
-from control_plane.domain.errors import StoreUnavailable
-from control_plane.policy.rate_limit import RateLimit
-from control_plane.ports import TokenBuckets
-from control_plane.services.token_buckets import TokenBuckets as ParentsOwn
+from control_plane.admission.adapters.redis_buckets import RedisTokenBuckets
+from control_plane.admission.domain.rate_limit import RateLimit
+from control_plane.core.errors import StoreUnavailable
+from control_plane.objects.ports import TokenBuckets
+from control_plane.workers.token_buckets import TokenBuckets as ParentsOwn
 from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles, link
 

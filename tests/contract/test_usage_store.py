@@ -11,10 +11,10 @@ from uuid import uuid4
 import pytest
 from pydantic import SecretStr
 
-from control_plane.adapters.redis_usage import RedisUsageStore
-from control_plane.adapters.state_store import open_usage_store
-from control_plane.domain.usage import EVERY_DAY, Usage, UsageBatch, UsageKey
-from control_plane.ports import UsageStore
+from control_plane.app.stores import open_usage_store
+from control_plane.metering.adapters.redis_usage import RedisUsageStore
+from control_plane.metering.domain.usage import EVERY_DAY, Usage, UsageBatch, UsageKey
+from control_plane.objects.ports import UsageStore
 from tests.aio import run
 from tests.contract.stores import NAMES, Opening, address, empty_redis, handles, link
 from tests.fakes.usage_store import FakeUsage, FakeUsageStore

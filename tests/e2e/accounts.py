@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from control_plane.adapters.state_store import open_state_store
-from control_plane.domain.scope import Right, Scope
-from control_plane.domain.tenant import Tenant
-from control_plane.services.keys import Keys
-from control_plane.services.objects import Objects
+from control_plane.app.stores import open_state_store
+from control_plane.auth.keys import Keys
+from control_plane.core.scope import Right, Scope
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.objects import Objects
 from tests.e2e.tidegate import LONG_S, Tidegate
 
 OPERATORS = "operators"

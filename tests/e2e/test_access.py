@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.cli.backup import backup, restore
-from control_plane.domain.errors import Conflict, InvalidRequest
+from control_plane.core.errors import Conflict, InvalidRequest
 from tests.e2e import probes, raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.accounts import OPERATORS, Administrator, id_of, make_first_key

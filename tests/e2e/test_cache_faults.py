@@ -21,7 +21,8 @@ from tests.redis_server import ESCAPED_PASSWORD, PASSWORD, RedisServer, redis_se
 
 REQUESTS = 100
 TAKES = {"takes_s": 0.02}
-"""Computing costs more than asking Redis on any machine: whether it is asked at all is tests/unit/adapters/test_redis_cache_lookups.py."""
+"""Computing costs more than asking Redis on any machine: whether it is asked at all is
+tests/unit/cache/adapters/test_redis_cache_lookups.py."""
 FAULT_S = 1.0
 LONG_S = 60.0
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.adapters.state_dir import running_state_dirs
+from control_plane.host.state_dir import running_state_dirs
 from tests.e2e.tidegate import LONG_S, PROJECT, Tidegate, run_cli
 
 

@@ -21,20 +21,20 @@ import tritonclient.grpc.aio
 import uvloop
 from tritonclient.utils import InferenceServerException
 
-from control_plane.adapters.embedded_triton.command import choose_ports, shm_prefix
-from control_plane.adapters.embedded_triton.process import EmbeddedTriton, EmbeddedTritonLauncher
-from control_plane.adapters.managed_repository import ManagedRepository
-from control_plane.adapters.triton import Triton
-from control_plane.adapters.triton_grpc import grpc_target
-from control_plane.codec.grpc_message import GrpcHead, frame_message
-from control_plane.codec.http_message import HttpRequest
-from control_plane.domain.endpoints import Endpoints, TritonEndpoints
-from control_plane.domain.errors import StartupError
-from control_plane.domain.model import ModelState
-from control_plane.ports import GrpcCall, Upstream
-from control_plane.services.servers import Servers
-from control_plane.services.supervisor import Supervisor
+from control_plane.core.endpoints import Endpoints, TritonEndpoints
+from control_plane.core.errors import StartupError
+from control_plane.core.model import ModelState
+from control_plane.models.adapters.managed_repository import ManagedRepository
+from control_plane.protocols.grpc import GrpcHead, frame_message
+from control_plane.protocols.http1 import HttpRequest
 from control_plane.settings import TritonSettings
+from control_plane.triton.adapters.connected import Triton
+from control_plane.triton.adapters.control import grpc_target
+from control_plane.triton.embedded.command import choose_ports, shm_prefix
+from control_plane.triton.embedded.process import EmbeddedTriton, EmbeddedTritonLauncher
+from control_plane.triton.ports import GrpcCall, Upstream
+from control_plane.triton.servers import Servers
+from control_plane.triton.supervisor import Supervisor
 from tests.e2e.conftest import MODELS
 from tests.e2e.tidegate import LONG_S, PROJECT, descendants, living, wait_for
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.adapters.gateway_client import AdminClient
-from control_plane.domain.errors import InvalidRequest
+from control_plane.admin.client import AdminClient
+from control_plane.core.errors import InvalidRequest
 from tests.e2e import bad_models, raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.bad_models import BAD_MODELS, BadModel

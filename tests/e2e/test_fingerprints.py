@@ -15,20 +15,20 @@ import pytest
 import tritonclient.grpc.aio
 import uvloop
 
-from control_plane.adapters.embedded_triton.process import EmbeddedTritonLauncher
-from control_plane.adapters.managed_repository import ManagedRepository
-from control_plane.adapters.model_files import ModelFiles
-from control_plane.adapters.triton import Triton
-from control_plane.adapters.triton_grpc import grpc_target
-from control_plane.codec.http_message import HttpRequest
-from control_plane.domain.errors import ModelLoadFailed, UpstreamUnavailable
-from control_plane.domain.fingerprint import Fingerprint
-from control_plane.domain.model import ModelOverride
-from control_plane.services.fingerprints import Fingerprints
-from control_plane.services.loaded_contents import LoadedContents
-from control_plane.services.models import ModelService
-from control_plane.services.servers import Servers
+from control_plane.core.errors import ModelLoadFailed, UpstreamUnavailable
+from control_plane.core.fingerprint import Fingerprint
+from control_plane.core.model import ModelOverride
+from control_plane.models.adapters.managed_repository import ManagedRepository
+from control_plane.models.adapters.model_files import ModelFiles
+from control_plane.models.fingerprints import Fingerprints
+from control_plane.models.loaded_contents import LoadedContents
+from control_plane.models.model_service import ModelService
+from control_plane.protocols.http1 import HttpRequest
 from control_plane.settings import TritonSettings
+from control_plane.triton.adapters.connected import Triton
+from control_plane.triton.adapters.control import grpc_target
+from control_plane.triton.embedded.process import EmbeddedTritonLauncher
+from control_plane.triton.servers import Servers
 from tests.aio import changing
 from tests.e2e.tidegate import LONG_S, PROJECT
 

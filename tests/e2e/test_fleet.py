@@ -16,7 +16,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from control_plane.adapters.gateway_client import AdminClient
+from control_plane.admin.client import AdminClient
 from tests.e2e import tidegate as servers
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, run_cli, wait_for

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from control_plane.adapters.gateway_client import AdminClient
-from control_plane.domain.errors import InvalidRequest
+from control_plane.admin.client import AdminClient
+from control_plane.core.errors import InvalidRequest
 from tests.e2e import bad_models
 from tests.e2e import tidegate as servers
 from tests.e2e.raw_http import status

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.adapters.gateway_client import AdminClient
+from control_plane.admin.client import AdminClient
 from tests.e2e import tidegate as servers
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_dead_stub import stubs_of

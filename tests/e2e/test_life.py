@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.adapters.embedded_triton.command import shm_prefix
+from control_plane.triton.embedded.command import shm_prefix
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import MODELS, Start

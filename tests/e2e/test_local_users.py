@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import tritonclient.http
 
-from control_plane.adapters.embedded_triton.command import shm_prefix
-from control_plane.adapters.gateway_client import AdminClient
-from control_plane.domain.errors import InvalidRequest
+from control_plane.admin.client import AdminClient
+from control_plane.core.errors import InvalidRequest
+from control_plane.triton.embedded.command import shm_prefix
 from tests.e2e import another_user, bad_models
 from tests.e2e.accounts import make_first_key
 from tests.e2e.conftest import MODELS

@@ -22,9 +22,9 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from control_plane.adapters.embedded_triton.installation import ensure_installed
-from control_plane.adapters.perf_analyzer import Load, PerfAnalyzer, arguments
-from control_plane.domain.model import UNKNOWN_MODEL
+from control_plane.core.model import UNKNOWN_MODEL
+from control_plane.triton.embedded.installation import ensure_installed
+from control_plane.tuning.adapters.perf_analyzer import Load, PerfAnalyzer, arguments
 from tests.e2e.accounts import Administrator, make_first_key
 from tests.e2e.test_access import triton_url
 from tests.e2e.tidegate import PROJECT, Tidegate, start, wait_for

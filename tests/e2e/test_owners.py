@@ -15,14 +15,14 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from control_plane.adapters.embedded_triton.process import EmbeddedTritonLauncher
-from control_plane.adapters.managed_repository import ManagedRepository
-from control_plane.adapters.redis_lease import make_redis_lease
-from control_plane.adapters.triton_grpc import TritonGrpc
-from control_plane.domain.endpoints import Endpoints
-from control_plane.domain.model import ModelState
-from control_plane.policy.load_plan import states_of
+from control_plane.core.endpoints import Endpoints
+from control_plane.core.model import ModelState
+from control_plane.fleet.adapters.redis_lease import make_redis_lease
+from control_plane.fleet.domain.load_plan import states_of
+from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.settings import TritonSettings
+from control_plane.triton.adapters.control import TritonGrpc
+from control_plane.triton.embedded.process import EmbeddedTritonLauncher
 from tests.aio import run
 from tests.e2e.tidegate import PROJECT
 from tests.e2e.two_owners import BUDGET, BYTES, LIMITS, MIB

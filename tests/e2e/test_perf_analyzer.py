@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.adapters.embedded_triton.installation import ensure_installed
-from control_plane.adapters.perf_analyzer import Load, PerfAnalyzer
+from control_plane.triton.embedded.installation import ensure_installed
+from control_plane.tuning.adapters.perf_analyzer import Load, PerfAnalyzer
 from tests.e2e.tidegate import PROJECT, Tidegate
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 import tritonclient.http
 
-from control_plane.adapters.gateway_client import AdminClient
+from control_plane.admin.client import AdminClient
 from tests.e2e import tidegate as servers
 from tests.e2e.raw_http import status
 from tests.e2e.test_access import triton_url

@@ -44,7 +44,7 @@ def scaled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
 
 
 def workers_of(tidegate: Tidegate) -> list[int]:
-    return [pid for pid in living(descendants(tidegate.process.pid)) if b"control_plane.worker" in command_line(pid)]
+    return [pid for pid in living(descendants(tidegate.process.pid)) if b"control_plane.app.worker" in command_line(pid)]
 
 
 def processes(tidegate: Tidegate, program: bytes) -> list[int]:

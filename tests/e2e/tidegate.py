@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from control_plane.domain.endpoints import CONTROL_FIELD
+from control_plane.core.endpoints import CONTROL_FIELD
 from tests.unix_relay import UnixRelay
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -12,16 +12,16 @@ from itertools import cycle
 
 from pydantic import SecretStr
 
-from control_plane.adapters.redis_lease import make_redis_lease
-from control_plane.adapters.triton_grpc import TritonGrpc
-from control_plane.domain.endpoints import UnixAddress
-from control_plane.domain.errors import ControlPlaneError
-from control_plane.domain.fleet import ModelFacts, ModelSpec, Server
-from control_plane.domain.model import ModelState
-from control_plane.policy.load_plan import states_of
-from control_plane.policy.ownership import LeaseLimits
-from control_plane.services.load_plans import Begin, LoadPlans, PlanLimits
-from control_plane.services.ownership import Ownership
+from control_plane.core.endpoints import UnixAddress
+from control_plane.core.errors import ControlPlaneError
+from control_plane.core.model import ModelState
+from control_plane.fleet.adapters.redis_lease import make_redis_lease
+from control_plane.fleet.domain.fleet import ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.load_plan import states_of
+from control_plane.fleet.domain.ownership import LeaseLimits
+from control_plane.fleet.loading.load_plans import Begin, LoadPlans, PlanLimits
+from control_plane.fleet.ownership.ownership import Ownership
+from control_plane.triton.adapters.control import TritonGrpc
 
 MIB = 2**20
 BYTES = {"model_a": 40 * MIB, "model_b": 40 * MIB, "model_c": 50 * MIB, "model_d": 30 * MIB}

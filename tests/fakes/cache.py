@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from control_plane.domain.fingerprint import Fingerprint
-from control_plane.policy.kept_answers import KeptAnswers
-from control_plane.services.cached_inference import CachedInference
-from control_plane.services.fingerprints import Fingerprints
-from control_plane.services.response_cache import ResponseCache
+from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.response_cache import ResponseCache
+from control_plane.core.fingerprint import Fingerprint
+from control_plane.inference.cached_inference import CachedInference
+from control_plane.models.fingerprints import Fingerprints
 
 
 def keeping(*models: str) -> CachedInference:

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from control_plane.domain.demand import LIVE_S, Exchange, exchange_of
-from control_plane.domain.errors import StoreUnavailable
+from control_plane.admission.domain.demand import LIVE_S, Exchange, exchange_of
+from control_plane.core.errors import StoreUnavailable
 
 
 @dataclass

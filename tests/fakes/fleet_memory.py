@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from control_plane.domain.errors import StoreUnavailable
-from control_plane.domain.fleet_memory import Measured, Wish
+from control_plane.core.errors import StoreUnavailable
+from control_plane.fleet.domain.memory import Measured, Wish
 
 
 @dataclass

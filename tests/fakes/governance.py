@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from control_plane.domain.api_key import ApiKey
-from control_plane.domain.compute_time import Ending
-from control_plane.domain.inference import InferCall, Outcome
-from control_plane.domain.route import Route
-from control_plane.domain.scope import parse_scope
-from control_plane.domain.tenant import Tenant
-from control_plane.domain.usage import UsageEvent
-from control_plane.policy.failed_attempts import FailedAttempts
-from control_plane.policy.fair_queue import QueueLimits
-from control_plane.services.access import Access
-from control_plane.services.admission import Admission
-from control_plane.services.authentication import Authentication
-from control_plane.services.governance import Governance
-from control_plane.services.known_state import KnownState
-from control_plane.services.model_slots import SlotLimits
-from control_plane.services.rate_leases import RateLeases
+from control_plane.admission.admission import Admission
+from control_plane.admission.concurrency_slots import SlotLimits
+from control_plane.admission.domain.fair_queue import QueueLimits
+from control_plane.admission.rate_leases import RateLeases
+from control_plane.auth.access import Access
+from control_plane.auth.authentication import Authentication
+from control_plane.auth.domain.failed_attempts import FailedAttempts
+from control_plane.core.infer_call import InferCall, Outcome
+from control_plane.core.scope import parse_scope
+from control_plane.inference.governance import Governance
+from control_plane.metering.domain.usage import UsageEvent
+from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.mirror import KnownState
+from control_plane.triton.compute_time import Ending
 from tests.fakes.state_store import FakeStateStore
 
 

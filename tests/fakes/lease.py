@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from control_plane.domain.errors import StoreUnavailable
-from control_plane.domain.lease import Lease
+from control_plane.core.errors import StoreUnavailable
+from control_plane.fleet.domain.lease import Lease
 
 
 @dataclass

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from control_plane.domain.errors import ModelLoadFailed, ModelNotFound, StoreUnavailable
-from control_plane.domain.fleet import Tier
-from control_plane.domain.model_source import ModelSource, SourceFile
-from control_plane.ports import Stop
+from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StoreUnavailable
+from control_plane.fleet.domain.fleet import Tier
+from control_plane.models.domain.model_source import ModelSource, SourceFile
+from control_plane.models.ports import Stop
 
 
 class FakeModelStore:

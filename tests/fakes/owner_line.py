@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from control_plane.domain.errors import StoreUnavailable
-from control_plane.domain.fleet_report import FleetReport
+from control_plane.core.errors import StoreUnavailable
+from control_plane.fleet.domain.report import FleetReport
 
 
 @dataclass

@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from control_plane.domain.errors import ModelLoadFailed
-from control_plane.domain.fingerprint import Fingerprint, ModelContents, digest_of
-from control_plane.domain.model import ModelOverride
+from control_plane.core.errors import ModelLoadFailed
+from control_plane.core.fingerprint import Fingerprint, ModelContents, digest_of
+from control_plane.core.model import ModelOverride
 
 
 @dataclass

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from control_plane.domain.inference import Door, Outcome
+from control_plane.core.infer_call import Door, Outcome
 
 
 class Recorded(NamedTuple):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound
+from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound
 
 
 @dataclass

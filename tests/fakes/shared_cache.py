@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from control_plane.domain.shared_cache_counts import SharedCacheCounts
+from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 
 
 @dataclass

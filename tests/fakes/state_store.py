@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from control_plane.domain.errors import ObjectNotFound, StoreUnavailable
-from control_plane.domain.stored import Kind, Stored, check_expected, check_not_older
+from control_plane.core.errors import ObjectNotFound, StoreUnavailable
+from control_plane.objects.domain.stored import Kind, Stored, check_expected, check_not_older
 
 
 @dataclass

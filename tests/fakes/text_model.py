@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 
 DIMENSIONS = 3
 NOT_FOUND = make_answer(404, b'{"error":"Request for unknown model: it is not found"}')

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from control_plane.domain.errors import ControlPlaneError
-from control_plane.domain.tuning import Candidate, Level
+from control_plane.core.errors import ControlPlaneError
+from control_plane.tuning.domain.candidates import Candidate, Level
 
 
 @dataclass

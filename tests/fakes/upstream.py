@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from control_plane.codec.grpc_message import HEAD, PREFIX_BYTES, GrpcAnswer, GrpcHead, frame_message, message_answer, status_fields
-from control_plane.codec.http2_headers import Fields
-from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
-from control_plane.domain.compute_time import ComputeTime
-from control_plane.domain.endpoints import TritonEndpoints
-from control_plane.domain.errors import ControlPlaneError, UpstreamFailed, UpstreamUnavailable
-from control_plane.domain.fingerprint import LoadedConfig
-from control_plane.domain.model import ModelOverride, ModelState, ModelVersion
-from control_plane.ports import GrpcCall
+from control_plane.core.endpoints import TritonEndpoints
+from control_plane.core.errors import ControlPlaneError, UpstreamFailed, UpstreamUnavailable
+from control_plane.core.fingerprint import LoadedConfig
+from control_plane.core.model import ModelOverride, ModelState, ModelVersion
+from control_plane.protocols.grpc import HEAD, PREFIX_BYTES, GrpcAnswer, GrpcHead, frame_message, message_answer, status_fields
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
+from control_plane.protocols.http2.headers import Fields
+from control_plane.triton.compute_time import ComputeTime
+from control_plane.triton.ports import GrpcCall
 
 
 @dataclass

@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field
 
-from control_plane.domain.errors import StoreUnavailable
-from control_plane.domain.usage import Usage, UsageBatch, UsageKey
+from control_plane.core.errors import StoreUnavailable
+from control_plane.metering.domain.usage import Usage, UsageBatch, UsageKey
 
 
 @dataclass

@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from control_plane.codec.worker_message import FingerprintsChanged, FingerprintsTaken, FromWorker, ToWorker
-from control_plane.domain.errors import ControlPlaneError
-from control_plane.domain.model import ModelOverride
+from control_plane.core.errors import ControlPlaneError
+from control_plane.core.model import ModelOverride
+from control_plane.workers.messages import FingerprintsChanged, FingerprintsTaken, FromWorker, ToWorker
 
 MessageT = TypeVar("MessageT")
 

@@ -7,9 +7,9 @@ import struct
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from control_plane.codec.bytes_tensor import check_bytes_tensor
-    from control_plane.domain.errors import InvalidRequest
-    from control_plane.domain.tensor import Tensor
+    from control_plane.core.errors import InvalidRequest
+    from control_plane.core.tensor import Tensor
+    from control_plane.protocols.kserve.bytes_tensor import check_bytes_tensor
 
 
 def check(data: bytes) -> None:

@@ -8,9 +8,9 @@ import zlib
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from control_plane.codec.body_limits import InflateBound
-    from control_plane.codec.content_encoding import decode_body
-    from control_plane.domain.errors import InvalidRequest, NotSupported, PayloadTooLarge
+    from control_plane.core.errors import InvalidRequest, NotSupported, PayloadTooLarge
+    from control_plane.protocols.content_encoding import decode_body
+    from control_plane.protocols.kserve.body_limits import InflateBound
 
 LIMIT = 5000
 BOUND = InflateBound(LIMIT, "too large")

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from tests.fuzz.harness import fuzz, instrumented, slices
 
 with instrumented():
-    from control_plane.codec.body_limits import InflateBound
-    from control_plane.codec.grpc_message import MessageReader, answer_of, message_in, read_head, status_fields, timeout_value
-    from control_plane.domain.errors import InvalidRequest, NotSupported, PayloadTooLarge
+    from control_plane.core.errors import InvalidRequest, NotSupported, PayloadTooLarge
+    from control_plane.protocols.grpc import MessageReader, answer_of, message_in, read_head, status_fields, timeout_value
+    from control_plane.protocols.kserve.body_limits import InflateBound
 
 LIMIT = 2000
 NAMES = (

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from tests.fuzz.harness import fuzz, instrumented, slices
 
 with instrumented():
-    from control_plane.codec.http2_connection import Http2Connection
-    from control_plane.codec.http2_frames import MAX_WINDOW_BYTES, PREFACE, Http2Error
-    from control_plane.codec.http2_headers import Fields, KnownBlocks, encode_fields
-    from control_plane.codec.http2_limits import Http2Limits
-    from control_plane.codec.http2_stream import Stream
+    from control_plane.protocols.http2.connection import Http2Connection
+    from control_plane.protocols.http2.frames import MAX_WINDOW_BYTES, PREFACE, Http2Error
+    from control_plane.protocols.http2.headers import Fields, KnownBlocks, encode_fields
+    from control_plane.protocols.http2.limits import Http2Limits
+    from control_plane.protocols.http2.stream import Stream
 
 LIMITS = Http2Limits(
     max_streams=3, stream_window_bytes=256, connection_window_bytes=1 << 16, max_frame_bytes=1 << 14, max_header_bytes=2048

@@ -7,8 +7,8 @@ import hpack
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from control_plane.codec.http2_frames import Http2Error
-    from control_plane.codec.http2_headers import Fields, HeaderDecoder, KnownBlocks, encode_fields
+    from control_plane.protocols.http2.frames import Http2Error
+    from control_plane.protocols.http2.headers import Fields, HeaderDecoder, KnownBlocks, encode_fields
 
 
 def check(data: bytes) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tests.fuzz.harness import fuzz, instrumented, slices
 
 with instrumented():
-    from control_plane.codec.http_answer import AnswerError, AnswerReader, ChunkedHead, ChunkReader
+    from control_plane.protocols.http1_response import AnswerError, AnswerReader, ChunkedHead, ChunkReader
 
 
 def check(data: bytes) -> None:

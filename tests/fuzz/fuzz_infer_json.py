@@ -12,9 +12,9 @@ import rapidjson
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from control_plane.codec.infer_json import read_infer_request
-    from control_plane.domain.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
-    from control_plane.domain.inference import InferCall
+    from control_plane.core.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
+    from control_plane.core.infer_call import InferCall
+    from control_plane.protocols.kserve.infer_json import read_infer_request
 
 LARGE_BYTES = 300 * 1024
 """Beyond it the door outlines the JSON before it parses it."""

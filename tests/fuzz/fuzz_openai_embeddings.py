@@ -9,11 +9,11 @@ import orjson
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from control_plane.codec.openai_embeddings import EmbeddingsRequest, request_steps
-    from control_plane.codec.openai_large_input import MAX_TEXTS, large_request_steps
-    from control_plane.codec.steps import finish
-    from control_plane.domain.errors import InvalidRequest, ModelNotFound
-    from control_plane.domain.model import MODEL_NAME
+    from control_plane.core.errors import InvalidRequest, ModelNotFound
+    from control_plane.core.model import MODEL_NAME
+    from control_plane.core.steps import finish
+    from control_plane.embeddings.domain.openai_large_input import MAX_TEXTS, large_request_steps
+    from control_plane.embeddings.domain.openai_request import EmbeddingsRequest, request_steps
 
 
 def check(data: bytes) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from control_plane.codec.v2_route import is_openai, read_route
-    from control_plane.domain.action import Action
-    from control_plane.domain.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, RouteNotFound
+    from control_plane.core.action import Action
+    from control_plane.core.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, RouteNotFound
+    from control_plane.protocols.kserve.routes import is_openai, read_route
 
 METHODS = (b"GET", b"POST", b"HEAD", b"OPTIONS", b"PUT", b"DELETE")
 

@@ -10,18 +10,18 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 from hypothesis import example, given, settings
 
-from control_plane.adapters.listening import bind_tcp
-from control_plane.api.body_budget import BodyBudget
-from control_plane.api.grpc_connection import GrpcLimits
-from control_plane.api.grpc_server import GrpcServer
-from control_plane.api.v2_grpc import V2Grpc
-from control_plane.codec.body_limits import BodyLimits
-from control_plane.codec.grpc_message import GrpcAnswer, GrpcHead, message_answer
-from control_plane.codec.http2_frames import DATA, PREFACE, FrameReader, settings_frame
-from control_plane.domain.errors import UpstreamUnavailable
-from control_plane.ports import GrpcCall, GrpcStream
-from control_plane.services.inference import InferenceService
-from control_plane.services.servers import Servers
+from control_plane.core.errors import UpstreamUnavailable
+from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.grpc.connection import GrpcLimits
+from control_plane.frontends.grpc.server import GrpcServer
+from control_plane.frontends.kserve.grpc import V2Grpc
+from control_plane.host.listening import bind_tcp
+from control_plane.inference.inference import InferenceService
+from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, message_answer
+from control_plane.protocols.http2.frames import DATA, PREFACE, FrameReader, settings_frame
+from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.triton.ports import GrpcCall, GrpcStream
+from control_plane.triton.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
 from tests.fakes.governance import governance
@@ -152,4 +152,4 @@ async def is_live(port: int) -> bool:
 
 def test_a_defect_would_be_seen() -> None:
     with pytest.raises(AssertionError, match="unexpected"), no_defect():
-        logging.getLogger("control_plane.api").error("unexpected; this is a defect")
+        logging.getLogger("control_plane.frontends").error("unexpected; this is a defect")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from control_plane.codec.grpc_message import frame_message
-from control_plane.codec.http2_frames import (
+from control_plane.protocols.grpc import frame_message
+from control_plane.protocols.http2.frames import (
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -19,7 +19,7 @@ from control_plane.codec.http2_frames import (
     settings_frame,
     window_update,
 )
-from control_plane.codec.http2_headers import encode_fields
+from control_plane.protocols.http2.headers import encode_fields
 from tests.wire.gateway import INFER, LIVE, infer_request
 
 CHUNKED = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(INFER), INFER)

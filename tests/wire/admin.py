@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from control_plane.adapters.listening import bind_tcp
-from control_plane.api.admin_server import make_admin_server
-from control_plane.api.http_reading import HttpLimits
-from control_plane.api.http_server import HttpServer
-from control_plane.policy.exposure import AllowedHosts
+from control_plane.admin.server import make_admin_server
+from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.server import HttpServer
+from control_plane.host.exposure import AllowedHosts
+from control_plane.host.listening import bind_tcp
 from tests.aio import changing
-from tests.unit.api.admin_bench import Bench
+from tests.unit.admin.admin_bench import Bench
 
 _START_S = 100.0
 LIMITS = HttpLimits(max_body_bytes=1 << 20, max_header_bytes=16 << 10, max_connections=50)

@@ -10,27 +10,27 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from control_plane.adapters.listening import bind_tcp
-from control_plane.api.body_budget import BodyBudget
-from control_plane.api.data_http import DataHttp
-from control_plane.api.http_errors import render_error
-from control_plane.api.http_reading import HttpLimits
-from control_plane.api.http_server import HttpServer
-from control_plane.api.openai_http import OpenaiHttp
-from control_plane.api.status import told_of
-from control_plane.api.v2_http import V2Http
-from control_plane.codec.body_limits import BodyLimits
-from control_plane.codec.header_forwarding import NO_FORWARDING, HeaderForwarding
-from control_plane.policy.exposure import AllowedHosts
-from control_plane.policy.kept_answers import KeptAnswers
-from control_plane.services.cached_inference import CachedInference
-from control_plane.services.embeddings import Embeddings
-from control_plane.services.fingerprints import Fingerprints
-from control_plane.services.governance import Governance
-from control_plane.services.inference import InferenceService
-from control_plane.services.response_cache import ResponseCache
-from control_plane.services.servers import OneServer, Servers
-from control_plane.services.text_models import TextModels
+from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.response_cache import ResponseCache
+from control_plane.embeddings.embeddings import Embeddings
+from control_plane.embeddings.text_models import TextModels
+from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.common.http_errors import render_error
+from control_plane.frontends.common.status import told_of
+from control_plane.frontends.data_http import DataHttp
+from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.server import HttpServer
+from control_plane.frontends.kserve.http import V2Http
+from control_plane.frontends.openai import OpenaiHttp
+from control_plane.host.exposure import AllowedHosts
+from control_plane.host.listening import bind_tcp
+from control_plane.inference.cached_inference import CachedInference
+from control_plane.inference.governance import Governance
+from control_plane.inference.inference import InferenceService
+from control_plane.models.fingerprints import Fingerprints
+from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
+from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.triton.servers import OneServer, Servers
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
 from tests.fakes.governance import governance
 

@@ -13,24 +13,24 @@ import grpc.aio
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.adapters.listening import bind_tcp
-from control_plane.api.body_budget import BodyBudget
-from control_plane.api.grpc_call import GrpcHandler
-from control_plane.api.grpc_connection import GrpcApplication, GrpcLimits
-from control_plane.api.grpc_server import GrpcServer
-from control_plane.api.status import told_of
-from control_plane.api.v2_grpc import SERVICE, V2Grpc
-from control_plane.codec.body_limits import BodyLimits
-from control_plane.codec.grpc_message import PREFIX_BYTES, GrpcHead
-from control_plane.codec.header_forwarding import NO_FORWARDING, HeaderForwarding
-from control_plane.codec.http2_stream import WholeAnswer, WholeCall
-from control_plane.domain.principal import Principal
-from control_plane.policy.exposure import AllowedHosts
-from control_plane.ports import GrpcCall
-from control_plane.services.cached_inference import CachedInference
-from control_plane.services.governance import Governance
-from control_plane.services.inference import InferenceService
-from control_plane.services.servers import Servers
+from control_plane.core.principal import Principal
+from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.common.status import told_of
+from control_plane.frontends.grpc.call import GrpcHandler
+from control_plane.frontends.grpc.connection import GrpcApplication, GrpcLimits
+from control_plane.frontends.grpc.server import GrpcServer
+from control_plane.frontends.kserve.grpc import SERVICE, V2Grpc
+from control_plane.host.exposure import AllowedHosts
+from control_plane.host.listening import bind_tcp
+from control_plane.inference.cached_inference import CachedInference
+from control_plane.inference.governance import Governance
+from control_plane.inference.inference import InferenceService
+from control_plane.protocols.grpc import PREFIX_BYTES, GrpcHead
+from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
+from control_plane.protocols.http2.stream import WholeAnswer, WholeCall
+from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.triton.ports import GrpcCall
+from control_plane.triton.servers import Servers
 from tests.fakes import FakeGrpc, FakeModels, FakeRecorder, FakeUpstream
 from tests.fakes.governance import governance
 from tests.h2_peer import H2Peer

@@ -8,11 +8,11 @@ import h2.errors
 import h2.events
 import h2.settings
 
-from control_plane.codec import http2_frames as frames
-from control_plane.codec.grpc_message import frame_message
-from control_plane.codec.http2_headers import NO_TABLE, encode_fields
+from control_plane.protocols.grpc import frame_message
+from control_plane.protocols.http2 import frames as frames
+from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
 from tests.h2_peer import H2Peer
-from tests.unit.codec.http2_ends import Seen, frame
+from tests.unit.protocols.http2.http2_ends import Seen, frame
 from tests.wire.grpc_door import INFER, Bench, infer_message
 
 HEAD = [

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.adapters.listening import bind_tcp
+from control_plane.host.listening import bind_tcp
 from tests.aio import run, settle
-from tests.unit.api.admin_bench import Bench
+from tests.unit.admin.admin_bench import Bench
 from tests.wire.admin import LIMITS, server_of
 from tests.wire.gateway import LIVE, Gateway, gateway
 

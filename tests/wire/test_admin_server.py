@@ -9,8 +9,8 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from control_plane.api.admin_server import MAX_BODY_BYTES
-from tests.unit.api.admin_bench import Bench
+from control_plane.admin.server import MAX_BODY_BYTES
+from tests.unit.admin.admin_bench import Bench
 from tests.wire.admin import LIMITS, admin_server
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from control_plane.codec.grpc_message import read_head
+from control_plane.protocols.grpc import read_head
 from tests.aio import run
 from tests.wire.gateway import INFER, gateway, infer_request
 

@@ -10,8 +10,8 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.api.v2_grpc import ADMINISTRATION_METHODS, READ_METHODS
-from control_plane.codec.body_limits import BodyLimits
+from control_plane.frontends.kserve.grpc import ADMINISTRATION_METHODS, READ_METHODS
+from control_plane.protocols.kserve.body_limits import BodyLimits
 from tests.aio import run
 from tests.fakes import FakeUpstream
 from tests.wire.gateway import INFER, Answer, gateway, infer_request

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from control_plane.policy.exposure import AllowedHosts
+from control_plane.host.exposure import AllowedHosts
 from tests.aio import run
 from tests.wire.gateway import Client, gateway, infer_request
 from tests.wire.grpc_door import INFER as GRPC_INFER

@@ -17,15 +17,15 @@ import grpc.aio
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.adapters.listening import bind_tcp
-from control_plane.api.body_budget import BodyBudget
-from control_plane.api.grpc_server import GrpcServer
-from control_plane.api.v2_grpc import READ_METHODS, SERVICE, V2Grpc
-from control_plane.codec.body_limits import BodyLimits
-from control_plane.codec.grpc_message import GrpcAnswer, frame_message, message_answer, status_answer, status_fields
-from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
-from control_plane.domain.inference import Door, Outcome
-from control_plane.ports import GrpcCall
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
+from control_plane.core.infer_call import Door, Outcome
+from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.grpc.server import GrpcServer
+from control_plane.frontends.kserve.grpc import READ_METHODS, SERVICE, V2Grpc
+from control_plane.host.listening import bind_tcp
+from control_plane.protocols.grpc import GrpcAnswer, frame_message, message_answer, status_answer, status_fields
+from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.triton.ports import GrpcCall
 from tests.aio import run, settle
 from tests.fakes import FakeGrpc
 from tests.fakes.governance import governance

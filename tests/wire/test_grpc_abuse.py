@@ -11,15 +11,15 @@ import h2.events
 import h2.settings
 import pytest
 
-from control_plane.api import connection_server
-from control_plane.codec import http2_frames as frames
-from control_plane.codec.grpc_message import frame_message, message_answer
-from control_plane.codec.http2_frames import Code
-from control_plane.codec.http2_headers import NO_TABLE, encode_fields
-from control_plane.domain.inference import Outcome
+from control_plane.core.infer_call import Outcome
+from control_plane.frontends.common import connection_server
+from control_plane.protocols.grpc import frame_message, message_answer
+from control_plane.protocols.http2 import frames as frames
+from control_plane.protocols.http2.frames import Code
+from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
 from tests.aio import run, settle
 from tests.fakes import FakeGrpc
-from tests.unit.codec.http2_ends import data, frame, headers
+from tests.unit.protocols.http2.http2_ends import data, frame, headers
 from tests.wire.grpc_door import INFER, LIMITS, MAX_MESSAGE_BYTES, STREAM, door, infer_message, until
 from tests.wire.h2_calls import HEAD, OPENING, RAW_HEAD, answered, ask, begin, closed, farewell, first_headers, goaways, goodbye, status
 

@@ -7,9 +7,9 @@ import grpc.aio
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.api.v2_grpc import ADMINISTRATION_METHODS, SERVICE, SHARED_MEMORY_METHODS
-from control_plane.domain.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, UpstreamUnavailable
-from control_plane.domain.model import ModelOverride
+from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, UpstreamUnavailable
+from control_plane.core.model import ModelOverride
+from control_plane.frontends.kserve.grpc import ADMINISTRATION_METHODS, SERVICE, SHARED_MEMORY_METHODS
 from tests.aio import run
 from tests.fakes import FakeModels
 from tests.wire.grpc_door import INFER, door, infer_message

@@ -8,9 +8,9 @@ from collections import Counter
 import grpc
 import grpc.aio
 
-from control_plane.adapters.listening import bind_shared_tcp
-from control_plane.api.body_budget import BodyBudget
-from control_plane.api.grpc_server import GrpcServer
+from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.grpc.server import GrpcServer
+from control_plane.host.listening import bind_shared_tcp
 from tests.aio import run
 from tests.wire.grpc_door import BUDGET_BYTES, INFER, LIMITS, Bench, door, infer_message, until
 

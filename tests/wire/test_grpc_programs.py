@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.api import connection_server
-from control_plane.codec.grpc_message import frame_message, message_answer
-from control_plane.domain.inference import Outcome
+from control_plane.core.infer_call import Outcome
+from control_plane.frontends.common import connection_server
+from control_plane.protocols.grpc import frame_message, message_answer
 from tests.aio import run
 from tests.fakes import FakeGrpc
 from tests.wire.grpc_door import INFER, door, infer_message, until

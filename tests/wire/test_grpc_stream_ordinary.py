@@ -10,9 +10,9 @@ import grpc.aio
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.codec.grpc_message import GrpcAnswer, message_answer, status_answer
-from control_plane.domain.inference import Door, Outcome
-from control_plane.ports import GrpcCall
+from control_plane.core.infer_call import Door, Outcome
+from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
+from control_plane.triton.ports import GrpcCall
 from tests.aio import run, settle
 from tests.fakes import FakeGrpc, FakeUpstream
 from tests.wire.grpc_door import INFER, Bench, door, infer_message, message_of, until

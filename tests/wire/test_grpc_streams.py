@@ -12,9 +12,9 @@ import h2.settings
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.codec.grpc_message import frame_message
-from control_plane.domain.errors import UpstreamUnavailable
-from control_plane.domain.inference import Door, Outcome
+from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.infer_call import Door, Outcome
+from control_plane.protocols.grpc import frame_message
 from tests.aio import run
 from tests.fakes import FakeGrpc, FakeGrpcStream
 from tests.h2_peer import H2Peer

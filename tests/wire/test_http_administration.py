@@ -8,15 +8,15 @@ from base64 import b64encode
 
 import pytest
 
-from control_plane.api import connection_server
-from control_plane.api.body_budget import BodyBudget
-from control_plane.api.v2_http import V2Http
-from control_plane.codec.body_limits import BodyLimits
-from control_plane.codec.http_message import HttpAnswer, HttpRequest
-from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, ModelLoadFailed, ModelNotFound
-from control_plane.domain.model import ModelOverride
-from control_plane.services.inference import InferenceService
-from control_plane.services.servers import Servers
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, ModelLoadFailed, ModelNotFound
+from control_plane.core.model import ModelOverride
+from control_plane.frontends.common import connection_server
+from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.kserve.http import V2Http
+from control_plane.inference.inference import InferenceService
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest
+from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.triton.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
 from tests.fakes.governance import governance

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from control_plane.codec.http_message import make_answer
-from control_plane.domain.inference import Outcome
+from control_plane.core.infer_call import Outcome
+from control_plane.protocols.http1 import make_answer
 from tests.aio import run
 from tests.fakes import FakeHttp, FakeUpstream
 from tests.wire.gateway import INFER, LIVE, gateway, infer_request

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from control_plane.codec.http_message import make_answer
+from control_plane.protocols.http1 import make_answer
 from tests.aio import run
 from tests.fakes import FakeHttp, FakeUpstream
 from tests.wire.gateway import INFER, LIMITS, LIVE, Client, Gateway, gateway, infer_request

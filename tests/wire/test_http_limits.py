@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from control_plane.api.http_connection import HttpLimits
+from control_plane.frontends.http.connection import HttpLimits
 from tests.aio import run
 from tests.wire.gateway import INFER, LIVE, Answer, Client, Gateway, gateway, infer_request
 

@@ -9,9 +9,9 @@ import logging
 
 import pytest
 
-from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
-from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
-from control_plane.domain.inference import Outcome
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
+from control_plane.core.infer_call import Outcome
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from tests.aio import run
 from tests.fakes import FakeHttp, FakeUpstream
 from tests.wire.gateway import INFER, LIVE, Answer, Gateway, gateway, infer_request

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from control_plane.codec.http_message import upstream_pieces
+from control_plane.protocols.http1 import upstream_pieces
 from tests.aio import run
 from tests.wire.gateway import INFER, gateway, infer_request
 

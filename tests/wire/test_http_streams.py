@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from control_plane.codec.http_message import make_answer
-from control_plane.domain.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
-from control_plane.domain.inference import Outcome
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
+from control_plane.core.infer_call import Outcome
+from control_plane.protocols.http1 import make_answer
 from tests.aio import run
 from tests.fakes import FakeHttp, FakeHttpStream, FakeUpstream
 from tests.wire.gateway import INFER, LIMITS, Client, gateway, infer_request

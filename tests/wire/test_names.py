@@ -18,15 +18,15 @@ import grpc.aio
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.api.v2_grpc import SERVICE
-from control_plane.codec.http_message import make_answer
-from control_plane.codec.v2_route import read_route
-from control_plane.domain.model import UNKNOWN_MODEL
-from control_plane.domain.tenant import Tenant
-from control_plane.services.governance import Governance
+from control_plane.core.model import UNKNOWN_MODEL
+from control_plane.frontends.kserve.grpc import SERVICE
+from control_plane.inference.governance import Governance
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.http1 import make_answer
+from control_plane.protocols.kserve.routes import read_route
 from tests.aio import run
 from tests.fakes.governance import api_key, governance, key_text, known_state
-from tests.unit.api.admin_bench import Bench as AdminBench
+from tests.unit.admin.admin_bench import Bench as AdminBench
 from tests.wire.gateway import INFER, gateway, infer_request
 from tests.wire.grpc_door import STREAM, Bench, door, infer_message
 from tests.wire.test_who_may_do_what import GRPC_CALLS, HTTP_CALLS

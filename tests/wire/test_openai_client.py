@@ -9,12 +9,12 @@ from typing import Any
 import openai
 import pytest
 
-from control_plane.codec.http_message import make_answer
-from control_plane.domain.fingerprint import Fingerprint
-from control_plane.domain.model import ModelState
-from control_plane.domain.tenant import Tenant
-from control_plane.services.fingerprints import Fingerprints
-from control_plane.services.governance import Governance
+from control_plane.core.fingerprint import Fingerprint
+from control_plane.core.model import ModelState
+from control_plane.inference.governance import Governance
+from control_plane.models.fingerprints import Fingerprints
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.http1 import make_answer
 from tests.aio import run
 from tests.fakes import FakeUpstream
 from tests.fakes.governance import api_key, governance, key_text, known_state

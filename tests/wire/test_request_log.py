@@ -10,21 +10,21 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.codec.grpc_message import GrpcAnswer, status_answer
-from control_plane.codec.http_message import make_answer
-from control_plane.domain.errors import DeadlineExceeded, UpstreamUnavailable
-from control_plane.domain.fingerprint import Fingerprint
-from control_plane.domain.inference import Outcome
-from control_plane.domain.model import UNKNOWN_MODEL, ModelState
-from control_plane.domain.route import Route
-from control_plane.domain.tenant import Tenant
-from control_plane.domain.usage import UsageEvent
-from control_plane.policy.kept_answers import KeptAnswers
-from control_plane.ports import GrpcCall
-from control_plane.services.cached_inference import CachedInference
-from control_plane.services.fingerprints import Fingerprints
-from control_plane.services.governance import Governance
-from control_plane.services.response_cache import ResponseCache
+from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.response_cache import ResponseCache
+from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
+from control_plane.core.fingerprint import Fingerprint
+from control_plane.core.infer_call import Outcome
+from control_plane.core.model import UNKNOWN_MODEL, ModelState
+from control_plane.inference.cached_inference import CachedInference
+from control_plane.inference.governance import Governance
+from control_plane.metering.domain.usage import UsageEvent
+from control_plane.models.fingerprints import Fingerprints
+from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.grpc import GrpcAnswer, status_answer
+from control_plane.protocols.http1 import make_answer
+from control_plane.triton.ports import GrpcCall
 from tests.aio import run
 from tests.fakes import FakeGrpc, FakeUpstream
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state

@@ -12,29 +12,29 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.api.v2_http_infer import MAX_KEYED_BYTES
-from control_plane.codec import http2_frames as h2
-from control_plane.codec.grpc_message import GrpcAnswer, frame_message, message_answer
-from control_plane.codec.header_forwarding import HeaderForwarding
-from control_plane.codec.http2_headers import NO_TABLE, HeaderDecoder, KnownBlocks, encode_fields
-from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
-from control_plane.domain.api_key import ApiKey
-from control_plane.domain.fingerprint import Fingerprint
-from control_plane.domain.inference import Outcome
-from control_plane.domain.route import CachePolicy, Route
-from control_plane.domain.tenant import Tenant
-from control_plane.policy.kept_answers import KeptAnswers
-from control_plane.ports import GrpcCall
-from control_plane.services.cached_inference import CachedInference
-from control_plane.services.fingerprints import Fingerprints
-from control_plane.services.governance import Governance
-from control_plane.services.response_cache import ResponseCache
+from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.response_cache import ResponseCache
+from control_plane.core.fingerprint import Fingerprint
+from control_plane.core.infer_call import Outcome
+from control_plane.frontends.kserve.http_infer import MAX_KEYED_BYTES
+from control_plane.inference.cached_inference import CachedInference
+from control_plane.inference.governance import Governance
+from control_plane.models.fingerprints import Fingerprints
+from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.route import CachePolicy, Route
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.grpc import GrpcAnswer, frame_message, message_answer
+from control_plane.protocols.header_forwarding import HeaderForwarding
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
+from control_plane.protocols.http2 import frames as h2
+from control_plane.protocols.http2.headers import NO_TABLE, HeaderDecoder, KnownBlocks, encode_fields
+from control_plane.triton.ports import GrpcCall
 from tests.aio import run
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
 from tests.h2_peer import H2Peer
-from tests.unit.codec.http2_ends import frame
+from tests.unit.protocols.http2.http2_ends import frame
 from tests.wire.gateway import LIMITS, Answer, Gateway, gateway, infer_request
 from tests.wire.grpc_door import door, infer_message
 from tests.wire.h2_calls import OPENING, RAW_HEAD

@@ -11,9 +11,9 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from control_plane.domain.inference import Outcome
-from control_plane.domain.tenant import Tenant
-from control_plane.services.known_state import KnownState
+from control_plane.core.infer_call import Outcome
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.mirror import KnownState
 from tests.aio import run
 from tests.fakes import FakeGrpc, FakeHttp, FakeHttpStream, FakeUpstream
 from tests.fakes.governance import api_key, governance, key_text, known_state

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.adapters.listening import bind_tcp, port_of
-from control_plane.adapters.tls import HTTP, Tls
-from control_plane.api.http_errors import render_error
-from control_plane.api.http_reading import HttpLimits
-from control_plane.api.http_server import HttpServer
-from control_plane.codec.http_message import HttpAnswer, HttpRequest, make_answer
+from control_plane.frontends.common.http_errors import render_error
+from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.server import HttpServer
+from control_plane.host.listening import bind_tcp, port_of
+from control_plane.host.tls import HTTP, Tls
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.settings import TlsSettings
 from tests.aio import run
 from tests.tls_files import Authority, needs_openssl

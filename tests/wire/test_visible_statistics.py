@@ -10,13 +10,13 @@ import pytest
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2
 
-from control_plane.api.v2_grpc import SERVICE
-from control_plane.codec.grpc_message import GrpcAnswer, message_answer, status_answer
-from control_plane.codec.http_message import HttpAnswer, make_answer
-from control_plane.codec.merged_statistics import no_statistics
-from control_plane.domain.route import Route
-from control_plane.domain.tenant import Tenant
-from control_plane.services.governance import Governance
+from control_plane.frontends.kserve.grpc import SERVICE
+from control_plane.inference.governance import Governance
+from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
+from control_plane.protocols.http1 import HttpAnswer, make_answer
+from control_plane.protocols.kserve.merged_statistics import no_statistics
 from tests.aio import run
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.governance import api_key, governance, key_text, known_state

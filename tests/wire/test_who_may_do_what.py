@@ -9,18 +9,18 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.api.body_budget import BodyBudget
-from control_plane.api.v2_grpc import SERVICE, V2Grpc
-from control_plane.codec import v2_route
-from control_plane.codec.body_limits import BodyLimits
-from control_plane.codec.http_message import make_answer
-from control_plane.domain.inference import Outcome
-from control_plane.domain.model import ModelState
-from control_plane.domain.route import Route
-from control_plane.domain.tenant import Tenant
-from control_plane.services.governance import Governance
-from control_plane.services.inference import InferenceService
-from control_plane.services.servers import Servers
+from control_plane.core.infer_call import Outcome
+from control_plane.core.model import ModelState
+from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.kserve.grpc import SERVICE, V2Grpc
+from control_plane.inference.governance import Governance
+from control_plane.inference.inference import InferenceService
+from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.http1 import make_answer
+from control_plane.protocols.kserve import routes as v2_route
+from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.triton.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeModels, FakeRecorder
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
@@ -171,7 +171,7 @@ def test_http(method: str, path: str, shown: str) -> None:
 
 
 def upstream_bytes(request: Any) -> list[bytes]:
-    from control_plane.codec.http_message import upstream_pieces
+    from control_plane.protocols.http1 import upstream_pieces
 
     return [bytes(piece) for piece in upstream_pieces(request, b"triton")]
 
@@ -356,7 +356,7 @@ def test_over_grpc_a_refusal_says_when_to_come_again() -> None:
 
 
 def test_credentials_do_not_show_in_what_is_printed() -> None:
-    from control_plane.codec.grpc_message import read_head
+    from control_plane.protocols.grpc import read_head
 
     fields = ((b":method", b"POST"), (b":path", b"/s/m"), (b"content-type", b"application/grpc"), (b"x-api-key", b"tg_secret"))
     assert re.search("secret", repr(read_head(fields))) is None

@@ -14,10 +14,15 @@ from typing import Any
 
 import pytest
 
-from control_plane.adapters.listening import share_port
-from control_plane.adapters.service_sockets import ServiceSockets
-from control_plane.adapters.worker_process import RunningWorker, WorkerProcessLauncher
-from control_plane.codec.worker_message import (
+from control_plane.core.endpoints import TritonEndpoints
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.fleet import ModelSpec, Tier
+from control_plane.fleet.domain.report import Wanted
+from control_plane.host.listening import share_port
+from control_plane.host.service_sockets import ServiceSockets
+from control_plane.settings import load_settings
+from control_plane.workers.adapters.process import RunningWorker, WorkerProcessLauncher
+from control_plane.workers.messages import (
     CannotBegin,
     Changed,
     CopiesSeen,
@@ -38,11 +43,6 @@ from control_plane.codec.worker_message import (
     UpstreamDown,
     UpstreamUp,
 )
-from control_plane.domain.endpoints import TritonEndpoints
-from control_plane.domain.fleet import ModelSpec, Tier
-from control_plane.domain.fleet_report import Wanted
-from control_plane.domain.model import ModelState
-from control_plane.settings import load_settings
 from tests.aio import run
 from tests.redis_server import free_port
 from tests.wire.gateway import INFER, LIVE, infer_request

@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 import pytest
 
-from control_plane.adapters.state_store import open_state_store
+from control_plane.app.stores import open_state_store
+from control_plane.auth.authentication import _KEY_TEXT
 from control_plane.cli import main
-from control_plane.domain.stored import Kind
-from control_plane.domain.tenant import Tenant
-from control_plane.domain.usage import Usage, UsageKey
-from control_plane.services.authentication import _KEY_TEXT
-from control_plane.services.objects import Objects
+from control_plane.metering.domain.usage import Usage, UsageKey
+from control_plane.objects.domain.stored import Kind
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.objects import Objects
 from tests.aio import run
-from tests.unit.api.admin_bench import Bench, Clock
+from tests.unit.admin.admin_bench import Bench, Clock
 from tests.wire.admin import admin_server
 
 

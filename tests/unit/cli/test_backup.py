@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.adapters.state_store import open_state_store, open_usage_store
+from control_plane.app.stores import open_state_store, open_usage_store
 from control_plane.cli.backup import backup, restore
-from control_plane.domain.errors import Conflict, InvalidRequest
-from control_plane.domain.stored import Kind
-from control_plane.domain.usage import EVERY_DAY, Usage, UsageBatch, UsageKey
+from control_plane.core.errors import Conflict, InvalidRequest
+from control_plane.metering.domain.usage import EVERY_DAY, Usage, UsageBatch, UsageKey
+from control_plane.objects.domain.stored import Kind
 from tests.aio import run
 
 USED = (UsageKey("2023-11-15", "a", "m"), Usage(1, 0, 0, 1, 2, 0.5))

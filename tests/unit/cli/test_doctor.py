@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.adapters.model_profile import NO_DEVICE, Profile
 from control_plane.cli.doctor import Verdict, _gpu
+from control_plane.models.adapters.profile import NO_DEVICE, Profile
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from control_plane.adapters.state_dir import StateDir
-from control_plane.adapters.store_record import write_store_record
 from control_plane.cli.options import endpoint, located, require_state, stores_located
-from control_plane.domain.errors import InvalidRequest
+from control_plane.core.errors import InvalidRequest
+from control_plane.host.state_dir import StateDir
+from control_plane.storage.store_record import write_store_record
 
 ENDPOINTS = {"http": "http://127.0.0.1:1", "http_socket": "unix:/run/h.sock", "admin": "http://127.0.0.1:2"}
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from control_plane.cli import app
-from control_plane.domain.errors import ControlPlaneError, InvalidRequest
+from control_plane.core.errors import ControlPlaneError, InvalidRequest
 
 
 def run(*arguments: object) -> Result:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from control_plane.cli import tune as command
-from control_plane.codec.request_mix import parse_texts
-from control_plane.domain.errors import InvalidRequest, ModelNotFound
+from control_plane.core.errors import InvalidRequest, ModelNotFound
 from control_plane.settings import PROJECT_ROOT, load_settings
+from control_plane.tuning.domain.request_mix import parse_texts
 
 TEXTS = 'input { name: "TEXT" data_type: TYPE_STRING dims: 1 }'
 

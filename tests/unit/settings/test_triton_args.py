@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from control_plane.domain.errors import StartupError
+from control_plane.core.errors import StartupError
 from control_plane.settings import load_settings
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from control_plane.domain.model import ModelState, ModelVersion
+from control_plane.core.model import ModelState, ModelVersion
 from perf.fleet import alone
 
 

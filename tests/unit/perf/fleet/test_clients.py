@@ -12,7 +12,7 @@ from random import Random
 import httpx
 import pytest
 
-from control_plane.simulation.workload import Request
+from control_plane.fleet.simulation.workload import Request
 from perf.fleet.clients import Answers, ask, replay, text_of
 from perf.fleet.models import ENCODERS, INPUT
 

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from control_plane.adapters.model_descriptions import ModelDescriptionFiles
+from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
 from perf.fleet.models import ENCODERS, INPUT, OUTPUT, Encoder, build, declare
 
 MB = 1_000_000

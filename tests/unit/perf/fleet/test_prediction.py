@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.simulation.workload import Request
+from control_plane.fleet.simulation.workload import Request
 from perf.fleet.alone import Alone
 from perf.fleet.prediction import Costs, predict
 from perf.fleet.report import ROUND_ROBIN, STICKY_HASH, TIDEGATE

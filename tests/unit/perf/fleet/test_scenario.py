@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.simulation.workload import Request
+from control_plane.fleet.simulation.workload import Request
 from perf.fleet.__main__ import Bench, Happened, judge, service_s_of
 from perf.fleet.alone import AllAlone, Alone
 from perf.fleet.clients import Answers

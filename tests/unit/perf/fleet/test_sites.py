@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from control_plane.domain.model import ModelState, ModelVersion
-from control_plane.simulation.workload import Request
+from control_plane.core.model import ModelState, ModelVersion
+from control_plane.fleet.simulation.workload import Request
 from perf.fleet.sites import Proxy
 from perf.simulate.baselines import ConsistentHash, RoundRobin
 from tests.aio import run_in_virtual_time

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from control_plane.simulation.engine import simulate
-from control_plane.simulation.generators import model_names, zipf
-from control_plane.simulation.workload import FleetShape, ModelCost, Request, Workload
+from control_plane.fleet.simulation.engine import simulate
+from control_plane.fleet.simulation.generators import model_names, zipf
+from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Request, Workload
 from perf.simulate.bounds import fewest_loads
 from perf.simulate.policies import POLICIES
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from control_plane.simulation.workload import Workload
+from control_plane.fleet.simulation.workload import Workload
 from perf.simulate.cases import CASES, SERVICE_S, Files, make
 from perf.simulate.traces import MODEL_BYTES, GenTd26
 

@@ -7,7 +7,7 @@ from math import isnan
 
 import pytest
 
-from control_plane.simulation.outcome import Outcome
+from control_plane.fleet.simulation.outcome import Outcome
 from perf.simulate.__main__ import run
 from perf.simulate.cases import Files
 from perf.simulate.policies import POLICIES

@@ -16,15 +16,7 @@ from hypothesis import strategies as st
 from python_backends.runtime.errors import ConfigError
 from tests.unit.python_backends import tiny_onnx
 from tests.unit.python_backends.configs import config_json, parameters, tensor
-from tests.unit.python_backends.fake_triton import (
-    InferenceResponse,
-    Logger,
-    MetricFamily,
-    Request,
-    TritonError,
-    initialize_args,
-    stub,
-)
+from tests.unit.python_backends.fake_triton import InferenceResponse, Logger, MetricFamily, Request, TritonError, initialize_args, stub
 from tests.unit.python_backends.text_tokenizer.tiny_tokenizer import CAT, CLS, SEP, THE, save_tokenizer
 
 TABLE = np.arange(150.0).reshape(50, 3)

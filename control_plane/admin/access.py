@@ -1,0 +1,70 @@
+"""Who may call the admin API: asked before anything of a larger body is read, so that strangers cost little."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from control_plane.admin.errors import render_error, render_foreign_origin
+from control_plane.auth.access import Access
+from control_plane.auth.domain.authorization import need_of_admin_path
+from control_plane.core.errors import ControlPlaneError
+from control_plane.host.exposure import is_loopback
+
+
+class AdminAccess:
+    """ASGI middleware: lets in who may make the call."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        if origin is not None and not _is_own_page(origin, headers.get("host", "")):
+            await render_foreign_origin(origin)(scope, receive, send)
+            return
+        try:
+            self.authorize(scope, self._access)
+        except ControlPlaneError as error:
+            await render_error(error)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    @staticmethod
+    def authorize(scope: Scope, access: Access) -> None:
+        """Raises Unauthenticated, PermissionDenied, LimitExceeded."""
+        need, headers = need_of_admin_path(scope["path"]), Headers(scope=scope)
+        if need is None:
+            return
+        principal = access.identify(
+            authorization=_whole(headers, "authorization"),
+            api_key=_whole(headers, "x-api-key"),
+            peer=(scope.get("client") or ("",))[0],
+            forwarded_for=_whole(headers, "x-forwarded-for"),
+        )
+        access.require(principal, need)
+
+
+def _whole(headers: Headers, name: str) -> str | None:
+    """All fields of a name as one, as RFC 9110 has it; None where there is none."""
+    fields = headers.getlist(name)
+    return ", ".join(fields) if fields else None
+
+
+def _is_own_page(origin: str, host: str) -> bool:
+    """A page of another site, open in a browser on this machine, must not load models here: its Origin tells.
+
+    A site that lets its own name resolve to this machine sends that name as Host too, so it must be one of loopback.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname
+    except ValueError:
+        return False
+    return origin.partition("://")[2] == host and is_loopback(name or "")

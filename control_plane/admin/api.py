@@ -1,0 +1,138 @@
+"""The admin API: health, models, and who may do what at which price. OpenAPI at `/docs`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from control_plane.admin.access import AdminAccess
+from control_plane.admin.cache import add_cache_paths
+from control_plane.admin.errors import answer_errors, error_responses
+from control_plane.admin.fleet import add_fleet_path
+from control_plane.admin.keys import add_key_paths
+from control_plane.admin.models import add_model_paths
+from control_plane.admin.objects import add_price_paths, add_route_paths, add_tenant_paths
+from control_plane.admin.usage import add_usage_path
+from control_plane.auth.access import Access
+from control_plane.auth.domain.authorization import need_of_admin_path
+from control_plane.auth.keys import Keys
+from control_plane.cache.purges import Purges
+from control_plane.core.errors import ErrorCode
+from control_plane.fleet.administration import FleetModels
+from control_plane.fleet.fleet_service import FleetService
+from control_plane.metering.reports import UsageService
+from control_plane.models.builds import ModelBuilds
+from control_plane.models.model_service import ModelService
+from control_plane.objects.mirror import KnownState
+from control_plane.objects.objects import Objects
+from control_plane.triton.servers import Servers
+
+
+class VersionView(BaseModel):
+    version: str
+
+
+class HealthView(BaseModel):
+    ready: bool
+    reason: str
+
+
+class StoreHealthView(BaseModel):
+    """Whether all that administrators have changed is known here; while it is not, the last known state is in force."""
+
+    is_current: bool
+    behind_s: float | None
+    """Seconds since it was current; null: never."""
+
+
+class ReadinessView(HealthView):
+    state_store: StoreHealthView
+
+
+_PAGE_ERRORS = error_responses(ErrorCode.PERMISSION_DENIED)
+_KEY_ERRORS = error_responses(ErrorCode.UNAUTHENTICATED, ErrorCode.LIMIT_EXCEEDED)
+_SECURITY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, or a token of the issuer that is configured."},
+    "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+
+
+def make_admin_api(
+    *,
+    models: ModelService | FleetModels,
+    servers: Servers,
+    access: Access,
+    keys: Keys,
+    objects: Objects,
+    purges: Purges,
+    usage: UsageService,
+    known: KnownState,
+    version: str,
+    fleet: FleetService | None = None,
+    builds: ModelBuilds | None = None,
+) -> FastAPI:
+    """Build the application; it holds no state of its own. `fleet` where there is one, `builds` where models are built meanwhile."""
+    # Its own redirects would be to whatever the caller sent as Host.
+    app = FastAPI(title="Tidegate admin API", version=version, redirect_slashes=False, responses=_PAGE_ERRORS | _KEY_ERRORS)
+    app.openapi = lambda: _document(app, access)  # type: ignore[method-assign]
+    app.add_middleware(AdminAccess, access=access)
+    answer_errors(app)
+    _add_health_paths(app, servers, known, version)
+    add_model_paths(app, models, fleet, builds)
+    add_fleet_path(app, fleet)
+    add_key_paths(app, keys)
+    add_tenant_paths(app, objects)
+    add_route_paths(app, objects)
+    add_price_paths(app, objects)
+    add_cache_paths(app, purges)
+    add_usage_path(app, usage)
+    return app
+
+
+def _add_health_paths(app: FastAPI, servers: Servers, known: KnownState, version: str) -> None:
+    @app.get("/health/live", tags=["health"])
+    async def live() -> HealthView:
+        """Whether this process answers."""
+        return HealthView(ready=servers.is_up, reason="")
+
+    @app.get("/health/ready", tags=["health"], responses=error_responses(ErrorCode.UPSTREAM_UNAVAILABLE))
+    async def ready() -> ReadinessView:
+        """Whether inference requests can be served, which the state store need not be reachable for."""
+        servers.pick()
+        behind_s = known.behind_s if math.isfinite(known.behind_s) else None
+        return ReadinessView(ready=True, reason="", state_store=StoreHealthView(is_current=known.is_current, behind_s=behind_s))
+
+    @app.get("/version", tags=["health"])
+    async def version_of_this() -> VersionView:
+        return VersionView(version=version)
+
+
+def _document(app: FastAPI, access: Access) -> dict[str, Any]:
+    """FastAPI's, with what `AdminAccess` adds, and without the 422 that is a 400 here."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        if access.is_on:
+            document["components"]["securitySchemes"] = _SECURITY_SCHEMES
+        for unused in ("HTTPValidationError", "ValidationError"):
+            document["components"]["schemas"].pop(unused, None)
+        for path, operations in document["paths"].items():
+            needs_key = access.is_on and need_of_admin_path(path) is not None
+            for operation in operations.values():
+                _correct(operation, needs_key=needs_key)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _correct(operation: dict[str, Any], *, needs_key: bool) -> None:
+    responses = operation["responses"]
+    if "HTTPValidationError" in str(responses.get("422")):
+        del responses["422"]
+    if needs_key:
+        operation["security"] = [{name: []} for name in _SECURITY_SCHEMES]
+    else:
+        for status in map(str, _KEY_ERRORS):
+            del responses[status]

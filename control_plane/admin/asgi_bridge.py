@@ -1,0 +1,91 @@
+"""Runs an ASGI application behind `http_server`: the admin API, which so has the limits and time-outs of the data ports.
+
+A request comes whole and its answer goes whole: nothing here streams, and bodies are small. Called by `admin_server`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from http import HTTPStatus
+from urllib.parse import unquote
+
+from starlette.types import ASGIApp, Message, Scope
+
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
+
+_log = logging.getLogger(__name__)
+
+_ORIGIN = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+"""Of a target in absolute form (RFC 9112, 3.2.2)."""
+
+_OF_THE_CONNECTION = (b"connection", b"transfer-encoding")
+_DEFECT = make_answer(500, b'{"error":"internal error of the gateway; its log has the details","code":"internal","retryable":false}')
+
+
+class AsgiBridge:
+    """An application of `http_server` that asks an ASGI one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Its answer; cancelled when the caller leaves."""
+        exchange = _Exchange(request)
+        try:
+            await self._app(scope_of(request), exchange.receive, exchange.send)
+        except Exception:
+            _log.exception("a request failed in the admin API; this is a defect")
+        return exchange.answer()
+
+
+def scope_of(request: HttpRequest) -> Scope:
+    """The request's head, as ASGI has it."""
+    path, _, query = _ORIGIN.sub(b"", request.target, count=1).partition(b"?")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1" if request.takes_chunks else "1.0",
+        "method": request.method.decode("ascii"),
+        "scheme": "http",
+        "path": unquote(path.decode("latin-1")) or "/",
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "headers": [(name.lower(), value) for name, value in request.headers],
+        "client": (request.peer, 0) if request.peer else None,
+        "server": None,
+    }
+
+
+class _Exchange:
+    """One request's messages to the application and back."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._body: bytes | None = bytes(request.body)
+        self._start: Message = {}
+        self._pieces: list[bytes] = []
+
+    async def receive(self) -> Message:
+        if self._body is None:
+            await asyncio.Event().wait()  # a caller that leaves cancels all of this
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+        else:
+            self._pieces.append(message.get("body", b""))
+
+    def answer(self) -> HttpAnswer:
+        if not self._start:
+            return _DEFECT
+        status, body = int(self._start["status"]), b"".join(self._pieces)
+        lines = [b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode())]
+        names = {name.lower() for name, _ in self._start["headers"]}
+        lines += [name + b": " + value for name, value in self._start["headers"] if name.lower() not in _OF_THE_CONNECTION]
+        if b"content-length" not in names and status != HTTPStatus.NO_CONTENT:
+            lines.append(b"content-length: %d" % len(body))
+        return HttpAnswer(status, b"\r\n".join(lines) + b"\r\n\r\n", body)

@@ -1,0 +1,138 @@
+"""Clients of a running `tidegate`, for the command line: its admin API and its data port."""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from control_plane.core.errors import ControlPlaneError, InvalidRequest, ObjectNotFound, UpstreamUnavailable
+
+_LOAD_TIMEOUT_S = 600.0
+_INFER_TIMEOUT_S = 60.0
+_SHOWABLE = re.compile("[!-~]+")
+
+
+class AdminClient:
+    """Speaks to `admin/api`. Every method raises UpstreamUnavailable (nobody there) or its refusal: InvalidRequest, ObjectNotFound."""
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        """`url` may be `unix:PATH`; `api_key` is a key or a token. Raises InvalidRequest: it can be neither."""
+        self._url = url
+        self._headers = _authorization(api_key)
+        self._verify = ssl.create_default_context() if url.startswith("https:") else False
+        """The system's authorities, or those in the file that SSL_CERT_FILE names."""
+
+    def list_models(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ask("GET", "models")
+        return found
+
+    def get(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("GET", "models", name)
+        return found
+
+    def load(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("POST", "models", name, "load")
+        return found
+
+    def unload(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("POST", "models", name, "unload")
+        return found
+
+    def release(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("POST", "models", name, "release")
+        return found
+
+    def ask(
+        self,
+        method: str,
+        *segments: str,
+        body: Mapping[str, object] | None = None,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Any call, by the segments of its path: what its JSON says, its CSV as text, or None."""
+        path = "".join(f"/{quote(segment, safe='')}" for segment in segments)
+        with _client(self._url, _LOAD_TIMEOUT_S, self._headers, self._verify) as client:
+            return _content(self._url, lambda: client.request(method, path, json=body, params=query, headers=headers))
+
+
+class EmbeddingClient:
+    """Sends texts to the `text_embedding` ensemble over one kept connection."""
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        """`url` may be `unix:PATH`. Raises as AdminClient."""
+        self._url = url
+        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), True)
+
+    def embed(self, texts: list[str], model: str) -> list[list[float]]:
+        """One embedding of 384 numbers per text. Raises as AdminClient's methods."""
+        tensor = {"name": "TEXT", "shape": [len(texts), 1], "datatype": "BYTES", "data": texts}
+        answer = _content(
+            self._url,
+            lambda: self._client.post(f"/v2/models/{quote(model, safe='')}/infer", content=json.dumps({"inputs": [tensor]})),
+        )
+        try:
+            output = answer["outputs"][0]
+            rows, width = output["shape"]
+            embeddings = [output["data"][row * width : (row + 1) * width] for row in range(rows)]
+        except (KeyError, IndexError, TypeError, ValueError) as exc:
+            raise InvalidRequest(f"model {model!r} does not answer with one embedding per text") from exc
+        return embeddings
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _client(url: str, timeout_s: float, headers: dict[str, str], verify: ssl.SSLContext | bool) -> httpx.Client:
+    path = url.removeprefix("unix:")
+    is_unix = path != url
+    return httpx.Client(
+        base_url="http://localhost" if is_unix else url,
+        transport=httpx.HTTPTransport(uds=path) if is_unix else None,
+        verify=verify,
+        trust_env=False,
+        timeout=timeout_s,
+        headers=headers,
+    )
+
+
+def _authorization(api_key: str | None) -> dict[str, str]:
+    """Checked here, since what a client says of a header that it cannot send has all of it."""
+    shown = (api_key or "").strip()
+    if not shown:
+        return {}
+    if not _SHOWABLE.fullmatch(shown):
+        raise InvalidRequest("TIDEGATE_API_KEY has a character that no API key or token has")
+    return {"Authorization": f"Bearer {shown}"}
+
+
+def _content(url: str, send: Callable[[], httpx.Response]) -> Any:
+    try:
+        response = send()
+        if response.is_success:
+            return _read(response)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
+        raise UpstreamUnavailable(f"no answer from {url}: {exc}; is `tidegate serve` running there?") from exc
+    raise _refusal(response)
+
+
+def _read(response: httpx.Response) -> Any:
+    if response.status_code == httpx.codes.NO_CONTENT:
+        return None
+    return response.text if response.headers.get("content-type", "").startswith("text/csv") else response.json()
+
+
+def _refusal(response: httpx.Response) -> ControlPlaneError:
+    try:
+        text = response.json()["error"]
+    except (ValueError, KeyError, TypeError):
+        text = response.text
+    advice = "; commands show the key in TIDEGATE_API_KEY" if response.status_code == httpx.codes.UNAUTHORIZED else ""
+    refusal = ObjectNotFound if response.status_code == httpx.codes.NOT_FOUND else InvalidRequest
+    return refusal(f"{text} (HTTP {response.status_code}){advice}")

@@ -1,0 +1,104 @@
+"""How the admin API tells what went wrong: one form for every refusal, also of the framework's own."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from control_plane.core.errors import ControlPlaneError, ErrorCode, InvalidRequest, MethodNotAllowed, PayloadTooLarge, RouteNotFound
+from control_plane.frontends.common.status import STATUS, advice_of, message_of
+from control_plane.protocols.http1 import HttpAnswer, make_answer
+
+
+class ErrorView(BaseModel):
+    """Why a call failed; `code` is stable, `error` is for people."""
+
+    error: str
+    code: str
+    retryable: bool
+
+
+_FOREIGN_ORIGIN = "foreign_origin"
+"""Our only code that is no ErrorCode: no other door knows it."""
+
+
+def error_responses(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
+    """For OpenAPI: that these can come."""
+    return {STATUS[code].http: {"model": ErrorView} for code in codes}
+
+
+def answer_errors(app: FastAPI) -> None:
+    """Have every error answered here."""
+    app.add_exception_handler(ControlPlaneError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_framework_error)
+
+
+def render_answer(error: ControlPlaneError, target: bytes = b"") -> HttpAnswer:
+    """For what is refused before it is read: as `render_error`, without the framework."""
+    response = render_error(error)
+    headers = [(name.encode(), value.encode()) for name, value in response.headers.items() if not name.startswith("content-")]
+    return make_answer(response.status_code, bytes(response.body), headers=headers)
+
+
+def render_error(error: ControlPlaneError) -> Response:
+    status = STATUS[error.code]
+    headers = {"Retry-After": "1"} if status.retryable else {}
+    headers |= {name.decode(): value.decode() for name, value in advice_of(error)}
+    return _render(ErrorView(error=str(error), code=error.code.value, retryable=status.retryable), status.http, headers)
+
+
+def render_foreign_origin(origin: str) -> Response:
+    """403: a page of `origin` asks."""
+    said = message_of(InvalidRequest(f"requests from pages of {origin} are refused"))
+    return _render(ErrorView(error=said, code=_FOREIGN_ORIGIN, retryable=False), STATUS[ErrorCode.PERMISSION_DENIED].http, {})
+
+
+def _render(view: ErrorView, status: int, headers: dict[str, str]) -> Response:
+    return JSONResponse(view.model_dump(), status_code=status, headers=headers)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ControlPlaneError)
+    return render_error(error)
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    said = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    return render_error(InvalidRequest(message_of(InvalidRequest(said))))
+
+
+async def _on_framework_error(request: Request, error: Exception) -> Response:
+    """No such path or method, or a body that cannot be read."""
+    assert isinstance(error, HTTPException)
+    response = render_error(_error_of(request, error))
+    response.headers.update(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["Allow"] = _methods_at(request)
+    return response
+
+
+def _methods_at(request: Request) -> str:
+    """Of the whole path: the framework tells those of its first handler only."""
+    handlers = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for handler in handlers for method in handler.methods}))
+
+
+def _error_of(request: Request, error: HTTPException) -> ControlPlaneError:
+    match error.status_code:
+        case HTTPStatus.NOT_FOUND:
+            return RouteNotFound(f"no path {request.url.path[:100]!r} here; /openapi.json has those there are")
+        case HTTPStatus.METHOD_NOT_ALLOWED:
+            return MethodNotAllowed(f"{request.url.path[:100]} does not take {request.method[:20]}")
+        case HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            return PayloadTooLarge(error.detail)
+        case _:
+            return InvalidRequest(error.detail)

@@ -1,0 +1,132 @@
+"""Tenants, routes and prices over the admin API: written whole or in part, and on request only as they were read (RFC 9110, section 13)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, FastAPI, Header, Response
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
+from control_plane.admin.errors import error_responses
+from control_plane.admin.views import Name, PricePatch, PriceSpec, PriceView, RoutePatch, RouteSpec, RouteView, TenantSpec, TenantView
+from control_plane.core.errors import Conflict, ErrorCode
+from control_plane.metering.domain.usage import Price
+from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.objects import Objects
+
+_TAGGED: dict[int | str, dict[str, Any]] = {
+    200: {"headers": {"ETag": {"schema": {"type": "string"}, "description": "The resource_version, for `If-Match`."}}}
+}
+_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE)
+_GET_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OBJECT_NOT_FOUND)
+_PUT_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.CONFLICT)
+_PATCH_ERRORS = _PUT_ERRORS | error_responses(ErrorCode.OBJECT_NOT_FOUND)
+_DELETE_ERRORS = _GET_ERRORS | error_responses(ErrorCode.CONFLICT)
+
+# Each may be absent, and is never null.
+_ETag = Annotated[str, Field(pattern='^"[1-9][0-9]{0,14}"$')] | SkipJsonSchema[None]
+_Any = Annotated[str, Field(pattern=r"^\*$")] | SkipJsonSchema[None]
+IfMatch = Annotated[_ETag, Header(description='`"RESOURCE_VERSION"`, the ETag that it must have now; else the answer is 409.')]
+IfNoneMatch = Annotated[_Any, Header(description="`*`: it must not exist; else the answer is 409.")]
+
+
+async def _expected(if_match: IfMatch = None) -> int | None:
+    return None if if_match is None else int(if_match.strip('"'))
+
+
+async def _expected_or_none(expected: _Expected, if_none_match: IfNoneMatch = None) -> int | None:
+    if expected is not None and if_none_match is not None:
+        raise Conflict("if-match says that it exists and if-none-match that it does not, which cannot both be; send one of them")
+    return expected if if_none_match is None else 0
+
+
+_Expected = Annotated[int | None, Depends(_expected)]
+_ExpectedOrNone = Annotated[int | None, Depends(_expected_or_none)]
+
+ViewT = TypeVar("ViewT", TenantView, RouteView, PriceView)
+
+
+def _with_etag(view: ViewT, response: Response) -> ViewT:
+    response.headers["ETag"] = f'"{view.resource_version}"'
+    return view
+
+
+def add_tenant_paths(app: FastAPI, objects: Objects) -> None:
+    """`/tenants` and what is below it."""
+
+    @app.get("/tenants", tags=["tenants"], responses=_LIST_ERRORS)
+    async def list_tenants() -> list[TenantView]:
+        return [TenantView.of(held) for held in await objects.list_all(Tenant)]
+
+    @app.get("/tenants/{name}", tags=["tenants"], responses=_GET_ERRORS | _TAGGED)
+    async def get_tenant(name: Name, response: Response) -> TenantView:
+        return _with_etag(TenantView.of(await objects.get(Tenant, name)), response)
+
+    @app.put("/tenants/{name}", tags=["tenants"], responses=_PUT_ERRORS | _TAGGED)
+    async def put_tenant(name: Name, spec: TenantSpec, expected: _ExpectedOrNone, response: Response) -> TenantView:
+        """Make it, or replace it whole: what is not given is as if it never was."""
+        return _with_etag(TenantView.of(await objects.put(spec.named(name), expected)), response)
+
+    @app.patch("/tenants/{name}", tags=["tenants"], responses=_PATCH_ERRORS | _TAGGED)
+    async def patch_tenant(name: Name, patch: TenantSpec, expected: _Expected, response: Response) -> TenantView:
+        """Change what is given, and leave the rest as it is (RFC 7396, but null is only where null is a value)."""
+        return _with_etag(TenantView.of(await objects.patch(Tenant, name, patch.patched, expected)), response)
+
+    @app.delete("/tenants/{name}", tags=["tenants"], status_code=204, responses=_DELETE_ERRORS)
+    async def delete_tenant(name: Name, expected: _Expected) -> None:
+        """Refused with 409 while it has keys that are valid."""
+        await objects.delete(Tenant, name, expected)
+
+
+def add_route_paths(app: FastAPI, objects: Objects) -> None:
+    """`/routes` and what is below it."""
+
+    @app.get("/routes", tags=["routes"], responses=_LIST_ERRORS)
+    async def list_routes() -> list[RouteView]:
+        return [RouteView.of(held) for held in await objects.list_all(Route)]
+
+    @app.get("/routes/{name}", tags=["routes"], responses=_GET_ERRORS | _TAGGED)
+    async def get_route(name: Name, response: Response) -> RouteView:
+        return _with_etag(RouteView.of(await objects.get(Route, name)), response)
+
+    @app.put("/routes/{name}", tags=["routes"], responses=_PUT_ERRORS | _TAGGED)
+    async def put_route(name: Name, spec: RouteSpec, expected: _ExpectedOrNone, response: Response) -> RouteView:
+        """Make it, or replace it whole: what is not given is as if it never was."""
+        return _with_etag(RouteView.of(await objects.put(spec.named(name), expected)), response)
+
+    @app.patch("/routes/{name}", tags=["routes"], responses=_PATCH_ERRORS | _TAGGED)
+    async def patch_route(name: Name, patch: RoutePatch, expected: _Expected, response: Response) -> RouteView:
+        """Change what is given, and leave the rest as it is (RFC 7396, but null is only where null is a value)."""
+        return _with_etag(RouteView.of(await objects.patch(Route, name, patch.patched, expected)), response)
+
+    @app.delete("/routes/{name}", tags=["routes"], status_code=204, responses=_DELETE_ERRORS)
+    async def delete_route(name: Name, expected: _Expected) -> None:
+        await objects.delete(Route, name, expected)
+
+
+def add_price_paths(app: FastAPI, objects: Objects) -> None:
+    """`/prices` and what is below it."""
+
+    @app.get("/prices", tags=["prices"], responses=_LIST_ERRORS)
+    async def list_prices() -> list[PriceView]:
+        return [PriceView.of(held) for held in await objects.list_all(Price)]
+
+    @app.get("/prices/{name}", tags=["prices"], responses=_GET_ERRORS | _TAGGED)
+    async def get_price(name: Name, response: Response) -> PriceView:
+        return _with_etag(PriceView.of(await objects.get(Price, name)), response)
+
+    @app.put("/prices/{name}", tags=["prices"], responses=_PUT_ERRORS | _TAGGED)
+    async def put_price(name: Name, spec: PriceSpec, expected: _ExpectedOrNone, response: Response) -> PriceView:
+        """Make it, or replace it whole. Usage of the past is priced by it as well, from its `from_s` on."""
+        return _with_etag(PriceView.of(await objects.put(spec.named(name), expected)), response)
+
+    @app.patch("/prices/{name}", tags=["prices"], responses=_PATCH_ERRORS | _TAGGED)
+    async def patch_price(name: Name, patch: PricePatch, expected: _Expected, response: Response) -> PriceView:
+        """Change what is given, and leave the rest as it is (RFC 7396, but null is only where null is a value)."""
+        return _with_etag(PriceView.of(await objects.patch(Price, name, patch.patched, expected)), response)
+
+    @app.delete("/prices/{name}", tags=["prices"], status_code=204, responses=_DELETE_ERRORS)
+    async def delete_price(name: Name, expected: _Expected) -> None:
+        await objects.delete(Price, name, expected)

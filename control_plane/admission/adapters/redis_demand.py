@@ -1,0 +1,62 @@
+"""`ports.DemandBoard` in the Redis that several gateways share: a hash with a field for each process, in Redis's own time.
+
+The hash expires by itself when nobody writes to it; a single process's field goes when another one's is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+from pydantic import SecretStr
+
+from control_plane.admission.domain.demand import LIVE_S, Exchange, exchange_of
+from control_plane.storage.redis import RedisLink
+
+_KEY = "tidegate:demand"
+_LIVE_MS = int(LIVE_S * 1000)
+
+# ARGV: process, its demand, milliseconds that it counts for. Answers the demand of each live process. A time to come is one
+# of before the clock was put back.
+_EXCHANGE = """
+local clock = redis.call('TIME')
+local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f %s', now_ms, ARGV[2]))
+local all, live = redis.call('HGETALL', KEYS[1]), {}
+for i = 1, #all, 2 do
+  local told_ms, demand = string.match(all[i + 1], '^(%d+) (.*)$')
+  local age_ms = now_ms - tonumber(told_ms)
+  if age_ms >= 0 and age_ms <= tonumber(ARGV[3]) then
+    live[#live + 1] = demand
+  else
+    redis.call('HDEL', KEYS[1], all[i])
+  end
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return live
+"""
+
+
+class RedisDemandBoard:
+    """Connects when it is first used."""
+
+    def __init__(self, link: RedisLink) -> None:
+        self._link = link
+        self._exchange_script = link.client.register_script(_EXCHANGE)
+
+    async def exchange(self, process: str, demand: Mapping[str, float]) -> Exchange:
+        async with self._link.calling():
+            texts = await self._exchange_script(keys=[_KEY], args=[process, orjson.dumps(demand).decode(), _LIVE_MS])
+        return exchange_of([orjson.loads(text) for text in texts])
+
+    async def leave(self, process: str) -> None:
+        async with self._link.calling():
+            await self._link.client.hdel(_KEY, process)
+
+    async def close(self) -> None:
+        await self._link.close()
+
+
+def make_redis_demand(url: SecretStr) -> RedisDemandBoard:
+    """Raises StartupError: the URL is not one of a Redis."""
+    return RedisDemandBoard(RedisLink(url))

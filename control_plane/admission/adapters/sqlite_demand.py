@@ -1,0 +1,58 @@
+"""`ports.DemandBoard` in an SQLite file, for one gateway's workers: a row for each process.
+
+Nothing of it need last: a write is not waited for (synchronous=NORMAL, which with WAL leaves the file whole when power fails).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import orjson
+
+from control_plane.admission.domain.demand import LIVE_S, Exchange, exchange_of
+from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
+
+_MIGRATIONS = (("CREATE TABLE processes (process TEXT PRIMARY KEY, told_s REAL NOT NULL, demand TEXT NOT NULL) WITHOUT ROWID",),)
+
+
+class SqliteDemandBoard:
+    """`open_sqlite_demand` makes it."""
+
+    def __init__(self, file: SqliteFile, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        """`now_s` is one clock of all processes."""
+        self._file = file
+        self._now_s = now_s
+
+    async def exchange(self, process: str, demand: Mapping[str, float]) -> Exchange:
+        told = orjson.dumps(demand).decode()
+        texts = await self._file.run(partial(_exchange, process=process, demand=told, now_s=self._now_s))
+        return exchange_of([orjson.loads(text) for text in texts])
+
+    async def leave(self, process: str) -> None:
+        await self._file.run(lambda connection: connection.execute("DELETE FROM processes WHERE process = ?", (process,)))
+
+    async def close(self) -> None:
+        await self._file.close()
+
+
+async def open_sqlite_demand(path: Path) -> SqliteDemandBoard:
+    """Raises StartupError, StoreUnavailable."""
+    file = await open_sqlite(path, _MIGRATIONS)
+    try:
+        await file.run(lambda connection: connection.execute("PRAGMA synchronous = NORMAL"))
+    except BaseException:
+        await file.close()
+        raise
+    return SqliteDemandBoard(file)
+
+
+def _exchange(connection: sqlite3.Connection, *, process: str, demand: str, now_s: Callable[[], float]) -> list[str]:
+    with transaction(connection):
+        told_s = now_s()  # not before nobody else writes: so none of the rows is of a later time, but those of before a reboot
+        connection.execute("DELETE FROM processes WHERE told_s NOT BETWEEN ? AND ?", (told_s - LIVE_S, told_s))
+        connection.execute("INSERT OR REPLACE INTO processes (process, told_s, demand) VALUES (?, ?, ?)", (process, told_s, demand))
+        return [text for (text,) in connection.execute("SELECT demand FROM processes")]

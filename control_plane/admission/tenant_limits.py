@@ -1,0 +1,202 @@
+"""What each tenant has under way in this process, held against its limits; `admission/admission` asks for every request.
+
+Rates hold over all processes (`admission/rate_leases`). Of requests at a time and of daily quotas `set_shares` says which part is this
+process's (`admission/domain/shares`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from control_plane.admission.domain.daily_quota import DAY_S, day_number, number_of_day, quota_wait_s
+from control_plane.admission.domain.rate_lease import Lease
+from control_plane.admission.domain.rate_limit import Fields, RateDecision, RateState, limit_fields, part_of_limit
+from control_plane.admission.rate_leases import Answer, RateLeases, Undecided
+from control_plane.core.errors import LimitExceeded
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.telemetry.shed_reason import ShedReason
+
+Sheds = Counter[tuple[str, ShedReason]]
+
+# When one of a tenant's requests ends nobody knows; the least that `Retry-After` can say.
+_CONCURRENCY_RETRY_S = 1.0
+
+
+class KnownTenants(Protocol):
+    """Who has limits at all."""
+
+    @property
+    def tenants(self) -> Mapping[str, Tenant]:
+        """By name; read for each request."""
+
+
+class Account:
+    """One tenant's requests under way, and its limits in this process."""
+
+    __slots__ = (
+        "asked",
+        "concurrency",
+        "in_flight",
+        "is_limited",
+        "known",
+        "lease",
+        "own_rate",
+        "rate",
+        "share",
+        "tenant",
+        "units_ended",
+        "units_in_flight",
+        "waiting",
+        "whole_rate",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.tenant = Tenant(name)
+        self.asked = 0
+        self.in_flight = 0
+        self.units_in_flight = 0.0
+        self.units_ended = 0.0
+        """Since the stored sums came, which have those before."""
+        self.rate = RateState()
+        self.lease = Lease()
+        self.waiting: deque[asyncio.Future[Answer]] = deque()
+        self.set_limits(None, 1.0)
+
+    @property
+    def name(self) -> str:
+        return self.tenant.name
+
+    def set_limits(self, known: Tenant | None, share: float) -> None:
+        tenant = known or Tenant(self.tenant.name)
+        self.known, self.tenant, self.share = known, tenant, share
+        rate, concurrency = tenant.requests_per_s, tenant.concurrency
+        self.whole_rate = None if rate is None else part_of_limit(rate, tenant.burst, share=1.0)
+        self.own_rate = None if rate is None else part_of_limit(rate, tenant.burst, share=share)
+        # At least one at a time in each process, but for a tenant that may have none.
+        self.concurrency = None if concurrency is None else min(concurrency, max(1, int(concurrency * share)))
+        self.is_limited = rate is not None or concurrency is not None or tenant.daily_compute_units is not None
+
+
+class TenantLimits:
+    """The accounts of all tenants that have sent anything."""
+
+    def __init__(self, known: KnownTenants, sheds: Sheds, *, leases: RateLeases, today_s: Callable[[], float]) -> None:
+        """Counts what it refuses in `sheds`. `today_s` is seconds since 1970."""
+        self._known = known
+        self._sheds = sheds
+        self._leases = leases
+        self._today_s = today_s
+        self._accounts: dict[str, Account] = {}
+        self._shares: Mapping[str, float] = {}
+        self._other_share = 1.0
+        self._day = 0
+        self._stored: Mapping[str, float] = {}
+
+    def account(self, name: str) -> Account:
+        """With the limits that hold now; a tenant that is not known has none."""
+        tenant = self._known.tenants.get(name)
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = Account(name)
+        elif account.known is tenant:
+            return account
+        account.set_limits(tenant, self._shares.get(name, self._other_share))
+        return account
+
+    def check(self, account: Account) -> Undecided | None:
+        """None: no limit of its stands against a request; if it is undecided, `ask`.
+
+        Raises LimitExceeded; only what all limits admit counts for the rate.
+        """
+        account.asked += 1
+        self._check_quota(account)  # what lasts longest is told first
+        self._check_concurrency(account)
+        if account.whole_rate is None:
+            return None
+        answer = self._leases.decide(account)
+        if answer is None:
+            return None
+        if isinstance(answer, Undecided):
+            account.asked -= 1
+            return answer
+        raise self._refuse_rate(account, answer)
+
+    async def ask(self, account: Account) -> None:
+        """Return when a request that is undecided may go on. Raises LimitExceeded."""
+        account.asked += 1
+        refusal = await self._leases.ask(account)
+        if refusal is not None:
+            raise self._refuse_rate(account, refusal)
+
+    def look(self, account: Account) -> None:
+        """Raises LimitExceeded where `check` would now; counts nothing for the rate, and only who is refused as having asked."""
+        try:
+            self._check_quota(account)
+            self._check_concurrency(account)
+            if account.whole_rate is not None and (refusal := self._leases.look(account)) is not None:
+                raise self._refuse_rate(account, refusal)
+        except LimitExceeded:
+            account.asked += 1
+            raise
+
+    def set_shares(self, shares: Mapping[str, float], *, other: float) -> None:
+        self._shares, self._other_share = shares, other
+        for name, account in self._accounts.items():
+            account.set_limits(account.known, shares.get(name, other))
+
+    def set_spent(self, day: str, units: Mapping[str, float]) -> None:
+        number = number_of_day(day)
+        if number >= self._day:
+            self._begin(number, units)
+        self._forget_unknown()
+
+    def take_demand(self) -> dict[str, int]:
+        demand = {name: account.asked for name, account in self._accounts.items() if account.asked}
+        for account in self._accounts.values():
+            account.asked = 0
+        return demand
+
+    def _forget_unknown(self) -> None:
+        """Tokens may name any number of tenants."""
+        known = self._known.tenants
+        self._accounts = {name: account for name, account in self._accounts.items() if account.in_flight or name in known}
+
+    def _begin(self, day: int, stored: Mapping[str, float]) -> None:
+        self._day, self._stored = day, stored
+        for account in self._accounts.values():
+            account.units_ended = 0.0
+
+    def _check_quota(self, account: Account) -> None:
+        quota = account.tenant.daily_compute_units
+        if quota is None:
+            return
+        now_s = self._today_s()
+        if day_number(now_s) > self._day:
+            self._begin(day_number(now_s), {})
+        stored, own = self._stored.get(account.tenant.name, 0.0), account.units_in_flight + account.units_ended
+        wait_s = quota_wait_s(quota, stored=stored, own=own, share=account.share, now_s=now_s)
+        if wait_s is not None:
+            fields = limit_fields(limit=quota, remaining=0, reset_s=DAY_S - now_s % DAY_S)
+            raise self._refuse(account, ShedReason.QUOTA, f"has used its {quota:g} compute units of today (UTC)", wait_s, fields)
+
+    def _check_concurrency(self, account: Account) -> None:
+        limit = account.concurrency
+        if limit is not None and account.in_flight >= limit:
+            fields = limit_fields(limit=account.tenant.concurrency or 0, remaining=0, reset_s=_CONCURRENCY_RETRY_S)
+            text = f"may have {account.tenant.concurrency} requests under way at a time"
+            raise self._refuse(account, ShedReason.CONCURRENCY, text, _CONCURRENCY_RETRY_S, fields)
+
+    def _refuse_rate(self, account: Account, decision: RateDecision) -> LimitExceeded:
+        tenant, whole = account.tenant, account.whole_rate
+        assert whole is not None, "it has no rate"
+        fields = limit_fields(limit=whole.burst, remaining=0, reset_s=decision.reset_s)
+        at_once = "" if tenant.burst is None else f", {whole.burst:g} at once"
+        text = f"may send {tenant.requests_per_s:g} requests per second{at_once}"
+        return self._refuse(account, ShedReason.RATE, text, decision.retry_after_s, fields)
+
+    def _refuse(self, account: Account, reason: ShedReason, text: str, retry_after_s: float, fields: Fields) -> LimitExceeded:
+        self._sheds[account.tenant.name, reason] += 1
+        return LimitExceeded(f"tenant {account.tenant.name!r} {text}", retry_after_s=retry_after_s, limits=fields)

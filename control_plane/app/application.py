@@ -1,0 +1,271 @@
+"""Builds everything and runs it: the only place that knows which adapter stands behind which port.
+
+Start: ports bound -> Triton up -> models loaded -> listening -> `endpoints.json`. Stop, on SIGTERM or SIGINT: not
+ready -> drain both doors -> pools closed -> Triton ended, in reverse. The doors are this process's own
+(`data_plane.py`) or, with `--workers`, those of others (`workers/workers.py`); all the rest is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.metadata import version
+
+from control_plane.admin.api import make_admin_api
+from control_plane.admin.server import make_admin_server
+from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps, http_limits
+from control_plane.app.request_governance import Governing, open_governing
+from control_plane.app.servers import Tritons
+from control_plane.auth.access import Access
+from control_plane.auth.keys import Keys
+from control_plane.cache.purges import Purges
+from control_plane.core.cpus import format_cpus, is_range
+from control_plane.core.errors import StartupError
+from control_plane.fleet.adapters.metrics import FleetMetrics
+from control_plane.frontends.common.http_errors import render_error
+from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.server import HttpServer
+from control_plane.frontends.metrics_page import MetricsPage
+from control_plane.host.cpu_affinity import pin_worker, require_cpus
+from control_plane.host.exposure import allowed_hosts, refusal
+from control_plane.host.listening import allow_restart, share_port
+from control_plane.host.service_sockets import ServiceSockets
+from control_plane.host.state_dir import StateDir
+from control_plane.host.tls import HTTP, make_tls
+from control_plane.host.unix_socket import UnixSocket
+from control_plane.metering.reports import UsageService
+from control_plane.models.adapters.build_program import ModelBuildProgram
+from control_plane.models.adapters.profile import with_profile
+from control_plane.models.builds import ModelBuilds
+from control_plane.models.fingerprints import Fingerprints
+from control_plane.models.model_service import LoadFailure
+from control_plane.objects.objects import Objects
+from control_plane.settings import Settings
+from control_plane.storage.store_record import write_store_record
+from control_plane.telemetry.adapters.prometheus import OwnMetrics
+from control_plane.telemetry.request_counts import RequestCounts
+from control_plane.workers.adapters.process import WorkerProcessLauncher
+from control_plane.workers.workers import Workers
+
+_ADMIN_DRAIN_S = 1.0
+"""For calls of the admin API that are under way when the doors have been drained."""
+
+Announce = Callable[[Mapping[str, str], list[LoadFailure]], None]
+
+
+class App:
+    """One `tidegate serve`: every part, wired; `run` is its whole life."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Wire everything and bind every port. Raises StartupError."""
+        _refuse_exposure(settings)
+        _require_cpus(settings)
+        settings = self._settings = with_profile(settings)
+        self._tls = make_tls(settings.tls)
+        self._sockets = ServiceSockets(settings)
+        try:
+            self._wire()
+        except StartupError:
+            self._sockets.close()
+            raise
+
+    def _wire(self) -> None:
+        self._workers = self._make_workers() if self._settings.process.workers > 1 else None
+        self._fingerprints = Fingerprints()
+        self._tritons = Tritons(self._settings, self._workers or self._fingerprints, self._workers or self._fingerprints)
+        if self._workers is not None and self._tritons.fleet is not None:
+            self._workers.join_fleet(self._tritons.fleet.make_for_workers())
+        self._servers = self._tritons.servers
+        self._models = self._tritons.models
+        self._builds = self._make_builds()
+
+    def _service_limits(self, access: Access) -> HttpLimits:
+        return replace(http_limits(self._settings.gateway, access), max_connections=self._caps.service)
+
+    def _wire_ports(self, governing: Governing) -> None:
+        """What answers on them."""
+        self._caps = connection_caps(self._settings.gateway, self._settings.admin, servers=len(self._servers.members))
+        self._data_plane = None if self._workers else self._make_data_plane(governing)
+        page = self._metrics_page(governing)
+        gateway, access = self._settings.gateway, governing.governance.access
+        hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=access.is_on)
+        self._metrics = HttpServer(page.answer, render_error, self._service_limits(access), admit=page.admit, hosts=hosts)
+        self._admin = self._make_admin(governing)
+
+    async def run(self, announce: Announce) -> None:
+        """Serve until a signal; `announce` is told once, when everything is ready. Raises StartupError, in a group."""
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        with ExitStack() as held:
+            held.callback(self._sockets.close)
+            state = held.enter_context(StateDir(self._settings.process.state_dir))
+            write_store_record(state.path, self._settings.state.state_url)
+            self._sockets.bind_in_state_dir()
+            opened = open_governing(self._settings, self._servers, admits_requests=self._workers is None)
+            async with opened as governing, asyncio.TaskGroup() as tasks:
+                self._wire_ports(governing)
+                background = [*self._start(tasks, governing), tasks.create_task(governing.run(), name="governing")]
+                opening = tasks.create_task(self._open_when_up(tasks, state, announce), name="opening")
+                await stop.wait()
+                opening.cancel()
+                await self._drain()
+                await governing.costs.settle()
+                for task in background:
+                    task.cancel()
+
+    def _start(self, tasks: asyncio.TaskGroup, governing: Governing) -> list[asyncio.Task[None]]:
+        started = [tasks.create_task(self._tritons.run(), name="tritons")]
+        if self._workers is not None:
+            charges = governing.costs.charges
+            charges.collect = self._workers.collect_charges
+            started.append(tasks.create_task(self._workers.run(self._models, charges), name="workers"))
+        if self._data_plane is not None:
+            started.append(tasks.create_task(self._data_plane.run(), name="known-models"))
+        if self._tls is not None:
+            started.append(tasks.create_task(self._tls.watch(), name="tls-files"))
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload_tls)
+        return started
+
+    async def _open_when_up(self, tasks: asyncio.TaskGroup, state: StateDir, announce: Announce) -> None:
+        await self._servers.wait_until_up()
+        await self._tritons.open()
+        tls = self._tls.context(HTTP) if self._tls else None
+        await self._admin.listen(tasks, allow_restart(self._sockets.admin), tls)
+        if self._sockets.admin_unix is not None:
+            await self._admin.listen(tasks, self._sockets.admin_unix.listening)
+        if self._workers is not None:
+            await self._workers.open()
+        if self._data_plane is not None:
+            await self._data_plane.listen(tasks)
+        await self._metrics.listen(tasks, allow_restart(self._sockets.metrics), tls)
+        endpoints = self._sockets.endpoints()
+        state.write_endpoints(endpoints)
+        announce(endpoints, self._tritons.failures)
+        if self._builds is not None:
+            await self._builds.run()
+
+    async def _drain(self) -> None:
+        doors = self._workers or self._data_plane
+        assert doors is not None
+        await doors.drain(self._settings.gateway.drain_timeout_s)
+        await asyncio.gather(self._metrics.drain(0), self._admin.drain(_ADMIN_DRAIN_S))
+
+    def _reload_tls(self) -> None:
+        if self._tls is not None:
+            self._tls.reload()
+        if self._workers is not None:
+            self._workers.reload_tls()
+
+    def _make_data_plane(self, governing: Governing) -> DataPlane:
+        pin_worker(self._settings.process.gateway_cpus, 0, 1)
+        held = self._sockets
+        sockets = DataSockets(held.http, held.grpc, _listening_on(held.http_unix), _listening_on(held.grpc_unix))
+        return DataPlane(
+            self._settings.gateway.model_copy(update={"max_connections": self._caps.data}),
+            sockets,
+            self._tls,
+            governance=governing.governance,
+            models=self._models,
+            servers=self._servers,
+            cache=governing.response_cache(self._fingerprints),
+            fingerprints=self._fingerprints,
+            dispatch=self._tritons.fleet.dispatch if self._tritons.fleet is not None else None,
+        )
+
+    def _make_admin(self, governing: Governing) -> HttpServer:
+        objects, access = Objects(governing.state), governing.governance.access
+        api = make_admin_api(
+            models=self._models,
+            servers=self._servers,
+            access=access,
+            keys=Keys(governing.state),
+            objects=objects,
+            purges=Purges(objects, governing.known, dependents=self._tritons.dependents_of),
+            usage=UsageService(governing.usage, lambda: governing.known.prices.values()),
+            known=governing.known,
+            version=version("tidegate"),
+            fleet=self._tritons.fleet,
+            builds=self._builds,
+        )
+        gateway, admin = self._settings.gateway, self._settings.admin
+        hosts = allowed_hosts(admin.admin_host, gateway.allowed_hosts, authentication=access.is_on)
+        return make_admin_server(api, access, self._service_limits(access), hosts)
+
+    def _make_builds(self) -> ModelBuilds | None:
+        triton = self._settings.triton
+        if not triton.build_models or self._settings.is_attached:
+            return None
+        return ModelBuilds(ModelBuildProgram(triton.model_repository), self._models)
+
+    def _make_workers(self) -> Workers:
+        sockets = self._sockets
+        for bound in (sockets.http, sockets.grpc):
+            share_port(bound)
+        launcher = WorkerProcessLauncher(sockets.settings_in_force(), http_socket=sockets.http_unix, grpc_socket=sockets.grpc_unix)
+        return Workers(count=self._settings.process.workers, launcher=launcher)
+
+    def _metrics_page(self, governing: Governing) -> MetricsPage:
+        own = OwnMetrics(
+            version=version("tidegate"),
+            counts=self._counts,
+            workers=self._listening,
+            triton_is_up=lambda: self._servers.is_up,
+            state_behind_s=lambda: governing.known.behind_s,
+            cache_bytes=self._settings.cache.cache_bytes,
+            most_models=self._settings.gateway.max_metric_models,
+            fleet=self._fleet_metrics(),
+        )
+        return MetricsPage(render_own=own.render, servers=self._servers, access=governing.governance.access)
+
+    def _fleet_metrics(self) -> FleetMetrics:
+        fleet = self._tritons.fleet
+        if fleet is None:
+            return FleetMetrics(self._tritons.counts, losses=lambda: self._servers.losses)
+        return FleetMetrics(
+            self._tritons.counts,
+            self._counts,
+            fleet=fleet.state.fleet,
+            is_owner=lambda: fleet.is_owner,
+            losses=lambda: self._servers.losses,
+            now_s=fleet.state.now_s,
+        )
+
+    def _counts(self) -> RequestCounts:
+        doors = self._workers or self._data_plane
+        assert doors is not None
+        return doors.counts()
+
+    def _listening(self) -> int:
+        return self._workers.listening if self._workers is not None else 1
+
+
+def _listening_on(unix_socket: UnixSocket | None) -> socket.socket | None:
+    return unix_socket.listening if unix_socket is not None else None
+
+
+def _refuse_exposure(settings: Settings) -> None:
+    callers_show_keys = settings.authentication.authentication
+    clients_show_certificates = settings.tls.tls_client_ca is not None
+    for host, setting, is_authenticated in (
+        (settings.gateway.host, "--host", callers_show_keys or clients_show_certificates),
+        (settings.admin.admin_host, "--admin-host", callers_show_keys),
+    ):
+        reason = refusal(host, setting=setting, authentication_is_configured=is_authenticated)
+        if reason is not None:
+            raise StartupError(reason)
+
+
+def _require_cpus(settings: Settings) -> None:
+    process, triton = settings.process, settings.triton
+    require_cpus(process.gateway_cpus, setting="--gateway-cpus", at_least=process.workers)
+    for setting, cpus in (("--triton-cpus", triton.triton_cpus), ("--model-cpus", triton.model_cpus)):
+        require_cpus(cpus, setting=setting)
+        if cpus and settings.is_attached:
+            raise StartupError(f"{setting} is for the embedded Triton; one that others run is pinned by whoever starts it")
+    if not is_range(triton.model_cpus):
+        raise StartupError(f"--model-cpus {format_cpus(triton.model_cpus)}: Triton takes a range only, such as 3-7")

@@ -1,0 +1,259 @@
+"""Both doors and what stands behind them, as one process runs them: the only one, or one of several workers.
+
+`app` makes one when there is one process; with more, `worker` makes one in each. Triton's life, the models and the
+admin API are not here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from control_plane.auth.access import Access
+from control_plane.cache.response_cache import ResponseCache
+from control_plane.core.endpoints import Endpoints
+from control_plane.embeddings.embeddings import Embeddings
+from control_plane.embeddings.text_models import TextModels
+from control_plane.fleet.domain.counts import FleetCounts
+from control_plane.fleet.routing.dispatch import FleetDispatch
+from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.common.connection_limits import ConnectionCaps, descriptors_wanted, fit
+from control_plane.frontends.common.http_errors import render_error
+from control_plane.frontends.common.status import told_of
+from control_plane.frontends.data_http import DataHttp
+from control_plane.frontends.grpc.connection import GrpcLimits
+from control_plane.frontends.grpc.server import GrpcServer
+from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.server import HttpServer
+from control_plane.frontends.kserve.grpc import V2Grpc
+from control_plane.frontends.kserve.http import V2Http
+from control_plane.frontends.openai import OpenaiHttp
+from control_plane.host.exposure import allowed_hosts
+from control_plane.host.listening import allow_restart
+from control_plane.host.open_files import allow_open_files
+from control_plane.host.tls import GRPC, HTTP, Tls
+from control_plane.inference.cached_inference import CachedInference
+from control_plane.inference.governance import Governance
+from control_plane.inference.inference import InferenceService
+from control_plane.inference.known_models import KnownModels
+from control_plane.models.fingerprints import Fingerprints
+from control_plane.models.ports import ModelAdministration
+from control_plane.protocols.header_forwarding import HeaderForwarding
+from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.settings import AdminSettings, GatewaySettings
+from control_plane.telemetry.adapters.request_counter import RequestCounter
+from control_plane.telemetry.request_counts import Cached, Refused, RequestCounts, Shed, Waited
+from control_plane.triton.adapters.connected import Triton
+from control_plane.triton.servers import Servers
+
+_FIRST_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DataSockets:
+    """What the doors listen on: bound sockets; the Unix ones listen already."""
+
+    http: socket.socket
+    grpc: socket.socket
+    http_unix: socket.socket | None = None
+    grpc_unix: socket.socket | None = None
+
+
+class DataPlane:
+    """The doors of one process, wired."""
+
+    def __init__(
+        self,
+        gateway: GatewaySettings,
+        sockets: DataSockets,
+        tls: Tls | None,
+        *,
+        governance: Governance,
+        models: ModelAdministration,
+        servers: Servers,
+        cache: ResponseCache,
+        fingerprints: Fingerprints,
+        dispatch: FleetDispatch | None = None,
+    ) -> None:
+        """`gateway` with this process's share of what is limited for all together, as far as its descriptors go."""
+        self._sockets = sockets
+        self._tls = tls
+        self._models = KnownModels(
+            servers, is_described=None if dispatch is None or dispatch.catalogue is None else dispatch.catalogue.knows
+        )
+        self._counter = RequestCounter(most_models=gateway.max_metric_models, existing=self._models)
+        self._cache = cache
+        self._cached = CachedInference(cache)
+        self._inference = InferenceService(
+            servers=servers,
+            recorder=self._counter,
+            governance=governance,
+            cached=self._cached,
+            dispatch=dispatch,
+            models=self._models,
+            told_of=told_of,
+            default_timeout_s=gateway.request_timeout_s,
+            allow_shared_memory=gateway.allow_shared_memory,
+        )
+        self._text_models = TextModels(self._inference.dispatch, fingerprints, governance.access)
+        self._embeddings = Embeddings(
+            inference=self._inference,
+            models=self._text_models,
+            cache=cache,
+            default_timeout_s=gateway.request_timeout_s,
+        )
+        budget = BodyBudget(gateway.max_buffered_bytes)
+        self._governance = governance
+        self._hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=governance.access.is_on)
+        self._http = self._http_door(gateway, budget, models, servers)
+        self._grpc = self._grpc_door(gateway, budget, models, servers)
+
+    async def listen(self, tasks: asyncio.TaskGroup) -> None:
+        """Open the doors; their connections' tasks belong to `tasks`."""
+        sockets, tls = self._sockets, self._tls
+        with suppress(TimeoutError):  # of a Triton that hangs: requests are served and counted before its models are known
+            async with asyncio.timeout(_FIRST_LOOK_S):
+                await self._models.refresh()
+        self._cached.begin(tasks)
+        self._embeddings.begin(tasks)
+        await self._http.listen(tasks, allow_restart(sockets.http), tls.context(HTTP) if tls else None)
+        await self._grpc.listen(tasks, allow_restart(sockets.grpc), tls.context(GRPC) if tls else None)
+        if sockets.http_unix is not None:
+            await self._http.listen(tasks, sockets.http_unix)
+        if sockets.grpc_unix is not None:
+            await self._grpc.listen(tasks, sockets.grpc_unix)
+
+    async def run(self) -> None:
+        """Keep up with which models there are until cancelled; returns at once in a fleet, which knows."""
+        await self._models.run()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept no more, and let requests in flight finish for `timeout_s` at most."""
+        await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s))
+        self._inference.settle()
+
+    def counts(self) -> RequestCounts:
+        self._inference.settle()
+        admission, shared, catalogue = self._governance.admission, self._cache.shared, self._inference.dispatch.catalogue
+        fleet = FleetCounts() if catalogue is None else catalogue.counts
+        return replace(
+            self._counter.counts(in_flight=self._inference.in_flight),
+            refused=tuple(Refused(*each) for each in fleet.refused.items()),
+            waited=Waited(tuple(fleet.waits.buckets), fleet.waits.seconds),
+            shed=tuple(Shed(*key, count) for key, count in admission.counts.items()),
+            unmetered=self._governance.meter.dropped,
+            cached=tuple(Cached(*key, count) for key, count in self._cache.counts.items()),
+            holding=self._cache.holding,
+            shared_cache=replace(shared.counts) if shared is not None else None,
+            shared_cache_away=int(shared is not None and shared.is_open),
+            shared_cache_answer_s=0.0 if shared is None else shared.answer_s,
+        )
+
+    def _http_door(self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers) -> HttpServer:
+        v2 = V2Http(
+            inference=self._inference,
+            access=self._governance.access,
+            servers=servers,
+            models=models,
+            budget=budget,
+            limits=body_limits(gateway),
+            forwarding=_forwarding(gateway),
+            read_timeout_s=gateway.request_timeout_s,
+            allow_shared_memory=gateway.allow_shared_memory,
+        )
+        openai = OpenaiHttp(
+            inference=self._inference,
+            embeddings=self._embeddings,
+            models=self._text_models,
+            access=self._governance.access,
+            read_timeout_s=gateway.request_timeout_s,
+        )
+        application = DataHttp(v2, openai)
+        return HttpServer(
+            application.answer,
+            render_error,
+            http_limits(gateway, self._governance.access),
+            admit=application.admit,
+            answer_at_once=application.answer_at_once,
+            answer_known=application.answer_known,
+            budget=budget,
+            hosts=self._hosts,
+        )
+
+    def _grpc_door(self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers) -> GrpcServer:
+        application = V2Grpc(
+            inference=self._inference,
+            access=self._governance.access,
+            servers=servers,
+            models=models,
+            budget=budget,
+            limits=body_limits(gateway),
+            forwarding=_forwarding(gateway),
+            read_timeout_s=gateway.request_timeout_s,
+            allow_shared_memory=gateway.allow_shared_memory,
+        )
+        return GrpcServer(application, _grpc_limits(gateway, self._governance.access), budget, hosts=self._hosts)
+
+
+def body_limits(gateway: GatewaySettings) -> BodyLimits:
+    """What both doors hold one request's body to."""
+    return BodyLimits(
+        max_body_bytes=gateway.max_body_bytes,
+        max_inflate_ratio=gateway.max_inflate_ratio,
+        max_json_bytes=gateway.max_json_bytes,
+        max_elements=gateway.max_elements,
+        max_fields=gateway.max_message_fields,
+    )
+
+
+def http_limits(gateway: GatewaySettings, access: Access) -> HttpLimits:
+    """What an HTTP server holds its clients to."""
+    return HttpLimits(
+        source_share=gateway.source_share,
+        trusted_proxies=access.trusted_proxies,
+        max_body_bytes=gateway.max_body_bytes,
+        max_header_bytes=gateway.max_header_bytes,
+        max_connections=gateway.max_connections,
+        header_timeout_s=gateway.header_timeout_s,
+        body_timeout_s=gateway.body_timeout_s,
+        idle_timeout_s=gateway.idle_timeout_s,
+    )
+
+
+def _grpc_limits(gateway: GatewaySettings, access: Access) -> GrpcLimits:
+    return GrpcLimits(
+        source_share=gateway.source_share,
+        trusted_proxies=access.trusted_proxies,
+        max_message_bytes=gateway.max_body_bytes,
+        max_connections=gateway.max_connections,
+        max_header_bytes=gateway.max_header_bytes,
+        header_timeout_s=gateway.header_timeout_s,
+        body_timeout_s=gateway.body_timeout_s,
+        idle_timeout_s=gateway.idle_timeout_s,
+    )
+
+
+def connect(gateway: GatewaySettings, endpoints: Endpoints) -> Triton:
+    """One process's connections to Triton."""
+    return Triton(endpoints, max_connections=gateway.max_upstream_connections, forwarding=_forwarding(gateway))
+
+
+def _forwarding(gateway: GatewaySettings) -> HeaderForwarding:
+    return HeaderForwarding.of(gateway.header_forward_pattern)
+
+
+def connection_caps(gateway: GatewaySettings, admin: AdminSettings, *, servers: int) -> ConnectionCaps:
+    """What each port of this process takes, as far as its descriptors go, of which it asks for as many as it needs."""
+    wanted = ConnectionCaps(gateway.max_connections, admin.admin_max_connections)
+    upstream = max(1, servers) * gateway.max_upstream_connections
+    return fit(wanted, upstream=upstream, descriptors=allow_open_files(descriptors_wanted(wanted, upstream)))
+
+
+def share_of(gateway: GatewaySettings, workers: int) -> GatewaySettings:
+    """One worker's part of what is limited for all workers together."""
+    shared = ("max_connections", "max_upstream_connections")
+    parts: dict[str, int] = {name: max(1, getattr(gateway, name) // workers) for name in shared}
+    parts["max_buffered_bytes"] = max(gateway.max_body_bytes, gateway.max_buffered_bytes // workers)
+    return gateway.model_copy(update=parts)

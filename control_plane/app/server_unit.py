@@ -1,0 +1,170 @@
+"""One Triton of a gateway, wired: what runs or watches it, what it is to load, and what is known of what it has loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from control_plane.app.data_plane import connect
+from control_plane.core.endpoints import ONLY, Endpoints
+from control_plane.host.cpu_affinity import allowed_cpus
+from control_plane.models.adapters.managed_repository import ManagedRepository
+from control_plane.models.adapters.model_files import ModelFiles
+from control_plane.models.loaded_contents import LoadedContents
+from control_plane.models.model_service import LoadFailure, ModelService
+from control_plane.models.ports import FingerprintBoard, LoadWatch, ModelRepository
+from control_plane.models.tiers.model_tiers import ModelTiers
+from control_plane.settings import Settings
+from control_plane.triton.adapters.model_config import config_name_in_force
+from control_plane.triton.attachment import Attachment
+from control_plane.triton.embedded.backend_directory import backend_names
+from control_plane.triton.embedded.process import EmbeddedTritonLauncher
+from control_plane.triton.ports import Upstream
+from control_plane.triton.servers import Member
+from control_plane.triton.supervisor import Supervisor
+
+DEFAULT_MODELS = ("text_embedding",)
+"""What the project serves when nothing is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One Triton and what belongs to it."""
+
+    name: str
+    models: ModelService
+    contents: LoadedContents | None
+    triton: Supervisor | Attachment
+
+    async def run(self) -> None:
+        """Run or watch it until cancelled. Raises StartupError, in a group."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.models.run(), name=f"models-{self.name}")
+            tasks.create_task(self.triton.run(), name=self.name)
+
+
+class Units:
+    """Makes them."""
+
+    def __init__(self, settings: Settings, *, sources: list[Path], tiers: ModelTiers | None, is_fleet: bool) -> None:
+        """`sources` are folders of models on this machine. A fleet loads what it wants by itself, also at the start."""
+        self._settings = settings
+        self._sources = sources
+        self._tiers = tiers
+        self._is_fleet = is_fleet
+        self.failures: dict[str, list[LoadFailure]] = {}
+        """By unit, of its latest start."""
+
+    def embedded(self, member: Member, board: FingerprintBoard) -> Unit:
+        """One that is started here."""
+        settings, triton = self._settings, self._settings.triton
+        state_dir = self._state_dir(member.name)
+        repository = self.repository(state_dir)
+        contents = self._loaded_contents(repository, board)
+        # Else Triton would inherit this process's CPUs, which the data plane is about to keep to.
+        cpus = triton.triton_cpus or (allowed_cpus() if settings.process.gateway_cpus else ())
+        launcher = EmbeddedTritonLauncher(
+            triton,
+            state_dir,
+            cpus=cpus,
+            header_forward_pattern=settings.gateway.header_forward_pattern,
+            within=self._above(state_dir),
+        )
+        models = self._models(member, repository, contents, launcher)
+        supervisor = Supervisor(
+            launcher=launcher,
+            connect=self._connect,
+            servers=member,
+            restore=Restore(member.name, models, self.failures),
+            start_timeout_s=triton.start_timeout_s,
+        )
+        return Unit(member.name, models, contents, supervisor)
+
+    def attached(self, member: Member, endpoints: Endpoints) -> Unit:
+        """One that others run."""
+        models = self._models(member, None, None, None)
+        attachment = Attachment(
+            upstream=self._connect(endpoints),
+            servers=member,
+            restore=Restore(member.name, models, self.failures),
+            start_timeout_s=self._settings.triton.start_timeout_s if member.is_needed else None,
+        )
+        return Unit(member.name, models, None, attachment)
+
+    def repository(self, state_dir: Path) -> ManagedRepository:
+        """What an embedded Triton of that state folder loads from. Raises StartupError."""
+        triton = self._settings.triton
+        return ManagedRepository(
+            self._sources,
+            state_dir,
+            config_name=config_name_in_force(triton.model_config_name),
+            parameters=triton.model_parameter,
+            backends=backend_names(triton.python_backends.absolute()),
+        )
+
+    def _state_dir(self, name: str) -> Path:
+        state_dir = self._settings.process.state_dir
+        return state_dir if name == ONLY else state_dir / "servers" / name
+
+    def _above(self, state_dir: Path) -> list[Path]:
+        """Of one of several servers the folders that its own is in, down from the state folder."""
+        top = self._settings.process.state_dir.absolute()
+        return [each for each in reversed(state_dir.absolute().parents) if each.is_relative_to(top)]
+
+    def _models(
+        self, member: Member, repository: ModelRepository | None, contents: LoadedContents | None, watch: LoadWatch | None
+    ) -> ModelService:
+        return ModelService(
+            servers=member,
+            repository=repository,
+            load=[] if self._is_fleet else models_to_load(self._settings, repository),
+            restores=not self._is_fleet,
+            load_timeout_s=self._settings.triton.load_timeout_s,
+            contents=contents,
+            tiers=None if repository is None else self._tiers,
+            watch=watch,
+        )
+
+    def _loaded_contents(self, repository: ManagedRepository, board: FingerprintBoard) -> LoadedContents | None:
+        """None where others may load: nobody tells us what."""
+        triton = self._settings.triton
+        if not triton.lock_model_control:
+            return None
+        files = ModelFiles(
+            repository.root, config_name=config_name_in_force(triton.model_config_name), python_backends=triton.python_backends.absolute()
+        )
+        return LoadedContents(files, board)
+
+    def _connect(self, endpoints: Endpoints) -> Upstream:
+        return connect(self._settings.gateway, endpoints)
+
+
+class Restoring(Protocol):
+    """`services.models`."""
+
+    async def restore(self, upstream: Upstream) -> list[LoadFailure]: ...
+
+
+class Restore:
+    """`Supervisor`'s and `Attachment`'s `restore`, of one unit: its failures replace those of its start before, and no other's."""
+
+    def __init__(self, name: str, models: Restoring, failures: dict[str, list[LoadFailure]]) -> None:
+        self._name = name
+        self._models = models
+        self._failures = failures
+
+    async def __call__(self, upstream: Upstream) -> None:
+        self._failures.pop(self._name, None)
+        if failures := await self._models.restore(upstream):
+            self._failures[self._name] = failures  # nothing is kept of a server that may leave
+
+
+def models_to_load(settings: Settings, repository: ModelRepository | None) -> list[str]:
+    """At start: what is asked for, else the project's own where they are served."""
+    if settings.triton.load is not None:
+        return settings.triton.load
+    if repository is None:
+        return []
+    return [name for name in DEFAULT_MODELS if name in repository.names()]

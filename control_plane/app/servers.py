@@ -1,0 +1,212 @@
+"""The Tritons of one gateway, wired: one, or a fleet of those that run here, or of those that others run (`triton_units` has each)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from hashlib import sha256
+from pathlib import Path
+from uuid import uuid4
+
+from pydantic import SecretStr
+
+from control_plane.app.server_unit import Unit, Units
+from control_plane.core.endpoints import ListedServer, server_names
+from control_plane.core.errors import StartupError
+from control_plane.fleet.adapters.local_lease import LocalLease
+from control_plane.fleet.adapters.local_memory import LocalFleetMemory
+from control_plane.fleet.adapters.move_log import MoveLog
+from control_plane.fleet.adapters.redis_lease import make_redis_lease
+from control_plane.fleet.adapters.redis_memory import make_redis_fleet_memory
+from control_plane.fleet.adapters.redis_owner_requests import make_redis_owner_line
+from control_plane.fleet.adapters.servers_file import ServersFile
+from control_plane.fleet.administration import FleetModels
+from control_plane.fleet.domain.counts import FleetCounts
+from control_plane.fleet.fleet_service import FleetService, FleetUnit
+from control_plane.fleet.membership.members import FleetMembers
+from control_plane.fleet.ownership.ownership import Ownership
+from control_plane.models.adapters.managed_repository import ManagedRepository
+from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
+from control_plane.models.adapters.model_store import FsspecModelStore
+from control_plane.models.adapters.warm_tier.tier import DiskWarmTier
+from control_plane.models.fleet_fingerprints import FleetFingerprints
+from control_plane.models.model_service import LoadFailure, ModelService
+from control_plane.models.ports import FingerprintBoard, FleetMemory
+from control_plane.models.tiers.model_tiers import ModelTiers
+from control_plane.settings import Settings, parse_triton_urls
+from control_plane.triton.adapters.model_config import composing_models, config_name_in_force
+from control_plane.triton.servers import Follower, Servers
+
+_log = logging.getLogger(__name__)
+
+_FILES_FLEET = "default"
+"""The name of a fleet whose servers come and go."""
+
+
+class Tritons:
+    """All of them; one, unless a fleet is asked for."""
+
+    def __init__(self, settings: Settings, follower: Follower, board: FingerprintBoard) -> None:
+        """`follower` is told where requests can go, `board` what is loaded. Nothing is started yet. Raises StartupError."""
+        self._settings = settings
+        self.counts = FleetCounts()
+        attached = parse_triton_urls(settings.triton.triton_url)
+        _refuse_contradictions(settings, len(attached))
+        self._tiers = self._make_tiers() if settings.triton.model_store and not settings.is_attached else None
+        is_fleet = settings.fleet.is_on or len(attached) > 1
+        self._units = Units(settings, sources=self._sources, tiers=self._tiers, is_fleet=is_fleet)
+        # What is known of a fleet's models does not end with one server: there `FleetFingerprints` stands between.
+        self.servers = Servers(None if is_fleet else follower, ())
+        self._failures: list[LoadFailure] = []
+        self.fleet = self._make_fleet() if is_fleet else None
+        self._members = self._listed_members()
+        self.units = [] if self._members else self._attached(attached) if attached else self._embedded(board)
+        self.models: ModelService | FleetModels = self.units[0].models if self.fleet is None else self.fleet.models
+
+    @property
+    def failures(self) -> list[LoadFailure]:
+        """Of what was to be loaded at the start."""
+        return [*(failure for each in self._units.failures.values() for failure in each), *self._failures]
+
+    async def open(self) -> None:
+        """All are up: load what a fleet is to have from the start. (One by itself has it already.)"""
+        if self.fleet is not None:
+            self._failures += await self.fleet.open(self._settings.triton.load or [])
+
+    async def run(self) -> None:
+        """Run all of them until cancelled. Raises StartupError, in a group."""
+        if self._tiers is None:
+            await self._run()
+            return
+        await self._tiers.open()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tiers.run(), name="model-tiers")
+                tasks.create_task(self._run(), name="tritons-themselves")
+        finally:
+            await self._tiers.close()
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            if self.fleet is not None:
+                tasks.create_task(self.fleet.run(), name="fleet")
+            for unit in self.units:
+                tasks.create_task(unit.run(), name=f"unit-{unit.name}")
+            if self._members is not None:
+                tasks.create_task(self._members.run(), name="fleet-members")
+
+    def dependents_of(self, model: str) -> set[str]:
+        """The models loaded anywhere that need this one."""
+        return {each for unit in self.units if unit.contents is not None for each in unit.contents.dependents_of(model)}
+
+    @property
+    def _sources(self) -> list[Path]:
+        """Of models that are on this machine."""
+        own = self._settings.triton.model_repository
+        return own if self._tiers is None else [*own, self._warm_dir]
+
+    @property
+    def _warm_dir(self) -> Path:
+        return self._settings.triton.warm_dir or self._settings.process.state_dir.absolute() / "warm"
+
+    def _make_tiers(self) -> ModelTiers:
+        triton = self._settings.triton
+        config_name = config_name_in_force(triton.model_config_name)
+        self._warm_dir.mkdir(parents=True, exist_ok=True)
+        own = ManagedRepository(triton.model_repository, self._settings.process.state_dir, config_name=config_name)
+        return ModelTiers(
+            stores=[FsspecModelStore(url) for url in triton.model_store],
+            warm=DiskWarmTier(self._warm_dir, max_bytes=triton.warm_bytes),
+            steps_of=lambda folder: composing_models(folder, config_name),
+            observer=MoveLog(self.counts),
+            taken=own.names,
+        )
+
+    def _make_fleet(self) -> FleetService:
+        settings = self._settings
+        config_name = config_name_in_force(settings.triton.model_config_name)
+        parameters, url = settings.triton.model_parameter, self._shared_url()
+        if url is not None:
+            _log.info("the fleet is %r for all gateways that share --state-url: see that each of them says so", self.fleet_name)
+        return FleetService(
+            self.servers,
+            ModelDescriptionFiles(self._sources, config_name=config_name, parameters=parameters),
+            Ownership(LocalLease() if url is None else make_redis_lease(url, fleet=self.fleet_name), holder=uuid4().hex),
+            memory=self._make_memory(url),
+            budget_bytes=settings.fleet.memory_budget,
+            wait_s=settings.fleet.load_wait_s,
+            load_timeout_s=settings.triton.load_timeout_s,
+            tiers=self._tiers,
+            line=None if url is None else make_redis_owner_line(url, fleet=self.fleet_name),
+            counts=self.counts,
+            require_loadable=None if settings.is_attached else self._units.repository(settings.process.state_dir).require_loadable,
+        )
+
+    def _make_memory(self, url: SecretStr | None) -> FleetMemory:
+        if url is not None:
+            return make_redis_fleet_memory(url, fleet=self.fleet_name)
+        return LocalFleetMemory(self._settings.process.state_dir / "fleet-memory.json")
+
+    @property
+    def fleet_name(self) -> str:
+        """The same for all gateways before the same Tritons, in whatever order, if each names them alike; a file's change, it stays."""
+        fleet = self._settings.fleet
+        if fleet.fleet_name or fleet.servers_file is not None:
+            return fleet.fleet_name or _FILES_FLEET
+        places = sorted(each.endpoints.place for each in parse_triton_urls(self._settings.triton.triton_url))
+        return sha256(",".join(places).encode()).hexdigest()[:16]
+
+    def _shared_url(self) -> SecretStr | None:
+        """Of the Redis by which gateways that may have the same Tritons agree; embedded ones are this process's alone."""
+        return self._settings.state.state_url if self._settings.is_attached else None
+
+    def _embedded(self, board: FingerprintBoard) -> list[Unit]:
+        names = server_names(self._settings.fleet.servers)
+        fleet = FleetFingerprints(board)
+        units = [self._units.embedded(self.servers.add(name), board if len(names) == 1 else fleet.of_server(name)) for name in names]
+        for unit, pool in zip(units, self._settings.fleet.pools or [""] * len(units), strict=True):
+            self._join(unit, pool=pool)
+        return units
+
+    def _attached(self, listed: list[ListedServer]) -> list[Unit]:
+        units = [self._units.attached(self.servers.add(each.name), each.endpoints) for each in listed]
+        for unit, each in zip(units, listed, strict=True):
+            self._join(unit, listed=each)
+        return units
+
+    def _listed_members(self) -> FleetMembers | None:
+        """Of a fleet whose servers join and leave."""
+        path, start_timeout_s = self._settings.fleet.servers_file, self._settings.triton.start_timeout_s
+        if path is None or self.fleet is None:
+            return None
+        listed = ServersFile(path)
+        return FleetMembers(listed, self.servers, self.fleet, self._join_listed, first=listed.read(), start_timeout_s=start_timeout_s)
+
+    def _join_listed(self, listed: ListedServer) -> Unit:
+        unit = self._units.attached(self.servers.add(listed.name, is_needed=False), listed.endpoints)
+        self._join(unit, listed=listed)
+        return unit
+
+    def _join(self, unit: Unit, *, pool: str = "", listed: ListedServer | None = None) -> None:
+        if self.fleet is not None:
+            self.fleet.join(unit.name, FleetUnit(unit.models, unit.triton.resident_bytes), pool=pool, listed=listed)
+
+
+def _refuse_contradictions(settings: Settings, attached: int) -> None:
+    triton, fleet = settings.triton, settings.fleet
+    if fleet.servers_file is not None and (attached or fleet.servers > 1):
+        other = "--triton-url" if attached else "--servers"
+        raise StartupError(f"--servers-file lists all servers of a fleet; leave {other} out")
+    if settings.is_attached and triton.model_parameter:
+        raise StartupError("--model-parameter is for the embedded Triton; those that others run have configurations of their own")
+    if settings.is_attached and (triton.triton_arg or triton.triton_user):
+        setting = "--triton-arg" if triton.triton_arg else "--triton-user"
+        raise StartupError(f"{setting} is for the embedded Triton; those that others run are as they were started")
+    if attached and fleet.servers > 1:
+        raise StartupError("--servers is for embedded Tritons; name those that others run in --triton-url, with commas between them")
+    if fleet.pools and settings.is_attached:
+        raise StartupError(
+            "--pools is for embedded Tritons; of others each entry of --servers-file or --triton-url (?pool=NAME) names its own"
+        )
+    if fleet.pools and len(fleet.pools) != fleet.servers:
+        raise StartupError(f"--pools names {len(fleet.pools)} for {fleet.servers} of --servers; name one for each, in their order")

@@ -1,0 +1,43 @@
+"""Opens what remembers: the Redis of `--state-url`, else SQLite files in the state folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from control_plane.admission.adapters.redis_demand import make_redis_demand
+from control_plane.admission.adapters.sqlite_demand import open_sqlite_demand
+from control_plane.metering.adapters.redis_usage import open_redis_usage
+from control_plane.metering.adapters.sqlite_usage import open_sqlite_usage
+from control_plane.objects.adapters.redis_store import open_redis_state
+from control_plane.objects.adapters.sqlite_store import open_sqlite_state
+from control_plane.objects.ports import DemandBoard, StateStore, UsageStore
+
+_STATE_FILE = "state.sqlite"
+
+
+def holds_state(state_url: SecretStr | None, state_dir: Path) -> bool:
+    """Whether there is a store, be it an empty one; of a Redis only opening it tells."""
+    return state_url is not None or (state_dir / _STATE_FILE).exists()
+
+
+async def open_state_store(state_url: SecretStr | None, state_dir: Path) -> StateStore:
+    """Raises StartupError: it cannot be used as it is. StoreUnavailable: it cannot be reached now."""
+    if state_url is None:
+        return await open_sqlite_state(state_dir / _STATE_FILE)
+    return await open_redis_state(state_url)
+
+
+async def open_usage_store(state_url: SecretStr | None, state_dir: Path) -> UsageStore:
+    """Raises as `open_state_store`."""
+    if state_url is None:
+        return await open_sqlite_usage(state_dir / "usage.sqlite")
+    return await open_redis_usage(state_url)
+
+
+async def open_demand_board(state_url: SecretStr | None, state_dir: Path) -> DemandBoard:
+    """Raises as `open_state_store`."""
+    if state_url is None:
+        return await open_sqlite_demand(state_dir / "demand.sqlite")
+    return make_redis_demand(state_url)

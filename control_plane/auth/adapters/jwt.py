@@ -1,0 +1,165 @@
+"""Tokens of another issuer (JWTs, RFC 7519), checked as RFC 8725 advises; `ports.TokenVerifier`.
+
+The algorithm is the key's, issuer, audience and an end are demanded, and refusals repeat nothing of a token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from typing import Any
+from urllib.parse import urlsplit
+
+import jwt
+
+from control_plane.auth.adapters.jwks import IssuerKeys, Pace
+from control_plane.core.errors import InvalidRequest, StartupError, Unauthenticated
+from control_plane.core.model import MODEL_NAME
+from control_plane.core.principal import Principal
+from control_plane.core.scope import Scope, Scopes, parse_scope
+from control_plane.host.exposure import is_loopback
+from control_plane.settings import AuthenticationSettings
+
+_LEEWAY_S = 30
+"""Between the issuer's clock and ours."""
+
+_MAX_TOKEN_CHARS = 8192
+_MAX_SCOPES = 100
+_MAX_CACHED = 4096
+_MAX_SUBJECT_CHARS = 128
+_FOR_EVER_S = 2**53
+"""Ends beyond it are no longer exact numbers."""
+
+_EXPIRED = "the token has expired"
+_REFUSALS: tuple[tuple[type[jwt.PyJWTError], str], ...] = (
+    (jwt.ExpiredSignatureError, _EXPIRED),
+    (jwt.ImmatureSignatureError, "the token is not valid yet"),
+    (jwt.InvalidAudienceError, "the token is meant for another audience"),
+    (jwt.InvalidIssuerError, "the token is of another issuer"),
+    (jwt.MissingRequiredClaimError, "the token lacks one of the claims exp, iss and aud"),
+)
+_NOT_VALID = "the token is not valid"
+_NO_KEYS = "tokens cannot be checked now: the keys of their issuer could not be read for too long"
+_UNKNOWN_KEY = "the token is not signed with a key of its issuer, named by kid, for RS256, ES256 or EdDSA"
+
+
+def _nothing() -> None: ...
+
+
+class JsonWebTokens:
+    """Verifies tokens with the keys that `run` keeps up."""
+
+    def __init__(self, settings: AuthenticationSettings, *, pace: Pace | None = None, now_s: Callable[[], float] = time.time) -> None:
+        self._settings = settings
+        self._now_s = now_s
+        self._keys = IssuerKeys(settings.jwks_url, pace=pace, now_s=now_s)
+        self._cached: dict[bytes, Principal] = {}
+        """Of valid tokens, by digest: checking a signature takes a hundred times as long as finding it here."""
+        self._generation = 0
+
+    async def run(self) -> None:
+        """Keep the issuer's keys up until cancelled; before the first are read, every token is refused."""
+        await self._keys.run()
+
+    @property
+    def can_verify(self) -> bool:
+        """Whether the issuer's keys are there, and were read lately."""
+        return self._keys.are_fresh
+
+    def verify(self, token: str, *, before_signature: Callable[[], None] = _nothing) -> Principal:
+        """As `ports.TokenVerifier`: a token that was accepted before, or that names no key of the issuer, costs no signature check."""
+        if not self._keys.are_fresh:
+            raise Unauthenticated(_NO_KEYS, is_a_guess=False)
+        if len(token) > _MAX_TOKEN_CHARS or not token.isascii():
+            raise Unauthenticated(_NOT_VALID)
+        if self._generation != self._keys.generation:
+            self._generation = self._keys.generation
+            self._cached.clear()
+        digest = sha256(token.encode()).digest()
+        principal = self._cached.get(digest) or self._check(token, digest, before_signature)
+        if principal.expires_s is not None and principal.expires_s <= self._now_s():
+            raise Unauthenticated(_EXPIRED)
+        return principal
+
+    def _check(self, token: str, digest: bytes, before_signature: Callable[[], None]) -> Principal:
+        principal = self._principal_of(self._claims(token, before_signature))
+        if len(self._cached) >= _MAX_CACHED:
+            self._cached.clear()
+        self._cached[digest] = principal
+        return principal
+
+    def _claims(self, token: str, before_signature: Callable[[], None]) -> Mapping[str, Any]:
+        """`from None`: what the library says may repeat parts of the token."""
+        try:
+            header = jwt.get_unverified_header(token)
+            key = self._keys.find(header.get("kid"), header.get("alg"))
+            if key is None:
+                raise Unauthenticated(_UNKNOWN_KEY, is_a_guess=False)
+            before_signature()
+            return jwt.decode(
+                token,
+                key,
+                algorithms=[key.algorithm_name],
+                audience=self._settings.jwt_audience,
+                issuer=self._settings.jwt_issuer,
+                leeway=_LEEWAY_S,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+        except jwt.PyJWTError as exc:
+            raise Unauthenticated(next((text for kind, text in _REFUSALS if isinstance(exc, kind)), _NOT_VALID)) from None
+        except (ValueError, TypeError, OverflowError, RecursionError):  # of claims and heads that the library does not foresee
+            raise Unauthenticated(_NOT_VALID) from None
+
+    def _principal_of(self, claims: Mapping[str, Any]) -> Principal:
+        settings = self._settings
+        tenant, subject = claims.get(settings.jwt_tenant_claim), claims.get("sub", "")
+        if not isinstance(tenant, str) or not MODEL_NAME.fullmatch(tenant):
+            raise Unauthenticated(f"the token names no tenant in its claim {settings.jwt_tenant_claim!r}")
+        return Principal(
+            tenant=tenant,
+            key_id=subject[:_MAX_SUBJECT_CHARS] if subject.isprintable() else "",
+            scopes=Scopes(tuple(_scopes(claims.get(settings.jwt_scope_claim)))),
+            expires_s=float(min(int(claims["exp"]), _FOR_EVER_S)) + _LEEWAY_S,
+        )
+
+
+def make_json_web_tokens(settings: AuthenticationSettings) -> JsonWebTokens | None:
+    """None when there is no issuer. Raises StartupError: what is given is incomplete, or its keys would be fetched in the clear."""
+    demanded = (("jwt_issuer", settings.jwt_issuer), ("jwt_audience", settings.jwt_audience))
+    if not settings.jwks_url:
+        for name, value in demanded:
+            if value:
+                raise StartupError(f"{name} {value!r} is without use: jwks_url, where the issuer's keys are, is not given")
+        return None
+    _check_url(settings.jwks_url)
+    for name, value in demanded:
+        if not value:
+            raise StartupError(f"jwks_url needs {name}: without it tokens that are meant for others would be accepted")
+    return JsonWebTokens(settings)
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        host, has_credentials = parts.hostname or "", parts.username is not None or parts.password is not None
+        _ = parts.port
+    except ValueError as exc:
+        raise StartupError("jwks_url is no URL; expected https://HOST/PATH") from exc
+    if has_credentials:
+        raise StartupError("jwks_url must not hold a name or password: public keys need none, and URLs are logged")
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
+    if not host or not is_safe:
+        raise StartupError(
+            f"jwks_url {url!r}: expected https://HOST/PATH (http:// on loopback only): who can change keys on the way is let in"
+        )
+
+
+def _scopes(claim: object) -> Iterator[Scope]:
+    """Those of its words that are scopes of ours: issuers put others beside them, such as `openid`."""
+    words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
+    for word in words[:_MAX_SCOPES]:
+        try:
+            yield parse_scope(str(word))
+        except InvalidRequest:
+            continue

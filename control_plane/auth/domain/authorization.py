@@ -1,0 +1,94 @@
+"""What each call needs, and whether a principal has it; asked by every door, the admin API and the metrics port.
+
+The only tables from calls to rights. What is not in them fails, so a new action cannot be open by oversight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from control_plane.core.action import Action
+from control_plane.core.principal import Principal
+from control_plane.core.scope import Right
+from control_plane.objects.domain.route import Route
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One right, of one model or route where the right is INFER."""
+
+    right: Right
+    name: str = ""
+    """Empty: any inference will do, since the call tells of no model in particular."""
+    why: str = ""
+    """Where the call as such needs less."""
+
+
+METRICS_NEED = Need(Right.METRICS)
+"""Of the metrics port."""
+
+OVERRIDE_NEED = Need(Right.ADMIN, why="a load that brings its own configuration or files has the server run what its caller wrote")
+"""Of a load with Triton's parameters `config` or `file:...`; one of a repository's own model needs what its action does."""
+
+_OF_ACTION: Mapping[Action, Right | None] = {
+    Action.LIVE: None,
+    Action.READY: None,
+    Action.OPTIONS: None,
+    Action.INFER: Right.INFER,
+    Action.GENERATE: Right.INFER,
+    Action.READ: Right.INFER,
+    Action.MODEL_READY: Right.INFER,
+    Action.STATISTICS: Right.INFER,
+    Action.EMBED: Right.INFER,
+    Action.LIST_MODELS: Right.INFER,
+    Action.INDEX: Right.REPOSITORY,
+    Action.LOAD: Right.REPOSITORY,
+    Action.UNLOAD: Right.REPOSITORY,
+    Action.ADMIN: Right.REPOSITORY,
+    Action.SHARED_MEMORY: Right.REPOSITORY,
+}
+
+_OF_ADMIN_PATH: Mapping[str, Right | None] = {"health": None, "version": None, "models": Right.REPOSITORY, "fleet": Right.REPOSITORY}
+"""By a path's first segment; all others need ADMIN."""
+
+_MAX_NAME_CHARS = 100
+
+
+def need_of_call(action: Action, name: str = "") -> Need | None:
+    """What a call through a data door needs; `name` is the model or route as the caller wrote it. None: nothing."""
+    right = _OF_ACTION[action]
+    return None if right is None else Need(right, name)
+
+
+def need_of_admin_path(path: str) -> Need | None:
+    """What a call of the admin API needs, by its decoded path."""
+    right = _OF_ADMIN_PATH.get(path.removeprefix("/").partition("/")[0], Right.ADMIN)
+    return None if right is None else Need(right)
+
+
+def refusal(principal: Principal, need: Need | None, *, route: Route | None = None) -> str | None:
+    """Why `principal` may not make a call that needs `need`, on `route` where the name is one; None when it may."""
+    if need is None or _has(principal, need):
+        return _refusal_of_route(principal, need, route)
+    if need.right is not Right.INFER:
+        return f"this needs the scope {need.right}" + (f": {need.why}" if need.why else "")
+    if not need.name:
+        return "this needs the right to infer: a scope infer:GLOB"
+    name = need.name[:_MAX_NAME_CHARS]
+    return f"{name!r} needs a scope that its name fits, such as infer:*"
+
+
+def _has(principal: Principal, need: Need) -> bool:
+    if need.right is Right.INFER and not need.name:
+        return principal.scopes.allow_any_inference()
+    return principal.scopes.allow(need.right, need.name)
+
+
+def _refusal_of_route(principal: Principal, need: Need | None, route: Route | None) -> str | None:
+    """ADMIN includes every route: who has it could add itself to the list."""
+    if need is None or need.right is not Right.INFER or route is None or route.tenants is None:
+        return None
+    if principal.tenant in route.tenants or principal.scopes.allow(Right.ADMIN):
+        return None
+    return f"route {route.name!r} is not open to this tenant"

@@ -1,0 +1,78 @@
+"""`ports.SharedCache` in a Redis that several gateways share: never needed, never believed unseen, never waited for in vain.
+
+Two connections, one that asks and one that writes, are made, tried and made again in the background; so no caller pays for
+finding out that Redis is away, and only few for finding out that it has become slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from pydantic import SecretStr
+
+from control_plane.cache.adapters.redis_cache_connection import CacheConnection
+from control_plane.cache.adapters.redis_cache_lookups import CacheLookups
+from control_plane.cache.adapters.redis_cache_writes import CacheWrites
+from control_plane.core.errors import StartupError
+from control_plane.storage.redis import place_of, server_of
+from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
+
+_log = logging.getLogger(__name__)
+
+_EVICTING = "set `maxmemory` and `maxmemory-policy allkeys-lfu` there"
+
+
+class RedisCache:
+    """Of one process; `run` connects."""
+
+    def __init__(self, url: SecretStr, *, max_value_bytes: int) -> None:
+        """Raises StartupError: the URL is not one of a Redis."""
+        self.counts = SharedCacheCounts()
+        self._place = CacheConnection(url).place
+        self._lookups = CacheLookups(CacheConnection(url), self.counts, on_first_connection=self._look_at_memory)
+        self._writes = CacheWrites(CacheConnection(url), self.counts, max_value_bytes=max_value_bytes)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody asks it for now."""
+        return self._lookups.is_open
+
+    @property
+    def answer_s(self) -> float:
+        return self._lookups.answer_s
+
+    async def get(self, keys: Sequence[bytes], *, computing_s: float) -> list[bytes | None]:
+        return await self._lookups.get(keys, computing_s=computing_s)
+
+    def put(self, key: bytes, value: bytes, *, ttl_s: float) -> None:
+        if self.is_open:
+            self.counts.dropped += 1
+        else:
+            self._writes.put(key, value, ttl_s=ttl_s)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._lookups.run(), name="shared-cache-lookups")
+            tasks.create_task(self._writes.run(), name="shared-cache-writes")
+
+    async def close(self) -> None:
+        """What is under way ends with `run`."""
+
+    async def _look_at_memory(self, connection: CacheConnection) -> None:
+        found = await connection.memory()
+        if found.get("maxmemory") == "0":
+            _log.warning("the shared cache at %s grows until its machine has no memory left: %s", self._place, _EVICTING)
+        elif found.get("maxmemory_policy") == "noeviction":
+            _log.warning("the shared cache at %s keeps nothing new once it is full: %s", self._place, _EVICTING)
+
+
+def make_redis_cache(url: SecretStr, *, state_url: SecretStr | None, max_value_bytes: int) -> RedisCache:
+    """Without connecting. Raises StartupError: the URL is not one of a Redis, or of the one that holds the state."""
+    if state_url is not None and server_of(url, setting="--cache-url") == server_of(state_url, setting="--state-url"):
+        place = place_of(url, setting="--cache-url")
+        raise StartupError(
+            f"--cache-url {place} is the Redis of --state-url, which must not evict what a cache must: give the cache one of its own"
+        )
+    return RedisCache(url, max_value_bytes=max_value_bytes)

@@ -1,0 +1,93 @@
+"""The writing half of `cache/adapters/redis_cache`: what was put goes out in pipelines, and what there is no room for is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from control_plane.cache.adapters.loop_timeout import LoopTimeout
+from control_plane.cache.adapters.redis_cache_connection import CacheConnection
+from control_plane.cache.domain.shared_value import frame, name_of
+from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
+
+_log = logging.getLogger(__name__)
+
+_MOST_QUEUED = 10_000
+_MOST_QUEUED_BYTES = 32 * 2**20
+_ENTRIES_AT_ONCE = 64
+_BYTES_AT_ONCE = 2**20
+_WRITE_TIMEOUT_S = 1.0
+_PAUSE_S = 1.0
+"""A Redis that is full or away is not pressed; what comes meanwhile fills the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    key: bytes
+    value: bytes
+    ttl_s: int
+
+
+class CacheWrites:
+    """Over a connection of its own; `run` writes."""
+
+    def __init__(self, connection: CacheConnection, counts: SharedCacheCounts, *, max_value_bytes: int) -> None:
+        self._connection = connection
+        self._counts = counts
+        self._max_value_bytes = max_value_bytes
+        self._queued: asyncio.Queue[_Entry] = asyncio.Queue(_MOST_QUEUED)
+        self._queued_bytes = 0
+        self._is_failing = False
+
+    def put(self, key: bytes, value: bytes, *, ttl_s: float) -> None:
+        """Without waiting."""
+        has_room = not self._queued.full() and self._queued_bytes + len(value) <= _MOST_QUEUED_BYTES
+        if not has_room or len(value) > self._max_value_bytes:
+            self._counts.dropped += 1
+            return
+        self._queued.put_nowait(_Entry(key, value, max(1, int(ttl_s))))
+        self._queued_bytes += len(value)
+
+    async def run(self) -> None:
+        """Until cancelled, through outages."""
+        while True:
+            try:
+                while True:
+                    await self._write(await self._next_entries())
+            except Exception as exc:  # as in `CacheLookups.run`
+                self._failed(self._connection.describe(exc))
+            finally:
+                self._connection.drop()
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _next_entries(self) -> list[_Entry]:
+        entries = [await self._queued.get()]
+        size = len(entries[0].value)
+        while len(entries) < _ENTRIES_AT_ONCE and size < _BYTES_AT_ONCE and not self._queued.empty():
+            entries.append(self._queued.get_nowait())
+            size += len(entries[-1].value)
+        self._queued_bytes -= size
+        return entries
+
+    async def _write(self, entries: list[_Entry]) -> None:
+        """Raises whatever goes wrong, a refusal too."""
+        written = 0
+        try:
+            if not self._connection.is_open:
+                await self._connection.open()
+            async with LoopTimeout(_WRITE_TIMEOUT_S):
+                refusals = await self._connection.set_many((name_of(e.key), frame(e.key, e.value), e.ttl_s) for e in entries)
+            written = refusals.count(None)
+        finally:
+            self._counts.written += written
+            self._counts.dropped += len(entries) - written
+        for refusal in refusals:
+            if refusal is not None:
+                raise refusal
+        self._is_failing = False
+
+    def _failed(self, why: str) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            _log.warning("the shared cache at %s cannot be written to for now: %s", self._connection.place, why)

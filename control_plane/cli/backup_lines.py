@@ -1,0 +1,99 @@
+"""A backup of what is remembered, as JSON lines: what it is, an object or a sum each, and a digest of all before it.
+
+Called by `cli/backup`. A file that was cut short or changed is refused whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import Field, TypeAdapter, ValidationError
+
+from control_plane.core.errors import InvalidRequest
+from control_plane.metering.domain.usage import Usage, UsageKey
+from control_plane.objects.domain.stored import Kind, Stored
+
+FORMAT = 1
+
+Totals = list[tuple[UsageKey, Usage]]
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """All that is remembered."""
+
+    objects: list[Stored]
+    totals: Totals
+
+
+@dataclass(frozen=True, slots=True)
+class _ObjectLine:
+    kind: Kind
+    name: str
+    resource_version: int
+    body: dict[str, Any]
+    line: Literal["object"] = "object"
+
+
+@dataclass(frozen=True, slots=True)
+class _UsageLine:
+    key: UsageKey
+    sums: Usage
+    line: Literal["usage"] = "usage"
+
+
+_LINE: TypeAdapter[_ObjectLine | _UsageLine] = TypeAdapter(Annotated[_ObjectLine | _UsageLine, Field(discriminator="line")])
+
+
+def write_backup(backup: Backup) -> bytes:
+    """The whole file."""
+    content = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in _lines(backup))
+    return content + _end(content)
+
+
+def read_backup(file: bytes) -> Backup:
+    """What `write_backup` was given. Raises InvalidRequest: what is wrong with it."""
+    lines = file.splitlines(keepends=True)
+    found = _read_header(lines[0] if lines else b"")
+    if found != FORMAT:
+        raise InvalidRequest(f"it has format {found}, and this tidegate reads {FORMAT}: use the one that wrote it, or a newer one")
+    if lines[-1] != _end(b"".join(lines[:-1])):
+        raise InvalidRequest("it is incomplete, or was changed: its last line is not the digest of the others")
+    read = [_read_line(number, line) for number, line in enumerate(lines[1:-1], start=2)]
+    return Backup(
+        [Stored(line.kind, line.name, line.resource_version, line.body) for line in read if isinstance(line, _ObjectLine)],
+        [(line.key, line.sums) for line in read if isinstance(line, _UsageLine)],
+    )
+
+
+def _lines(backup: Backup) -> Iterator[object]:
+    yield {"line": "backup", "of": "tidegate", "format": FORMAT}
+    for stored in backup.objects:
+        if stored.body is not None:
+            yield _ObjectLine(Kind(stored.kind), stored.name, stored.resource_version, dict(stored.body))
+    yield from (_UsageLine(key, usage) for key, usage in backup.totals)
+
+
+def _end(content: bytes) -> bytes:
+    return orjson.dumps({"line": "end", "sha256": hashlib.sha256(content).hexdigest()}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _read_header(line: bytes) -> int:
+    try:
+        header = orjson.loads(line)
+        if header["line"] == "backup" and header["of"] == "tidegate":
+            return int(header["format"])
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise InvalidRequest("it is no backup of tidegate's: its first line does not say so")
+
+
+def _read_line(number: int, line: bytes) -> _ObjectLine | _UsageLine:
+    try:
+        return _LINE.validate_json(line)
+    except ValidationError as exc:
+        raise InvalidRequest(f"line {number} cannot be read: {exc.error_count()} fields are not as they should be") from exc

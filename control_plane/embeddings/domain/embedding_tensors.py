@@ -1,0 +1,118 @@
+"""Texts, or tokens, as an inference request to a text model, and its answer as an embedding for each; tensors travel as binary data.
+
+Source: KServe v2 inference protocol and Triton's binary tensor data extension.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from struct import Struct, error, unpack
+from typing import Any, NamedTuple
+
+import orjson
+
+from control_plane.core.errors import (
+    ControlPlaneError,
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    UpstreamFailed,
+    UpstreamUnavailable,
+)
+from control_plane.embeddings.domain.text_model import TextModel, TokenInputs
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest
+from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
+
+_ID_BYTES = 8
+_ONE = b"\1\0\0\0\0\0\0\0"
+_COUNT = Struct("<i")
+_HEADER_BYTES = re.compile(rb"\r\nInference-Header-Content-Length: *([0-9]{1,18})\r\n", re.IGNORECASE)
+
+_ERRORS: dict[int, type[ControlPlaneError]] = {
+    400: InvalidRequest,
+    404: ModelNotFound,
+    503: UpstreamUnavailable,
+    504: DeadlineExceeded,
+}
+"""What Triton's status means for who knows nothing of tensors; UpstreamFailed for the others."""
+
+
+class EmbeddedText(NamedTuple):
+    """One text's embedding."""
+
+    values: bytes
+    """FP32, little-endian."""
+    tokens: int
+
+    def to_bytes(self) -> bytes:
+        """As it is kept."""
+        return _COUNT.pack(self.tokens) + self.values
+
+
+def read_embedded_text(kept: bytes, dimensions: int) -> EmbeddedText | None:
+    """The inverse of `to_bytes`; None of what can be none."""
+    if len(kept) != _COUNT.size + 4 * dimensions:
+        return None
+    return EmbeddedText(kept[_COUNT.size :], _COUNT.unpack_from(kept)[0])
+
+
+def infer_request(model: TextModel, target: bytes, inputs: Sequence[bytes], *, are_tokens: bool) -> HttpRequest:
+    """The request for the embeddings of `inputs`, no more of them than fit into one batch; `target` is the model's `/infer`."""
+    tensors = [*(_token_tensors(model.token_inputs, inputs) if are_tokens and model.token_inputs else _text_tensors(model, inputs))]
+    outputs = [{"name": name, "parameters": {"binary_data": True}} for name in (model.embedding, model.tokens) if name is not None]
+    header = orjson.dumps({"inputs": [tensor for tensor, _ in tensors], "outputs": outputs})
+    length = (b"Inference-Header-Content-Length", b"%d" % len(header))
+    return HttpRequest(
+        b"POST", target, [(b"Content-Type", b"application/octet-stream"), length], b"".join([header, *(data for _, data in tensors)])
+    )
+
+
+def read_answer(model: TextModel, answer: HttpAnswer, count: int) -> list[tuple[bytes, int | None]]:
+    """For each of `count` inputs its embedding, and of how many tokens it was computed where the model says so.
+
+    Raises: what Triton's answer amounts to; UpstreamFailed, too, when it is not what was asked for.
+    """
+    if answer.status != 200:
+        raise _ERRORS.get(answer.status, UpstreamFailed)(_text_of_error(answer))
+    try:
+        outputs = dict(_outputs(answer))
+        values, size = outputs[model.embedding], 4 * model.dimensions
+        tokens = unpack(f"<{count}i", outputs[model.tokens]) if model.tokens is not None else [None] * count
+        if len(values) != count * size:
+            raise ValueError("not an embedding for each")
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, error) as exc:
+        raise UpstreamFailed(f"the model's answer is not {count} embeddings of {model.dimensions} numbers") from exc
+    return [(values[row * size : row * size + size], tokens[row]) for row in range(count)]
+
+
+def _text_tensors(model: TextModel, texts: Sequence[bytes]) -> Iterator[tuple[dict[str, Any], bytes]]:
+    yield _tensor(model.text, "BYTES", [len(texts), 1] if model.max_batch_size else [1], encode_bytes_elements([*texts]))
+
+
+def _token_tensors(names: TokenInputs, rows: Sequence[bytes]) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Padded with zeros, which the mask tells apart."""
+    longest = max(map(len, rows))
+    shape = [len(rows), longest // _ID_BYTES]
+    yield _tensor(names.ids, "INT64", shape, b"".join([row.ljust(longest, b"\0") for row in rows]))
+    yield _tensor(names.mask, "INT64", shape, b"".join([(_ONE * (len(row) // _ID_BYTES)).ljust(longest, b"\0") for row in rows]))
+
+
+def _tensor(name: str, datatype: str, shape: list[int], data: bytes) -> tuple[dict[str, Any], bytes]:
+    return {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(data)}}, data
+
+
+def _outputs(answer: HttpAnswer) -> Iterator[tuple[str, bytes]]:
+    length = _HEADER_BYTES.search(answer.head)
+    at = int(length[1]) if length is not None else len(answer.body)
+    for output in orjson.loads(answer.body[:at])["outputs"]:
+        size = output["parameters"]["binary_data_size"]
+        yield output["name"], bytes(answer.body[at : at + size])
+        at += size
+
+
+def _text_of_error(answer: HttpAnswer) -> str:
+    try:
+        return str(orjson.loads(answer.body)["error"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return f"Triton answered with status {answer.status}"

@@ -1,0 +1,94 @@
+"""Reads a large request of OpenAI's embeddings API piece by piece; what it makes of it is what a parser makes of the whole.
+
+What is large is its list of inputs: that is found, and parsed a few texts at a time. All the rest must be small. Strings and
+brackets are found exactly in JSON that is valid; every byte is parsed in one piece or another, so none that is not passes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from control_plane.core.errors import InvalidRequest
+from control_plane.core.steps import Steps
+
+Body = bytes | bytearray
+
+MAX_TEXTS = 2048
+MAX_TEXT_BYTES = 2**18
+"""Beyond what any model reads of one; it bounds the longest step."""
+MAX_TOKEN = 2**31 - 1
+
+_MAX_ENTRY_BYTES = 6 * MAX_TEXT_BYTES + 64
+"""Of JSON: each byte of a text may be written as six."""
+_MAX_REST_BYTES = 16 * 1024
+_PIECE_BYTES = 128 * 1024
+
+_SPACE = rb"[ \t\r\n]*+"
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_TOKEN = re.compile(_STRING + rb'|[{}\[\]]|[^"{}\[\]]++', re.DOTALL)
+_COLON = re.compile(_SPACE + rb":" + _SPACE)
+_ENTRY = re.compile(rb"%b(?:%b|\[[0-9, \t\r\n]*+\])%b" % (_SPACE, _STRING, _SPACE), re.DOTALL)
+_ARRAY_START = re.compile(rb"\[%b(?=[\"\[])" % _SPACE)
+_SCALAR = re.compile(rb"%b|\[[0-9, \t\r\n]*+\]" % _STRING, re.DOTALL)
+
+
+def large_request_steps(body: Body) -> Steps[Any]:
+    """As `orjson.loads`. Raises InvalidRequest: it is no JSON, or has large parts that are no inputs."""
+    rest, inputs, done, at, depth = bytearray(), None, 0, 0, 0
+    while at < len(body):
+        token = _match(_TOKEN, body, at, "the body is not valid JSON")
+        at = token.end()
+        depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token[0], 0)
+        colon = _COLON.match(body, at, at + _PIECE_BYTES) if depth == 1 and token[0][:1] == b'"' else None
+        if colon is not None and _loads(token[0]) == "input":
+            rest += body[done : colon.end()] + b"null"
+            inputs, at = yield from _value_steps(body, colon.end())
+            done = at
+        if at - done + len(rest) > _MAX_REST_BYTES:
+            raise InvalidRequest(_TOO_LARGE if done else _NO_INPUT, field=None if done else "input")
+    fields = _loads(bytes(rest + body[done:]))
+    return {**fields, "input": inputs} if done and type(fields) is dict else fields
+
+
+def _value_steps(body: Body, at: int) -> Steps[tuple[Any, int]]:
+    """The value that begins at `at`, and where it ends."""
+    if _ARRAY_START.match(body, at, at + _PIECE_BYTES) is None:
+        scalar = _match(_SCALAR, body, at, _WHAT_IT_IS)
+        yield
+        return _loads(scalar[0]), scalar.end()
+    entries, began, at = list[Any](), at + 1, at + 1
+    for _ in range(MAX_TEXTS + 1):
+        end = _match(_ENTRY, body, at, _WHAT_IT_IS).end()
+        is_last = body[end : end + 1] == b"]"
+        if not is_last and body[end : end + 1] != b",":
+            raise InvalidRequest(_WHAT_IT_IS, field="input")
+        at = end + 1
+        if is_last or end - began > _PIECE_BYTES:
+            entries += _loads(b"[" + body[began:end] + b"]")
+            began = at
+            yield
+        if is_last:
+            return entries, at
+    raise InvalidRequest(f"input must hold between 1 and {MAX_TEXTS} texts", field="input")
+
+
+_WHAT_IT_IS = f"input must be texts or lists of token ids from 0 to {MAX_TOKEN}, none of them beyond its limit, in valid JSON"
+_TOO_LARGE = f"without its input the request is larger than {_MAX_REST_BYTES} bytes"
+_NO_INPUT = f"input is missing: the first {_MAX_REST_BYTES} bytes of a large body must have it, as a JSON object in UTF-8"
+
+
+def _match(pattern: re.Pattern[bytes], body: Body, at: int, otherwise: str) -> re.Match[bytes]:
+    match = pattern.match(body, at, at + _MAX_ENTRY_BYTES)
+    if match is None:
+        raise InvalidRequest(otherwise, field="input" if pattern is not _TOKEN else None)
+    return match
+
+
+def _loads(text: Body) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc

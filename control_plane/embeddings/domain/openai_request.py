@@ -1,0 +1,160 @@
+"""Reads the requests of OpenAI's embeddings API, and writes its answers.
+
+A request of 2048 pages is megabytes of JSON, and its answer more: large ones are read in pieces (`openai_large_input`) and
+answers written row by row, in steps (`codec.steps`). Lenient where OpenAI is: fields that are not known are passed over,
+and `user` is one of them. Source: https://platform.openai.com/docs/api-reference/embeddings.
+"""
+
+from __future__ import annotations
+
+from array import array
+from binascii import b2a_base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from control_plane.core.errors import InvalidRequest, ModelNotFound
+from control_plane.core.model import MODEL_NAME
+from control_plane.core.steps import Steps
+from control_plane.embeddings.domain.embedding_tensors import EmbeddedText
+from control_plane.embeddings.domain.openai_large_input import MAX_TEXT_BYTES, MAX_TEXTS, MAX_TOKEN, large_request_steps
+
+MAX_TOKENS = 8192
+"""Of one input that comes as tokens: OpenAI's own limit."""
+
+_LARGE_BYTES = 128 * 1024
+"""Parsing this much takes half a millisecond."""
+_SHOWN_CHARS = 100
+_ROWS_PER_STEP = 128
+"""About 1 ms of writing numbers."""
+
+_KINDS = "a string, a list of strings, a list of tokens or a list of lists of tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsRequest:
+    """What a caller asks for."""
+
+    model: str
+    inputs: tuple[bytes, ...]
+    """Texts as UTF-8, or token ids as INT64, little-endian."""
+    are_tokens: bool
+    is_base64: bool
+    dimensions: int | None
+    """None leaves them to the model."""
+
+
+def request_steps(body: bytes | bytearray) -> Steps[EmbeddingsRequest]:
+    """Read a request's body. Raises InvalidRequest, with the field that is wrong, and ModelNotFound where no model can have that name."""
+    fields = (yield from large_request_steps(body)) if len(body) > _LARGE_BYTES else _parse(body)
+    if type(fields) is not dict:
+        raise InvalidRequest("the body must be a JSON object")
+    model, dimensions, form = fields.get("model"), fields.get("dimensions"), fields.get("encoding_format")
+    if model is None or model == "":
+        raise InvalidRequest("you must provide a model", field="model")
+    if type(model) is not str:
+        raise InvalidRequest("model must be a string", field="model")
+    if not MODEL_NAME.fullmatch(model):  # it becomes part of a path
+        raise ModelNotFound(f"the model {model[:_SHOWN_CHARS]!r} does not exist")
+    if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
+        raise InvalidRequest("dimensions must be a whole number above 0", field="dimensions")
+    if form not in (None, "float", "base64"):
+        raise InvalidRequest("encoding_format must be 'float' or 'base64'", field="encoding_format")
+    inputs, are_tokens = yield from _inputs_steps(fields.get("input"))
+    return EmbeddingsRequest(model, inputs, are_tokens, form == "base64", dimensions)
+
+
+def model_seen(body: bytes | bytearray) -> str:
+    """The model that a body names, be it in order or not; empty where none can be made out."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ""
+    model = fields.get("model") if type(fields) is dict else None
+    return model if type(model) is str else ""
+
+
+def answer_steps(rows: Sequence[EmbeddedText], *, model: str, is_base64: bool) -> Steps[bytes]:
+    """The body of the answer: the embeddings of a request's inputs, in its order."""
+    pieces = [b'{"object":"list","data":[']
+    for index, row in enumerate(rows):
+        if is_base64:
+            numbers = b'"%b"' % b2a_base64(row.values, newline=False)
+        else:
+            numbers = orjson.dumps(np.frombuffer(row.values, dtype=np.float32), option=orjson.OPT_SERIALIZE_NUMPY)
+        pieces.append(b'%b{"object":"embedding","index":%d,"embedding":%b}' % (b"," if index else b"", index, numbers))
+        if index % _ROWS_PER_STEP == _ROWS_PER_STEP - 1:
+            yield
+    tokens = sum([row.tokens for row in rows])
+    pieces.append(b'],"model":%b,"usage":{"prompt_tokens":%d,"total_tokens":%d}}' % (orjson.dumps(model), tokens, tokens))
+    return b"".join(pieces)
+
+
+def models_answer(names: Sequence[str]) -> bytes:
+    """The body of an answer that lists models."""
+    return orjson.dumps({"object": "list", "data": [_model(name) for name in names]})
+
+
+def model_answer(name: str) -> bytes:
+    """The body of an answer that describes one model."""
+    return orjson.dumps(_model(name))
+
+
+def error_answer(message: str, *, kind: str, code: str | None, field: str | None) -> bytes:
+    """The body of an answer that says what was wrong."""
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": field, "code": code}})
+
+
+def _model(name: str) -> dict[str, object]:
+    """Clients demand a time of creation, which nobody here knows."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "tidegate"}
+
+
+def _parse(body: bytes | bytearray) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc
+
+
+def _inputs_steps(value: Any) -> Steps[tuple[tuple[bytes, ...], bool]]:
+    """The inputs, and whether they are tokens."""
+    if value is None:
+        raise InvalidRequest(f"you must provide an input: {_KINDS}", field="input")
+    entries = value if type(value) is list and (not value or type(value[0]) in (str, list)) else [value]
+    if not 0 < len(entries) <= MAX_TEXTS:
+        raise InvalidRequest(f"input must hold between 1 and {MAX_TEXTS} texts, got {len(entries)}", field="input")
+    are_tokens = type(entries[0]) is list
+    read, found, step_bytes = _tokens if are_tokens else _text, list[bytes](), 0
+    for index, entry in enumerate(entries):
+        found.append(read(entry, f"input[{index}]" if entries is value else "input"))
+        step_bytes += len(found[-1])
+        if step_bytes > _LARGE_BYTES:
+            step_bytes = 0
+            yield
+    return tuple(found), are_tokens
+
+
+def _text(entry: Any, name: str) -> bytes:
+    if type(entry) is not str:
+        raise InvalidRequest(f"input must be {_KINDS}" if name == "input" else f"{name} must be a string as input[0] is", field="input")
+    if not entry:
+        raise InvalidRequest(f"{name} cannot be an empty string", field="input")
+    text = entry.encode()  # the parser has refused halves of surrogate pairs
+    if len(text) > MAX_TEXT_BYTES:
+        raise InvalidRequest(f"{name} is longer than {MAX_TEXT_BYTES} bytes", field="input")
+    return text
+
+
+def _tokens(entry: Any, name: str) -> bytes:
+    if type(entry) is not list:
+        raise InvalidRequest(f"{name} must be a list of tokens as input[0] is", field="input")
+    if not all(type(token) is int and 0 <= token <= MAX_TOKEN for token in entry):
+        texts = "strings, or " if name == "input" else ""
+        raise InvalidRequest(f"{name} must hold {texts}token ids: whole numbers from 0 to {MAX_TOKEN}", field="input")
+    if not 0 < len(entry) <= MAX_TOKENS:
+        raise InvalidRequest(f"{name} must hold between 1 and {MAX_TOKENS} tokens, got {len(entry)}", field="input")
+    return array("q", entry).tobytes()

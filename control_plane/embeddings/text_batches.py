@@ -1,0 +1,71 @@
+"""Computes the embeddings of one call's texts: in batches that the model takes, a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from control_plane.core.infer_call import InferCall
+from control_plane.embeddings.domain.embedding_tensors import EmbeddedText, infer_request, read_answer
+from control_plane.embeddings.domain.text_model import TextModel
+from control_plane.embeddings.text_models import path_of_model
+from control_plane.metering.domain.compute_units import estimated_tokens
+from control_plane.triton.ports import Upstream
+
+AT_ONCE = 4
+"""Enough to keep a model busy, and a small part of what it lets wait: nobody's thousands of texts fill its queue."""
+
+_ID_BYTES = 8
+
+
+@dataclass(slots=True)
+class TextBatches:
+    """Of one call to one server."""
+
+    server: Upstream
+    call: InferCall
+    model: TextModel
+    are_tokens: bool
+    left_s: Callable[[], float]
+    """Seconds that the call has left. Raises DeadlineExceeded: none."""
+    sent: int = 0
+    """Inputs that have gone to the server."""
+
+    async def compute(self, inputs: Sequence[bytes]) -> list[EmbeddedText]:
+        """Of each input, in that order. Raises what Triton's first answer that is none amounts to; then nothing of it goes on."""
+        # By length: the rows of a batch are padded to its longest.
+        order = sorted(range(len(inputs)), key=lambda number: len(inputs[number]))
+        size = self.model.max_batch_size or 1
+        batches = [order[at : at + size] for at in range(0, len(order), size)]
+        found: dict[int, EmbeddedText] = {}
+        if len(batches) == 1:
+            await self._send_all(iter(batches), inputs, found)
+        else:
+            await self._send_some_at_once(iter(batches), inputs, found)
+        return [found[number] for number in range(len(inputs))]
+
+    async def _send_some_at_once(self, batches: Iterator[list[int]], inputs: Sequence[bytes], found: dict[int, EmbeddedText]) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(AT_ONCE):
+                    tasks.create_task(self._send_all(batches, inputs, found), name="text-batches")
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group
+
+    async def _send_all(self, batches: Iterator[list[int]], inputs: Sequence[bytes], found: dict[int, EmbeddedText]) -> None:
+        """What nobody else has taken of `batches`, one after the other."""
+        for batch in batches:
+            found.update(zip(batch, await self._send([inputs[number] for number in batch]), strict=True))
+
+    async def _send(self, inputs: list[bytes]) -> list[EmbeddedText]:
+        target = b"%b/infer" % path_of_model(self.call.model_name, self.call.model_version)
+        request = infer_request(self.model, target, inputs, are_tokens=self.are_tokens)
+        self.sent += len(inputs)
+        answer = await self.server.http.send(request, timeout_s=self.left_s(), model_name=self.call.model_name)
+        rows = zip(inputs, read_answer(self.model, answer, len(inputs)), strict=True)
+        return [EmbeddedText(values, self._tokens(each) if tokens is None else tokens) for each, (values, tokens) in rows]
+
+    def _tokens(self, each: bytes) -> int:
+        """Where the model does not say."""
+        return len(each) // _ID_BYTES if self.are_tokens else estimated_tokens(len(each))

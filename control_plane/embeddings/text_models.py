@@ -1,0 +1,103 @@
+"""Which models turn texts into embeddings: asked of Triton when one is first named, and remembered for as long as it is loaded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from control_plane.auth.access import Access
+from control_plane.auth.domain.authorization import Need
+from control_plane.core.errors import InvalidRequest, ModelNotFound, PermissionDenied, UpstreamFailed, UpstreamUnavailable
+from control_plane.core.fingerprint import Fingerprint
+from control_plane.core.principal import Principal
+from control_plane.core.scope import Right
+from control_plane.embeddings.domain.text_model import TextModel
+from control_plane.embeddings.domain.text_model_config import WHAT_A_TEXT_MODEL_IS, read_text_model
+from control_plane.inference.inference import Dispatch
+from control_plane.models.fingerprints import Fingerprints
+from control_plane.protocols.http1 import HttpRequest
+
+_KEPT_S = 2.0
+"""Of a model that others may have loaded anew since."""
+
+_MOST_KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    model: TextModel | None
+    fingerprint: Fingerprint | None
+    until_s: float
+
+
+class TextModels:
+    """Of one process."""
+
+    def __init__(
+        self, dispatch: Dispatch, fingerprints: Fingerprints, access: Access, *, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._dispatch = dispatch
+        self._access = access
+        self._fingerprints = fingerprints
+        self._now_s = now_s
+        self._known: dict[tuple[str, str], _Known] = {}
+
+    async def of(self, name: str, version: str = "", *, timeout_s: float) -> TextModel:
+        """What a model takes and answers with.
+
+        Raises:
+            ModelNotFound: it is not loaded. InvalidRequest: it does something else. UpstreamUnavailable, UpstreamFailed,
+                DeadlineExceeded.
+        """
+        fingerprint = self._fingerprints.of(name)
+        known = self._known.get((name, version))
+        if known is None or known.fingerprint is not fingerprint or (fingerprint is None and self._now_s() >= known.until_s):
+            known = _Known(await self._ask(name, version, timeout_s), fingerprint, self._now_s() + _KEPT_S)
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
+            self._known[name, version] = known
+        if known.model is None:
+            raise InvalidRequest(f"model {name!r} is no text-embedding model: {WHAT_A_TEXT_MODEL_IS}", field="model")
+        return known.model
+
+    async def usable(self, principal: Principal, *, timeout_s: float) -> list[str]:
+        """The names, in order, of models that are ready and of routes to such, of those that `principal` may use.
+
+        Raises UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
+        """
+        ready = await self._dispatch.ready()
+        targets = {name: (name, "") for name in ready} | {route.name: (route.model, route.version) for route in self._access.routes}
+        allowed = [name for name in sorted(targets) if targets[name][0] in ready and self._may_use(principal, name)]
+        return [name for name in allowed if await self._is_one(*targets[name], timeout_s)]
+
+    def _may_use(self, principal: Principal, name: str) -> bool:
+        try:
+            self._access.require(principal, Need(Right.INFER, name))
+        except PermissionDenied:
+            return False
+        return True
+
+    async def _is_one(self, name: str, version: str, timeout_s: float) -> bool:
+        try:
+            await self.of(name, version, timeout_s=timeout_s)
+        except (InvalidRequest, ModelNotFound):
+            return False
+        return True
+
+    async def _ask(self, name: str, version: str, timeout_s: float) -> TextModel | None:
+        request = HttpRequest(b"GET", b"%b/config" % path_of_model(name, version))
+        server = await self._dispatch.reading(name, timeout_s=timeout_s)
+        answer = await server.http.send(request, timeout_s=timeout_s)
+        if answer.status in (400, 404):
+            raise ModelNotFound(f"the model {name!r} does not exist, or is not loaded")
+        if answer.status == 503:
+            raise UpstreamUnavailable(f"model {name!r} is not ready; try again shortly")
+        if answer.status != 200:
+            raise UpstreamFailed(f"Triton does not say what model {name!r} is: status {answer.status}")
+        return read_text_model(answer.body)
+
+
+def path_of_model(name: str, version: str) -> bytes:
+    """Of its calls over HTTP."""
+    return f"/v2/models/{name}/versions/{version}".encode() if version else f"/v2/models/{name}".encode()

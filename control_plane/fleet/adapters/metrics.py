@@ -1,0 +1,142 @@
+"""What a fleet does, as `tidegate_fleet_*` metrics: read from its picture when the page is asked for, and from what has been counted.
+
+No label tells of a model, of which there are thousands; servers are few, and theirs is the label that Triton's own samples have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.counts import LOAD_BUCKETS_S, FleetCounts
+from control_plane.fleet.domain.event import FleetEventKind
+from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Server, Tier
+from control_plane.fleet.view.state import NO_BUDGET
+from control_plane.telemetry.request_counts import RequestCounts
+
+_STATES = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING)
+
+
+class FleetMetrics(Collector):
+    """Of one process."""
+
+    def __init__(
+        self,
+        counts: FleetCounts,
+        requests: Callable[[], RequestCounts] = RequestCounts,
+        *,
+        fleet: Fleet | None = None,
+        is_owner: Callable[[], bool] = lambda: False,
+        losses: Callable[[], int] = lambda: 0,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`requests` of all processes that answer the data ports. Without `fleet` there is one Triton, which may have models from a store
+        all the same. `losses` is how often a Triton has gone down by itself. `now_s` is the loop's time."""
+        self._losses = losses
+        self._counts = counts
+        self._requests = requests
+        self._fleet = fleet
+        self._is_owner = is_owner
+        self._now_s = now_s
+
+    def collect(self) -> Iterator[Metric]:
+        help_text = "Times that a Triton that was up has ended or answered no more, though nobody meant it to."
+        yield CounterMetricFamily("tidegate_triton_losses", help_text, value=self._losses())
+        if self._fleet is not None:
+            yield from self._of_servers(list(self._fleet.servers.values()))
+            yield from self._of_models(self._fleet)
+            yield from self._of_loads()
+            yield from _of_requests(self._requests())
+        if self._fleet is not None or self._counts.moves:
+            yield from self._of_moves()
+
+    def _of_servers(self, servers: Sequence[Server]) -> Iterator[Metric]:
+        yield _by_server("up", "1 while the server can be asked.", [(each.name, each.is_up) for each in servers])
+        help_text = "1 while the server gets no requests but probes, since it answers too slowly or with errors."
+        yield _by_server("ejected", help_text, [(each.name, each.is_ejected) for each in servers])
+        help_text = "1 while the server gets nothing new, since it is to go."
+        yield _by_server("leaving", help_text, [(each.name, each.is_leaving) for each in servers])
+        bounded = [(each.name, each.budget_bytes) for each in servers if each.budget_bytes < NO_BUDGET]
+        yield _by_server("budget_bytes", "Bytes that models may take on the server; missing where there is no bound.", bounded)
+        help_text = "Bytes of the models that are loaded there, load, or are not surely gone."
+        yield _by_server("held_bytes", help_text, [(each.name, each.held_bytes) for each in servers])
+        copies = GaugeMetricFamily("tidegate_fleet_copies", "Models on the server, by state.", labels=("server", "state"))
+        for server in servers:
+            states = Counter(copy.state for copy in server.copies.values())
+            for state in _STATES:
+                copies.add_metric((server.name, state.value), states[state])
+        yield copies
+
+    def _of_models(self, fleet: Fleet) -> Iterator[Metric]:
+        tiers = Counter(_tier(fleet, facts) for facts in fleet.models.values())
+        models = GaugeMetricFamily("tidegate_fleet_models", "Models by the nearest tier in which they are.", labels=("tier",))
+        for tier in Tier:
+            models.add_metric((tier.value,), tiers[tier])
+        yield models
+        quarantined = sum(facts.quarantined_until_s > self._now_s() for facts in fleet.models.values())
+        help_text = "Models that have failed to load and are not tried again yet."
+        yield GaugeMetricFamily("tidegate_fleet_quarantined_models", help_text, value=quarantined)
+        help_text = "1 while this process is the one that loads and unloads the fleet's models."
+        yield GaugeMetricFamily("tidegate_fleet_owner", help_text, value=float(self._is_owner()))
+
+    def _of_loads(self) -> Iterator[Metric]:
+        counts = self._counts
+        help_text = (
+            "What has happened to copies of models (loaded, evicted, unloaded, failed to load, lost) and to servers (down, up again, "
+            "ejected, readmitted)."
+        )
+        events = CounterMetricFamily("tidegate_fleet_events", help_text, labels=("kind",))
+        for kind in FleetEventKind:
+            events.add_metric((kind.value,), counts.events[kind])
+        yield events
+        help_text = "Time of a load from its turn on its server, with what goes for it and its fetch."
+        yield _histogram("tidegate_fleet_load_duration_seconds", help_text, counts.loads.buckets, counts.loads.seconds)
+
+    def _of_moves(self) -> Iterator[Metric]:
+        moves = self._counts.moves
+        for name, help_text, values in (
+            ("moves", "Models moved between tiers.", {way: move.count for way, move in moves.items()}),
+            ("moved_bytes", "Bytes of models moved between tiers.", {way: move.bytes for way, move in moves.items()}),
+            ("move_seconds", "Seconds that moves between tiers took.", {way: move.seconds for way, move in moves.items()}),
+            ("move_failures", "Moves between tiers that failed.", {way: move.failed for way, move in moves.items()}),
+        ):
+            family = CounterMetricFamily(f"tidegate_fleet_{name}", help_text, labels=("source", "target"))
+            for (source, target), value in values.items():
+                family.add_metric((source.value, target.value), value)
+            yield family
+
+
+def _tier(fleet: Fleet, facts: ModelFacts) -> Tier:
+    holders = fleet.holders.get(facts.name, {}).values()
+    return Tier.HOT if any(server.copies[facts.name].state is ModelState.READY for server in holders) else facts.tier
+
+
+def _by_server(name: str, help_text: str, values: Sequence[tuple[str, float]]) -> Metric:
+    family = GaugeMetricFamily(f"tidegate_fleet_server_{name}", help_text, labels=("server",))
+    for server, value in values:
+        family.add_metric((server,), float(value))
+    return family
+
+
+def _of_requests(counts: RequestCounts) -> Iterator[Metric]:
+    help_text = "Time that requests waited for their model, of those that had to and were served then."
+    buckets = counts.waited.buckets or [0] * (len(LOAD_BUCKETS_S) + 1)
+    yield _histogram("tidegate_fleet_wait_duration_seconds", help_text, buckets, counts.waited.seconds)
+    help_text = "Requests whose model would not have been there in time, by what stood in its way."
+    refused = CounterMetricFamily("tidegate_fleet_requests_refused", help_text, labels=("reason",))
+    for each in counts.refused:
+        refused.add_metric((each.reason,), each.count)
+    yield refused
+
+
+def _histogram(name: str, help_text: str, counted: Sequence[int], seconds: float) -> Metric:
+    bounds = [*map(str, LOAD_BUCKETS_S), "+Inf"]
+    family = HistogramMetricFamily(name, help_text)
+    family.add_metric((), list(zip(bounds, accumulate(counted), strict=True)), seconds)
+    return family

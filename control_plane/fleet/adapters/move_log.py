@@ -1,0 +1,27 @@
+"""`ports.MoveObserver`: a line in the log for each model that moves between tiers, and its place in the counts."""
+
+from __future__ import annotations
+
+import logging
+
+from control_plane.fleet.domain.counts import FleetCounts
+from control_plane.fleet.domain.fleet import Tier
+
+_log = logging.getLogger(__name__)
+
+_MIB = 2**20
+
+
+class MoveLog:
+    """Knows nothing but what it is told."""
+
+    def __init__(self, counts: FleetCounts) -> None:
+        self._counts = counts
+
+    def moved(self, model: str, *, source: Tier, target: Tier, size_bytes: int, took_s: float) -> None:
+        self._counts.moved(model, source=source, target=target, size_bytes=size_bytes, took_s=took_s)
+        sizes = {"mib": round(size_bytes / _MIB, 1), "seconds": round(took_s, 2)}
+        _log.info("a model moved from %s to %s", source, target, extra={"model": model, **sizes})
+
+    def move_failed(self, model: str, *, source: Tier, target: Tier) -> None:
+        self._counts.move_failed(model, source=source, target=target)  # why is in the log of who tried

@@ -1,0 +1,88 @@
+"""`ports.LeaseStore` in the Redis that several gateways share: a hash, changed by scripts that compare it first.
+
+It does not expire: Redis would have to know what time it is, and a clock that is put forward would give the fleet two owners.
+"""
+
+from __future__ import annotations
+
+from pydantic import SecretStr
+
+from control_plane.fleet.domain.lease import Lease
+from control_plane.storage.redis import RedisLink
+
+_KEY = "tidegate:lease"
+
+# ARGV: token, holder and beat as they were seen (empty: there was none), and the new token, holder and milliseconds.
+_TAKE = """
+local now = redis.call('HMGET', KEYS[1], 'token', 'holder', 'beat')
+for i = 1, 3 do
+  if (now[i] or '') ~= ARGV[i] then return 0 end
+end
+redis.call('HSET', KEYS[1], 'token', ARGV[4], 'holder', ARGV[5], 'ttl_ms', ARGV[6], 'beat', 0, 'is_released', 0)
+return 1
+"""
+
+# ARGV: token and holder. Answers the new beat, 0 where it is another's.
+_RENEW = """
+local now = redis.call('HMGET', KEYS[1], 'token', 'holder', 'is_released')
+if now[1] ~= ARGV[1] or now[2] ~= ARGV[2] or now[3] ~= '0' then return 0 end
+return redis.call('HINCRBY', KEYS[1], 'beat', 1)
+"""
+
+_RELEASE = """
+local now = redis.call('HMGET', KEYS[1], 'token', 'holder', 'is_released')
+if now[1] == ARGV[1] and now[2] == ARGV[2] and now[3] == '0' then
+  redis.call('HINCRBY', KEYS[1], 'beat', 1)
+  redis.call('HSET', KEYS[1], 'is_released', 1)
+end
+"""
+
+
+class RedisLease:
+    """Connects when it is first used."""
+
+    def __init__(self, link: RedisLink, *, key: str = _KEY) -> None:
+        self._link = link
+        self._key = key
+        self._take_script, self._renew_script, self._release_script = map(link.client.register_script, (_TAKE, _RENEW, _RELEASE))
+        self._token = 0
+        """The highest that was seen: it grows on where Redis has lost the record."""
+
+    async def look(self) -> Lease | None:
+        async with self._link.calling():
+            found = await self._link.client.hgetall(self._key)
+        if not found:
+            return None
+        lease = Lease(
+            token=int(found["token"]),
+            holder=str(found["holder"]),
+            ttl_s=int(found["ttl_ms"]) / 1000,
+            beat=int(found["beat"]),
+            is_released=found["is_released"] == "1",
+        )
+        self._token = max(self._token, lease.token)
+        return lease
+
+    async def take(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
+        before = ("", "", "") if seen is None else (seen.token, seen.holder, seen.beat)
+        mine = Lease(max(self._token, seen.token if seen else 0) + 1, holder, ttl_s)
+        async with self._link.calling():
+            was_taken = await self._take_script(keys=[self._key], args=[*before, mine.token, holder, round(ttl_s * 1000)])
+        return mine if was_taken else None
+
+    async def renew(self, lease: Lease) -> Lease | None:
+        async with self._link.calling():
+            beat = await self._renew_script(keys=[self._key], args=[lease.token, lease.holder])
+        return Lease(lease.token, lease.holder, lease.ttl_s, beat) if beat else None
+
+    async def release(self, lease: Lease) -> None:
+        async with self._link.calling():
+            await self._release_script(keys=[self._key], args=[lease.token, lease.holder])
+
+    async def close(self) -> None:
+        await self._link.close()
+
+
+def make_redis_lease(url: SecretStr, *, fleet: str = "") -> RedisLease:
+    """Of the fleet of that name. Raises StartupError: the URL is not one of a Redis."""
+    return RedisLease(RedisLink(url), key=f"{_KEY}:{fleet}" if fleet else _KEY)

@@ -1,0 +1,37 @@
+"""The latest events of a fleet, counted and, of its servers, logged; shown by `tidegate fleet` and the admin API."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from control_plane.fleet.domain.counts import FleetCounts
+from control_plane.fleet.domain.event import OF_SERVERS, FleetEvent, FleetEventKind
+
+_log = logging.getLogger(__name__)
+
+_MOST = 500
+_WORRYING = frozenset((FleetEventKind.DOWN, FleetEventKind.EJECTED))
+
+
+class FleetEvents:
+    """Event log of one process, newest last and of bounded length."""
+
+    def __init__(self, counts: FleetCounts, *, today_s: Callable[[], float] = time.time, logs: bool = True) -> None:
+        """`today_s` is seconds since 1970. Without `logs` another process says it."""
+        self.latest: deque[FleetEvent] = deque(maxlen=_MOST)
+        self._counts = counts
+        self._today_s = today_s
+        self._logs = logs
+
+    def tell(self, kind: FleetEventKind, *, server: str, model: str = "", reason: str = "", seconds: float = 0.0) -> None:
+        """Something has happened now; `seconds` is what it took."""
+        event = FleetEvent(self._today_s(), kind, model, server, reason, seconds)
+        self.latest.append(event)
+        self._counts.happened(event)
+        if self._logs and kind in OF_SERVERS:
+            after = f" after {seconds:.1f} s" if seconds else ""
+            level = logging.WARNING if kind in _WORRYING else logging.INFO
+            _log.log(level, "server %s is %s%s%s", server, kind.value, after, f": {reason}" if reason else "")

@@ -1,0 +1,80 @@
+"""The only table from our errors to HTTP and gRPC; both front doors, the admin API and its OpenAPI document use it.
+
+Where Triton has a status for the same mistake it is Triton's: JSON that cannot be parsed is a 500 there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import ceil
+from typing import NamedTuple
+
+import grpc
+
+from control_plane.core.errors import ControlPlaneError, ErrorCode, LimitExceeded, Overloaded
+from control_plane.core.infer_call import Door
+from control_plane.metering.domain.usage import Told
+
+_MAX_MESSAGE_CHARS = 600
+"""As gRPC's metadata may hold: 8 KiB, with up to twelve bytes to a character; a caller's own megabytes are not repeated to it."""
+
+
+class Status(NamedTuple):
+    http: int
+    grpc: grpc.StatusCode
+    retryable: bool
+    """Whether the same request may succeed when it is sent again later."""
+
+
+STATUS: dict[ErrorCode, Status] = {
+    ErrorCode.INVALID_ARGUMENT: Status(400, grpc.StatusCode.INVALID_ARGUMENT, False),
+    ErrorCode.UNPARSABLE: Status(500, grpc.StatusCode.INVALID_ARGUMENT, False),
+    ErrorCode.PAYLOAD_TOO_LARGE: Status(413, grpc.StatusCode.RESOURCE_EXHAUSTED, False),
+    ErrorCode.HEAD_TOO_LARGE: Status(431, grpc.StatusCode.RESOURCE_EXHAUSTED, False),
+    ErrorCode.ROUTE_NOT_FOUND: Status(404, grpc.StatusCode.UNIMPLEMENTED, False),
+    ErrorCode.METHOD_NOT_ALLOWED: Status(405, grpc.StatusCode.UNIMPLEMENTED, False),
+    ErrorCode.UNAUTHENTICATED: Status(401, grpc.StatusCode.UNAUTHENTICATED, False),
+    ErrorCode.PERMISSION_DENIED: Status(403, grpc.StatusCode.PERMISSION_DENIED, False),
+    ErrorCode.LIMIT_EXCEEDED: Status(429, grpc.StatusCode.RESOURCE_EXHAUSTED, True),
+    ErrorCode.OBJECT_NOT_FOUND: Status(404, grpc.StatusCode.NOT_FOUND, False),
+    ErrorCode.CONFLICT: Status(409, grpc.StatusCode.ABORTED, False),
+    ErrorCode.STORE_UNAVAILABLE: Status(503, grpc.StatusCode.UNAVAILABLE, True),
+    ErrorCode.MODEL_NOT_FOUND: Status(404, grpc.StatusCode.NOT_FOUND, False),
+    ErrorCode.LOAD_FAILED: Status(422, grpc.StatusCode.FAILED_PRECONDITION, False),
+    ErrorCode.NOT_SUPPORTED: Status(501, grpc.StatusCode.UNIMPLEMENTED, False),
+    ErrorCode.UPSTREAM_UNAVAILABLE: Status(503, grpc.StatusCode.UNAVAILABLE, True),
+    ErrorCode.UPSTREAM_FAILED: Status(502, grpc.StatusCode.INTERNAL, False),
+    ErrorCode.DEADLINE_EXCEEDED: Status(504, grpc.StatusCode.DEADLINE_EXCEEDED, True),
+    ErrorCode.REQUEST_TIMEOUT: Status(408, grpc.StatusCode.DEADLINE_EXCEEDED, True),
+    ErrorCode.OVERLOADED: Status(503, grpc.StatusCode.UNAVAILABLE, True),
+    ErrorCode.STARTUP: Status(500, grpc.StatusCode.INTERNAL, False),
+}
+
+
+def advice_of(error: ControlPlaneError) -> list[tuple[bytes, bytes]]:
+    """Header fields, or gRPC metadata, that say when to come again, and how much of a limit is left."""
+    if isinstance(error, LimitExceeded):
+        fields = [(b"Retry-After", b"%d" % max(1, ceil(error.retry_after_s)))]
+        return [*fields, *((name.encode(), value.encode()) for name, value in error.limits)]
+    if isinstance(error, Overloaded):
+        return [(b"Retry-After", b"%d" % max(1, ceil(error.retry_after_s or 1.0)))]
+    if error.code is ErrorCode.UPSTREAM_UNAVAILABLE:
+        return [(b"Retry-After", b"1")]
+    return [(b"WWW-Authenticate", b"Bearer")] if error.code is ErrorCode.UNAUTHENTICATED else []
+
+
+def told_of(door: Door, error: BaseException) -> Told:
+    """What a caller of that door is told of what ended its request."""
+    is_http = door is Door.HTTP
+    if isinstance(error, ControlPlaneError):
+        status = STATUS[error.code]
+        return Told(status.http if is_http else status.grpc.value[0], message_of(error))
+    if isinstance(error, asyncio.CancelledError):
+        return Told(None)
+    return Told(500 if is_http else grpc.StatusCode.INTERNAL.value[0], "internal error of the gateway")
+
+
+def message_of(error: ControlPlaneError) -> str:
+    """The error's text as a front door tells it."""
+    text = str(error)
+    return text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + " ..."

@@ -1,0 +1,389 @@
+"""One gRPC call as the door holds it: collects its messages, runs its handler in a task, writes what it answers.
+
+Made by `grpc_connection` for every stream of a client's connection; handlers come from the application (`v2_grpc`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Protocol
+
+from control_plane.core.errors import ControlPlaneError, InvalidRequest, Overloaded, RequestTimeout
+from control_plane.core.principal import NOBODY, Principal
+from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
+from control_plane.frontends.common.status import STATUS, advice_of, message_of
+from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, MessageFrame, MessageReader, read_head, status_answer
+from control_plane.protocols.http2.headers import Fields
+from control_plane.protocols.http2.stream import Stream, WholeCall
+from control_plane.triton.ports import GrpcCall
+
+_log = logging.getLogger(__name__)
+
+_INTERNAL = 13
+_MESSAGES_AT_ONCE = 16
+"""Of a streaming call, that are cut out of its data; the others are when these have been taken. A frame may hold 50,000."""
+_MAX_QUEUED_MESSAGES = 4
+_MAX_QUEUED_BYTES = 2**20
+"""Of a streaming call, that its handler has not taken, before the client is held back."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcHandler:
+    """What answers a method: `unary` or `stream`."""
+
+    unary: Callable[[GrpcCall], Awaitable[GrpcAnswer]] | None = None
+    at_once: Callable[[GrpcCall, WholeCall | None], GrpcAnswer | None] | None = None
+    """Asked before `unary`: the answer, if it is there without waiting. The second is the call's bytes, if they came at once."""
+    admit: Callable[[Principal], None] | None = None
+    """Asked before a large message comes. Raises a ControlPlaneError: the call would be refused with it, too."""
+    stream: Callable[[GrpcHead, MessageStream, Principal], Awaitable[GrpcAnswer]] | None = None
+    """Returns the status that ends the call."""
+
+
+class CallConnection(Protocol):
+    """The connection, as its calls see it."""
+
+    tasks: asyncio.TaskGroup
+    budget: BodyBudget
+    max_message_bytes: int
+    body_timeout_s: float
+
+    def handler_for(self, head: GrpcHead) -> tuple[GrpcHandler, Principal]:
+        """What answers it, and who asks. Raises a ControlPlaneError for a method that does not exist or is not for this caller."""
+
+    def answer(self, stream: Stream, answer: GrpcAnswer) -> None: ...
+
+    def send(self, stream: Stream, frame: MessageFrame, headers: Fields | None) -> None: ...
+
+    def reset(self, stream: Stream) -> None:
+        """End it without an answer, for which the client makes no room."""
+
+    def consumed(self, stream: Stream, count: int) -> None: ...
+
+    async def writable(self) -> None: ...
+
+
+class Call:
+    """A `StreamListener`: the call's state until its stream ends."""
+
+    __slots__ = (
+        "_blocked",
+        "_blocked_since_s",
+        "_connection",
+        "_frame",
+        "_granted_bytes",
+        "_handler",
+        "_has_ended",
+        "_head",
+        "_is_whole",
+        "_messages",
+        "_principal",
+        "_progress",
+        "_reader",
+        "_received_bytes",
+        "_stalled_since_s",
+        "_stream",
+        "_task",
+    )
+
+    def __init__(self, connection: CallConnection, stream: Stream) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._reader = MessageReader(connection.max_message_bytes)
+        self._head: GrpcHead | None = None
+        self._handler: GrpcHandler | None = None
+        self._principal = NOBODY
+        self._messages: MessageStream | None = None
+        self._frame: MessageFrame | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._granted_bytes = 0
+        self._is_whole = False
+        self._has_ended = False
+        """Whether the client sends no more."""
+        self._received_bytes = 0
+        self._progress = -1
+        self._stalled_since_s = 0.0
+        self._blocked: object = None
+        """What was next to be sent at the last check."""
+        self._blocked_since_s = 0.0
+
+    def check(self, now_s: float) -> None:
+        """To be called now and then: ends a call whose client neither sends the rest of a message nor makes room for its answer."""
+        patience_s = self._connection.body_timeout_s
+        progress = self._received_bytes // max(self._reader.partial_bytes // 16, 1)  # a byte at a time would hold its room for ever
+        if progress != self._progress or not self._is_owed_data():
+            self._progress, self._stalled_since_s = progress, now_s
+        elif now_s - self._stalled_since_s > patience_s:
+            self._refuse(RequestTimeout(f"the rest of the message did not come within {patience_s:g} s"))
+        pending = self._stream.pending
+        if not pending or pending[0] is not self._blocked:
+            self._blocked, self._blocked_since_s = pending[0] if pending else None, now_s
+        elif now_s - self._blocked_since_s > patience_s:
+            self._connection.reset(self._stream)
+            self.on_reset()
+
+    def _is_owed_data(self) -> bool:
+        if self._handler is None:
+            return False
+        if self._messages is None:
+            return self._task is None
+        return not self._reader.is_between_messages and not self._messages.holds_back
+
+    # StreamListener
+
+    def on_headers(self, fields: Fields, *, ends: bool) -> None:
+        if self._head is not None:  # trailers of the client's: they say no more than that it has finished
+            self.on_data(b"", ends=ends)
+            return
+        try:
+            self._head = read_head(fields)
+            self._handler, self._principal = self._connection.handler_for(self._head)
+        except ControlPlaneError as exc:
+            self._refuse(exc)
+            return
+        if self._handler.stream is not None:
+            self._messages = MessageStream(self._connection, self._stream, self.read_on)
+            self._start(self._run_stream(self._head, self._messages))
+        if ends:
+            self.on_data(b"", ends=True)
+
+    def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
+        if self._handler is None:
+            self._connection.consumed(self._stream, len(data))  # of a call that was refused
+            return
+        self._received_bytes += len(data)
+        self._has_ended = ends
+        try:
+            self._arrived(self._reader.feed(data, _MESSAGES_AT_ONCE) if data else (), len(data))
+        except ControlPlaneError as exc:
+            self._refuse(exc)
+
+    def read_on(self) -> bool:
+        """Take more messages out of what has come; False when there are none. Raises ControlPlaneError."""
+        if not self._reader.is_behind:
+            return False
+        self._arrived(self._reader.take(_MESSAGES_AT_ONCE), 0)
+        return True
+
+    def _arrived(self, frames: list[MessageFrame] | tuple[()], received: int) -> None:
+        ends = self._has_ended and not self._reader.is_behind
+        if ends and not self._reader.is_between_messages:
+            raise InvalidRequest("the call ended within a message")
+        if self._messages is None:
+            self._collect(frames, received, ends=ends)
+        else:
+            self._count_large(frames)
+            self._messages.arrived(frames, received, ends=ends)
+
+    def on_reset(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._task = self._frame = self._messages = None  # they would hold each other until a collection, the task by its traceback
+        self._release()
+
+    def on_drained(self) -> None:
+        if self._messages is not None:
+            self._messages.drained.set()
+
+    # Unary calls
+
+    def _collect(self, frames: list[MessageFrame] | tuple[()], received: int, *, ends: bool) -> None:
+        if frames:
+            if self._frame is not None or len(frames) > 1:
+                raise InvalidRequest("a unary call has one message, got more")
+            self._frame = frames[0]
+        if not ends:
+            self._make_room(received)
+            return
+        self._connection.consumed(self._stream, self._stream.held_bytes)
+        if self._frame is None:
+            raise InvalidRequest("a unary call has one message, got none")
+        self._is_whole = True
+        if self._task is None and not self._answer_at_once():
+            self._start(self._answer())
+
+    def _make_room(self, received: int) -> None:
+        """Let the client send on; a large message once the budget has room for all of it."""
+        wanted = self._reader.partial_bytes
+        if wanted <= UNCOUNTED_BYTES or self._granted_bytes:
+            self._connection.consumed(self._stream, received)
+            return
+        if self._handler is not None and self._handler.admit is not None and self._task is None:
+            self._handler.admit(self._principal)
+        if self._connection.budget.try_take(wanted):
+            self._granted_bytes = wanted
+            self._connection.consumed(self._stream, self._stream.held_bytes)
+        elif self._task is None:
+            self._start(self._wait_for_room(wanted))
+
+    async def _wait_for_room(self, wanted: int) -> None:
+        try:
+            await self._connection.budget.take(wanted, self._connection.body_timeout_s)
+        except ControlPlaneError as exc:
+            self._refuse(exc)
+            return
+        self._granted_bytes, self._task = wanted, None
+        self._connection.consumed(self._stream, self._stream.held_bytes)
+        if self._is_whole:  # it was short enough to arrive while it waited
+            self._start(self._answer())
+
+    def _answer_at_once(self) -> bool:
+        handler, head, frame = self._handler, self._head, self._frame
+        if handler is None or handler.at_once is None or head is None or frame is None or self._granted_bytes:
+            return False
+        try:
+            answer = handler.at_once(GrpcCall(head, frame, self._principal), self._stream.whole)
+        except ControlPlaneError as exc:
+            answer = failure(exc)
+        except Exception:
+            answer = defect()
+        if answer is not None:
+            self._connection.answer(self._stream, answer)
+        return answer is not None
+
+    async def _answer(self) -> None:
+        assert self._handler is not None
+        assert self._handler.unary is not None
+        assert self._head is not None
+        assert self._frame is not None
+        try:
+            answer = await self._handler.unary(GrpcCall(self._head, self._frame, self._principal))
+        except ControlPlaneError as exc:
+            answer = failure(exc)
+        except Exception:
+            answer = defect()
+        finally:
+            self._release()
+        self._connection.answer(self._stream, answer)
+
+    # Streaming calls
+
+    def _count_large(self, finished: list[MessageFrame] | tuple[()]) -> None:
+        """A large message of a streaming call is refused when there is no room: waiting would hold up the caller's other messages."""
+        if finished:
+            self._release()
+        wanted = self._reader.partial_bytes
+        if wanted > UNCOUNTED_BYTES and not self._granted_bytes:
+            if not self._connection.budget.try_take(wanted):
+                raise Overloaded(f"no memory for a message of {wanted} bytes now; try again")
+            self._granted_bytes = wanted
+
+    async def _run_stream(self, head: GrpcHead, messages: MessageStream) -> None:
+        assert self._handler is not None
+        assert self._handler.stream is not None
+        try:
+            answer = await self._handler.stream(head, messages, self._principal)
+        except ControlPlaneError as exc:
+            answer = failure(exc)
+        except Exception:
+            answer = defect()
+        finally:
+            self._release()
+            self._handler = self._messages = None  # what still comes is of no interest; they would hold each other until a collection
+        messages.finish(answer)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        self._task = self._connection.tasks.create_task(work, name="grpc-call")
+
+    def _refuse(self, error: ControlPlaneError) -> None:
+        task, self._task, self._handler = self._task, None, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+        if self._messages is None:
+            self._connection.answer(self._stream, failure(error))
+        else:
+            self._messages.finish(failure(error))
+        self._release()
+
+    def _release(self) -> None:
+        if self._granted_bytes:
+            self._connection.budget.give(self._granted_bytes)
+            self._granted_bytes = 0
+
+
+class MessageStream:
+    """A streaming call's messages, both ways, as its handler sees them."""
+
+    def __init__(self, connection: CallConnection, stream: Stream, read_on: Callable[[], bool]) -> None:
+        """`read_on` brings more of what has come, if there is more."""
+        self._connection = connection
+        self._stream = stream
+        self._read_on = read_on
+        self._frames: deque[MessageFrame] = deque()
+        self._changed = asyncio.Event()
+        self._has_ended = False
+        self._has_answered = False
+        self._unconsumed = 0
+        self._is_rested = True
+        """Whether the loop has had a turn since the last message was taken."""
+        self.drained = asyncio.Event()
+
+    async def receive(self) -> MessageFrame | None:
+        """The client's next message, None when it has finished. Raises ControlPlaneError: it cannot be read.
+
+        Messages that came together are a turn of the loop apart, as requests of several clients are.
+        """
+        while not self._frames:
+            if self._read_on():
+                continue
+            if self._has_ended:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+            self._is_rested = True
+        if not self._is_rested:
+            await asyncio.sleep(0)
+        self._is_rested = False
+        frame = self._frames.popleft()
+        self._give_room()
+        return frame
+
+    async def send(self, frame: MessageFrame, headers: Fields = ()) -> None:
+        """Send one message; returns when the client has room for the next. `headers` count with the first."""
+        self.drained.clear()
+        self._connection.send(self._stream, frame, None if self._has_answered else headers)
+        self._has_answered = True
+        if self._stream.pending:
+            await self.drained.wait()
+        await self._connection.writable()
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether the client may lack room to send on, since the handler has not taken what came."""
+        return self._unconsumed > 0
+
+    def finish(self, answer: GrpcAnswer) -> None:
+        """End the call with a status."""
+        if self._has_answered:
+            answer = answer.ending()
+        self._connection.answer(self._stream, answer)
+
+    def arrived(self, frames: list[MessageFrame] | tuple[()], received: int, *, ends: bool) -> None:
+        """Told by the call: whole messages, and how many bytes came."""
+        self._frames += frames
+        self._unconsumed += received
+        self._has_ended = ends
+        if frames or ends:
+            self._changed.set()
+        if not ends:
+            self._give_room()
+
+    def _give_room(self) -> None:
+        if self._unconsumed and len(self._frames) <= _MAX_QUEUED_MESSAGES and sum(map(len, self._frames)) <= _MAX_QUEUED_BYTES:
+            self._connection.consumed(self._stream, self._unconsumed)
+            self._unconsumed = 0
+
+
+def failure(error: ControlPlaneError) -> GrpcAnswer:
+    return status_answer(
+        STATUS[error.code].grpc.value[0], message_of(error), tuple((name.lower(), value) for name, value in advice_of(error))
+    )
+
+
+def defect() -> GrpcAnswer:
+    _log.exception("a call failed in the gateway; this is a defect")
+    return status_answer(_INTERNAL, "internal error of the gateway; its log has the details")

@@ -1,0 +1,35 @@
+"""The gRPC data port: HTTP/2 on asyncio transports, like `http_server`.
+
+Not grpc.aio: its hop costs about half a millisecond, several times what a proxy's does (perf/README.md has the comparison).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+
+from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.common.connection_server import ConnectionServer
+from control_plane.frontends.grpc.connection import GrpcApplication, GrpcConnection, GrpcLimits
+from control_plane.host.exposure import AllowedHosts
+from control_plane.protocols.http2 import huffman as http2_huffman
+from control_plane.protocols.http2.headers import KnownBlocks
+
+
+class GrpcServer(ConnectionServer[GrpcConnection]):
+    """Hands calls to `application`."""
+
+    def __init__(self, application: GrpcApplication, limits: GrpcLimits, budget: BodyBudget, *, hosts: AllowedHosts | None = None) -> None:
+        """`hosts` are the names that callers over ports may ask by; None: any."""
+        super().__init__(limits)
+        http2_huffman.prepare()
+        self.application = application
+        self.limits = limits
+        self.hosts = hosts
+        self.budget = budget
+        self.known_blocks = KnownBlocks()
+
+    async def listen(self, tasks: asyncio.TaskGroup, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Accept connections on a bound socket, one of several perhaps; their tasks belong to `tasks`."""
+        await self.accept_on(listening, lambda: GrpcConnection(self, tasks), tls, tasks)

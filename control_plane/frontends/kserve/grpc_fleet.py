@@ -1,0 +1,77 @@
+"""What the gRPC door answers for a whole fleet, where one Triton would tell of itself only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf import json_format
+from tritonclient.grpc import service_pb2
+
+from control_plane.core.model import ModelState
+from control_plane.fleet.view.catalogue import FleetCatalogue, asked_of_all
+from control_plane.frontends.kserve.http_fleet import not_available
+from control_plane.protocols.grpc import GrpcAnswer, message_answer, message_in, status_answer
+from control_plane.protocols.kserve.body_limits import InflateBound
+from control_plane.protocols.kserve.merged_statistics import merged_statistics, no_statistics
+from control_plane.triton.ports import GrpcCall
+
+_INVALID_ARGUMENT, _UNIMPLEMENTED = 3, 12
+_BOUND = InflateBound(1 << 26, "a server's statistics are too large")
+"""Of one server: a version's are some hundred bytes."""
+
+
+class GrpcFleetAnswers:
+    """Of one door; messages are read already."""
+
+    def __init__(self, catalogue: FleetCatalogue) -> None:
+        self._catalogue = catalogue
+
+    async def index(self, request: Any) -> GrpcAnswer:
+        """RepositoryIndex. Raises UpstreamUnavailable."""
+        if request.repository_name:
+            return status_answer(_UNIMPLEMENTED, "'repository_name' specification is not supported")
+        answer = service_pb2.RepositoryIndexResponse()
+        for line in await self._catalogue.index(only_ready=request.ready):
+            is_known = line.version or line.reason or line.state is not ModelState.UNAVAILABLE
+            answer.models.add(name=line.name, version=line.version, state=line.state.value if is_known else "", reason=line.reason)
+        return message_answer(answer.SerializeToString())
+
+    async def ready(self, call: GrpcCall, model: str, version: str, *, timeout_s: float) -> GrpcAnswer:
+        """ModelReady. Raises UpstreamUnavailable."""
+        is_ready = self._catalogue.is_ready(model)
+        holders = self._catalogue.servers_of(model) if version and is_ready else []
+        answers = await asked_of_all(holders, lambda server: server.grpc.unary(call, timeout_s=timeout_s))
+        if answers:  # which versions there are they know
+            return next((answer for answer in answers if _says_ready(answer)), answers[0])
+        return message_answer(service_pb2.ModelReadyResponse(ready=is_ready).SerializeToString())
+
+    async def statistics(self, call: GrpcCall, model: str, version: str, *, timeout_s: float) -> GrpcAnswer:
+        """ModelStatistics. Raises UpstreamUnavailable: no server is up."""
+        servers = self._catalogue.servers_of(model)
+        answers = await asked_of_all(servers, lambda server: server.grpc.unary(call, timeout_s=timeout_s))
+        good = [answer for answer in answers if answer.code == 0]
+        if len(good) > 1:
+            return _statistics(merged_statistics(map(_read, good)))
+        if answers:
+            return (good or answers)[0]
+        if not self._catalogue.knows(model):
+            return status_answer(_INVALID_ARGUMENT, not_available(model))
+        return _statistics([no_statistics(model, version)])
+
+
+def _says_ready(answer: GrpcAnswer) -> bool:
+    return answer.code == 0 and bool(service_pb2.ModelReadyResponse.FromString(_message_in(answer)).ready)
+
+
+def _read(answer: GrpcAnswer) -> list[dict[str, Any]]:
+    message = service_pb2.ModelStatisticsResponse.FromString(_message_in(answer))
+    return [json_format.MessageToDict(each, preserving_proto_field_name=True) for each in message.model_stats]
+
+
+def _message_in(answer: GrpcAnswer) -> bytes:
+    return bytes(message_in(b"".join(answer.body), answer.encoding, _BOUND))
+
+
+def _statistics(found: list[dict[str, Any]]) -> GrpcAnswer:
+    message = json_format.ParseDict({"model_stats": found}, service_pb2.ModelStatisticsResponse())
+    return message_answer(message.SerializeToString())

@@ -1,0 +1,334 @@
+"""KServe v2 and Triton's extensions over HTTP, as unmodified Triton clients and perf_analyzer speak them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import orjson
+
+from control_plane.auth.access import Access
+from control_plane.auth.domain.authorization import need_of_call
+from control_plane.auth.stream_rights import StreamRights
+from control_plane.core.action import Action
+from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.errors import ControlPlaneError, InvalidRequest, ModelLoadFailed, ModelNotFound, PayloadTooLarge, PermissionDenied
+from control_plane.core.infer_call import Door
+from control_plane.core.principal import NOBODY, Principal
+from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.common.http_errors import render_error
+from control_plane.frontends.common.status import message_of
+from control_plane.frontends.http.streams import watched
+from control_plane.frontends.kserve.http_fleet import HttpFleetAnswers
+from control_plane.frontends.kserve.http_infer import (
+    HttpInferDoor,
+    HttpInferRequest,
+    RequestMemory,
+    decode,
+    is_all_json,
+    takes_kept_answers,
+    timeout_s_of,
+)
+from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
+from control_plane.inference.repeated_hits import KnownHits
+from control_plane.inference.run_steps import in_slices
+from control_plane.inference.running_request import UNSEEN
+from control_plane.models.ports import ModelAdministration
+from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content
+from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.infer_json import json_steps
+from control_plane.protocols.kserve.model_control import not_in_any_repository, read_load_request, read_unload_request
+from control_plane.protocols.kserve.routes import ADMINISTRATORS_ONLY, V2Route, read_route, target_for
+from control_plane.protocols.kserve.visible_statistics import visible_json
+from control_plane.triton.ports import HttpStream
+from control_plane.triton.servers import Servers
+
+_log = logging.getLogger(__name__)
+
+_MAX_CONTROL_BYTES = 1 << 20
+"""Of the body of a call that carries neither tensors nor a model's files."""
+
+_MEMORY_BYTES = 2**24
+"""Of requests whose answers may be kept."""
+
+_INFERENCE = frozenset((Action.INFER, Action.GENERATE))
+_OF_A_MODEL = frozenset((Action.READ, Action.MODEL_READY, Action.STATISTICS))
+_WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD))
+_EMPTY_TEXT = make_answer(200, content_type=b"text/plain")
+_EMPTY_JSON = make_answer(200)
+_DEFECT = make_answer(500, b'{"error":"internal error of the gateway; its log has the details"}')
+
+_HTTP_OF_UPSTREAM_CODE = {3: 400, 5: 404, 14: 503}
+"""Triton's own status over HTTP for a load that failed with these codes over gRPC; 500 for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainInference:
+    """Who asks for which inference."""
+
+    route: V2Route
+    principal: Principal
+    generation: int
+    json_length: bytes | None
+    forwarded: bytes
+    may_be_answered_again: bool
+
+    def holds(self, generation: int, today_s: Callable[[], float]) -> bool:
+        """Whether nothing has changed, and the caller's key has not expired."""
+        expires_s = self.principal.expires_s
+        return self.generation == generation and (expires_s is None or today_s() < expires_s)
+
+
+class V2Http:
+    """The application behind the HTTP data port."""
+
+    def __init__(
+        self,
+        *,
+        inference: InferenceService,
+        access: Access,
+        servers: Servers,
+        models: ModelAdministration,
+        budget: BodyBudget,
+        limits: BodyLimits,
+        forwarding: HeaderForwarding = NO_FORWARDING,
+        read_timeout_s: float,
+        allow_shared_memory: bool = False,
+        today_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`today_s` is seconds since 1970."""
+        self._today_s = today_s
+        self._memory: RequestMemory = BoundedCache(_MEMORY_BYTES, max_entry_bytes=_MEMORY_BYTES // 1024)
+        self._inference = inference
+        self._hits: KnownHits[bytes, bytes] = inference.known_hits(Door.HTTP)
+        self._access = access
+        self._rights = StreamRights(access, today_s=today_s)
+        self._servers = servers
+        self._models = models
+        self._budget = budget
+        self._limits = limits
+        self._door = HttpInferDoor(self._memory, inference.models, limits, forwarding)
+        self._read_timeout_s = read_timeout_s
+        catalogue = inference.dispatch.catalogue
+        self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=read_timeout_s)
+        self._allow_shared_memory = allow_shared_memory
+
+    def admit(self, request: HttpRequest) -> None:
+        """Decide what a head alone decides.
+
+        Raises:
+            RouteNotFound, MethodNotAllowed, Unauthenticated, PermissionDenied, LimitExceeded, PayloadTooLarge: it would be
+                answered so with its body, too.
+        """
+        route, principal = self._admitted(request)
+        if route.action in _INFERENCE:
+            if is_all_json(request) and request.header(b"content-encoding") is None:
+                self._limits.check_json_bytes(request.content_length)
+            self._inference.refuse_early(Door.HTTP, principal, self._request(request, route, principal))
+
+    def answer_known(self, message: bytes) -> bytes | None:
+        """Answer a whole request, as bytes, that was answered so before; None: read it."""
+        try:
+            return self._hits.answer(message)
+        except ControlPlaneError as exc:
+            refusal = render_error(exc)
+        except Exception:
+            _log.exception("a request failed in the gateway; this is a defect")
+            refusal = _DEFECT
+        return refusal.head + refusal.body
+
+    def answer_at_once(self, request: HttpRequest, message: bytes) -> HttpAnswer | None:
+        """Answer a request that came before and whose answer is kept here; None: `answer` it.
+
+        `message` is all of it as it came, or empty.
+        """
+        known = request.derived.admitted
+        if self._memory.is_empty or not isinstance(known, _PlainInference) or type(request.body) is not bytes:
+            return None
+        repeated = self._memory.get((request.target, known.json_length, known.forwarded, request.body))
+        if repeated is None or not known.may_be_answered_again or not known.holds(self._access.generation, self._today_s):
+            return None
+        try:
+            has_log = self._inference.running.has_log
+            source = self._request(request, known.route, known.principal) if has_log else UNSEEN
+            answer = self._inference.answer_again(Door.HTTP, known.principal, repeated, source)
+            if answer is not None and message:
+                whole = answer.head + answer.body
+                self._hits.keep(message, known.principal, repeated, whole, size_bytes=len(message) + len(whole))
+            return answer
+        except ControlPlaneError as exc:
+            return render_error(exc)
+        except Exception:
+            _log.exception("a request failed in the gateway; this is a defect")
+            return _DEFECT
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer | HttpStream:
+        """Answer one request; errors are answers too."""
+        try:
+            plain = self._plain_inference(request)
+            if plain is not None:
+                return await self._inference.infer(self._request(request, plain.route, plain.principal))
+            route, principal = self._admitted(request)
+            if route.action is Action.INFER or route.action is Action.GENERATE:
+                return await self._decode_and_infer(self._request(request, route, principal), route)
+            if request.method == b"HEAD":  # Triton's own answer to HEAD has a body, which no client expects
+                request = HttpRequest(b"GET", request.target, request.headers)
+            return self._visible(await self._other(request, route, principal), route, principal)
+        except ControlPlaneError as exc:
+            return render_error(exc)
+        except Exception:
+            _log.exception("a request failed in the gateway; this is a defect")
+            return _DEFECT
+
+    def _request(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpInferRequest:
+        return HttpInferRequest(request, route, principal, self._door)
+
+    def _plain_inference(self, request: HttpRequest) -> _PlainInference | None:
+        """What a head means that means an inference of a body as it came; heads repeat, and as long as nothing changes so does this."""
+        known = request.derived.admitted
+        if isinstance(known, _PlainInference) and known.holds(self._access.generation, self._today_s):
+            return known
+        route, principal = self._admitted(request)
+        if route.action is not Action.INFER or request.header(b"content-encoding") is not None:
+            return None
+        json_length = request.header(b"inference-header-content-length")
+        forwarded = self._door.forwarding.matched(request.headers)
+        plain = _PlainInference(route, principal, self._access.generation, json_length, forwarded, _may_be_answered_again(request))
+        if principal.is_known:
+            request.derived.admitted = plain
+        return plain
+
+    def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
+        route = read_route(request.method, request.target)
+        principal = self._principal(request, route) if self._access.is_on else NOBODY
+        if route.action in ADMINISTRATORS_ONLY:
+            self._refuse_strangers(request, route)
+        if route.action not in _WITH_LARGE_BODY and max(len(request.body), request.content_length) > _MAX_CONTROL_BYTES:
+            raise PayloadTooLarge(f"the body of this call exceeds its limit of {_MAX_CONTROL_BYTES} bytes")
+        return route, principal
+
+    def _principal(self, request: HttpRequest, route: V2Route) -> Principal:
+        """Who asks, and may; refusals of inference are recorded, too, where a request begins."""
+        need = need_of_call(route.action, route.model_name)
+        principal = NOBODY if need is None else identify(self._access, request)
+        if route.action not in _INFERENCE:
+            self._access.require(principal, need)
+        return principal
+
+    def _refuse_strangers(self, request: HttpRequest, route: V2Route) -> None:
+        if not request.peer_is_local and not self._access.is_on:
+            raise PermissionDenied("this call administers the server and is answered on the machine it runs on only")
+        if request.header(b"origin") is not None:
+            raise PermissionDenied("this call administers the server and is not answered to web pages")
+        if route.action is Action.SHARED_MEMORY and not self._allow_shared_memory:
+            raise PermissionDenied(SHARED_MEMORY_IS_OFF)
+
+    async def _decode_and_infer(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
+        if request.http.header(b"content-encoding") is None:
+            return await self._start(request, route)
+        async with decode(request, self._budget, self._limits):
+            return await self._start(request, route)
+
+    async def _start(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
+        if route.action is Action.INFER:
+            return await self._inference.infer(request)
+        if request.principal is NOBODY:
+            return await self._inference.generate(request)
+        watch = self._rights.watch(request.principal, partial(confirm, self._access, request.http))
+        return await watched(self._inference.generate(request), watch)
+
+    async def _other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
+        match route.action:
+            case Action.LIVE:
+                return _EMPTY_TEXT
+            case Action.OPTIONS:
+                return no_content([(b"Allow", ", ".join(route.allowed).encode())])
+            case Action.LOAD:
+                override = read_load_request(request.body)
+                self._access.require_override(principal, override)
+                return await _administered(route.model_name, self._models.load(route.model_name, override))
+            case Action.UNLOAD:
+                dependents = read_unload_request(request.body)
+                return await _administered(route.model_name, self._models.unload(route.model_name, unload_dependents=dependents))
+            case _:
+                if request.body and request.method == b"POST":  # nested deep enough it overflows Triton's stack
+                    await in_slices(json_steps(request.body, self._limits))
+                return await self._tell(*self._aimed(request, route))
+
+    def _visible(self, answer: HttpAnswer, route: V2Route, principal: Principal) -> HttpAnswer:
+        """Of statistics of all models, what the caller may read."""
+        if route.action is not Action.STATISTICS or route.model_name or principal is NOBODY or answer.status != 200:
+            return answer
+        body = visible_json(answer.body, partial(self._access.readable, principal))
+        return answer if body is None else make_answer(200, body)
+
+    def _aimed(self, request: HttpRequest, route: V2Route) -> tuple[HttpRequest, V2Route]:
+        """The same call about the model that a route's name stands for."""
+        target = self._access.route(route.model_name) if route.action in _OF_A_MODEL and route.model_name else None
+        if target is None:
+            return request, route
+        version = route.model_version or target.version
+        request = request.with_target(target_for(request.target, target.model, version))
+        return request, replace(route, model_name=target.model, model_version=version)
+
+    async def _tell(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
+        """Triton's answer, or a fleet's; a call about a model goes where that is."""
+        answer = None if self._fleet is None else await self._fleet.answer(request, route)
+        if answer is not None:
+            return answer
+        timeout_s, model = self._read_timeout_s, route.model_name
+        if not model:
+            return await self._servers.ask(lambda server: server.http.send(request, timeout_s=timeout_s))
+        server = await self._inference.dispatch.reading(model, timeout_s=timeout_s)
+        return await server.http.send(request, timeout_s=timeout_s)
+
+
+def _may_be_answered_again(request: HttpRequest) -> bool:
+    """As far as its head says, which has to be in order, too."""
+    try:
+        request.single_header(b"inference-header-content-length")
+        timeout_s_of(request)
+    except InvalidRequest:
+        return False
+    return takes_kept_answers(request)
+
+
+def identify(access: Access, request: HttpRequest) -> Principal:
+    """Who sends it. Raises Unauthenticated, LimitExceeded."""
+    if not access.is_on:
+        return NOBODY
+    return access.identify(
+        authorization=request.text_header(b"authorization"),
+        api_key=request.text_header(b"x-api-key"),
+        peer=request.peer,
+        forwarded_for=request.text_header(b"x-forwarded-for"),
+    )
+
+
+def confirm(access: Access, request: HttpRequest) -> Principal:
+    """The same while its answer goes on. Raises Unauthenticated, LimitExceeded."""
+    return access.confirm(
+        authorization=request.text_header(b"authorization"),
+        api_key=request.text_header(b"x-api-key"),
+        peer=request.peer,
+        forwarded_for=request.text_header(b"x-forwarded-for"),
+    )
+
+
+async def _administered(name: str, change: Awaitable[object]) -> HttpAnswer:
+    """Carry out a load or unload; failures are told as Triton tells them."""
+    try:
+        await change
+    except ModelNotFound:
+        return _error(500, not_in_any_repository(name))
+    except ModelLoadFailed as exc:
+        return _error(_HTTP_OF_UPSTREAM_CODE.get(exc.upstream_code, 500), message_of(exc))
+    return _EMPTY_JSON
+
+
+def _error(status: int, text: str) -> HttpAnswer:
+    return make_answer(status, orjson.dumps({"error": text}))

@@ -1,0 +1,76 @@
+"""What the HTTP door answers for a whole fleet, where one Triton would tell of itself only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from control_plane.core.action import Action
+from control_plane.core.model import ModelState, ModelVersion
+from control_plane.fleet.view.catalogue import FleetCatalogue, asked_of_all
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
+from control_plane.protocols.kserve.merged_statistics import merged_statistics, no_statistics
+from control_plane.protocols.kserve.model_control import read_index_request
+from control_plane.protocols.kserve.routes import V2Route
+
+_READY = make_answer(200, content_type=b"text/plain")
+_NOT_READY = make_answer(400, b'{"error":"Model version not ready"}')
+"""As Triton says it, of models that it does not know, too."""
+
+
+class HttpFleetAnswers:
+    """Of one door."""
+
+    def __init__(self, catalogue: FleetCatalogue, *, timeout_s: float) -> None:
+        self._catalogue = catalogue
+        self._timeout_s = timeout_s
+
+    async def answer(self, request: HttpRequest, route: V2Route) -> HttpAnswer | None:
+        """None: it is a call that one server answers. Raises UpstreamUnavailable, DeadlineExceeded, UnparsableRequest."""
+        match route.action:
+            case Action.INDEX:
+                lines = await self._catalogue.index(only_ready=read_index_request(request.body))
+                return make_answer(200, orjson.dumps([_line(line) for line in lines]))
+            case Action.MODEL_READY:
+                return await self._ready(request, route)
+            case Action.STATISTICS:
+                return await self._statistics(request, route)
+        return None
+
+    async def _ready(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
+        if not self._catalogue.is_ready(route.model_name):
+            return _NOT_READY
+        holders = self._catalogue.servers_of(route.model_name) if route.model_version else []
+        answers = await asked_of_all(holders, lambda server: server.http.send(request, timeout_s=self._timeout_s))
+        # Which versions there are they know.
+        return next((answer for answer in answers if answer.status == 200), answers[0] if answers else _READY)
+
+    async def _statistics(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
+        servers = self._catalogue.servers_of(route.model_name)
+        answers = await asked_of_all(servers, lambda server: server.http.send(request, timeout_s=self._timeout_s))
+        good = [answer for answer in answers if answer.status == 200]
+        if len(good) > 1:
+            return _statistics(merged_statistics(orjson.loads(answer.body)["model_stats"] for answer in good))
+        if answers:
+            return (good or answers)[0]
+        if not self._catalogue.knows(route.model_name):
+            return make_answer(400, orjson.dumps({"error": not_available(route.model_name)}))
+        return _statistics([no_statistics(route.model_name, route.model_version)])
+
+
+def not_available(model: str) -> str:
+    """What Triton says when it is asked for statistics of a model that it does not know."""
+    return f"requested model '{model}' is not available"
+
+
+def _statistics(found: list[dict[str, Any]]) -> HttpAnswer:
+    return make_answer(200, orjson.dumps({"model_stats": found}))
+
+
+def _line(line: ModelVersion) -> dict[str, str]:
+    """Triton leaves out what is not known."""
+    if not line.version and line.state is ModelState.UNAVAILABLE and not line.reason:
+        return {"name": line.name}
+    told = {"name": line.name, "version": line.version, "state": line.state.value}
+    return {**told, "reason": line.reason} if line.reason else told

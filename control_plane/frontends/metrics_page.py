@@ -1,0 +1,67 @@
+"""The metrics port: our `tidegate_*` metrics, then Triton's own page as it is, so that existing dashboards keep working."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from control_plane.auth.access import Access
+from control_plane.auth.domain.authorization import METRICS_NEED
+from control_plane.core.endpoints import ONLY
+from control_plane.core.errors import ControlPlaneError
+from control_plane.core.steps import Steps
+from control_plane.frontends.common.http_errors import render_error
+from control_plane.frontends.kserve.http import identify
+from control_plane.frontends.merged_metrics import merged_metrics
+from control_plane.inference.run_steps import in_slices
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
+from control_plane.triton.ports import Upstream
+from control_plane.triton.servers import Servers
+
+_log = logging.getLogger(__name__)
+
+_TEXT_FORMAT = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsPage:
+    """The application behind the metrics port."""
+
+    def __init__(self, *, render_own: Callable[[], Steps[bytes]], servers: Servers, access: Access) -> None:
+        self._render_own = render_own
+        self._servers = servers
+        self._access = access
+
+    def admit(self, request: HttpRequest) -> None:
+        """Raises Unauthenticated, LimitExceeded, PermissionDenied, before any body is read."""
+        self._access.require(identify(self._access, request), METRICS_NEED)
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        """`GET /metrics`; without Triton's part while Triton cannot be asked."""
+        try:
+            self.admit(request)
+        except ControlPlaneError as exc:
+            return render_error(exc)
+        if request.target.partition(b"?")[0] != b"/metrics":
+            return make_answer(404, b"the page is at /metrics\n", content_type=b"text/plain")
+        if request.method not in (b"GET", b"HEAD"):
+            return make_answer(405, b"GET only\n", content_type=b"text/plain")
+        own = await in_slices(self._render_own())
+        return make_answer(200, own + await self._triton_page(), content_type=_TEXT_FORMAT)
+
+    async def _triton_page(self) -> bytes:
+        live = self._servers.live
+        if not live:
+            _log.warning("Triton's metrics are missing from the page: no server is up")
+        pages = await asyncio.gather(*(_page_of(name, upstream) for name, upstream in live.items()))
+        if set(self._servers.members) <= {ONLY}:
+            return b"".join(pages)
+        return merged_metrics(dict(zip(live, pages, strict=True)))  # of one that is up alone, too: labels must not come and go
+
+
+async def _page_of(server: str, upstream: Upstream) -> bytes:
+    try:
+        return await upstream.metrics_text()
+    except ControlPlaneError as exc:
+        _log.warning("Triton's metrics are missing from the page, of server %s: %s", server, exc)
+        return b""

@@ -1,0 +1,138 @@
+"""OpenAI's embeddings API over HTTP, as its own and everybody's clients speak it: `/v1/embeddings` and `/v1/models`.
+
+An answer's `model` is the name that the caller used, as clients expect who compare it; the header `tidegate-model` says which
+model that was. Source: https://platform.openai.com/docs/api-reference/embeddings.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from control_plane.auth.access import Access
+from control_plane.auth.domain.authorization import need_of_call
+from control_plane.cache.domain.cached_response import HEADER, forbids_kept_answer
+from control_plane.core.action import Action
+from control_plane.core.errors import ControlPlaneError, InvalidRequest, ModelNotFound
+from control_plane.core.infer_call import Door
+from control_plane.core.principal import Principal
+from control_plane.core.steps import Steps
+from control_plane.embeddings.domain.openai_request import (
+    EmbeddingsRequest,
+    answer_steps,
+    error_answer,
+    model_answer,
+    model_seen,
+    models_answer,
+    request_steps,
+)
+from control_plane.embeddings.embeddings import Embedded, Embeddings
+from control_plane.embeddings.text_models import TextModels
+from control_plane.frontends.common.http_errors import render_error
+from control_plane.frontends.kserve.http import identify
+from control_plane.frontends.kserve.http_infer import timeout_s_of
+from control_plane.inference.inference import InferenceService
+from control_plane.inference.run_steps import in_slices
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content
+from control_plane.protocols.kserve.routes import V2Route, read_route
+
+_log = logging.getLogger(__name__)
+
+_DEFECT = make_answer(
+    500, error_answer("internal error of the gateway; its log has the details", kind="server_error", code=None, field=None)
+)
+
+
+_LOOKED_THROUGH_BYTES = 16 * 1024
+"""Parsing so much takes some 50 us."""
+
+
+class HttpTextsRequest:
+    """`services.embeddings.TextsRequest`."""
+
+    __slots__ = ("_http", "principal")
+    door = Door.HTTP
+
+    def __init__(self, http: HttpRequest, principal: Principal) -> None:
+        self._http = http
+        self.principal = principal
+
+    @property
+    def timeout_s(self) -> float | None:
+        return timeout_s_of(self._http)
+
+    @property
+    def takes_kept_answers(self) -> bool:
+        return not forbids_kept_answer(self._http.text_header(b"cache-control"))
+
+    def name_seen(self) -> str:
+        """Of a small body: parsing a large one is more than a refusal is worth."""
+        return model_seen(self._http.body) if len(self._http.body) <= _LOOKED_THROUGH_BYTES else ""
+
+    def header_id(self) -> str:
+        return self._http.request_id
+
+    def read(self) -> Steps[EmbeddingsRequest]:
+        if self._http.header(b"content-encoding") is not None:
+            raise InvalidRequest("a Content-Encoding is not supported here; send the body as it is")
+        return request_steps(self._http.body)
+
+
+class OpenaiHttp:
+    """The application behind the paths that begin with `/v1/`."""
+
+    def __init__(
+        self, *, inference: InferenceService, embeddings: Embeddings, models: TextModels, access: Access, read_timeout_s: float
+    ) -> None:
+        self._inference = inference
+        self._embeddings = embeddings
+        self._models = models
+        self._access = access
+        self._read_timeout_s = read_timeout_s
+
+    def admit(self, request: HttpRequest) -> None:
+        """As `V2Http.admit`."""
+        route, principal = self._admitted(request)
+        if route.action is Action.EMBED:
+            self._inference.refuse_early(Door.HTTP, principal, HttpTextsRequest(request, principal))
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Answer one request; errors are answers too."""
+        try:
+            route, principal = self._admitted(request)
+            if route.action is Action.EMBED:
+                embedded = await self._embeddings.embed(HttpTextsRequest(request, principal))
+                return await self._rendered(embedded)
+            if route.action is Action.OPTIONS:
+                return no_content([(b"Allow", ", ".join(route.allowed).encode())])
+            return await self._tell_models(route.model_name, principal)
+        except ControlPlaneError as exc:
+            return render_error(exc, request.target)
+        except Exception:
+            _log.exception("a request failed in the gateway; this is a defect")
+            return _DEFECT
+
+    def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
+        """What it asks for, and who; whether it may infer what its body names is asked where that is read."""
+        route = read_route(request.method, request.target)
+        need = need_of_call(route.action, route.model_name)
+        principal = identify(self._access, request)
+        if route.action is not Action.EMBED:
+            self._access.require(principal, need)
+        return route, principal
+
+    async def _rendered(self, embedded: Embedded) -> HttpAnswer:
+        wanted = embedded.wanted
+        body = await in_slices(answer_steps(embedded.rows, model=wanted.model, is_base64=wanted.is_base64))
+        headers = [(b"tidegate-model", embedded.model.encode())]
+        if embedded.status is not None:
+            headers.append((HEADER.encode(), embedded.status.encode()))
+            headers.append((b"tidegate-cache-hits", b"%d/%d" % (embedded.hits, len(embedded.rows))))
+        return make_answer(200, body, headers=headers)
+
+    async def _tell_models(self, name: str, principal: Principal) -> HttpAnswer:
+        usable = await self._models.usable(principal, timeout_s=self._read_timeout_s)
+        if not name:
+            return make_answer(200, models_answer(usable))
+        if name not in usable:
+            raise ModelNotFound(f"the model {name!r} does not exist, is not ready, or makes no embeddings of texts")
+        return make_answer(200, model_answer(name))

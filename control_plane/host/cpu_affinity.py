@@ -1,0 +1,29 @@
+"""Which CPUs this process and what it starts run on (sched_setaffinity(2))."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from control_plane.core.cpus import cpus_of_worker, format_cpus
+from control_plane.core.errors import StartupError
+
+
+def allowed_cpus() -> tuple[int, ...]:
+    """The CPUs that this process may run on, by what started it."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def require_cpus(cpus: Sequence[int], *, setting: str, at_least: int = 1) -> None:
+    """Raises StartupError: one of them is none that we may run on, or they are too few for as many workers."""
+    missing = [cpu for cpu in cpus if cpu not in allowed_cpus()]
+    if missing:
+        raise StartupError(f"{setting}: CPU {format_cpus(missing)} cannot be used here; these can: {format_cpus(allowed_cpus())}")
+    if cpus and len(cpus) < at_least:
+        raise StartupError(f"{setting} {format_cpus(cpus)}: {at_least} workers need a CPU each; name more or start fewer workers")
+
+
+def pin_worker(cpus: Sequence[int], worker: int, workers: int) -> None:
+    """Keep this process, from now on, to its share of `cpus`; of none given it keeps to none."""
+    if cpus:
+        os.sched_setaffinity(0, cpus_of_worker(cpus, worker, workers))

@@ -1,0 +1,130 @@
+"""What is left of each request when it is over: counts for metrics, a sum for its tenant, and a line of the request log.
+
+All of it by names that exist (`known_models`), whatever the caller wrote.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import inf
+
+from control_plane.core.infer_call import Door, InferCall, Outcome
+from control_plane.core.model import UNKNOWN_MODEL
+from control_plane.core.principal import Principal
+from control_plane.inference.governance import Governance
+from control_plane.inference.known_models import KnownModels
+from control_plane.inference.running_request import RunningRequest, Source
+from control_plane.metering.domain.usage import MOST, Told, UsageEvent
+from control_plane.objects.ports import RequestRecorder
+from control_plane.triton.compute_time import Ending
+
+_NEVER_RAN = frozenset((Outcome.UNAVAILABLE, Outcome.MODEL_NOT_FOUND))
+
+_ENDINGS = {Outcome.ANSWERED: Ending.ANSWERED, Outcome.UPSTREAM_ERROR: Ending.FAILED}
+"""Of all other outcomes Triton knows nothing: it goes on."""
+
+_WELL = {Door.HTTP: Told(200), Door.GRPC: Told(0), Door.GRPC_STREAM: Told(0)}
+
+_MOST_ERROR_CHARS, _MOST_ID_CHARS = 300, 128
+"""Of a line of the request log: callers write both."""
+
+
+class RequestRecords:
+    """Writes them, in one process."""
+
+    def __init__(
+        self, recorder: RequestRecorder, governance: Governance, models: KnownModels, *, today_s: Callable[[], float] = time.time
+    ) -> None:
+        """`today_s` is seconds since 1970."""
+        self.has_log = governance.meter.has_log
+        self._recorder = recorder
+        self._access, self._costs, self._meter = governance.access, governance.costs, governance.meter
+        self._models = models
+        self._today_s = today_s
+
+    def ended(self, request: RunningRequest, ended_s: float) -> None:
+        """A request is over, with the outcome that it has; `ended_s` is the loop's time."""
+        asked_for = request.model_name if request.source is None else self._model_seen_in(request, request.source)
+        model = self._models.name_of(asked_for)
+        if model is UNKNOWN_MODEL and request.outcome is Outcome.ANSWERED:
+            self._models.answered(asked_for)
+            model = self._models.name_of(asked_for)
+        if request.is_counted:
+            self._recorder.record(model_name=model, door=request.door, outcome=request.outcome, duration_s=ended_s - request.started_s)
+        if request.is_metered:
+            self._add(request, model, ended_s)
+
+    def hits(self, door: Door, principal: Principal, call: InferCall, count: int, *, duration_s: float = 0.0) -> None:
+        """So many have been answered from what was kept."""
+        model = call.model_name
+        self._models.answered(model)
+        self._recorder.record(model_name=model, door=door, outcome=Outcome.ANSWERED, duration_s=duration_s, count=count)
+        rows = self._costs.of(call)[0]
+        rows, elements = min(rows, MOST), min(call.elements, MOST)
+        self._meter.add_hits(principal.tenant, model, requests=count, rows=rows * count, elements=elements * count)
+
+    def _model_seen_in(self, request: RunningRequest, source: Source) -> str:
+        """What a request asks for that was refused before it was understood."""
+        if self.has_log:
+            request.request_id = source.header_id()
+        request.model_name = request.model_name or source.name_seen()
+        route = self._access.route(request.model_name)
+        return request.model_name if route is None else route.model
+
+    def _add(self, request: RunningRequest, model: str, ended_s: float) -> None:
+        sent_s = None if request.outcome in _NEVER_RAN else request.sent_s
+        by_table = 0.0 if sent_s is None else self._charge(request, sent_s, ended_s)
+        model = request.model_name if by_table else model  # which a repository here has
+        was_worked_on = model is not UNKNOWN_MODEL and (request.sent_s is not None or request.is_cache_hit)
+        rows = request.rows if was_worked_on else 0
+        elements = 0 if request.call is None else request.call.elements
+        self._meter.add(request.principal.tenant, model, request.outcome, rows, elements, by_table, request.is_cache_hit)
+        if self.has_log:
+            units = 0.0 if sent_s is None else _expected(request, by_table, ended_s - sent_s)
+            self._meter.log(self._event(request, model, rows=rows, units=units, duration_s=ended_s - request.started_s))
+
+    def _charge(self, request: RunningRequest, sent_s: float, ended_s: float) -> float:
+        """What it is charged by tables; the rest Triton's counts will tell."""
+        if request.outcome is Outcome.ANSWERED and not request.steps:
+            return request.table_units
+        ending = _ending_of(request)
+        at_triton_ms = (ended_s - sent_s) * 1e3 * request.parts_at_once
+        if request.steps:
+            self._costs.charge(request.principal.tenant, request.model_name, request.steps, ending, request.computed_rows, at_triton_ms)
+        # What failed may have been refused before it was computed.
+        return min(request.table_units, at_triton_ms) if ending is Ending.FAILED else request.table_units
+
+    def _event(self, request: RunningRequest, model: str, *, rows: int, units: float | None, duration_s: float) -> UsageEvent:
+        told = request.told or (_WELL[request.door] if request.outcome is Outcome.ANSWERED else Told(None))
+        named = request.model_name if request.named is None else request.named.model_name
+        return UsageEvent(
+            ended_s=self._today_s(),
+            tenant=request.principal.tenant,
+            key_id=request.principal.key_id,
+            route=named if self._access.route(named) is not None else self._models.name_of(named),
+            model=model,
+            door=request.door,
+            outcome=request.outcome,
+            duration_s=duration_s,
+            rows=rows,
+            elements=0 if request.call is None else request.call.elements,
+            compute_units=units,
+            cache_hit=request.is_cache_hit,
+            server=request.server,
+            status=told.status,
+            error=told.error[:_MOST_ERROR_CHARS],
+            request_id=request.request_id[:_MOST_ID_CHARS],
+        )
+
+
+def _expected(request: RunningRequest, by_table: float, at_triton_s: float) -> float | None:
+    """What it will be charged altogether, for all that is known when it ends."""
+    if request.units is None:
+        return None
+    most = inf if _ending_of(request) is Ending.LEFT else at_triton_s * 1e3 * request.parts_at_once
+    return by_table + min(request.units - request.table_units, most)
+
+
+def _ending_of(request: RunningRequest) -> Ending:
+    return Ending.LEFT if request.goes_on_at_triton else _ENDINGS.get(request.outcome, Ending.LEFT)

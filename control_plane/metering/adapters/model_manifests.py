@@ -1,0 +1,116 @@
+"""Reads what models cost from their repositories' folders: the manifests of built variants, and each model's configuration.
+
+`ports.ModelCosts`. Manifests are those that recipes write (format 3, `python_backends/export/manifest.py`), which the
+control plane does not import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tritonclient.grpc import model_config_pb2
+
+from control_plane.core.errors import ModelLoadFailed
+from control_plane.metering.domain.compute_units import ModelCost, UnitTable, read_unit_table
+from control_plane.triton.adapters.model_config import config_file, read_config
+
+_log = logging.getLogger(__name__)
+
+_MANIFEST = "manifest.json"
+_FORMAT_VERSION = 3
+_VARIANT = "variant"
+_AUTO = "auto"
+_REFERENCE = "fp32"
+
+_Fingerprint = tuple[tuple[str, int, int], ...]
+
+
+class ModelManifests:
+    """The models of several source folders; a model is read again only when its configuration or a manifest has changed."""
+
+    def __init__(self, sources: Sequence[Path], *, config_name: str, parameters: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        """`config_name` and `parameters` as `ManagedRepository` has them."""
+        self._sources = sources
+        self._config_name = config_name
+        self._parameters = parameters or {}
+        self._known: dict[Path, tuple[_Fingerprint, ModelCost | None]] = {}
+
+    async def read(self) -> dict[str, ModelCost]:
+        return await asyncio.to_thread(self.read_now)
+
+    def read_now(self) -> dict[str, ModelCost]:
+        """The same for who may wait for files."""
+        known = {model: self._cost_once(model) for model in self._models()}
+        self._known = known
+        return {model.name: cost for model, (_, cost) in known.items() if cost is not None}
+
+    def _models(self) -> Iterator[Path]:
+        for source in self._sources:
+            try:
+                yield from sorted(entry for entry in source.iterdir() if not entry.name.startswith(".") and entry.is_dir())
+            except OSError as exc:
+                _log.warning("models' costs in %s cannot be read: %s", source, exc)
+
+    def _cost_once(self, model: Path) -> tuple[_Fingerprint, ModelCost | None]:
+        manifests = _manifests(model)
+        fingerprint = _fingerprint([config_file(model, self._config_name), *manifests])
+        known = self._known.get(model)
+        if known is not None and known[0] == fingerprint:
+            return known
+        return fingerprint, self._cost(model, manifests)
+
+    def _cost(self, model: Path, manifests: Sequence[Path]) -> ModelCost | None:
+        try:
+            config = read_config(config_file(model, self._config_name))
+        except ModelLoadFailed as exc:
+            _log.warning("the cost of model %s is not known: %s", model.name, exc)
+            return None
+        tables = {path.parent.name: table for path in manifests if (table := _table(path)) is not None}
+        named = self._parameters.get(model.name, {}).get(_VARIANT) or config.parameters[_VARIANT].string_value or _AUTO
+        is_left_open = named == _AUTO
+        return ModelCost(
+            tables.get(_REFERENCE if is_left_open else named),
+            tuple(step.model_name for step in config.ensemble_scheduling.step),
+            _is_batched(config),
+            tables if is_left_open else {},
+        )
+
+
+def _manifests(model: Path) -> list[Path]:
+    """Of the newest version, which Triton serves unless it is told otherwise; one for each variant."""
+    try:
+        versions = [entry for entry in model.iterdir() if entry.name.isdecimal()]
+        newest = max(versions, key=lambda version: int(version.name), default=None)
+        return sorted(newest.glob(f"[!.]*/{_MANIFEST}")) if newest else []
+    except OSError:
+        return []  # it has just been removed
+
+
+def _fingerprint(files: Sequence[Path]) -> _Fingerprint:
+    found = []
+    for file in files:
+        try:
+            state = file.stat()
+            found.append((str(file), state.st_mtime_ns, state.st_size))
+        except OSError:
+            found.append((str(file), 0, 0))
+    return tuple(found)
+
+
+def _is_batched(config: model_config_pb2.ModelConfig) -> bool:
+    """Without inputs the file leaves it to Triton to complete, and most models that do are batched."""
+    return config.max_batch_size > 0 or not config.input
+
+
+def _table(manifest: Path) -> UnitTable | None:
+    try:
+        document = json.loads(manifest.read_text(encoding="utf-8"))
+        if document["format_version"] != _FORMAT_VERSION or not (manifest.parent / document["file"]).is_file():
+            return None
+        return read_unit_table(document.get("latency_table"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # cut short, or written by something else: the backend serves no such variant either

@@ -1,0 +1,202 @@
+"""`ports.UsageStore` in a Redis that several gateways share: batches go on a stream, and from there into sums.
+
+`add` puts a batch on the stream, once per id. All gateways read the stream as one consumer of one group; whoever has
+taken a batch adds its sums, acknowledges and removes it in one Lua script, and only if it is not acknowledged yet, so
+each counts once, whoever dies and whoever takes it over. What is on the stream is thus exactly what is not in the sums,
+and `totals` adds it to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import orjson
+from pydantic import SecretStr
+from redis.exceptions import ResponseError
+
+from control_plane.core.errors import InvalidRequest, StoreUnavailable
+from control_plane.metering.domain.usage import BATCH_IDS_KEPT_S, Usage, UsageBatch, UsageKey
+from control_plane.metering.domain.usage_text import decode_batch, encode_batch
+from control_plane.storage.redis import RedisLink, open_link
+
+_log = logging.getLogger(__name__)
+
+_LAYOUT = "tidegate:usage:layout"
+_STREAM = "tidegate:usage:events"
+_DAYS = "tidegate:usage:days"
+_SUMS = "tidegate:usage:sums:"
+_BATCH = "tidegate:usage:batch:"
+_GROUP = "gateways"
+_MIGRATIONS = ("",)  # the first layout is made by the first batch
+
+_ABANDONED_S = 30.0
+"""A batch that was taken and not counted for so long is taken by another: counting one takes milliseconds."""
+_BLOCK_S = 0.5
+_READ_TIMEOUT_S = 2.0
+_RETRY_S = 1.0
+_BATCHES = 10
+_TOTALS_TIMEOUT_S = 30.0
+
+_AMOUNTS = tuple(field.name for field in dataclasses.fields(Usage))
+_FRACTIONAL = "compute_units"
+
+# KEYS: stream, the batch's own. ARGV: the batch, seconds. The id is remembered last: a script that fails is not undone.
+_ADD = """
+if redis.call('EXISTS', KEYS[2]) == 0 then
+  redis.call('XADD', KEYS[1], '*', 'batch', ARGV[1])
+  redis.call('SET', KEYS[2], '', 'EX', ARGV[2])
+end
+"""
+
+# KEYS: days, stream. ARGV: prefix of sums, group, the batch's place on the stream; then of each sum day, field, how to add, amount.
+# One sum that is at its end (64 bits) costs the others nothing.
+_COUNT = """
+if redis.call('XACK', KEYS[2], ARGV[2], ARGV[3]) == 1 then
+  redis.call('XDEL', KEYS[2], ARGV[3])
+  for i = 4, #ARGV, 4 do
+    redis.call('ZADD', KEYS[1], 0, ARGV[i])
+    redis.pcall(ARGV[i + 2], ARGV[1] .. ARGV[i], ARGV[i + 1], ARGV[i + 3])
+  end
+end
+"""
+
+# KEYS: days, stream. ARGV: prefix of sums. The group goes with the stream, so whoever has taken a batch cannot count it.
+_CLEAR = """
+for _, day in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('DEL', ARGV[1] .. day) end
+redis.call('DEL', KEYS[1], KEYS[2])
+"""
+
+# KEYS: days, stream. ARGV: prefix of sums, first day, last day. Answers the days' sums, and what is on the stream.
+_TOTALS = """
+local sums = {}
+for i, day in ipairs(redis.call('ZRANGE', KEYS[1], '[' .. ARGV[2], '[' .. ARGV[3], 'BYLEX')) do
+  sums[i] = {day, redis.call('HGETALL', ARGV[1] .. day)}
+end
+return {sums, redis.call('XRANGE', KEYS[2], '-', '+')}
+"""
+
+
+class RedisUsageStore:
+    """`open_redis_usage` makes it."""
+
+    def __init__(self, link: RedisLink, *, abandoned_s: float = _ABANDONED_S) -> None:
+        self._link = link
+        self._abandoned_s = abandoned_s
+        self._add_script = link.client.register_script(_ADD)
+        self._count_script = link.client.register_script(_COUNT)
+        self._totals_script = link.client.register_script(_TOTALS)
+
+    async def add(self, batch: UsageBatch) -> None:
+        async with self._link.calling():
+            await self._add_script(keys=[_STREAM, _BATCH + batch.id], args=[encode_batch(batch), BATCH_IDS_KEPT_S])
+
+    async def totals(self, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
+        async with self._link.calling(timeout_s=_TOTALS_TIMEOUT_S):
+            days, waiting = await self._totals_script(keys=[_DAYS, _STREAM], args=[_SUMS, since_day, until_day])
+        totals = {key: usage for day, flat in days for key, usage in _read_sums(day, flat).items()}
+        for place, flat in waiting:
+            for key, usage in _read_batch(place, _pairs(flat)) or ():
+                if since_day <= key.day <= until_day:
+                    totals[key] = totals.get(key, Usage()) + usage
+        return sorted(totals.items(), key=lambda total: (total[0].day, total[0].tenant, total[0].model))
+
+    async def restore(self, totals: Iterable[tuple[UsageKey, Usage]]) -> None:
+        async with self._link.calling(timeout_s=_TOTALS_TIMEOUT_S), self._link.client.pipeline(transaction=True) as step:
+            step.eval(_CLEAR, 2, _DAYS, _STREAM, _SUMS)
+            for key, usage in totals:
+                step.zadd(_DAYS, {key.day: 0})
+                step.hset(_SUMS + key.day, mapping=_fields(key, usage))
+            await step.execute()
+
+    async def run(self) -> None:
+        """Take batches from the stream and count them, through outages, until cancelled."""
+        while True:
+            try:
+                await self._make_group()
+                await self._count_for_ever()
+            except StoreUnavailable as exc:
+                _log.warning("what was used is not summed for now: %s", exc)
+                await asyncio.sleep(_RETRY_S)
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def _make_group(self) -> None:
+        async with self._link.calling():
+            try:
+                await self._link.client.xgroup_create(_STREAM, _GROUP, id="0", mkstream=True)
+            except ResponseError as exc:
+                if not str(exc).startswith("BUSYGROUP"):  # it is there already
+                    raise
+
+    async def _count_for_ever(self) -> None:
+        now_s = asyncio.get_running_loop().time
+        look_back_s = now_s()
+        while True:
+            taken = await self._take()
+            if now_s() >= look_back_s:
+                taken += await self._take_abandoned()
+                look_back_s = now_s() + self._abandoned_s / 2
+            for place, fields in taken:
+                await self._count(place, fields)
+
+    async def _take(self) -> list[tuple[str, dict[str, str]]]:
+        async with self._link.calling(timeout_s=_READ_TIMEOUT_S):
+            found: Any = await self._link.client.xreadgroup(_GROUP, _GROUP, {_STREAM: ">"}, count=_BATCHES, block=int(_BLOCK_S * 1000))
+        return [entry for _, entries in found for entry in entries]
+
+    async def _take_abandoned(self) -> list[tuple[str, dict[str, str]]]:
+        async with self._link.calling():
+            answer = await self._link.client.xautoclaim(_STREAM, _GROUP, _GROUP, int(self._abandoned_s * 1000), count=_BATCHES)
+        return list(answer[1])
+
+    async def _count(self, place: str, fields: Mapping[str, str]) -> None:
+        sums = _read_batch(place, fields)
+        if sums is not None:
+            async with self._link.calling():
+                await self._count_script(keys=[_DAYS, _STREAM], args=[_SUMS, _GROUP, place, *_additions(sums)])
+
+
+async def open_redis_usage(url: SecretStr) -> RedisUsageStore:
+    """Raises StartupError, StoreUnavailable."""
+    return RedisUsageStore(await open_link(url, layout=_LAYOUT, migrations=_MIGRATIONS))
+
+
+def _read_batch(place: str, fields: Mapping[str, str]) -> tuple[tuple[UsageKey, Usage], ...] | None:
+    """None: it cannot be read. It stays on the stream, for a newer gateway that can."""
+    try:
+        return decode_batch(fields.get("batch", "").encode()).sums
+    except InvalidRequest as exc:
+        _log.error("batch %s of the stream %s cannot be read, and is left there: %s", place, _STREAM, exc)
+        return None
+
+
+def _fields(key: UsageKey, usage: Usage) -> dict[Any, float]:
+    """Of the day's hash: `<what> [<tenant>,<model>]`."""
+    names = orjson.dumps([key.tenant, key.model]).decode()
+    return {f"{what} {names}": getattr(usage, what) for what in _AMOUNTS}
+
+
+def _additions(totals: Iterable[tuple[UsageKey, Usage]]) -> Iterator[str | float]:
+    """As `_COUNT` takes them."""
+    for key, usage in totals:
+        for field, amount in _fields(key, usage).items():
+            if amount:
+                yield from (key.day, field, "HINCRBYFLOAT" if field.startswith(_FRACTIONAL) else "HINCRBY", amount)
+
+
+def _pairs(flat: list[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _read_sums(day: str, flat: list[str]) -> dict[UsageKey, Usage]:
+    found: dict[UsageKey, dict[str, float]] = {}
+    for field, amount in _pairs(flat).items():
+        what, _, names = field.partition(" ")
+        tenant, model = orjson.loads(names)
+        found.setdefault(UsageKey(day, tenant, model), {})[what] = float(amount) if what == _FRACTIONAL else int(amount)
+    return {key: Usage(**amounts) for key, amounts in found.items()}  # type: ignore[arg-type]  # whole where they are to be

@@ -1,0 +1,85 @@
+"""`ports.UsageStore` in an SQLite file: a batch is in the sums, and its id among those that are known, in one step."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable
+from dataclasses import fields
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+
+from control_plane.metering.domain.usage import BATCH_IDS_KEPT_S, Usage, UsageBatch, UsageKey
+from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
+
+_KEY = tuple(field.name for field in fields(UsageKey))
+_SUMS = tuple(field.name for field in fields(Usage))
+_MIGRATIONS = (
+    (
+        (
+            "CREATE TABLE sums (day TEXT NOT NULL, tenant TEXT NOT NULL, model TEXT NOT NULL, requests INTEGER NOT NULL,"
+            " failed INTEGER NOT NULL, refused INTEGER NOT NULL, rows INTEGER NOT NULL, elements INTEGER NOT NULL,"
+            " compute_units REAL NOT NULL, cache_hits INTEGER NOT NULL, PRIMARY KEY (day, tenant, model)) WITHOUT ROWID"
+        ),
+        "CREATE TABLE batches (id TEXT PRIMARY KEY, added_s REAL NOT NULL) WITHOUT ROWID",
+        "CREATE INDEX batches_by_age ON batches (added_s)",
+    ),
+)
+_COLUMNS = ", ".join((*_KEY, *_SUMS))
+_ADD = (
+    f"INSERT INTO sums ({_COLUMNS}) VALUES ({', '.join('?' * (3 + len(_SUMS)))})"  # noqa: S608
+    f" ON CONFLICT DO UPDATE SET {', '.join(f'{name} = {name} + excluded.{name}' for name in _SUMS)}"
+)
+_key_fields, _usage_fields = attrgetter(*_KEY), attrgetter(*_SUMS)
+
+
+class SqliteUsageStore:
+    """`open_sqlite_usage` makes it."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    async def add(self, batch: UsageBatch) -> None:
+        await self._file.run(partial(_add, batch=batch, now_s=time.time()))
+
+    async def totals(self, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
+        return await self._file.run(partial(_totals, since_day=since_day, until_day=until_day))
+
+    async def restore(self, totals: Iterable[tuple[UsageKey, Usage]]) -> None:
+        await self._file.run(partial(_restore, totals=list(totals)))
+
+    async def run(self) -> None:
+        """Nothing: `add` has done it all."""
+
+    async def close(self) -> None:
+        await self._file.close()
+
+
+async def open_sqlite_usage(path: Path) -> SqliteUsageStore:
+    """Raises StartupError."""
+    return SqliteUsageStore(await open_sqlite(path, _MIGRATIONS))
+
+
+def _add(connection: sqlite3.Connection, *, batch: UsageBatch, now_s: float) -> None:
+    with transaction(connection):
+        connection.execute("DELETE FROM batches WHERE added_s < ?", (now_s - BATCH_IDS_KEPT_S,))
+        is_new = connection.execute("INSERT OR IGNORE INTO batches (id, added_s) VALUES (?, ?)", (batch.id, now_s)).rowcount
+        if is_new:
+            connection.executemany(_ADD, map(_row, batch.sums))
+
+
+def _totals(connection: sqlite3.Connection, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
+    query = f"SELECT {_COLUMNS} FROM sums WHERE day BETWEEN ? AND ? ORDER BY day, tenant, model"  # noqa: S608
+    return [(UsageKey(*row[:3]), Usage(*row[3:])) for row in connection.execute(query, (since_day, until_day))]
+
+
+def _restore(connection: sqlite3.Connection, *, totals: list[tuple[UsageKey, Usage]]) -> None:
+    with transaction(connection):
+        connection.execute("DELETE FROM sums")
+        connection.executemany(_ADD, map(_row, totals))
+
+
+def _row(total: tuple[UsageKey, Usage]) -> tuple[object, ...]:
+    key, usage = total
+    return *_key_fields(key), *_usage_fields(usage)

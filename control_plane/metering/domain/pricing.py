@@ -1,0 +1,60 @@
+"""What usage costs: which price is in force, and the rows of a report; pure.
+
+Usage is summed by day (UTC), so a price that changes within a day holds from the next one: all of a day is charged at
+the price in force at its start.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from itertools import groupby
+from math import fsum
+
+from control_plane.metering.domain.usage import Price, Usage, UsageKey
+from control_plane.metering.domain.usage_report import Dimension, UsageRow
+
+Totals = Iterable[tuple[UsageKey, Usage]]
+
+
+def price_in_force(prices: Iterable[Price], key: UsageKey) -> Price | None:
+    """The price of a day's usage; None where there is none.
+
+    A tenant's own comes before everybody's, then the glob with the most letters that stand for themselves (a name in full
+    comes first), then the one that began last.
+    """
+    start_s = datetime.fromisoformat(key.day).replace(tzinfo=UTC).timestamp()
+    fitting = [
+        price for price in prices if price.from_s <= start_s and price.tenant in ("", key.tenant) and fnmatchcase(key.model, price.models)
+    ]
+    return max(fitting, key=lambda price: _rank(price, key), default=None)
+
+
+def _rank(price: Price, key: UsageKey) -> tuple[bool, bool, int, str, float, str]:
+    letters = sum(letter not in "*?" for letter in price.models)
+    return price.tenant != "", price.models == key.model, letters, price.models, price.from_s, price.name
+
+
+def report_rows(totals: Totals, prices: Sequence[Price], by: Sequence[Dimension]) -> tuple[UsageRow, ...]:
+    """One row for each combination of `by` that was used, in their order; with an empty `by` one row for everything."""
+
+    def group(total: tuple[UsageKey, Usage]) -> tuple[str, ...]:
+        return tuple(getattr(total[0], dimension) for dimension in by)
+
+    return tuple(_row(values, list(members), prices) for values, members in groupby(sorted(totals, key=group), group))
+
+
+def _row(group: tuple[str, ...], totals: Sequence[tuple[UsageKey, Usage]], prices: Sequence[Price]) -> UsageRow:
+    costs: dict[str, list[float]] = defaultdict(list)
+    unpriced: list[float] = []
+    for key, usage in totals:
+        price = price_in_force(prices, key)
+        if price is None:
+            unpriced.append(usage.compute_units)
+        else:
+            costs[price.currency].append(price.per_unit * usage.compute_units)
+    # fsum: the same cents whatever the order.
+    sums = {currency: fsum(parts) for currency, parts in sorted(costs.items())}
+    return UsageRow(group, sum((usage for _, usage in totals), Usage()), sums, fsum(unpriced))

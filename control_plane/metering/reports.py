@@ -1,0 +1,37 @@
+"""Answers what was used and what it costs; asked by the admin API and, through it, the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from control_plane.core.errors import InvalidRequest
+from control_plane.metering.domain.pricing import report_rows
+from control_plane.metering.domain.usage import Price
+from control_plane.metering.domain.usage_report import Dimension, UsageReport
+from control_plane.objects.ports import UsageStore
+
+
+class UsageService:
+    """Reads the sums of one store; prices are as they are known when it is asked, so a late one prices the past too."""
+
+    def __init__(self, store: UsageStore, prices: Callable[[], Iterable[Price]]) -> None:
+        self._store = store
+        self._prices = prices
+
+    async def report(
+        self, *, by: Sequence[Dimension], since_day: str, until_day: str, tenant: str | None = None, model: str | None = None
+    ) -> UsageReport:
+        """The days from `since_day` to `until_day`, both included; of one tenant or model where it is given.
+
+        Raises: InvalidRequest (the days are in the wrong order, or a dimension is there twice), StoreUnavailable.
+        """
+        if since_day > until_day:
+            raise InvalidRequest(f"since {since_day} is after until {until_day}")
+        if len(set(by)) != len(by):
+            raise InvalidRequest(f"by {', '.join(by)}: each of {', '.join(Dimension)} at most once")
+        totals = [
+            (key, usage)
+            for key, usage in await self._store.totals(since_day=since_day, until_day=until_day)
+            if tenant in (None, key.tenant) and model in (None, key.model)
+        ]
+        return UsageReport(tuple(by), since_day, until_day, report_rows(totals, list(self._prices()), by))

@@ -1,0 +1,231 @@
+"""Reads what models' folders say of them before anybody has loaded them: `ports.ModelDescriptions`, for placement.
+
+An owner declares it in string parameters of the model's Triton configuration, which Triton hands on and heeds no further. A value
+that cannot be used is left out, with a warning: it costs a better placement, not the model.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ByteSize, TypeAdapter
+from tritonclient.grpc import model_config_pb2
+
+from control_plane.core.errors import ModelLoadFailed
+from control_plane.core.model import MODEL_NAME, NAME_RULE
+from control_plane.fleet.domain.fleet import MOST_BYTES, DescribedModel, ModelSpec
+from control_plane.settings import can_be_told
+from control_plane.triton.adapters.model_config import config_file, read_config, steps_of
+
+_log = logging.getLogger(__name__)
+
+_PREFIX = "tidegate_"
+_MOST_COPIES = 10**6
+_MOST_PRIORITY = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class _Configured:
+    """What a model's configuration says, and the state that its file had."""
+
+    file_state: tuple[str, int, int]
+    spec: ModelSpec
+    steps: tuple[str, ...] = ()
+    has_sequences: bool = False
+
+
+class _Parameter(NamedTuple):
+    field: str
+    read: Callable[[str], Any]
+    """Raises ValueError."""
+    right: str
+
+
+class ModelDescriptionFiles:
+    """The models of several source folders; a configuration is read again only when its file has changed."""
+
+    def __init__(self, sources: Sequence[Path], *, config_name: str, parameters: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        """`config_name` and `parameters` as `ManagedRepository` has them."""
+        self._sources = sources
+        self._config_name = config_name
+        self._parameters = parameters or {}
+        self._known: dict[Path, _Configured] = {}
+        self._nameless: set[Path] = set()
+
+    def read(self) -> dict[str, DescribedModel]:
+        self._known = {folder: self._configured(folder) for folder in self._named(list(self._folders()))}
+        own: dict[str, DescribedModel] = {}
+        for folder, each in self._known.items():
+            size, changed_ns = _weigh(folder)
+            changed_ns = max(changed_ns, each.file_state[1])
+            described = DescribedModel(each.spec, size, frozenset(each.steps), each.has_sequences, changed_ns)
+            own.setdefault(folder.name, described)
+        return {name: _with_steps(described, own) for name, described in own.items()}
+
+    def _folders(self) -> Iterator[Path]:
+        for source in self._sources:
+            try:
+                yield from sorted(entry for entry in source.iterdir() if not entry.name.startswith(".") and entry.is_dir())
+            except OSError as exc:
+                _log.warning("models in %s cannot be read: %s", source, exc)
+
+    def _named(self, folders: list[Path]) -> list[Path]:
+        """Those that Triton's clients could name; each of the others is told of once."""
+        nameless = {folder for folder in folders if not MODEL_NAME.fullmatch(folder.name)}
+        for folder in sorted(nameless - self._nameless):
+            _log.warning("%r is left out: it cannot be a model's name, which is %s", str(folder), NAME_RULE)
+        self._nameless = nameless
+        return [folder for folder in folders if folder not in nameless]
+
+    def _configured(self, folder: Path) -> _Configured:
+        file = self._config_file(folder)
+        state = _state(file)
+        known = self._known.get(folder)
+        if known is not None and known.file_state == state:
+            return known
+        try:
+            config = read_config(file)
+        except ModelLoadFailed as exc:
+            _log.warning("what model %s wants is not known: %s", folder.name, exc)
+            return _Configured(state, ModelSpec(folder.name))  # whoever loads it is told the same
+        declared = {key: value.string_value for key, value in config.parameters.items()} | dict(self._parameters.get(folder.name, {}))
+        return _Configured(state, _spec(folder.name, declared), tuple(steps_of(config)), _has_sequences(config))
+
+    def _config_file(self, folder: Path) -> Path:
+        try:
+            return config_file(folder, self._config_name)
+        except OSError:  # its `configs` may not be looked into
+            return config_file(folder, "")
+
+
+def _spec(model: str, declared: Mapping[str, str]) -> ModelSpec:
+    values: dict[str, Any] = {}
+    for key, text in declared.items():
+        if key.startswith(_PREFIX):
+            values |= _value(model, key, text)
+    is_pinned = values.pop("is_pinned", False)
+    spec = ModelSpec(model, **values)
+    if is_pinned:
+        spec = replace(spec, min_copies=max(1, spec.min_copies))
+    if spec.max_copies is not None and spec.max_copies < spec.min_copies:
+        _log.warning(
+            "model %s: tidegate_max_copies is %d, less than the %d it must have; left out", model, spec.max_copies, spec.min_copies
+        )
+        spec = replace(spec, max_copies=None)
+    return spec
+
+
+def _value(model: str, key: str, text: str) -> dict[str, Any]:
+    """By its name in `ModelSpec`; empty where it cannot be used."""
+    parameter = _PARAMETERS.get(key)
+    if parameter is None:
+        _log.warning("model %s: no parameter %s is known, but %s; left out", model, key, ", ".join(_PARAMETERS))
+        return {}
+    try:
+        return {parameter.field: parameter.read(text.strip())}
+    except ValueError:
+        _log.warning("model %s: %s is %r; expected %s; left out", model, key, text[:40], parameter.right)
+        return {}
+
+
+def _bytes(text: str) -> int:
+    size = int(TypeAdapter(ByteSize).validate_python(text))  # as --memory-budget is read; its ValidationError is a ValueError
+    return _between(1, MOST_BYTES, size)
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    return lambda text: _between(least, most, int(text))
+
+
+def _seconds(milliseconds: str) -> float:
+    value = float(milliseconds) / 1000
+    if not 0 < value < math.inf:
+        raise ValueError(value)
+    return value
+
+
+def _labels(text: str) -> dict[str, str]:
+    labels = {}
+    for label in text.split(","):
+        key, equals, value = (part.strip() for part in label.partition("="))
+        if not (key and equals and value and can_be_told(label)) or key in labels:
+            raise ValueError(label)
+        labels[key] = value
+    return labels
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _between(least: int, most: int, value: int) -> int:
+    if not least <= value <= most:
+        raise ValueError(value)
+    return value
+
+
+_PARAMETERS: Mapping[str, _Parameter] = {
+    f"{_PREFIX}resident_bytes": _Parameter("resident_bytes", _bytes, "bytes, such as 200MiB, and an EiB at most"),
+    f"{_PREFIX}min_copies": _Parameter("min_copies", _whole(0, _MOST_COPIES), f"a whole number from 0 to {_MOST_COPIES}"),
+    f"{_PREFIX}max_copies": _Parameter("max_copies", _whole(1, _MOST_COPIES), f"a whole number from 1 to {_MOST_COPIES}"),
+    f"{_PREFIX}priority": _Parameter(
+        "priority", _whole(-_MOST_PRIORITY, _MOST_PRIORITY), f"a whole number within {_MOST_PRIORITY} of 0; the higher stays"
+    ),
+    f"{_PREFIX}latency_objective_ms": _Parameter("latency_objective_s", _seconds, "milliseconds above 0, such as 50"),
+    f"{_PREFIX}server_labels": _Parameter("server_labels", _labels, "labels with their values, such as gpu=h200,zone=a, each once"),
+    f"{_PREFIX}pinned": _Parameter("is_pinned", _boolean, "true or false"),
+}
+
+
+def _has_sequences(config: model_config_pb2.ModelConfig) -> bool:
+    return bool(config.HasField("sequence_batching"))
+
+
+def _with_steps(model: DescribedModel, own: Mapping[str, DescribedModel]) -> DescribedModel:
+    """Also what it needs by what it needs; a step that nobody has is named and weighs nothing."""
+    steps: set[str] = set()
+    left = list(model.steps)
+    while left:
+        step = left.pop()
+        if step not in steps and step != model.spec.name:
+            steps.add(step)
+            left += own[step].steps if step in own else ()
+    parts = [model, *(own[step] for step in steps if step in own)]
+    return replace(
+        model,
+        steps=frozenset(steps),
+        file_bytes=min(sum(part.file_bytes for part in parts), MOST_BYTES),  # files with holes are as large as they say
+        changed_ns=max(part.changed_ns for part in parts),
+        has_sequences=any(part.has_sequences for part in parts),
+    )
+
+
+def _weigh(folder: Path) -> tuple[int, int]:
+    """Bytes of the newest version, which Triton serves unless it is told otherwise, and when something in it was last changed."""
+    try:
+        versions = [entry for entry in folder.iterdir() if entry.name.isdecimal()]
+    except OSError:
+        return 0, 0  # it has just been removed
+    newest = max(versions, key=lambda version: int(version.name), default=None)
+    if newest is None:
+        return 0, _state(folder)[1]
+    tree = list(os.walk(newest))
+    files = [_state(Path(place, name)) for place, _, names in tree for name in names]
+    changed_ns = max(changed for _, changed, _ in (*files, *(_state(Path(place)) for place, _, _ in tree), _state(folder)))
+    return sum(size for _, _, size in files), changed_ns
+
+
+def _state(file: Path) -> tuple[str, int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return str(file), 0, 0
+    return str(file), found.st_mtime_ns, found.st_size

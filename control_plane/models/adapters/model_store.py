@@ -1,0 +1,212 @@
+"""A cold source of models: a folder, or an object store that fsspec has a client for, whose subfolders are models.
+
+`ports.ModelStore`. Credentials are the provider's own chain's (its variables, files, roles): none is in a URL, so none is shown. Calls of
+clients that are asynchronous inside run on fsspec's thread, where they can be cancelled; those of others are short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from fsspec.asyn import AsyncFileSystem
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupError, StoreUnavailable
+from control_plane.core.model import MODEL_NAME, NAME_RULE
+from control_plane.models.domain.model_source import ModelSource, SourceFile, refusal
+from control_plane.models.ports import Stop
+
+_log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+_S3_OPTIONS = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 1}}}
+_CALL_TIMEOUT_S = 60.0
+"""Of one listing or read, the client's own tries included: 32 MiB then come at half a MiB a second or are taken for stuck."""
+_CLOSE_TIMEOUT_S = 1.0
+_POLL_S = 0.1
+_STREAMS = 4
+"""Requests that one read of an object store is divided among: one stream of S3 brings some 50-90 MB/s (AWS, "Performance guidelines")."""
+_MOST_MODELS = 100_000
+_LONGEST_MESSAGE = 300
+_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
+_IDENTITY = ("ETag", "etag", "generation", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "ino", "created")
+"""What fsspec's clients tell of a file that changes when it does; an etag alone is enough."""
+
+
+class FsspecModelStore:
+    """`url` is a folder, or such as `s3://bucket/prefix`."""
+
+    def __init__(self, url: str, *, call_timeout_s: float = _CALL_TIMEOUT_S) -> None:
+        """Asks nobody yet. Raises StartupError: nothing can read such a URL, or the folder does not exist."""
+        self.url = _without_secrets(url)
+        self._call_timeout_s = call_timeout_s
+        self._fs, root = _open(url, self.url)
+        self._root = root.rstrip("/")
+        self._is_local = isinstance(self._fs, LocalFileSystem)
+        self._refused: set[str] = set()
+        if self._is_local and not Path(root).is_dir():
+            raise StartupError(f"--model-store {self.url} is not a folder; name one whose subfolders are models")
+
+    def names(self, stop: Stop) -> list[str]:
+        """See `ports.ModelStore.names`. What cannot be a model's name is reported once and left out."""
+        try:
+            entries = self._call(stop, "ls", self._root, detail=True)
+        except FileNotFoundError:
+            raise StoreUnavailable(f"model store {self.url} cannot be read: it does not exist, or is empty") from None
+        if len(entries) > _MOST_MODELS:
+            raise StoreUnavailable(f"model store {self.url} holds more than {_MOST_MODELS} entries; divide it")
+        folders = {self._name_in(entry["name"], self._root) for entry in entries if entry["type"] == "directory"}
+        names = {name for name in folders if name and not name.startswith(".")}
+        good = {name for name in names if MODEL_NAME.fullmatch(name)}
+        for name in sorted(names - good - self._refused):
+            _log.warning("%r in model store %s cannot be a model's name, which is %s", name[:255], self.url, NAME_RULE)
+        self._refused = names - good
+        return sorted(good)
+
+    def describe(self, name: str, stop: Stop) -> ModelSource:
+        """See `ports.ModelStore.describe`. Hidden files are no part of a model."""
+        if not MODEL_NAME.fullmatch(name):
+            raise ModelNotFound(f"{name[:255]!r} cannot be a model's name, which is {NAME_RULE}")
+        folder = f"{self._root}/{name}"
+        try:
+            found: Mapping[str, dict[str, Any]] = self._call(stop, "find", folder, detail=True)
+        except FileNotFoundError:
+            found = {}
+        if not found:
+            raise ModelNotFound(f"no model {name!r} in model store {self.url}, or it is empty")
+        files = [file for path, entry in found.items() if (file := self._file(name, self._name_in(path, folder), entry)) is not None]
+        source = ModelSource(name, tuple(sorted(files, key=lambda file: file.path)))
+        if reason := refusal(source.files):
+            raise ModelLoadFailed(f"model {name!r} in model store {self.url} cannot be fetched: {reason}")
+        return source
+
+    def read(self, name: str, path: str, span: range, stop: Stop) -> Sequence[bytes]:
+        """See `ports.ModelStore.read`."""
+        whole = f"{self._root}/{name}/{path}"
+        try:
+            pieces = self._read_streams(whole, span, stop) if self._is_async else [self._read_piece(whole, span, stop)]
+        except FileNotFoundError as exc:
+            raise ModelLoadFailed(f"{path} of model {name!r} in model store {self.url} is gone", is_passing=True) from exc
+        if sum(map(len, pieces)) != len(span):
+            raise ModelLoadFailed(f"{path} of model {name!r} in model store {self.url} is shorter than it was", is_passing=True)
+        return pieces
+
+    def close(self) -> None:
+        """Close its connections, as far as its client has a way to."""
+        if (session := getattr(self._fs, "_s3", None)) is not None:
+            closing = asyncio.run_coroutine_threadsafe(session.__aexit__(None, None, None), self._fs.loop)
+            with suppress(Exception):  # what is left of them ends with the process
+                closing.result(_CLOSE_TIMEOUT_S)
+
+    @property
+    def _is_async(self) -> bool:
+        return isinstance(self._fs, AsyncFileSystem)
+
+    def _read_piece(self, path: str, span: range, stop: Stop) -> bytes:
+        piece: bytes = self._call(stop, "cat_file", path, start=span.start, end=span.stop) if span else b""
+        return piece
+
+    def _read_streams(self, path: str, span: range, stop: Stop) -> list[bytes]:
+        each = max(1 << 20, -(-len(span) // _STREAMS))
+        starts = list(span[::each])
+        ends = [min(start + each, span.stop) for start in starts]
+
+        async def read() -> list[bytes]:
+            # fsspec's own `cat_ranges` leaves its requests to themselves when it is cancelled.
+            spans = zip(starts, ends, strict=True)
+            pieces: list[bytes] = await asyncio.gather(*(self._fs._cat_file(path, start=start, end=end) for start, end in spans))
+            return pieces
+
+        return self._translated(stop, lambda: self._await(read(), stop))
+
+    def _file(self, name: str, path: str, entry: dict[str, Any]) -> SourceFile | None:
+        parts = path.split("/")
+        if path.endswith("/") or not path or any(part.startswith(".") and part not in (".", "..") for part in parts):
+            return None  # an object that stands for a folder, or a hidden file
+        if entry.get("islink"):
+            entry = self._behind_link(name, path)
+        if entry["type"] != "file":
+            raise ModelLoadFailed(f"{path} of model {name!r} in model store {self.url} is no file")
+        etag = str(entry.get("ETag") or entry.get("etag") or "")
+        md5 = _MD5.fullmatch(etag)
+        identity = etag or "/".join(str(entry[key]) for key in _IDENTITY if entry.get(key) is not None)
+        return SourceFile(path, int(entry["size"]), identity, md5[1] if md5 else None)
+
+    def _behind_link(self, name: str, path: str) -> dict[str, Any]:
+        """A link is followed to a file in the store, such as a download cache has; not out of it."""
+        target = Path(os.path.realpath(f"{self._root}/{name}/{path}"))
+        if not target.is_relative_to(os.path.realpath(self._root)) or not target.is_file():
+            raise ModelLoadFailed(f"{path} of model {name!r} in model store {self.url} is a link that leads to no file of the store")
+        entry: dict[str, Any] = self._fs.info(str(target))
+        return entry
+
+    def _name_in(self, path: str, folder: str) -> str:
+        stripped = str(path).removeprefix(folder)
+        return stripped[1:] if folder else stripped.removeprefix("/")
+
+    def _call(self, stop: Stop, method: str, *args: Any, **options: Any) -> Any:
+        if self._is_async:
+            return self._translated(stop, lambda: self._await(getattr(self._fs, f"_{method}")(*args, **options), stop))
+        return self._translated(stop, lambda: getattr(self._fs, method)(*args, **options))
+
+    def _await(self, coroutine: Coroutine[Any, Any, ResultT], stop: Stop) -> ResultT:
+        return _wait(asyncio.run_coroutine_threadsafe(coroutine, self._fs.loop), stop, self._call_timeout_s)
+
+    def _translated(self, stop: Stop, work: Callable[[], ResultT]) -> ResultT:
+        try:
+            _require_going(stop)
+            return work()
+        except (FileNotFoundError, StoreUnavailable):
+            raise
+        except Exception as exc:  # each client has its own: botocore's are no OSErrors
+            raise StoreUnavailable(f"model store {self.url} cannot be read: {_said(exc)}") from None
+
+
+def _open(url: str, shown: str) -> tuple[Any, str]:
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None or parts.query or "::" in url:
+        raise StartupError(f"--model-store {shown}: leave credentials and options to the provider's own variables and files")
+    try:
+        options = _S3_OPTIONS if parts.scheme in ("s3", "s3a") else {}
+        fs, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
+    except ImportError as exc:
+        extra = "; `make extras` installs what it needs" if parts.scheme in ("s3", "s3a") else ""
+        raise StartupError(f"--model-store {shown} needs a package that is missing ({exc.name}){extra}") from exc
+    except ValueError as exc:
+        raise StartupError(f"--model-store {shown}: nothing here reads {parts.scheme}://") from exc
+    return fs, str(root)
+
+
+def _wait(future: concurrent.futures.Future[ResultT], stop: Stop, timeout_s: float) -> ResultT:
+    over_s = time.monotonic() + timeout_s
+    while not concurrent.futures.wait([future], timeout=_POLL_S).done:
+        if stop.is_set() or time.monotonic() > over_s:
+            future.cancel()
+            _require_going(stop)
+            raise TimeoutError(f"no answer in {timeout_s:g} s")
+    return future.result()
+
+
+def _require_going(stop: Stop) -> None:
+    if stop.is_set():
+        raise StoreUnavailable("the gateway is stopping")
+
+
+def _without_secrets(text: str) -> str:
+    return re.sub(r"\?[^\s\"']+", "?...", re.sub(r"//[^/@\s]+@", "//...@", text))
+
+
+def _said(exc: Exception) -> str:
+    return _without_secrets(" ".join(f"{type(exc).__name__}: {exc}".split()))[:_LONGEST_MESSAGE]

@@ -1,0 +1,109 @@
+"""Which of their configurations models are served with: those for a GPU only where something computes on one.
+
+A device alone proves little: with the CPU build of PyTorch, which README suggests, no library can use it, and every model that
+asks for a GPU would fail to load.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from control_plane.host import gpu_probe
+from control_plane.settings import Settings, TritonSettings
+from control_plane.triton.adapters.model_config import AUTO
+
+GPU = "gpu"
+PLAIN = ""
+NO_DEVICE = "there is no NVIDIA device"
+
+_NVIDIA_DEVICE = Path("/dev/nvidia0")
+_PROBE_TIMEOUT_S = 60.0
+"""Three heavy libraries and a driver's first call."""
+
+_PROBE = "gpu_probe.py"
+_MOST_CHARACTERS = 300
+
+_ANY_VARIANT = "onnxruntime"
+"""It runs the plain variant on a GPU as well; others need one that was built for a GPU and for them."""
+
+_log = logging.getLogger(__name__)
+
+Tried = Mapping[str, str]
+"""By library why it cannot compute on the GPU; empty where it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The `configs/NAME.pbtxt` that is preferred, and why; an empty name is the plain config.pbtxt."""
+
+    name: str
+    reason: str
+
+
+def with_profile(settings: Settings, *, choose: Callable[[TritonSettings], Profile] | None = None) -> Settings:
+    """The same with `model_config_name` decided where it is to be found out; the log says what a device that is there is used for."""
+    if settings.triton.model_config_name != AUTO or settings.is_attached:
+        return settings
+    profile = (choose or choose_profile)(settings.triton)
+    if profile.name:
+        _log.info("models are served with their configs/%s.pbtxt: %s", profile.name, profile.reason)
+    elif profile.reason != NO_DEVICE:
+        _log.warning("models are served on the CPU: %s", profile.reason)
+    return replace(settings, triton=settings.triton.model_copy(update={"model_config_name": profile.name}))
+
+
+def choose_profile(settings: TritonSettings, *, device: Path = _NVIDIA_DEVICE, ask: Callable[[], Tried] | None = None) -> Profile:
+    """By what is there; may take seconds where there is a device."""
+    if settings.model_config_name != AUTO:
+        return Profile(settings.model_config_name, "TIDEGATE_MODEL_CONFIG_NAME says so")
+    if not device.exists():
+        return Profile(PLAIN, NO_DEVICE)
+    tried = (ask or ask_libraries)()
+    working = [name for name, why_not in tried.items() if not why_not]
+    if not working:
+        reasons = "; ".join(f"{name}: {why_not}" for name, why_not in tried.items())
+        return Profile(PLAIN, f"there is an NVIDIA device ({device}), but nothing that computes on it: {reasons}")
+    for model in _unserved(settings.model_repository, working):
+        return Profile(
+            PLAIN, f"{' and '.join(working)} can use the GPU, but {model} has no variant for that: tidegate models build {model}"
+        )
+    return Profile(GPU, f"{' and '.join(working)} can use the GPU")
+
+
+def ask_libraries(command: Sequence[str] = (sys.executable, "-I", gpu_probe.__file__), *, timeout_s: float = _PROBE_TIMEOUT_S) -> Tried:
+    """What the probe finds, in the Python whose packages stubs import."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        return {_PROBE: str(exc)}
+    try:
+        found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        return {_PROBE: f"it ended with status {done.returncode} and said nothing of use: {done.stderr[-_MOST_CHARACTERS:]}"}
+    return found
+
+
+def _unserved(sources: Sequence[Path], working: Sequence[str]) -> Iterator[str]:
+    """Models that have a configuration for GPUs, and variants, of which none could be served with it."""
+    if _ANY_VARIANT in working:
+        return
+    for model in (entry for source in sources if source.is_dir() for entry in sorted(source.iterdir())):
+        manifests = list(map(_read, sorted(model.glob("[0-9]*/[!.]*/manifest.json"))))
+        fits = any(each.get("device") == GPU and each.get("runtime") in working for each in manifests)
+        if manifests and not fits and (model / "configs" / f"{GPU}.pbtxt").is_file():
+            yield model.name
+
+
+def _read(manifest: Path) -> dict[str, Any]:
+    try:
+        read = json.loads(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return read if isinstance(read, dict) else {}

@@ -1,0 +1,60 @@
+"""What is known of what several servers have loaded, as one: a model answers alike wherever it is asked, or it is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from control_plane.core.fingerprint import Fingerprint
+from control_plane.models.ports import FingerprintBoard
+
+
+class FleetFingerprints:
+    """Stands between each server's `LoadedContents` and the board of all processes."""
+
+    def __init__(self, board: FingerprintBoard) -> None:
+        self._board = board
+        self._known: dict[str, dict[str, Fingerprint | None]] = {}
+        """By server and model; those that a server does not have are not there."""
+
+    def of_server(self, server: str) -> ServerFingerprints:
+        self._known.setdefault(server, {})
+        return ServerFingerprints(self, server)
+
+    async def publish(self, server: str, changes: Mapping[str, Fingerprint | None]) -> None:
+        """Return when every process goes by it. A model that servers have in two contents is unknown until they agree."""
+        self._known[server].update(changes)
+        await self._board.publish({model: self._common(model, newest) for model, newest in changes.items()})
+
+    async def forget(self, server: str, models: Iterable[str]) -> None:
+        """The server has them no longer; what the others have counts."""
+        gone = [model for model in models if self._known[server].pop(model, _ABSENT) is not _ABSENT]
+        if gone:
+            await self._board.publish({model: self._common(model, None) for model in gone})
+
+    def _common(self, model: str, newest: Fingerprint | None) -> Fingerprint | None:
+        found = [known[model] for known in self._known.values() if model in known]
+        certain = [each for each in found if each is not None]
+        if not certain or len(certain) < len(found) or len({each.digest for each in certain}) > 1:
+            return None
+        return newest if newest is not None else replace(certain[0])  # another object: what was asked for before is not it
+
+
+_ABSENT = Fingerprint(b"", False)
+
+
+class ServerFingerprints:
+    """`ports.FingerprintBoard` of one server."""
+
+    def __init__(self, fleet: FleetFingerprints, server: str) -> None:
+        self._fleet = fleet
+        self._server = server
+
+    async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
+        await self._fleet.publish(self._server, changes)
+
+    async def doubt(self, models: Iterable[str]) -> None:
+        await self._fleet.publish(self._server, dict.fromkeys(models))
+
+    async def forget(self, models: Iterable[str]) -> None:
+        await self._fleet.forget(self._server, models)

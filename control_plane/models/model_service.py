@@ -1,0 +1,280 @@
+"""Lists, loads and unloads models, and remembers which ones are wanted, so that a restarted Triton gets them back.
+
+Called by both doors and the admin API, at start, and by the supervisor after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, ModelNotFound, UpstreamUnavailable
+from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, check_name, summarise
+from control_plane.models.loaded_contents import LoadedContents
+from control_plane.models.model_changes import ModelChanges
+from control_plane.models.ports import LoadWatch, ModelRepository
+from control_plane.models.served_variants import served_variants
+from control_plane.models.tiers.model_tiers import ModelTiers
+from control_plane.triton.embedded.triton_log import brief, is_told_in_log_only
+from control_plane.triton.ports import Upstream
+from control_plane.triton.servers import Member, Servers
+
+_log = logging.getLogger(__name__)
+
+ALL_MODELS = "*"
+
+_MOST_FAILURES = 1000
+
+Begin = Callable[[], Awaitable[None]]
+
+
+async def _at_once() -> None:
+    """Nobody else loads there."""
+
+
+class _Unwatched:
+    """`ports.LoadWatch` of a Triton that others run: what it answers is all that is known, and its log is theirs to read."""
+
+    async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
+        try:
+            await load(timeout_s)
+        except ModelLoadFailed as exc:
+            if not is_told_in_log_only(str(exc)):
+                raise
+            raise ModelLoadFailed(f"{exc}; the log of that Triton says why", upstream_code=exc.upstream_code) from exc
+        except DeadlineExceeded as exc:
+            raise DeadlineExceeded(
+                f"model '{models[0]}' was not loaded within {timeout_s:g} s (TIDEGATE_LOAD_TIMEOUT_S); that Triton goes on with it"
+            ) from exc
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailure:
+    """A model that was wanted at start and could not be loaded."""
+
+    name: str
+    reason: str
+
+
+class ModelService:
+    """The wanted models of one Triton. Of an attached one, `repository` and `contents` are None: it keeps its own, and others load."""
+
+    def __init__(
+        self,
+        *,
+        servers: Servers | Member,
+        repository: ModelRepository | None,
+        load: list[str],
+        load_timeout_s: float,
+        contents: LoadedContents | None = None,
+        tiers: ModelTiers | None = None,
+        restores: bool = True,
+        watch: LoadWatch | None = None,
+    ) -> None:
+        """`tiers` has more models than the repository has yet; they are fetched before they are placed. Without `restores` a Triton that
+        comes back has nothing: a fleet loads what is asked for."""
+        self._servers = servers
+        self._repository = repository
+        self._contents = contents
+        self._tiers = tiers
+        self._restores = restores
+        self._watch = watch or _Unwatched()
+        self._failures: dict[str, str] = {}
+        """Why the last load of a model has failed, of those that have not been loaded or unloaded since."""
+        self._pinned: dict[str, ExitStack] = {}
+        """Models whose files stay here, since they are loaded."""
+        self._initial = load
+        self._load_timeout_s = load_timeout_s
+        self._changes = ModelChanges()
+        self._desired: dict[str, ModelOverride | None] | None = None
+
+    async def run(self) -> None:
+        """Own the loads and unloads under way until cancelled; without it there are none."""
+        await self._changes.run()
+
+    async def list_models(self) -> list[Model]:
+        """Every model of the repositories and of Triton's index, by name. Raises UpstreamUnavailable."""
+        upstream = self._servers.pick()
+        index = await upstream.control.index()
+        memory = await upstream.control.memory_bytes()
+        variants = await served_variants(upstream)
+        names = {line.name for line in index} | set(self._known())
+        return [self._with_reason(summarise(name, index, memory.get(name), variants.get(name))) for name in sorted(names)]
+
+    def _with_reason(self, model: Model) -> Model:
+        """Triton's index has the reason of what a backend refused, and of nothing else."""
+        is_served = model.state is ModelState.READY
+        return model if is_served else replace(model, reason=self._failures.get(model.name, model.reason))
+
+    async def get(self, name: str) -> Model:
+        """One model. Raises ModelNotFound, UpstreamUnavailable."""
+        for model in await self.list_models():
+            if model.name == name:
+                return model
+        raise ModelNotFound(f"no model '{name}' in any repository; `tidegate models list` shows the ones there are")
+
+    async def load(self, name: str, override: ModelOverride | None = None, *, begin: Begin = _at_once) -> None:
+        """Load or reload a model and want it from now on, with its override. A caller that leaves does not end the load.
+
+        A load without an override repeats the one in force: only an unload ends it. (Triton keeps one in force as well, until
+        the repository's files change; with that exception the model would come back as another one after a restart.)
+        `begin` is awaited right before Triton is asked.
+
+        Raises:
+            InvalidRequest: the name cannot be a model's. ModelNotFound: no repository has it.
+            ModelLoadFailed, DeadlineExceeded, UpstreamUnavailable: as Triton answered; it is not wanted then.
+        """
+        check_name(name)
+        self._servers.pick()
+        await self._changes.carry_out(name, ("load", override), lambda: self._load_and_want(name, override, begin))
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Unload a model and want it no longer; requests in flight finish. Of one that is not loaded, Triton says that it is done.
+
+        Raises as `load`.
+        """
+        check_name(name)
+        self._servers.pick()
+        await self._changes.carry_out(name, ("unload", unload_dependents), lambda: self._unload(name, unload_dependents))
+
+    async def load_anew(self, built: str) -> None:
+        """Load again what is wanted and made of this model, whose files are new, be it that it could not be loaded for the want of them.
+
+        What fails is logged: what was loaded before goes on.
+        """
+        for name in [name for name in self._desired or {} if await asyncio.to_thread(self._needs, name, built)]:
+            try:
+                await self.load(name)
+            except ControlPlaneError as exc:
+                _log.warning("what has been built is not served: %s", exc, extra={"model": name})
+
+    async def restore(self, upstream: Upstream) -> list[LoadFailure]:
+        """Load all wanted models into a Triton that has just started; what fails is reported and the rest is served."""
+        if self._contents is not None:
+            await self._contents.begin(upstream)
+        if self._repository is not None:
+            self._repository.place_all()
+        if not self._restores:
+            self._forget_all()
+            return []
+        if self._desired is None:
+            self._desired = dict.fromkeys(await self._expand(upstream))
+        wanted = dict(self._desired)
+        results = await asyncio.gather(*(self._load(upstream, *each) for each in wanted.items()), return_exceptions=True)
+        return [failure for name, result in zip(wanted, results, strict=True) if (failure := _report(name, result))]
+
+    async def _load_and_want(self, name: str, override: ModelOverride | None, begin: Begin) -> None:
+        if self._desired is None:
+            self._desired = {}
+        override = override or self._desired.get(name)
+        await self._load(self._servers.pick(), name, override, begin)
+        self._desired[name] = override
+
+    async def _unload(self, name: str, unload_dependents: bool) -> None:
+        upstream = self._servers.pick()
+
+        async def unload() -> Collection[str]:
+            return await self._unload_and_forget(upstream, name, unload_dependents)
+
+        if self._contents is None:
+            await unload()
+        else:
+            await self._contents.unload(upstream, name, with_steps=unload_dependents, work=unload)
+
+    async def _unload_and_forget(self, upstream: Upstream, name: str, unload_dependents: bool) -> Collection[str]:
+        """All that is unloaded now is wanted no longer."""
+        control = upstream.control
+        await control.unload(name, unload_dependents=unload_dependents, timeout_s=self._load_timeout_s)
+        gone = [name]
+        if unload_dependents:
+            gone += [line.name for line in await control.index() if _was_unloaded(line)]
+        for each in gone:
+            self._failures.pop(each, None)
+            if self._desired is not None:
+                self._desired.pop(each, None)
+            if each in self._pinned:
+                self._pinned.pop(each).close()
+        return gone
+
+    async def _fetch(self, name: str, stays: ExitStack) -> None:
+        """Have its files on this machine as long as that is open."""
+        if self._tiers is not None and name in self._tiers.names():
+            await self._tiers.ensure_warm(name, deadline_s=asyncio.get_running_loop().time() + self._load_timeout_s)
+            stays.enter_context(self._tiers.pinned(name))
+
+    def _forget_all(self) -> None:
+        """What was loaded is gone, and its files need not stay."""
+        self._desired = {}
+        for held in self._pinned.values():
+            held.close()
+        self._pinned.clear()
+
+    async def _load(self, upstream: Upstream, name: str, override: ModelOverride | None, begin: Begin = _at_once) -> None:
+        try:
+            await self._place_and_load(upstream, name, override, begin)
+        except ControlPlaneError as exc:
+            self._note_failure(name, exc)
+            raise
+        self._failures.pop(name, None)
+
+    def _note_failure(self, name: str, error: ControlPlaneError) -> None:
+        if not isinstance(error, UpstreamUnavailable):  # which is no fault of the model's
+            self._failures.pop(name, None)
+            self._failures[name] = brief(str(error))
+        if len(self._failures) > _MOST_FAILURES:  # names may be callers' own, who bring the files along
+            del self._failures[next(iter(self._failures))]
+        if self._restores:  # else a fleet says it, and where
+            _log.error("model could not be loaded: %s", error, extra={"model": name})
+
+    async def _place_and_load(self, upstream: Upstream, name: str, override: ModelOverride | None, begin: Begin) -> None:
+        # With files, the model is what the caller sent: it need not be in any repository, and Triton reads none.
+        with ExitStack() as stays:
+            models: Sequence[str] = (name,)
+            if self._repository is not None and not (override and override.files):
+                await self._fetch(name, stays)
+                models = self._repository.place(name)
+                self._repository.require_loadable(name)
+
+            async def ask(timeout_s: float) -> None:
+                await upstream.control.load(name, override=override, timeout_s=timeout_s)
+
+            async def load() -> None:
+                await begin()
+                await self._watch.carry_out(models, ask, timeout_s=self._load_timeout_s)
+
+            if self._contents is None:
+                await load()
+            else:
+                await self._contents.load(upstream, name, override, load)
+            self._pinned.setdefault(name, ExitStack()).push(stays.pop_all())
+
+    async def _expand(self, upstream: Upstream) -> list[str]:
+        if ALL_MODELS not in self._initial:
+            return self._initial
+        return sorted({line.name for line in await upstream.control.index()} | set(self._known()))
+
+    def _needs(self, name: str, model: str) -> bool:
+        try:
+            return self._repository is not None and model in self._repository.with_steps(name)
+        except ControlPlaneError:
+            return False  # not one of a repository
+
+    def _known(self) -> list[str]:
+        placed = self._repository.names() if self._repository is not None else []
+        return placed if self._tiers is None else sorted({*placed, *self._tiers.names()})
+
+
+def _was_unloaded(line: ModelVersion) -> bool:
+    return line.state is ModelState.UNLOADING or (line.state is ModelState.UNAVAILABLE and line.reason == "unloaded")
+
+
+def _report(name: str, result: BaseException | None) -> LoadFailure | None:
+    if result is None:
+        _log.info("model ready", extra={"model": name})
+        return None
+    if not isinstance(result, ControlPlaneError):
+        raise result
+    return LoadFailure(name, str(result))

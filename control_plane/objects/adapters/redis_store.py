@@ -1,0 +1,171 @@
+"""`ports.StateStore` in a Redis that several gateways share.
+
+A hash holds the objects (field `kind/name`; an empty value where one was deleted), a sorted set the number of each one's
+last change, so that a range of it is what has changed. Every change is one Lua script, hence one step, and wakes
+whoever waits by a message; a look every half second makes up for messages, which Redis may lose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+from pydantic import SecretStr
+
+from control_plane.core.errors import ObjectNotFound
+from control_plane.objects.domain.stored import Kind, Stored, check_expected, check_not_older, kind_named
+from control_plane.storage.redis import RedisLink, open_link
+
+_POLL_S = 0.5
+_LONGER_S = 2.0
+"""What waiting may take beyond what it was asked for; what each call takes is bounded more closely."""
+_RESTORE_TIMEOUT_S = 30.0
+_LAYOUT = "tidegate:state:layout"
+_KEYS = ["tidegate:state:objects", "tidegate:state:versions"]
+_CHANGED = "tidegate:state:changed"
+_MIGRATIONS = ("",)  # the first layout is made by the first change
+
+_COMMON = """
+local objects, versions = KEYS[1], KEYS[2]
+local function last_change()
+  return tonumber(redis.call('ZRANGE', versions, -1, -1, 'WITHSCORES')[2] or '0')
+end
+local function version_of(field)
+  if (redis.call('HGET', objects, field) or '') == '' then return 0 end
+  return tonumber(redis.call('ZSCORE', versions, field))
+end
+local function write(field, body)
+  local version = last_change() + 1
+  redis.call('HSET', objects, field, body)
+  redis.call('ZADD', versions, version, field)
+  return version
+end
+"""
+
+# ARGV: channel, field, body ('' to delete), the version that it must have or ''. Answers the new version (0: refused) and the one before.
+_WRITE = (
+    _COMMON
+    + """
+local current = version_of(ARGV[2])
+if (ARGV[4] ~= '' and tonumber(ARGV[4]) ~= current) or (ARGV[3] == '' and current == 0) then return {0, current} end
+local version = write(ARGV[2], ARGV[3])
+redis.call('PUBLISH', ARGV[1], version)
+return {version, current}
+"""
+)
+
+# ARGV: field. Answers its body ('' where there is none) and version.
+_READ = _COMMON + "return {redis.call('HGET', objects, ARGV[1]) or '', version_of(ARGV[1])}"
+
+# ARGV: a version. Answers the last one, then field, version and body of all that have changed since, in order.
+_CHANGES = (
+    _COMMON
+    + """
+local answer = {last_change()}
+local found = redis.call('ZRANGE', versions, '(' .. ARGV[1], '+inf', 'BYSCORE', 'WITHSCORES')
+for i = 1, #found, 2 do
+  answer[#answer + 1] = {found[i], tonumber(found[i + 1]), redis.call('HGET', objects, found[i])}
+end
+return answer
+"""
+)
+
+# ARGV: channel, then field and body of each object.
+_RESTORE = (
+    _COMMON
+    + """
+local kept = {}
+for i = 2, #ARGV, 2 do kept[ARGV[i]] = true end
+for _, field in ipairs(redis.call('HKEYS', objects)) do
+  if not kept[field] and version_of(field) ~= 0 then write(field, '') end
+end
+for i = 2, #ARGV, 2 do write(ARGV[i], ARGV[i + 1]) end
+redis.call('PUBLISH', ARGV[1], last_change())
+"""
+)
+
+
+class RedisStateStore:
+    """`open_redis_state` makes it."""
+
+    def __init__(self, link: RedisLink) -> None:
+        self._link = link
+        self._write_script = link.client.register_script(_WRITE)
+        self._read_script = link.client.register_script(_READ)
+        self._changes_script = link.client.register_script(_CHANGES)
+        self._restore_script = link.client.register_script(_RESTORE)
+
+    async def get(self, kind: Kind, name: str) -> Stored | None:
+        async with self._link.calling():
+            body, version = await self._read_script(keys=_KEYS, args=[_field(kind, name)])
+        return Stored(kind, name, version, orjson.loads(body)) if body else None
+
+    async def list_all(self, kind: Kind) -> list[Stored]:
+        found = [stored for stored in await self._changes(0) if stored.kind is kind and stored.body is not None]
+        return sorted(found, key=lambda stored: stored.name)
+
+    async def put(self, kind: Kind, name: str, body: Mapping[str, Any], *, expected: int | None = None) -> Stored:
+        version, current = await self._write(kind, name, orjson.dumps(body).decode(), expected)
+        if not version:
+            check_expected(kind, name, expected=expected, current=current)
+        return Stored(kind, name, version, body)
+
+    async def delete(self, kind: Kind, name: str, *, expected: int | None = None) -> None:
+        version, current = await self._write(kind, name, "", expected)
+        if not current:
+            raise ObjectNotFound(f"there is no {kind} {name!r}")
+        if not version:
+            check_expected(kind, name, expected=expected, current=current)
+
+    async def changes(self, since: int, *, timeout_s: float) -> list[Stored]:
+        found = await self._changes(since)
+        return found if found or timeout_s <= 0 else await self._wait(since, timeout_s)
+
+    async def restore(self, objects: Iterable[Stored]) -> None:
+        pairs = [text for stored in objects for text in (_field(stored.kind, stored.name), orjson.dumps(stored.body).decode())]
+        async with self._link.calling(timeout_s=_RESTORE_TIMEOUT_S):
+            await self._restore_script(keys=_KEYS, args=[_CHANGED, *pairs])
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def _write(self, kind: Kind, name: str, body: str, expected: int | None) -> tuple[int, int]:
+        async with self._link.calling():
+            version, current = await self._write_script(
+                keys=_KEYS, args=[_CHANGED, _field(kind, name), body, "" if expected is None else expected]
+            )
+        return version, current
+
+    async def _changes(self, since: int) -> list[Stored]:
+        async with self._link.calling():
+            last, *found = await self._changes_script(keys=_KEYS, args=[since])
+        check_not_older(since=since, last=last)
+        return [_stored(*entry) for entry in found]
+
+    async def _wait(self, since: int, timeout_s: float) -> list[Stored]:
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + timeout_s
+        async with self._link.calling(timeout_s=timeout_s + _LONGER_S), self._link.client.pubsub() as notices:
+            await notices.subscribe(_CHANGED)  # before it is read: a change after that sends a notice
+            while not (found := await self._changes(since)):
+                left_s = deadline_s - now_s()
+                if left_s <= 0:
+                    break
+                await notices.get_message(ignore_subscribe_messages=True, timeout=min(_POLL_S, left_s))
+        return found
+
+
+async def open_redis_state(url: SecretStr) -> RedisStateStore:
+    """Raises StartupError, StoreUnavailable."""
+    return RedisStateStore(await open_link(url, layout=_LAYOUT, migrations=_MIGRATIONS))
+
+
+def _field(kind: str, name: str) -> str:
+    return f"{kind}/{name}"
+
+
+def _stored(field: str, version: int, body: str) -> Stored:
+    kind, _, name = field.partition("/")
+    return Stored(kind_named(kind), name, version, orjson.loads(body) if body else None)

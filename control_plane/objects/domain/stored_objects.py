@@ -1,0 +1,185 @@
+"""Keys, tenants, routes, prices and purges as a store keeps them, and what values they may have.
+
+The same rules hold for what is written and for what is read: a store may have been written by another version, or by hand.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from control_plane.core.errors import InvalidRequest
+from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
+from control_plane.core.scope import parse_scope
+from control_plane.fleet.domain.fleet import POOL_NAME
+from control_plane.metering.domain.usage import Price
+from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.purge import EVERY_MODEL, Purge
+from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.stored import Kind, Stored
+from control_plane.objects.domain.tenant import Tenant
+
+StoredObject = ApiKey | Tenant | Route | Price | Purge
+
+KIND_OF: Mapping[type[Any], Kind] = {
+    ApiKey: Kind.API_KEY,
+    Tenant: Kind.TENANT,
+    Route: Kind.ROUTE,
+    Price: Kind.PRICE,
+    Purge: Kind.PURGE,
+}
+
+_ADAPTERS: Mapping[Kind, TypeAdapter[Any]] = {kind: TypeAdapter(type_) for type_, kind in KIND_OF.items()}
+
+KEY_ID = re.compile(r"[0-9a-f]{12}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_GENERATION = re.compile(r"[0-9a-f]{32}")
+VERSION = re.compile(r"[0-9]{0,18}")
+CURRENCY = re.compile(r"[A-Z]{3}")
+POOL_OR_NONE = re.compile(f"({POOL_NAME.pattern})?")
+MAX_DESCRIPTION_CHARS = 1000
+MAX_PRIORITY = 100
+
+
+def name_of(value: StoredObject) -> str:
+    """What it is stored under."""
+    match value:
+        case ApiKey():
+            return value.id
+        case Purge():
+            return value.model
+    return value.name
+
+
+def to_body(value: StoredObject) -> dict[str, Any]:
+    """What JSON can hold. Raises InvalidRequest: a value that it may not have; the text names all of them."""
+    check(value)
+    body: dict[str, Any] = _ADAPTERS[KIND_OF[type(value)]].dump_python(value, mode="json")
+    if isinstance(value, ApiKey):
+        body["scopes"] = [str(scope) for scope in value.scopes]
+    return body
+
+
+def from_stored(stored: Stored) -> StoredObject:
+    """The object of a stored one that is not deleted. Raises InvalidRequest: it cannot be read, or may not be as it is."""
+    where = f"{stored.kind} {stored.name[:100]!r}"
+    if stored.kind not in set(Kind):
+        raise InvalidRequest(f"{where}: what that is only a newer version knows")
+    if stored.body is None:
+        raise InvalidRequest(f"{where} was deleted")
+    if not isinstance(stored.body, Mapping):
+        raise InvalidRequest(f"{where}: it is no object")
+    try:
+        value: StoredObject = _ADAPTERS[Kind(stored.kind)].validate_python(_parsed(Kind(stored.kind), stored.body), extra="forbid")
+    except ValidationError as exc:
+        # `from None`, and neither values nor pydantic's own text: a body may hold what nobody should read in a log.
+        fields = ", ".join(sorted({".".join(map(str, error["loc"])) for error in exc.errors(include_input=False, include_url=False)}))
+        raise InvalidRequest(f"{where}: cannot be read: {fields[:300]}") from None
+    check(value)
+    if name_of(value) != stored.name:
+        raise InvalidRequest(f"{where}: it holds another name")
+    return value
+
+
+def check(value: StoredObject) -> None:
+    """Raises InvalidRequest: what is wrong and what would be right, all of it."""
+    problems = "; ".join(_PROBLEMS[KIND_OF[type(value)]](value))
+    if problems:
+        raise InvalidRequest(f"{KIND_OF[type(value)]} {name_of(value)[:100]!r}: {problems}")
+
+
+def _parsed(kind: Kind, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    scopes = body.get("scopes")
+    if kind is not Kind.API_KEY or not isinstance(scopes, list | tuple):
+        return body
+    return {**body, "scopes": tuple(parse_scope(str(scope)) for scope in scopes)}
+
+
+def _of_key(key: ApiKey) -> Iterator[str]:
+    if not KEY_ID.fullmatch(key.id):
+        yield "id must be 12 hexadecimal digits"
+    yield from _of_name("tenant", key.tenant)
+    if not key.scopes:
+        yield "scopes: a key without any may do nothing; give it one, such as infer:*"
+    if not _SHA256.fullmatch(key.secret_sha256):
+        yield "secret_sha256 must be 64 hexadecimal digits"
+    for name, moment_s in (("created_s", key.created_s), ("expires_s", key.expires_s), ("revoked_s", key.revoked_s)):
+        yield from _of_number(name, moment_s)
+    if len(key.description) > MAX_DESCRIPTION_CHARS:
+        yield f"description must have {MAX_DESCRIPTION_CHARS} characters at most"
+
+
+def _of_tenant(tenant: Tenant) -> Iterator[str]:
+    yield from _of_name("name", tenant.name)
+    yield from _of_number("requests_per_s", tenant.requests_per_s, above=0)
+    yield from _of_number("burst", tenant.burst, least=1)
+    yield from _of_number("concurrency", tenant.concurrency, least=1)
+    yield from _of_number("daily_compute_units", tenant.daily_compute_units)
+    yield from _of_number("weight", tenant.weight, above=0)
+    if abs(tenant.priority) > MAX_PRIORITY:
+        yield f"priority must be from -{MAX_PRIORITY} to {MAX_PRIORITY}"
+
+
+def _of_route(route: Route) -> Iterator[str]:
+    yield from _of_name("name", route.name)
+    yield from _of_name("model", route.model)
+    if route.model == route.name:
+        yield "model must be another name: the route stands before the model of its own name"
+    if not VERSION.fullmatch(route.version):
+        yield "version must be a number, or empty"
+    yield from _of_number("deadline_s", route.deadline_s, above=0)
+    for tenant in route.tenants or ():
+        yield from _of_name("tenants", tenant)
+    yield from _of_number("cache.ttl_s", route.cache.ttl_s, above=0)
+    yield from _of_number("cache.min_cost_units", route.cache.min_cost_units)
+    if not POOL_OR_NONE.fullmatch(route.pool):
+        yield "pool must be 1-63 letters, digits, dots, dashes and underscores, beginning with a letter or digit, or empty"
+
+
+def _of_price(price: Price) -> Iterator[str]:
+    yield from _of_name("name", price.name)
+    yield from _of_number("from_s", price.from_s)
+    yield from _of_number("per_unit", price.per_unit)
+    if not CURRENCY.fullmatch(price.currency):
+        yield "currency must be three letters, such as EUR (ISO 4217)"
+    if not NAME_GLOB.fullmatch(price.models):
+        yield "models must be a glob of names, such as text_*"
+    if price.tenant:
+        yield from _of_name("tenant", price.tenant)
+
+
+def _of_purge(purge: Purge) -> Iterator[str]:
+    if purge.model != EVERY_MODEL:
+        yield from _of_name("model", purge.model)
+    if not _GENERATION.fullmatch(purge.generation):
+        yield "generation must be 32 hexadecimal digits"
+
+
+def _of_name(field: str, name: str) -> Iterator[str]:
+    if not MODEL_NAME.fullmatch(name):
+        yield f"{field} must be {NAME_RULE}"
+
+
+def _of_number(field: str, number: float | None, *, above: float | None = None, least: float = 0) -> Iterator[str]:
+    """`above` is excluded, `least` is not; None is no limit or never."""
+    if number is None:
+        return
+    if not math.isfinite(number):
+        yield f"{field} must be a finite number"
+    elif above is not None and number <= above:
+        yield f"{field} must be above {above:g}"
+    elif number < least:
+        yield f"{field} must be at least {least:g}"
+
+
+_PROBLEMS: Mapping[Kind, Callable[[Any], Iterator[str]]] = {
+    Kind.API_KEY: _of_key,
+    Kind.TENANT: _of_tenant,
+    Kind.ROUTE: _of_route,
+    Kind.PRICE: _of_price,
+    Kind.PURGE: _of_purge,
+}

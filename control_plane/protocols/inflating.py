@@ -1,0 +1,50 @@
+"""Decompression within a bound, in pieces: what 128 KiB inflate to can be 128 MiB, so whoever collects them can count, and stop.
+
+Used for bodies over HTTP (`content_encoding`) and for messages over gRPC (`grpc_message`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+from control_plane.core.errors import InvalidRequest
+from control_plane.protocols.kserve.body_limits import InflateBound
+
+_INPUT_BYTES = 256 * 1024
+"""Fed at a time: zlib copies what it has not taken yet."""
+
+_PIECE_BYTES = 1 << 20
+"""A piece decoded: 2 to 5 ms."""
+
+
+def inflated_pieces(packed: bytes | bytearray | memoryview, window_bits: int, name: str, bound: InflateBound) -> Iterator[bytes]:
+    """What `packed` inflates to, piece by piece; `window_bits` are zlib's, and `name` is what errors call the format.
+
+    Raises:
+        InvalidRequest: corrupt, cut off, or followed by something. PayloadTooLarge: more than `bound` once inflated.
+    """
+    decoder, view, left = zlib.decompressobj(window_bits), memoryview(packed), bound.max_bytes
+    for at in range(0, len(view), _INPUT_BYTES):
+        feed: bytes | memoryview = view[at : at + _INPUT_BYTES]
+        is_full = True
+        while feed or is_full:  # a full piece may not be all that zlib has made of what it was fed
+            room = min(_PIECE_BYTES, left + 1)
+            piece = _inflate(decoder, feed, room, name)
+            is_full, feed = len(piece) == room, decoder.unconsumed_tail
+            left -= len(piece)
+            if left < 0:
+                bound.refuse()
+            if piece:
+                yield piece
+            if decoder.eof and (decoder.unused_data or at + _INPUT_BYTES < len(view)):
+                raise InvalidRequest(f"the {name} content is followed by other data")
+    if not decoder.eof:
+        raise InvalidRequest(f"the {name} content is cut off")
+
+
+def _inflate(decoder: zlib._Decompress, feed: bytes | memoryview, max_bytes: int, name: str) -> bytes:
+    try:
+        return decoder.decompress(feed, max_bytes)
+    except zlib.error as exc:
+        raise InvalidRequest(f"the content is not valid {name}: {exc}") from exc

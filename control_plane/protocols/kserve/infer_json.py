@@ -1,0 +1,309 @@
+"""Reads and validates an HTTP inference request: JSON header, then the binary tensors it announces.
+
+The request goes on to Triton as it came; this module makes sure that Triton will read in it just what was checked
+here (no key twice, no depth or number that only one of two parsers takes), and that nothing in it can hurt Triton:
+BYTES framing, shapes whose size overflows or allocates far more than was sent. What Triton itself checks against
+the model's config (names, ranks, data types) is left to Triton, whose own words then reach the caller.
+
+Large requests are read in steps (`codec.steps`): BYTES tensors are walked and large JSON is outlined (`json_outline`).
+
+Source: KServe v2 inference protocol and Triton's binary tensor data extension, measured against server 2.51.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+import orjson
+
+from control_plane.core.errors import InvalidRequest, UnparsableRequest
+from control_plane.core.infer_call import InferCall
+from control_plane.core.steps import Steps, finish
+from control_plane.core.tensor import DATATYPE_BYTES, MAX_DIMENSION, MAX_ELEMENTS, Tensor, element_count
+from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps
+from control_plane.protocols.kserve.json_elements import check_count
+from control_plane.protocols.kserve.json_outline import outline_steps
+
+_BOM = b"\xef\xbb\xbf"
+_MAX_KEPT_BYTES = 1024
+"""Longest JSON header that is remembered; with the number of them this bounds what callers can make us keep to a few MB."""
+
+_LARGE_JSON_BYTES = 256 * 1024
+"""JSON beyond it is outlined first; parsing this much takes 1 to 2 ms."""
+
+_MAX_DIGITS = 18
+"""Of a length in a header field: more overflow 64 bits somewhere, and from 4300 on Python refuses to convert them."""
+
+
+Body = bytes | bytearray
+_DEFAULT_LIMITS = BodyLimits()
+
+
+def read_infer_request(body: Body, header_length: bytes | None, *, model_name: str, model_version: str) -> InferCall:
+    """`infer_request_steps` without a pause."""
+    return finish(infer_request_steps(body, header_length, model_name=model_name, model_version=model_version))
+
+
+def infer_request_steps(
+    body: Body, header_length: bytes | None, *, model_name: str, model_version: str, limits: BodyLimits = _DEFAULT_LIMITS
+) -> Steps[InferCall]:
+    """Validate `body`; `header_length` is the field `Inference-Header-Content-Length`, None where it was absent.
+
+    Raises:
+        UnparsableRequest: the JSON cannot be read, or a field in it is missing or of the wrong type.
+        InvalidRequest: it can be read and contradicts itself. PayloadTooLarge: its JSON is beyond `limits`.
+    """
+    json_bytes = _json_length(body, header_length)
+    if json_bytes == 0:
+        return InferCall(model_name, model_version, "", (), text_bytes=len(body))  # Triton's raw binary request: the body is the one input
+    if json_bytes > _MAX_KEPT_BYTES:
+        limits.check_json_bytes(json_bytes)
+    header = yield from _header_steps(body, json_bytes, model_name, model_version, limits)
+    offset = json_bytes
+    for tensor, size in zip(header.call.inputs, header.binary_bytes, strict=True):
+        if size is not None:
+            offset = yield from _binary_steps(tensor, size, body, offset, model_name)
+    if offset != len(body):
+        raise InvalidRequest(f"unexpected additional input data for model '{model_name}'")
+    return header.call
+
+
+def json_object_steps(text: Body | memoryview, limits: BodyLimits) -> Steps[dict[str, Any]]:
+    """`parse_json_object`, for text of any size: of a large one, the object without its long arrays and strings.
+
+    Raises:
+        UnparsableRequest: as `parse_json_object`. PayloadTooLarge: large without them too, or more elements than `limits`.
+    """
+    return _expect_object((yield from json_steps(text, limits)))
+
+
+def json_steps(text: Body | memoryview, limits: BodyLimits) -> Steps[object]:
+    """As `json_object_steps`, for a value of any kind."""
+    if len(text) > _LARGE_JSON_BYTES:
+        return _parse((yield from outline_steps(text, limits)))
+    whole = bytes(text)
+    if len(whole) > limits.max_elements and whole.count(b",") >= limits.max_elements:
+        limits.refuse_elements()
+    return _parse(whole)
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    call: InferCall
+    binary_bytes: tuple[int | None, ...]
+    """Of each input, what it takes of the binary part; None: its data is in the JSON or in shared memory."""
+
+
+def _header_steps(body: Body, json_bytes: int, model_name: str, model_version: str, limits: BodyLimits) -> Steps[_Header]:
+    """A header that binary data follows is mostly one that came before: equal bytes need no second reading."""
+    if json_bytes == len(body):
+        fields = yield from json_object_steps(body, limits)
+    elif json_bytes <= _MAX_KEPT_BYTES:
+        return _read_known_header(bytes(body[:json_bytes]), model_name, model_version)
+    else:
+        fields = yield from json_object_steps(memoryview(body)[:json_bytes], limits)
+    return _read_header(fields, json_bytes, model_name, model_version)
+
+
+@lru_cache(maxsize=2048)
+def _read_known_header(text: bytes, model_name: str, model_version: str) -> _Header:
+    return _read_header(parse_json_object(text), len(text), model_name, model_version)
+
+
+def _read_header(fields: dict[str, Any], json_bytes: int, model_name: str, model_version: str) -> _Header:
+    request_id = _required(fields, "id", str, "string") if "id" in fields else ""
+    entries = _required(fields, "inputs", list, "array")
+    inputs = [_read_input(entry, json_bytes) for entry in entries]
+    uses_shared_memory = any(map(_is_in_shared_memory, entries)) or any(map(_is_in_shared_memory, _outputs(fields)))
+    text_bytes = sum(
+        _text_bytes(entry, tensor, size, json_bytes)
+        for entry, (tensor, size) in zip(entries, inputs, strict=True)
+        if tensor.datatype == "BYTES"
+    )
+    tensors = tuple(tensor for tensor, _ in inputs)
+    call = InferCall(
+        model_name,
+        model_version,
+        request_id,
+        tensors,
+        sequence_id=_sequence_id(fields.get("parameters")),
+        starts_sequence=_is_flagged(fields.get("parameters"), "sequence_start"),
+        ends_sequence=_is_flagged(fields.get("parameters"), "sequence_end"),
+        uses_shared_memory=uses_shared_memory,
+        text_bytes=text_bytes,
+        elements=sum(element_count(tensor.shape) for tensor in tensors),
+    )
+    return _Header(call, tuple(size for _, size in inputs))
+
+
+def _sequence_id(parameters: object) -> str:
+    return str(parameters.get("sequence_id") or "") if type(parameters) is dict else ""
+
+
+def _is_flagged(parameters: object, name: str) -> bool:
+    return type(parameters) is dict and bool(parameters.get(name))
+
+
+def _text_bytes(entry: dict[str, Any], tensor: Tensor, size: int | None, json_bytes: int) -> int:
+    """Of an input's strings; of those in an array of arrays of arrays and of large JSON only that they are no more than all of it."""
+    if size is not None:
+        return max(0, size - 4 * element_count(tensor.shape))
+    if "data" not in entry:
+        return 0
+    data = entry["data"]
+    if type(data) is not list or json_bytes > _LARGE_JSON_BYTES:
+        return json_bytes
+    try:
+        return len("".join(data if data and type(data[0]) is str else chain.from_iterable(data)).encode(errors="replace"))
+    except TypeError:
+        return json_bytes
+
+
+def parse_json_object(text: bytes) -> dict[str, Any]:
+    """Parse an object that any parser reads alike.
+
+    Raises:
+        UnparsableRequest: not JSON, not an object, too deep, or a key occurs twice.
+    """
+    return _expect_object(_parse(text))
+
+
+def _parse(text: bytes) -> object:
+    """Parse JSON in which no key occurs twice.
+
+    orjson keeps the last of two equal keys and Triton's RapidJSON uses the first, so a repeated key could carry past
+    the door what was not checked. Every key has one colon: as many colons as keys proves that none repeats; more
+    (a repeat, or a colon within a string) are settled by the slower parser, which sees each pair.
+    """
+    try:
+        value = orjson.loads(text)
+        exact = text.count(b":") == _count_keys(value)
+    except (orjson.JSONDecodeError, RecursionError):
+        exact = False
+    return value if exact else _parse_strictly(text)
+
+
+def _parse_strictly(text: bytes) -> object:
+    try:
+        decoded = text.removeprefix(_BOM).decode()
+        value = json.loads(decoded, object_pairs_hook=_refuse_repeated_keys)
+        if "\\u" in decoded:
+            json.dumps(value, ensure_ascii=False).encode()  # fails on half of a surrogate pair, which orjson and Triton refuse
+    except (ValueError, RecursionError) as exc:
+        raise UnparsableRequest(f"failed to parse the request JSON buffer: {exc}") from exc
+    return value
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError(f"a key occurs twice among {', '.join(name for name, _ in pairs)}")
+    return found
+
+
+def _count_keys(value: object) -> int:
+    """Keys of all objects within `value`, without walking tensor data: arrays of scalars are passed over."""
+    if type(value) is dict:
+        return len(value) + sum(_count_keys(inner) for inner in value.values() if type(inner) in (dict, list))
+    if type(value) is list and value and type(value[0]) in (dict, list):
+        return sum(map(_count_keys, value))
+    return 0
+
+
+def _json_length(body: Body, header_length: bytes | None) -> int:
+    if header_length is None:
+        return len(body)
+    if not header_length.isdigit() or len(header_length) > _MAX_DIGITS or int(header_length) > len(body):
+        shown = header_length.decode("latin-1")
+        raise InvalidRequest(f"inference header size should be in range (0, {len(body)}), got: {shown}")
+    return int(header_length)
+
+
+def _read_input(entry: object, json_bytes: int) -> tuple[Tensor, int | None]:
+    """The tensor, and the bytes it takes of the binary part (None: its data is in the JSON)."""
+    if type(entry) is not dict:
+        raise UnparsableRequest("Unable to parse 'inputs': every input must be an object with name, shape and datatype")
+    name = _required(entry, "name", str, "string")
+    datatype = _required(entry, "datatype", str, "string")
+    shape = _required(entry, "shape", list, "array")
+    tensor = make_tensor(name, datatype, shape)
+    size = _binary_size(entry)
+    if size is None and "data" in entry:
+        check_count(tensor, entry["data"], json_bytes)
+    return tensor, size
+
+
+def make_tensor(name: str, datatype: str, shape: list[Any]) -> Tensor:
+    """Check a declared tensor by itself. Raises UnparsableRequest (a dimension's type), InvalidRequest."""
+    if datatype not in DATATYPE_BYTES:
+        raise InvalidRequest(f"invalid datatype for input {name}; known are {', '.join(DATATYPE_BYTES)}")
+    elements = 1
+    for dimension in shape:
+        if type(dimension) is not int or dimension < 0:
+            raise UnparsableRequest(f"Unable to parse 'shape' of input '{name}': {dimension!r} is not an unsigned integer")
+        elements *= dimension or 1  # an empty dimension must not hide an overflow among the others
+        if elements > MAX_ELEMENTS or dimension > MAX_DIMENSION:  # at once: the product of a million dimensions takes minutes
+            raise InvalidRequest(f"the shape of input '{name}' has more elements than any request can carry")
+    if 0 in shape[1:] and shape[0] == 0:
+        raise InvalidRequest(f"the shape of input '{name}' is empty in its first and in another dimension, which Triton never answers")
+    return Tensor(name, datatype, tuple(shape))
+
+
+def _binary_size(entry: dict[str, Any]) -> int | None:
+    parameters = entry.get("parameters")
+    if parameters is None:
+        return None
+    if type(parameters) is not dict:
+        raise UnparsableRequest("Unable to parse 'parameters': it must be an object")
+    if "binary_data_size" not in parameters:
+        return None
+    size = parameters["binary_data_size"]
+    if type(size) is not int or size < 0:
+        raise UnparsableRequest(f"Unable to parse 'binary_data_size': {size!r} is not an unsigned integer")
+    return size
+
+
+def _binary_steps(tensor: Tensor, size: int, body: Body, start: int, model_name: str) -> Steps[int]:
+    """Check the `size` bytes from `start` that belong to `tensor`; return where they end."""
+    end = start + size
+    if end > len(body):
+        missing = end - len(body)
+        raise InvalidRequest(f"unexpected size for input '{tensor.name}', expecting {missing} additional bytes for model '{model_name}'")
+    if tensor.datatype == "BYTES":
+        yield from bytes_tensor_steps(tensor, body, start=start, end=end)
+        return end
+    expected = element_count(tensor.shape) * DATATYPE_BYTES[tensor.datatype]
+    if size != expected:
+        raise InvalidRequest(
+            f"input byte size mismatch for input '{tensor.name}' for model '{model_name}'. Expected {expected}, got {size}"
+        )
+    return end
+
+
+def _outputs(fields: dict[str, Any]) -> list[Any]:
+    outputs = fields.get("outputs")
+    return outputs if type(outputs) is list else []  # Triton refuses anything else
+
+
+def _is_in_shared_memory(entry: object) -> bool:
+    parameters = entry.get("parameters") if type(entry) is dict else None
+    return type(parameters) is dict and "shared_memory_region" in parameters
+
+
+def _required(fields: dict[str, Any], name: str, kind: type, kind_name: str) -> Any:
+    if name not in fields:
+        raise UnparsableRequest(f"Unable to parse '{name}': attempt to access non-existing object member '{name}'")
+    if type(fields[name]) is not kind:
+        raise UnparsableRequest(f"Unable to parse '{name}': attempt to access JSON non-{kind_name} as {kind_name}")
+    return fields[name]
+
+
+def _expect_object(value: object) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise UnparsableRequest("attempt to get members for non-object: the request must be a JSON object")
+    return value

@@ -1,0 +1,150 @@
+"""Reads and validates a gRPC ModelInferRequest; it goes on to Triton as the bytes it came as.
+
+The same rules as `infer_json`. Protobuf has one reading only, so nothing need be compared between parsers. The
+message class is handed in: `codec` knows the fields, the door owns the library (`tritonclient.grpc`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from control_plane.core.errors import InvalidRequest, PayloadTooLarge
+from control_plane.core.infer_call import InferCall
+from control_plane.core.model import check_reference
+from control_plane.core.steps import Steps
+from control_plane.core.tensor import DATATYPE_BYTES, Tensor, element_count
+from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps
+from control_plane.protocols.kserve.infer_json import make_tensor
+from control_plane.protocols.kserve.message_outline import outline_steps
+
+_LARGE_BYTES = 64 * 1024
+"""A message beyond it is parsed without its tensors' data: the parser would copy it, and holds up everyone while it does."""
+
+_MAX_OUTLINE_BYTES = 2**20
+"""Of a large request without its data: names, shapes and parameters."""
+
+
+class Parameterised(Protocol):
+    """Fields of `inference.ModelInferRequest.InferRequestedOutputTensor` that are checked."""
+
+    parameters: Mapping[str, object]
+
+
+class InferTensorContents(Protocol):
+    """Of `inference.InferTensorContents`, what is counted."""
+
+    bytes_contents: Sequence[bytes]
+
+
+class InferInputTensor(Parameterised, Protocol):
+    """Fields of `inference.ModelInferRequest.InferInputTensor`."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    contents: InferTensorContents
+
+
+class ModelInferRequest(Protocol):
+    """Fields of `inference.ModelInferRequest` that are checked."""
+
+    model_name: str
+    model_version: str
+    id: str
+    parameters: Mapping[str, Any]
+    inputs: Sequence[InferInputTensor]
+    outputs: Sequence[Parameterised]
+    raw_input_contents: Sequence[bytes]
+
+
+Contents = Sequence[bytes | memoryview]
+_DEFAULT_LIMITS = BodyLimits()
+
+
+def infer_request_steps(
+    message: bytes | memoryview, parse: Callable[[bytes], ModelInferRequest], limits: BodyLimits = _DEFAULT_LIMITS
+) -> Steps[InferCall]:
+    """Validate a serialised request.
+
+    Raises:
+        InvalidRequest, UnparsableRequest, PayloadTooLarge: as `infer_json.read_infer_request`.
+    """
+    if len(message) <= _LARGE_BYTES:
+        request = _parse(bytes(message), parse)
+        return (yield from _check_steps(request, request.raw_input_contents, len(message)))
+    outline, contents = yield from outline_steps(memoryview(message), limits)
+    if len(outline) > _MAX_OUTLINE_BYTES:
+        raise PayloadTooLarge(f"a request of {len(outline)} bytes without its tensors' data; at most {_MAX_OUTLINE_BYTES} may be")
+    return (yield from _check_steps(_parse(outline, parse), contents, len(message)))
+
+
+def _parse(message: bytes, parse: Callable[[bytes], ModelInferRequest]) -> ModelInferRequest:
+    try:
+        return parse(message)
+    except Exception as exc:  # protobuf's DecodeError differs between its implementations
+        raise InvalidRequest(f"not a ModelInferRequest: {exc}") from exc
+
+
+def _check_steps(request: ModelInferRequest, contents: Contents, message_bytes: int) -> Steps[InferCall]:
+    check_reference(request.model_name, request.model_version)
+    tensors = tuple(make_tensor(entry.name, entry.datatype, list(entry.shape)) for entry in request.inputs)
+    if contents:
+        yield from _contents_steps(request, tensors, contents)
+    uses_shared_memory = _any_in_shared_memory(request.inputs) or _any_in_shared_memory(request.outputs)
+    sequence_id = _sequence_id(request.parameters) if request.parameters else ""
+    text_bytes = _text_bytes(request, tensors, contents, message_bytes) if any(tensor.datatype == "BYTES" for tensor in tensors) else 0
+    elements = sum(element_count(tensor.shape) for tensor in tensors)
+    name, version = request.model_name, request.model_version
+    call = InferCall(name, version, request.id, tensors, sequence_id, uses_shared_memory, text_bytes, elements)
+    if sequence_id:
+        call.starts_sequence = request.parameters["sequence_start"].bool_param
+        call.ends_sequence = request.parameters["sequence_end"].bool_param
+    return call
+
+
+def _text_bytes(request: ModelInferRequest, tensors: tuple[Tensor, ...], contents: Contents, message_bytes: int) -> int:
+    """Of the strings in a request that has been checked; of those written out singly in a large message, the message's size."""
+    if contents:
+        raw = zip(_in_message(request, tensors), contents, strict=True)
+        return sum(len(content) - 4 * element_count(tensor.shape) for tensor, content in raw if tensor.datatype == "BYTES")
+    if message_bytes > _LARGE_BYTES:
+        return message_bytes
+    return sum(len(text) for entry in request.inputs for text in entry.contents.bytes_contents)
+
+
+def _contents_steps(request: ModelInferRequest, tensors: tuple[Tensor, ...], contents: Contents) -> Steps[None]:
+    in_message = _in_message(request, tensors)
+    if len(in_message) != len(contents):
+        raise InvalidRequest(
+            f"expected raw_input_contents for {len(in_message)} inputs of model '{request.model_name}', got {len(contents)}"
+        )
+    for tensor, content in zip(in_message, contents, strict=True):
+        if tensor.datatype == "BYTES":
+            yield from bytes_tensor_steps(tensor, content, start=0, end=len(content))
+        else:
+            _check_size(request.model_name, tensor, len(content))
+
+
+def _in_message(request: ModelInferRequest, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    return [t for t, entry in zip(tensors, request.inputs, strict=True) if "shared_memory_region" not in entry.parameters]
+
+
+def _sequence_id(parameters: Mapping[str, Any]) -> str:
+    if "sequence_id" not in parameters:
+        return ""
+    value = parameters["sequence_id"]
+    return str(value.string_param or value.int64_param or value.uint64_param or "")
+
+
+def _any_in_shared_memory(entries: Iterable[Parameterised]) -> bool:
+    return any("shared_memory_region" in entry.parameters for entry in entries)
+
+
+def _check_size(model_name: str, tensor: Tensor, size: int) -> None:
+    expected = element_count(tensor.shape) * DATATYPE_BYTES[tensor.datatype]
+    if size != expected:
+        raise InvalidRequest(
+            f"input byte size mismatch for input '{tensor.name}' for model '{model_name}'. Expected {expected}, got {size}"
+        )

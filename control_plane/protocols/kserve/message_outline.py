@@ -1,0 +1,99 @@
+"""The outline of a large ModelInferRequest: all of it but its tensors' data, small enough to be parsed at once.
+
+Everything is counted on the way: of two bytes on the wire a parser makes an object of fifty, and Triton's does, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from control_plane.core.steps import Steps
+from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.protobuf_fields import fields, varint
+
+_LARGE_BYTES = 64 * 1024
+"""A tensor up to this size is kept as it is."""
+
+_INPUTS = 5 << 3 | 2
+_RAW_INPUT_CONTENTS = 7 << 3 | 2
+"""Tags of these fields in a ModelInferRequest: number and wire type."""
+_CONTENTS = 5 << 3 | 2
+"""In an InferInputTensor: elements written out singly."""
+_PACKED_VARINTS = frozenset(number << 3 | 2 for number in range(1, 6))
+_PACKED_FIXED = {6 << 3 | 2: 4, 7 << 3 | 2: 8}
+"""Tags of arrays of numbers in an InferTensorContents; of those of fixed size the bytes of each."""
+
+_FIELDS_PER_STEP = 1024
+"""About 2 ms of walking."""
+_STEP_BYTES = 2**20
+_NOT_LAST = bytes(range(0x80, 0x100))
+"""Bytes of a varint that another one follows."""
+
+
+def outline_steps(message: memoryview, limits: BodyLimits) -> Steps[tuple[bytes, list[memoryview]]]:
+    """A serialised ModelInferRequest without its tensors' data, and its raw contents, not copied.
+
+    Raises:
+        InvalidRequest: it cannot be read. PayloadTooLarge: it has more fields or elements than `limits`.
+
+    Source: protobuf's encoding; a message's fields may be left out without touching the others.
+    """
+    return (yield from _Outline(limits).message_steps(message))
+
+
+@dataclass(slots=True)
+class _Outline:
+    limits: BodyLimits
+    fields: int = 0
+    elements: int = 0
+
+    def message_steps(self, message: memoryview) -> Steps[tuple[bytes, list[memoryview]]]:
+        kept: list[bytes | memoryview] = []
+        contents: list[memoryview] = []
+        for tag, field, payload in fields(message):
+            if self._count_field():
+                yield
+            if tag == _RAW_INPUT_CONTENTS:
+                contents.append(payload)
+            elif tag == _INPUTS and len(payload) > _LARGE_BYTES:
+                tensor = yield from self._tensor_steps(payload)
+                kept += (varint(_INPUTS), varint(len(tensor)), tensor)
+            else:
+                kept.append(field)
+        return b"".join(kept), contents
+
+    def _tensor_steps(self, tensor: memoryview) -> Steps[bytes]:
+        kept: list[memoryview] = []
+        for tag, field, payload in fields(tensor):
+            if self._count_field():
+                yield
+            if tag == _CONTENTS:
+                yield from self._contents_steps(payload)
+            else:
+                kept.append(field)
+        return b"".join(kept)
+
+    def _contents_steps(self, contents: memoryview) -> Steps[None]:
+        for tag, _, payload in fields(contents):
+            if self._count_field():
+                yield
+            if tag in _PACKED_VARINTS:
+                for at in range(0, len(payload), _STEP_BYTES):
+                    self._count_elements(len(bytes(payload[at : at + _STEP_BYTES]).translate(None, _NOT_LAST)))
+                    yield
+            elif tag in _PACKED_FIXED:
+                self._count_elements(len(payload) // _PACKED_FIXED[tag])
+            else:
+                self._count_elements(1)
+
+    def _count_field(self) -> bool:
+        """Whether it is time for a pause."""
+        self.fields += 1
+        if self.fields > self.limits.max_fields:
+            self.limits.refuse_fields()
+        return self.fields % _FIELDS_PER_STEP == 0
+
+    def _count_elements(self, count: int) -> None:
+        self.elements += count
+        if self.elements > self.limits.max_elements:
+            self.limits.refuse_elements()

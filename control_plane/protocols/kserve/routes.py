@@ -1,0 +1,131 @@
+"""Which call of the KServe v2 protocol (and Triton's extensions) a method and path mean, or of OpenAI's; one table.
+
+Triton does not percent-decode paths, so neither does this; what the table does not know is a 404. Paths and methods are
+those of Triton 2.51, found by asking it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from control_plane.core.action import Action
+from control_plane.core.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, RouteNotFound
+from control_plane.core.model import check_reference
+
+ADMINISTRATORS_ONLY = frozenset((Action.INDEX, Action.LOAD, Action.UNLOAD, Action.ADMIN, Action.SHARED_MEMORY))
+
+
+@dataclass(frozen=True, slots=True)
+class V2Route:
+    action: Action
+    model_name: str = ""
+    model_version: str = ""
+    allowed: tuple[str, ...] = ()
+    """Of OPTIONS: the methods that the path takes."""
+
+
+_ORIGIN = re.compile("https?://[^/]+(?=/)")
+"""Of a target in absolute form, which a server must take (RFC 9112, 3.2.2)."""
+
+_AUTHORITY = re.compile(rb"https?://([^/]*)", re.IGNORECASE)
+
+_AFTER_MODEL = re.compile(rb"\A.*?/v2/models/[^/?]+(?:/versions/[0-9]+)?", re.DOTALL)
+_MODEL = "/v2/models/(?P<model>[^/]+)"
+_VERSION = _MODEL + "(?:/versions/(?P<version>[0-9]+))?"
+_REPOSITORY = "/v2/repository/models/(?P<model>[^/]+)"
+_MEMORY = "/v2/(?:system|cuda)sharedmemory(?:/region/[^/]+)?"
+_TABLE: tuple[tuple[re.Pattern[str], dict[str, Action]], ...] = tuple(
+    (re.compile(path), actions)
+    for path, actions in (
+        (_VERSION + "/infer", {"POST": Action.INFER}),
+        (_VERSION + "/generate(?:_stream)?", {"POST": Action.GENERATE}),
+        ("/v2/health/live", {"GET": Action.LIVE}),
+        ("/v2/health/ready", {"GET": Action.READY}),
+        ("/v2", {"GET": Action.READ}),
+        ("/v2/models/stats", {"GET": Action.STATISTICS}),
+        (_VERSION, {"GET": Action.READ}),
+        (_VERSION + "/config", {"GET": Action.READ}),
+        (_VERSION + "/ready", {"GET": Action.MODEL_READY}),
+        (_VERSION + "/stats", {"GET": Action.STATISTICS}),
+        ("/v2/repository(?:/[^/]+)?/index", {"POST": Action.INDEX}),  # Triton answers for all whatever repository is named
+        (_REPOSITORY + "/load", {"POST": Action.LOAD}),
+        (_REPOSITORY + "/unload", {"POST": Action.UNLOAD}),
+        ("/v2/repository/[^/]+/models/(?P<model>[^/]+)/(?:load|unload)", {"POST": Action.ADMIN}),  # Triton says that it cannot do that
+        (f"(?:/v2|{_MODEL})/trace/setting", {"GET": Action.ADMIN, "POST": Action.ADMIN}),
+        ("/v2/logging", {"GET": Action.ADMIN, "POST": Action.ADMIN}),
+        ("/v1/embeddings", {"POST": Action.EMBED}),
+        ("/v1/models(?:/(?P<model>[^/]+))?", {"GET": Action.LIST_MODELS}),
+        (_MEMORY + "/status", {"GET": Action.SHARED_MEMORY}),
+        (_MEMORY + "/(?:register|unregister)", {"POST": Action.SHARED_MEMORY}),
+    )
+)
+
+
+@lru_cache(maxsize=4096)
+def target_for(target: bytes, model_name: str, model_version: str) -> bytes:
+    """The same call of another model; `target` is one that names a model."""
+    rest = _AFTER_MODEL.sub(b"", target, count=1)
+    version = b"/versions/%b" % model_version.encode() if model_version else b""
+    return b"/v2/models/%b%b%b" % (model_name.encode(), version, rest)
+
+
+def is_openai(target: bytes) -> bool:
+    """Whether what is answered to that, be it an error, is to have OpenAI's form."""
+    return target.startswith(b"/v1/") or (not target.startswith(b"/") and _path(target).startswith("/v1/"))
+
+
+@lru_cache(maxsize=4096)
+def authority_in(target: bytes) -> bytes | None:
+    """The host and port that a target in absolute form names; None for one that is a path."""
+    found = _AUTHORITY.match(target)
+    return None if found is None else found.group(1)
+
+
+def read_route(method: bytes, target: bytes) -> V2Route:
+    """Match a request line's method and target. HEAD goes where GET goes.
+
+    Raises:
+        RouteNotFound: no such path. MethodNotAllowed: the path takes other methods. InvalidRequest, or ModelNotFound in OpenAI's API: no
+            model can have the name or version in it.
+    """
+    path = _path(target)
+    if "#" in path:  # no part of a request's target (RFC 9112, 3.2), and two parsers may take different names before it
+        raise RouteNotFound("Not Found")
+    verb = method.decode("latin-1")
+    if (verb, path) == ("OPTIONS", "*"):
+        return V2Route(Action.OPTIONS, allowed=("GET", "HEAD", "OPTIONS", "POST"))
+    for pattern, actions in _TABLE:
+        match = pattern.fullmatch(path)
+        if match is not None:
+            return _choose(verb, actions, match.groupdict())
+    raise RouteNotFound("Not Found")
+
+
+def _path(target: bytes) -> str:
+    whole = target.partition(b"?")[0].decode("latin-1")
+    origin = _ORIGIN.match(whole)
+    return whole if origin is None else whole[origin.end() :]
+
+
+def _choose(verb: str, actions: dict[str, Action], groups: dict[str, str | None]) -> V2Route:
+    allowed = tuple(sorted({*actions, "OPTIONS", *(["HEAD"] if "GET" in actions else [])}))
+    if verb == "OPTIONS":
+        return V2Route(Action.OPTIONS, allowed=allowed)
+    action = actions.get("GET" if verb == "HEAD" else verb)
+    if action is None:
+        raise MethodNotAllowed("Method Not Allowed", allowed=allowed)
+    name, version = groups.get("model") or "", groups.get("version") or ""
+    _check(action, name, version)
+    return V2Route(action, name, version)
+
+
+def _check(action: Action, name: str, version: str) -> None:
+    """Every call over HTTP comes by here, before anything looks at the name in its path."""
+    try:
+        check_reference(name, version)
+    except InvalidRequest as exc:
+        if action is Action.LIST_MODELS:  # OpenAI's clients know one answer to a name that means nothing
+            raise ModelNotFound(f"the model does not exist: {exc}") from exc
+        raise

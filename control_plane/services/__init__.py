@@ -1,1 +1,0 @@
-"""What the control plane does: owns tasks, queues and deadlines; reaches the world only through `ports`."""

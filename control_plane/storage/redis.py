@@ -1,0 +1,134 @@
+"""A Redis that holds state: how it is reached, whether it may be trusted with state, and how it fails.
+
+It never evicts and it writes to disk (`require_durable`), so it is never the one of a cache. Every call has a deadline of
+a second; whatever goes wrong is StoreUnavailable, and the next call tries anew. The URL's password is in no message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from urllib.parse import parse_qs, urlsplit
+
+from pydantic import SecretStr
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from control_plane.core.endpoints import authority
+from control_plane.core.errors import StartupError, StoreUnavailable
+
+_TIMEOUT_S = 1.0
+_CONNECTIONS = 16
+_PORT = 6379
+_FORM = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss:// for TLS; in a password %, /, ?, # and @ are written %25, %2F, %3F, %23, %40"
+_TLS_OPTIONS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
+
+_MIGRATE = """
+if tonumber(redis.call('GET', KEYS[1]) or '0') == tonumber(ARGV[1]) - 1 then
+  %s
+  redis.call('SET', KEYS[1], ARGV[1])
+end
+"""
+
+
+class RedisLink:
+    """Connections to one Redis; they are made as they are needed."""
+
+    def __init__(self, url: SecretStr) -> None:
+        """Raises StartupError: the URL is not one of a Redis."""
+        self.place = place_of(url, setting="--state-url")
+        self.client = Redis.from_pool(
+            BlockingConnectionPool.from_url(
+                url.get_secret_value(),
+                max_connections=_CONNECTIONS,
+                timeout=_TIMEOUT_S,
+                # `calling` has the deadlines: redis-py keeps its own by asyncio.wait_for, which on Python 3.11 swallows a
+                # cancellation that comes when the wait is just over.
+                socket_timeout=None,
+                socket_connect_timeout=None,
+                retry=Retry(NoBackoff(), 0),  # a write that is sent twice may conflict with itself
+                protocol=2,
+                decode_responses=True,
+            )
+        )
+
+    @asynccontextmanager
+    async def calling(self, *, timeout_s: float = _TIMEOUT_S) -> AsyncIterator[None]:
+        """A block that talks to it. Raises StoreUnavailable for whatever goes wrong with it, or when it takes longer."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield
+        except TimeoutError as exc:
+            raise StoreUnavailable(f"{self.place} does not answer within {timeout_s:g} s") from exc
+        except (RedisError, OSError, UnicodeDecodeError) as exc:  # others may have written what is no text
+            raise StoreUnavailable(f"{self.place}: {exc}") from exc
+
+    async def require_durable(self) -> None:
+        """Raises StartupError: it forgets what it is told, and what to set. StoreUnavailable."""
+        async with self.calling():
+            found = await self.client.info()
+        # Not CONFIG GET, which providers forbid.
+        wrong = [
+            f"`{setting}` (it is {found.get(name)})"
+            for setting, name, value in (
+                ("maxmemory-policy noeviction", "maxmemory_policy", "noeviction"),
+                ("appendonly yes", "aof_enabled", 1),
+            )
+            if found.get(name) != value
+        ]
+        if wrong:
+            raise StartupError(f"--state-url {self.place} would forget: set {' and '.join(wrong)} there; a cache belongs in another Redis")
+
+    async def migrate(self, key: str, migrations: Sequence[str]) -> None:
+        """Bring what lies there to the newest layout, whose number is at `key`, by Lua.
+
+        Raises StartupError: a newer tidegate has written it. StoreUnavailable.
+        """
+        async with self.calling():
+            found = int(await self.client.get(key) or 0)
+            for number, step in enumerate(migrations[found:], start=found + 1):
+                await self.client.eval(_MIGRATE % step, 1, key, str(number))
+        if found > len(migrations):
+            raise StartupError(
+                f"{self.place} was written by a newer tidegate (layout {found}; this one knows {len(migrations)}): upgrade this one"
+            )
+
+    async def close(self) -> None:
+        """Idempotent."""
+        async with self.calling():
+            await self.client.aclose()
+
+
+async def open_link(url: SecretStr, *, layout: str, migrations: Sequence[str]) -> RedisLink:
+    """To a Redis that may be trusted, with its newest layout. Raises StartupError, StoreUnavailable."""
+    link = RedisLink(url)
+    try:
+        await link.require_durable()
+        await link.migrate(layout, migrations)
+    except BaseException:
+        await link.close()
+        raise
+    return link
+
+
+def place_of(url: SecretStr, *, setting: str) -> str:
+    """The URL as it may be shown. Raises StartupError, naming `setting`: it is not one of a Redis."""
+    try:
+        parts = urlsplit(url.get_secret_value())
+        options = parse_qs(parts.query, strict_parsing=bool(parts.query)).keys()
+        port = parts.port or _PORT
+    except ValueError:
+        raise StartupError(f"{setting} cannot be read; expected {_FORM}") from None  # the cause repeats parts of the URL
+    number = parts.path.removeprefix("/")
+    has_more = parts.fragment or (number and not number.isdecimal()) or options - _TLS_OPTIONS
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname or has_more:
+        raise StartupError(f"{setting} is not a Redis; expected {_FORM}")
+    return f"{parts.scheme}://{authority(parts.hostname, port)}/{number or 0}"
+
+
+def server_of(url: SecretStr, *, setting: str) -> str:
+    """`HOST:PORT`, by which two URLs of one server can be told. Raises as `place_of`."""
+    return urlsplit(place_of(url, setting=setting)).netloc

@@ -1,0 +1,177 @@
+"""Model control over Triton's gRPC endpoint, by the typed stubs of its own client; inference goes by `triton_http2`.
+
+Every load and unload goes this way: over HTTP ten parallel loads hold all of Triton's HTTP threads (server 24.10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from control_plane.core.endpoints import GRPC_CONTROL_FIELD, Address, TcpAddress
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
+from control_plane.core.fingerprint import LoadedConfig
+from control_plane.core.model import ModelOverride, ModelState, ModelVersion
+from control_plane.triton.adapters.connecting import short_path
+from control_plane.triton.adapters.model_config import steps_of, string_parameters
+from control_plane.triton.compute_time import ComputeTime
+from control_plane.triton.embedded.triton_log import without_frames
+
+_CONTROL_TIMEOUT_S = 10.0
+"""For calls that only read; Triton needs up to 4 s for an index after days of uptime (server issue 5325)."""
+
+STATUS_ERRORS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
+    grpc.StatusCode.CANCELLED: UpstreamUnavailable,
+    grpc.StatusCode.UNKNOWN: UpstreamFailed,
+    grpc.StatusCode.INVALID_ARGUMENT: UpstreamFailed,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    grpc.StatusCode.NOT_FOUND: UpstreamFailed,
+    grpc.StatusCode.ALREADY_EXISTS: UpstreamFailed,
+    grpc.StatusCode.PERMISSION_DENIED: UpstreamFailed,
+    grpc.StatusCode.UNAUTHENTICATED: UpstreamFailed,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: UpstreamFailed,
+    grpc.StatusCode.FAILED_PRECONDITION: UpstreamFailed,
+    grpc.StatusCode.ABORTED: UpstreamFailed,
+    grpc.StatusCode.OUT_OF_RANGE: UpstreamFailed,
+    grpc.StatusCode.UNIMPLEMENTED: UpstreamFailed,
+    grpc.StatusCode.INTERNAL: UpstreamFailed,
+    grpc.StatusCode.UNAVAILABLE: UpstreamUnavailable,
+    grpc.StatusCode.DATA_LOSS: UpstreamFailed,
+}
+"""What a status of a control call means to us; on inference calls Triton's status passes through instead."""
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+    # A restarted Triton is reachable again within a second, not after gRPC's default back-off of up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+_CHANNEL_CLOSED = "the connection to Triton has been closed"
+
+
+class TritonGrpc:
+    """`ports.ModelControl` over one channel."""
+
+    def __init__(self, address: Address, *, control_secret: str = "") -> None:
+        self._metadata = ((GRPC_CONTROL_FIELD, control_secret),) if control_secret else ()
+        self._held = ExitStack()
+        self._channel = grpc.aio.insecure_channel(self._held.enter_context(grpc_target(address)), options=_CHANNEL_OPTIONS)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    async def is_live(self) -> bool:
+        try:
+            answer = await self._call("ServerLive", service_pb2.ServerLiveRequest(), 1.0)
+        except ControlPlaneError:
+            return False
+        return bool(answer.live)
+
+    async def index(self) -> list[ModelVersion]:
+        answer = await self._call("RepositoryIndex", service_pb2.RepositoryIndexRequest(), _CONTROL_TIMEOUT_S)
+        return [_version(line) for line in answer.models]
+
+    async def load(self, name: str, *, override: ModelOverride | None = None, timeout_s: float) -> None:
+        request = service_pb2.RepositoryModelLoadRequest(model_name=name)
+        if override is not None:
+            if override.config is not None:
+                request.parameters["config"].string_param = override.config
+            for key, content in override.files.items():
+                request.parameters[key].bytes_param = content
+        await self._control("RepositoryModelLoad", request, timeout_s)
+
+    async def unload(self, name: str, *, unload_dependents: bool = False, timeout_s: float) -> None:
+        request = service_pb2.RepositoryModelUnloadRequest(model_name=name)
+        if unload_dependents:
+            request.parameters["unload_dependents"].bool_param = True
+        await self._control("RepositoryModelUnload", request, timeout_s)
+
+    async def loaded_config(self, name: str) -> LoadedConfig:
+        answer = await self._call("ModelConfig", service_pb2.ModelConfigRequest(name=name), _CONTROL_TIMEOUT_S)
+        config = answer.config
+        return LoadedConfig(
+            content=config.SerializeToString(deterministic=True),
+            parameters=frozenset(string_parameters(config)),
+            steps=frozenset(steps_of(config)),
+            response_cache=bool(config.response_cache.enable),
+            is_repeatable=not (config.model_transaction_policy.decoupled or config.HasField("sequence_batching")),
+            is_batched=config.max_batch_size > 0,
+        )
+
+    async def server_version(self) -> str:
+        answer = await self._call("ServerMetadata", service_pb2.ServerMetadataRequest(), _CONTROL_TIMEOUT_S)
+        return str(answer.version)
+
+    async def is_decoupled(self, name: str) -> bool:
+        answer = await self._call("ModelConfig", service_pb2.ModelConfigRequest(name=name), _CONTROL_TIMEOUT_S)
+        return bool(answer.config.model_transaction_policy.decoupled)
+
+    async def memory_bytes(self) -> dict[str, int]:
+        answer = await self._call("ModelStatistics", service_pb2.ModelStatisticsRequest(), _CONTROL_TIMEOUT_S)
+        found: Counter[str] = Counter()
+        for line in answer.model_stats:  # one for each version
+            for usage in line.memory_usage:
+                found[line.name] += usage.byte_size
+        return dict(found)
+
+    async def compute_times(self) -> dict[str, ComputeTime]:
+        answer = await self._call("ModelStatistics", service_pb2.ModelStatisticsRequest(), _CONTROL_TIMEOUT_S)
+        found: dict[str, ComputeTime] = {}
+        for line in answer.model_stats:
+            before = found.get(line.name, ComputeTime())
+            inferences = sum(batch.compute_infer.count * batch.batch_size for batch in line.batch_stats)
+            compute_ns = sum(batch.compute_infer.ns for batch in line.batch_stats)
+            found[line.name] = ComputeTime(before.inferences + inferences, before.compute_ns + compute_ns)
+        return found
+
+    async def close(self) -> None:
+        with self._held:
+            await self._channel.close()
+
+    async def _control(self, method: str, request: Any, timeout_s: float) -> None:
+        try:
+            await self._call(method, request, timeout_s)
+        except UpstreamFailed as exc:
+            answer = exc.__cause__
+            assert isinstance(answer, grpc.aio.AioRpcError)
+            raise ModelLoadFailed(without_frames(answer.details() or str(exc)), upstream_code=answer.code().value[0]) from exc
+
+    async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
+        try:
+            return await getattr(self._stub, method)(request, timeout=timeout_s, metadata=self._metadata)
+        except grpc.aio.AioRpcError as exc:
+            raise STATUS_ERRORS[exc.code()](f"{method}: {exc.details()}") from exc
+        except (asyncio.CancelledError, grpc.aio.UsageError) as exc:
+            _reraise_own(exc)
+            raise UpstreamUnavailable(f"{method}: {_CHANNEL_CLOSED}") from exc
+
+
+@contextmanager
+def grpc_target(address: Address) -> Iterator[str]:
+    """How gRPC's clients name it, ours and those of programs that we start; within the block, as they may connect anew."""
+    if isinstance(address, TcpAddress):
+        yield address.authority
+        return
+    with short_path(address.path) as path:
+        yield f"unix:{path}"
+
+
+def _version(line: Any) -> ModelVersion:
+    state = ModelState(line.state) if line.state else ModelState.UNAVAILABLE
+    return ModelVersion(line.name, line.version, state, without_frames(line.reason))
+
+
+def _reraise_own(error: BaseException) -> None:
+    """Raise a cancellation of the calling task on; grpc.aio raises one also when `close` ends a call under way."""
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        raise error

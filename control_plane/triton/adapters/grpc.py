@@ -1,0 +1,398 @@
+"""Triton's gRPC endpoint for the data plane: calls travel as the bytes they came as, over few HTTP/2 connections.
+
+The hot path of the gRPC door, so it sits directly on asyncio transports and the same HTTP/2 as the door. It never
+retries. Large messages have a connection of their own, and so have streams: on a shared one they, or what a slow reader
+leaves waiting, would fill the window that small calls need.
+Typed calls of the control plane go by `triton_grpc`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from enum import Enum
+from typing import cast
+
+from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.endpoints import GRPC_CONTROL_FIELD, Address
+from control_plane.core.errors import PayloadTooLarge, UpstreamUnavailable
+from control_plane.core.infer_call import Loss
+from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, MessageFrame, MessageReader, answer_of, status_answer, timeout_value
+from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
+from control_plane.protocols.http2.connection import Http2Connection
+from control_plane.protocols.http2.frames import Code, Http2Error
+from control_plane.protocols.http2.headers import Fields, KnownBlocks, encode_varying, size_of
+from control_plane.protocols.http2.limits import Http2Limits
+from control_plane.protocols.http2.output import write_output
+from control_plane.protocols.http2.stream import Stream
+from control_plane.triton.adapters.connecting import open_connection
+from control_plane.triton.ports import GrpcCall
+
+_DEADLINE_EXCEEDED, _INTERNAL, _UNAVAILABLE = 4, 13, 14
+_BROKE_OFF = "Triton closed the connection before it answered"
+
+_CANCEL_AFTER_S = 0.05
+"""After the caller has left. Triton 24.10 can die when a cancellation meets the answer (its race was mended in 25.04), so what is
+about to be answered is let be; what takes longer is worth cancelling."""
+
+_INDEX = "/inference.GRPCInferenceService/RepositoryIndex"
+"""Of what Triton answers to us alone, the one call that goes straight on; whether its caller may make it is decided before."""
+
+_LARGE_BYTES = 256 * 2**10
+_MAX_MESSAGE_BYTES = 2**31 - 1
+"""Of an answer; Triton and its models are trusted with memory."""
+
+_LIMITS = Http2Limits(stream_window_bytes=4 * 2**20, connection_window_bytes=64 * 2**20, max_header_bytes=64 * 2**10)
+_FRAMES_AT_ONCE = 24
+"""That are read in a turn of the loop: eight small answers, or some of a large one."""
+_MAX_QUEUED_ANSWERS = 16
+_MAX_QUEUED_BYTES = 4 * 2**20
+"""Of a stream, that its reader has not taken, before Triton is held back."""
+
+
+class _Lane(Enum):
+    """What a connection is for."""
+
+    SMALL = "small"
+    LARGE = "large"
+    STREAMS = "streams"
+
+
+class _ConnectedTooLate(UpstreamUnavailable):
+    """The time was over before there was a connection."""
+
+
+class TritonHttp2:
+    """`ports.GrpcUpstream` over TCP or a Unix socket."""
+
+    def __init__(self, address: Address, *, control_secret: str = "", forwarding: HeaderForwarding = NO_FORWARDING) -> None:
+        self._forwarding = forwarding
+        self._control: Fields = ((GRPC_CONTROL_FIELD.encode(), control_secret.encode()),) if control_secret else ()
+        self._address = address
+        self._known = KnownBlocks()
+        self._blocks = BoundedCache[GrpcHead, bytes]()
+        self._lanes: dict[_Lane, _Connection] = {}
+        self._connecting = {lane: asyncio.Lock() for lane in _Lane}
+        self._open: set[_Connection] = set()
+        self._is_closed = False
+
+    async def unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
+        """Pass a call on; see `ports.GrpcUpstream.unary`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        lane = _Lane.LARGE if len(call.frame) > _LARGE_BYTES else _Lane.SMALL
+        try:
+            connection = self._usable(lane) or await self._connect(lane, deadline)
+        except UpstreamUnavailable as exc:
+            is_too_late = isinstance(exc, _ConnectedTooLate) and call.head.timeout_s is not None  # else the time was ours
+            code, details = (_DEADLINE_EXCEEDED, "Deadline Exceeded") if is_too_late else (_UNAVAILABLE, str(exc))
+            return status_answer(code, details, loss=Loss.UNSENT)
+        exchange = _Unary(connection, loop)
+        connection.send_call(exchange, self._head_block(call.head, timeout_s), call.frame)
+        timer = loop.call_at(deadline, exchange.expire)
+        try:
+            return await exchange.answer
+        finally:
+            timer.cancel()
+            if not exchange.has_ended:
+                loop.call_later(_CANCEL_AFTER_S, exchange.cancel)
+
+    async def open_stream(self, head: GrpcHead, *, timeout_s: float) -> TritonStream:
+        """Open a streaming call; see `ports.GrpcUpstream.open_stream`."""
+        lane = _Lane.STREAMS
+        connection = self._usable(lane) or await self._connect(lane, asyncio.get_running_loop().time() + timeout_s)
+        stream = TritonStream(connection)
+        connection.send_call(stream, self._head_block(head, None), None)
+        return stream
+
+    async def close(self) -> None:
+        """Close every connection; what is in flight fails as unavailable."""
+        self._is_closed = True
+        for connection in tuple(self._open):
+            connection.close()
+
+    def _usable(self, lane: _Lane) -> _Connection | None:
+        connection = self._lanes.get(lane)
+        return connection if connection is not None and connection.may_open else None
+
+    async def _connect(self, lane: _Lane, deadline: float) -> _Connection:
+        """The lane's next connection: an earlier one that has room again, or a new one. Raises UpstreamUnavailable."""
+        timer = asyncio.timeout_at(deadline)
+        try:
+            async with timer, self._connecting[lane]:
+                with_room = (each for each in self._open if each.lane is lane and each.may_open)
+                connection = self._lanes[lane] = next(with_room, None) or await self._open_connection(lane)
+                return connection
+        except OSError as exc:  # TimeoutError is one too
+            error = _ConnectedTooLate if timer.expired() else UpstreamUnavailable
+            raise error(f"cannot connect to Triton at {self._address}: {str(exc) or 'timed out'}", is_unsent=True) from exc
+
+    async def _open_connection(self, lane: _Lane) -> _Connection:
+        connection: _Connection | None = None
+        if not self._is_closed:
+            connection = await open_connection(lambda: _Connection(lane, self._open, self._known), self._address)
+            connection.opened()
+        if connection is None or self._is_closed:  # also while it was being opened
+            if connection is not None:
+                connection.close()
+            raise UpstreamUnavailable("the connections to Triton have been closed", is_unsent=True)
+        return connection
+
+    def _head_block(self, head: GrpcHead, timeout_s: float | None) -> bytes:
+        block = self._blocks.get(head)
+        if block is None:
+            control = self._control if head.method == _INDEX else ()
+            block = encode_varying((*_request_fields(head, self._address.authority, self._forwarding), *control))
+            self._blocks.keep(head, block, size_bytes=len(block) + size_of(head.metadata))
+        if head.timeout_s is None or timeout_s is None:
+            return block
+        return block + encode_varying(((b"grpc-timeout", timeout_value(timeout_s)),))
+
+
+def _request_fields(head: GrpcHead, authority: str, forwarding: HeaderForwarding) -> Fields:
+    return (
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", head.method.encode("latin-1")),
+        (b":authority", authority.encode()),
+        (b"te", b"trailers"),
+        *(field for field in head.metadata if forwarding.passes(*field)),
+    )
+
+
+class _Exchange:
+    """What both kinds of calls share; a `StreamListener`."""
+
+    stream: Stream
+
+    def __init__(self, connection: _Connection) -> None:
+        self.connection = connection
+        self.has_ended = False
+        self.headers: Fields = ()
+
+    def _finish(self, trailers: Fields) -> None:
+        raise NotImplementedError
+
+    def on_headers(self, fields: Fields, *, ends: bool) -> None:
+        if ends:
+            self._finish(fields)
+        else:
+            self.headers = fields
+
+    def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
+        raise NotImplementedError
+
+    def on_reset(self) -> None:
+        self.headers = ()  # the status below comes with its own
+        self._finish(status_answer(_UNAVAILABLE, _BROKE_OFF).trailers)
+
+    def on_drained(self) -> None: ...
+
+
+class _Unary(_Exchange):
+    """One unary call in flight."""
+
+    def __init__(self, connection: _Connection, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(connection)
+        self.answer: asyncio.Future[GrpcAnswer] = loop.create_future()
+        self._body: tuple[bytes | memoryview, ...] = ()
+
+    def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
+        self._body += (data,)
+        self.connection.state.consumed(self.stream, len(data))
+        if ends:
+            self._finish(())
+
+    def cancel(self) -> None:
+        """End the call at Triton, too, unless it has ended by itself."""
+        if not self.has_ended:
+            self.connection.cancel(self.stream)
+
+    def expire(self) -> None:
+        if not self.answer.done():
+            self.answer.set_result(status_answer(_DEADLINE_EXCEEDED, "Deadline Exceeded", loss=Loss.SILENT))
+
+    def on_reset(self) -> None:
+        self.has_ended = True
+        if not self.answer.done():
+            self.answer.set_result(status_answer(_UNAVAILABLE, _BROKE_OFF, loss=Loss.BROKEN_OFF))
+
+    def _finish(self, trailers: Fields) -> None:
+        self.has_ended = True
+        if not self.answer.done():
+            self.answer.set_result(answer_of(self.headers, self._body if self.headers else (), trailers))
+
+
+class TritonStream(_Exchange):
+    """`ports.GrpcStream`."""
+
+    def __init__(self, connection: _Connection) -> None:
+        super().__init__(connection)
+        self._reader = MessageReader(_MAX_MESSAGE_BYTES)
+        self._frames: deque[MessageFrame] = deque()
+        self._unconsumed = 0
+        self._is_half_closed = False
+        self._is_abandoned = False
+        self._changed = asyncio.Event()
+        self._drained = asyncio.Event()
+        self.trailers: Fields = ()
+
+    async def send(self, frame: MessageFrame) -> None:
+        """Send one message; return when Triton's window has taken it."""
+        if self.has_ended:
+            return
+        self._drained.clear()
+        self.connection.send_data(self.stream, frame)
+        if self.stream.pending:
+            await self._drained.wait()
+
+    def half_close(self) -> None:
+        """Tell Triton that no more messages follow."""
+        if not self.has_ended and not self._is_half_closed:
+            self._is_half_closed = True
+            self.connection.send_data(self.stream, b"", ends=True)
+
+    async def receive(self) -> MessageFrame | None:
+        """The next message's frame; None at the end, when `trailers` says how it ended."""
+        while not self._frames:
+            if self.has_ended or self._is_abandoned:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        frame = self._frames.popleft()
+        self._give_room()
+        return frame
+
+    def cancel(self) -> None:
+        """End it at Triton too; nothing more comes. Triton gets a moment to end it by itself."""
+        if not self.has_ended and not self._is_abandoned:
+            self._is_abandoned = True
+            self._frames.clear()
+            self.half_close()
+            self._give_room()
+            self._changed.set()
+            self._drained.set()
+            asyncio.get_running_loop().call_later(_CANCEL_AFTER_S, self._cancel_now)
+
+    def _cancel_now(self) -> None:
+        if not self.has_ended:
+            self._finish(())
+            self.connection.cancel(self.stream)
+
+    def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
+        if self._is_abandoned:
+            self.connection.consumed(self.stream, len(data))
+            if ends:
+                self._finish(())
+            return
+        self._unconsumed += len(data)
+        try:
+            self._frames += self._reader.feed(data)
+        except PayloadTooLarge as exc:
+            self.connection.state.reset(self.stream, Code.CANCEL)
+            self._finish(status_answer(_INTERNAL, f"Triton's answer cannot be read: {exc}").trailers)
+            return
+        self._give_room()
+        self._changed.set()
+        if ends:
+            self._finish(())
+
+    def _give_room(self) -> None:
+        """Let Triton send on while few messages wait: its own memory holds back what a slow reader has not taken."""
+        if self._unconsumed and len(self._frames) <= _MAX_QUEUED_ANSWERS and sum(map(len, self._frames)) <= _MAX_QUEUED_BYTES:
+            self.connection.consumed(self.stream, self._unconsumed)
+            self._unconsumed = 0
+
+    def on_drained(self) -> None:
+        self._drained.set()
+
+    def _finish(self, trailers: Fields) -> None:
+        self.has_ended, self.trailers = True, trailers
+        self._changed.set()
+        self._drained.set()
+
+
+class _Connection(asyncio.Protocol):
+    """One HTTP/2 connection to Triton."""
+
+    def __init__(self, lane: _Lane, open_: set[_Connection], known: KnownBlocks) -> None:
+        self.lane = lane
+        self._all_open = open_
+        self._transport: asyncio.Transport | None = None
+        self._is_behind = False
+        """Whether more has come than has been read; the socket waits."""
+        self.state = Http2Connection(known, _LIMITS)
+
+    @property
+    def may_open(self) -> bool:
+        return self._transport is not None and self.state.may_open
+
+    def send_call(self, exchange: _Exchange, head_block: bytes, frame: MessageFrame | None) -> None:
+        """Open a stream for `exchange`; with `frame` the call's one message goes with it."""
+        exchange.stream = self.state.open(exchange)
+        if self._transport is None:
+            exchange.on_reset()
+            return
+        self.state.send_headers(exchange.stream, head_block)
+        if frame is not None:
+            self.state.send_data(exchange.stream, frame, ends=True)
+        self._flush()
+
+    def send_data(self, stream: Stream, frame: MessageFrame, *, ends: bool = False) -> None:
+        self.state.send_data(stream, frame, ends=ends)
+        self._flush()
+
+    def consumed(self, stream: Stream, count: int) -> None:
+        self.state.consumed(stream, count)
+        self._flush()
+
+    def cancel(self, stream: Stream) -> None:
+        self.state.reset(stream, Code.CANCEL)
+        self._flush()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
+        self.state.start()
+        self._flush()
+
+    def opened(self) -> None:
+        """Not when it is made: if connecting is cancelled just then, uvloop closes it and does not tell it so."""
+        if self._transport is not None:
+            self._all_open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._read(data)
+
+    def _read(self, data: bytes = b"") -> None:
+        """Take a few answers of those that came together: their calls go on in the next turn of the loop, which others wait for."""
+        if self._transport is None:
+            return
+        try:
+            is_behind = self.state.receive(data, _FRAMES_AT_ONCE) if data else self.state.go_on(_FRAMES_AT_ONCE)
+        except Http2Error as exc:
+            self.state.leave(exc.http2_code, str(exc))
+            self._flush()
+            self.close()
+            return
+        self._flush()
+        if is_behind is not self._is_behind:
+            self._is_behind = is_behind
+            (self._transport.pause_reading if is_behind else self._transport.resume_reading)()
+        if is_behind:
+            asyncio.get_running_loop().call_soon(self._read)
+        elif self.state.peer_is_leaving and not self.state.streams:
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._all_open.discard(self)
+        self.state.end()
+
+    def _flush(self) -> None:
+        if self._transport is not None:
+            write_output(self._transport, self.state.output)
+        self.state.output.clear()

@@ -1,0 +1,189 @@
+"""Triton's HTTP endpoint: a pool of keep-alive connections, one request at a time on each.
+
+The hot path of the HTTP door, so it sits directly on asyncio transports. It never retries: whether an inference may
+run twice is the caller's decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from control_plane.core.endpoints import CONTROL_FIELD, Address
+from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
+from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
+from control_plane.protocols.http1 import Body, HttpAnswer, HttpRequest, upstream_pieces
+from control_plane.protocols.http1_response import AnswerError, AnswerReader, ChunkedHead
+from control_plane.triton.adapters.connecting import open_connection
+from control_plane.triton.adapters.connection_slots import ConnectionSlots
+from control_plane.triton.adapters.http_stream import TritonHttpStream
+
+_REPOSITORY = b"/v2/repository/"
+"""Of calls that Triton answers to us alone."""
+
+
+class TritonHttp:
+    """`ports.HttpUpstream` over TCP or a Unix socket."""
+
+    def __init__(
+        self, address: Address, *, max_connections: int, control_secret: str = "", forwarding: HeaderForwarding = NO_FORWARDING
+    ) -> None:
+        self._address = address
+        self._host_field = address.authority.encode()
+        self._control_field = f"\r\n{CONTROL_FIELD}: {control_secret}".encode() if control_secret else b""
+        self._forwarding = forwarding
+        self._idle: list[_Connection] = []
+        self._open: set[_Connection] = set()
+        self._slots = ConnectionSlots(max_connections)
+        self._is_closed = False
+
+    async def send(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer:
+        """Send one request and return its whole answer; see `ports.HttpUpstream.send`."""
+        answer = await self.stream(request, timeout_s=timeout_s, model_name=model_name)
+        if not isinstance(answer, HttpAnswer):
+            answer.close()
+            raise UpstreamUnavailable("Triton's answer cannot be read: it is chunked")
+        return answer
+
+    async def stream(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer | TritonHttpStream:
+        """Send one request and return its answer, whole or as its pieces come; see `ports.HttpUpstream.stream`."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        if self._is_closed:
+            raise _closed_pool()
+        await self._slots.take(model_name, deadline)
+        connection: _Connection | None = None
+        try:
+            connection = self._idle.pop() if self._idle else await self._connect(deadline)
+            connection.model_name = model_name
+            # Which of these calls come here, and of whom, is decided before: loads and unloads are `models/model_service`'.
+            host = self._host_field + self._control_field if request.target.startswith(_REPOSITORY) else self._host_field
+            answer = await connection.exchange(upstream_pieces(request, host, self._forwarding), deadline)
+            if isinstance(answer, HttpAnswer):
+                self._give_back(connection)
+                return answer
+            answer.timeout_s = timeout_s
+            return answer  # which gives the connection back
+        except BaseException:
+            if connection is not None:  # its answer, or what is left of it, may still come
+                connection.close()
+            self._slots.give(model_name)
+            raise
+
+    async def close(self) -> None:
+        """Close every connection; what is in flight or waits for one fails as unavailable."""
+        self._is_closed = True
+        self._slots.fail(_closed_pool())
+        for connection in tuple(self._open):
+            connection.close()
+
+    def _give_back(self, connection: _Connection) -> None:
+        if connection.is_reusable:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        self._slots.give(connection.model_name)
+
+    async def _connect(self, deadline: float) -> _Connection:
+        try:
+            async with asyncio.timeout_at(deadline):
+                connection = await open_connection(lambda: _Connection(self), self._address)
+        except OSError as exc:  # TimeoutError is one too
+            reason = f"cannot connect to Triton at {self._address}: {exc or 'timed out'}"
+            raise UpstreamUnavailable(reason, is_unsent=True) from exc
+        # Not when it is made: if connecting is cancelled just then, uvloop closes it and does not tell it so.
+        if connection.is_open:
+            self._open.add(connection)
+        if self._is_closed:
+            connection.close()
+        return connection
+
+    def _closed(self, connection: _Connection) -> None:
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+
+def _closed_pool() -> UpstreamUnavailable:
+    return UpstreamUnavailable("the connections to Triton have been closed", is_unsent=True)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; `exchange` is called by one caller at a time."""
+
+    def __init__(self, pool: TritonHttp) -> None:
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[HttpAnswer | TritonHttpStream] | None = None
+        self._stream: TritonHttpStream | None = None
+        self._reader = AnswerReader()
+        self.is_reusable = False
+        self.model_name = ""
+        """Whose slot it has."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    async def exchange(self, pieces: list[Body], deadline: float) -> HttpAnswer | TritonHttpStream:
+        """Write the request and wait for its answer or its answer's head; on any exception the connection is spent."""
+        if self._transport is None:
+            raise UpstreamUnavailable("Triton closed the connection", is_unsent=True)
+        self.is_reusable = False
+        self._answer = self._loop.create_future()
+        timer = self._loop.call_at(deadline, self._expire)
+        try:
+            for piece in pieces:
+                self._transport.write(piece)  # what the socket does not take waits in the transport, and is not copied there
+            return await self._answer
+        finally:
+            timer.cancel()
+            self._answer = None
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
+
+    def data_received(self, data: bytes) -> None:
+        if self._stream is not None:
+            self._stream.feed(data)
+            return
+        if self._answer is None or self._answer.done():
+            self.close()  # nothing was asked: this connection is no longer in step
+            return
+        try:
+            answer = self._reader.feed(data)
+        except AnswerError as exc:
+            self._fail(UpstreamUnavailable(f"Triton's answer cannot be read: {exc}"))
+            return
+        if isinstance(answer, ChunkedHead):
+            assert self._transport is not None
+            self._stream = TritonHttpStream(answer, self._transport, self._end_stream)
+            self._answer.set_result(self._stream)
+        elif answer is not None:
+            self.is_reusable = not self._reader.closes
+            self._answer.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.is_reusable = False
+        self._pool._closed(self)
+        error = UpstreamUnavailable(f"Triton closed the connection before it answered{f' ({exc})' if exc else ''}")
+        self._fail(error)
+        if self._stream is not None:
+            self._stream.fail(error)
+
+    def _end_stream(self, is_whole: bool) -> None:
+        self._stream = None
+        self.is_reusable = is_whole and self._transport is not None and not self._reader.closes
+        self._pool._give_back(self)
+
+    def _expire(self) -> None:
+        self._fail(DeadlineExceeded("Triton did not answer within the request's deadline"))
+
+    def _fail(self, error: Exception) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)

@@ -1,0 +1,73 @@
+"""What the control plane reads and sets in a model's Triton configuration: which file is in force, an ensemble's parts, parameters.
+
+The text format is that of `ModelConfig` (Triton's model_config.proto); everything else in it is Triton's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from control_plane.core.errors import ModelLoadFailed
+
+AUTO = "auto"
+
+
+def config_name_in_force(setting: str) -> str:
+    """The `configs/<name>.pbtxt` that Triton is to prefer; empty for the plain `config.pbtxt`.
+
+    What `auto` is, `model_profile` finds out at the start; where nobody has, it is the plain one.
+    """
+    return "" if setting == AUTO else setting
+
+
+def config_file(model_dir: Path, config_name: str) -> Path:
+    """The file Triton reads for this model; it need not exist, since Triton completes configurations itself."""
+    custom = model_dir / "configs" / f"{config_name}.pbtxt"
+    return custom if config_name and custom.is_file() else model_dir / "config.pbtxt"
+
+
+def is_ensemble(model_dir: Path, config_name: str) -> bool:
+    """Whether the model is an ensemble. Raises ModelLoadFailed: its configuration cannot be read."""
+    config = read_config(config_file(model_dir, config_name))
+    return bool(config.platform == "ensemble" or config.HasField("ensemble_scheduling"))
+
+
+def composing_models(model_dir: Path, config_name: str) -> list[str]:
+    """The models an ensemble's steps name, each once; none for other models. Raises as `is_ensemble`."""
+    return steps_of(read_config(config_file(model_dir, config_name)))
+
+
+def steps_of(config: model_config_pb2.ModelConfig) -> list[str]:
+    """The models that its steps name, each once."""
+    return list(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+
+
+def string_parameters(config: model_config_pb2.ModelConfig) -> list[str]:
+    """The values of its parameters, each once."""
+    return sorted({parameter.string_value for parameter in config.parameters.values()} - {""})
+
+
+def with_parameters(model_dir: Path, config_name: str, parameters: Mapping[str, str]) -> str:
+    """The configuration's text with these `parameters` set over its own. Raises as `is_ensemble`."""
+    config = read_config(config_file(model_dir, config_name))
+    for key, value in parameters.items():
+        config.parameters[key].string_value = value
+    return text_format.MessageToString(config)
+
+
+def read_config(path: Path) -> model_config_pb2.ModelConfig:
+    """What the file says; an empty one where there is none. Raises ModelLoadFailed."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return model_config_pb2.ModelConfig()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ModelLoadFailed(f"{path} cannot be read: {exc}") from exc
+    try:
+        return text_format.Parse(text, model_config_pb2.ModelConfig())
+    except text_format.ParseError as exc:
+        raise ModelLoadFailed(f"{path}:{exc}") from exc  # the error's text begins with line and column

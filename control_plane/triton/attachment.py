@@ -1,0 +1,62 @@
+"""Watches a Triton that somebody else runs (`--triton-url`, `--servers-file`), and reports whether requests can go there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from control_plane.core.errors import StartupError
+from control_plane.triton.ports import Upstream
+from control_plane.triton.servers import Place
+
+_log = logging.getLogger(__name__)
+
+_POLL_S = 1.0
+
+
+class Attachment:
+    """Stands where the supervisor stands for an embedded Triton."""
+
+    def __init__(
+        self, *, upstream: Upstream, servers: Place, restore: Callable[[Upstream], Awaitable[object]], start_timeout_s: float | None
+    ) -> None:
+        """`start_timeout_s` None: it need not be up at the start, and is waited for however long it takes."""
+        self._upstream = upstream
+        self._servers = servers
+        self._restore = restore
+        self._start_timeout_s = start_timeout_s
+
+    def resident_bytes(self) -> int | None:
+        """Of a Triton that others run, perhaps elsewhere, nobody can say."""
+        return None
+
+    async def run(self) -> None:
+        """Report up and down until cancelled. Raises StartupError when Triton is not live within the start timeout."""
+        place = self._upstream.endpoints.place
+        try:
+            await self._wait_until_live(self._start_timeout_s)
+            while True:
+                await self._restore(self._upstream)
+                self._servers.up(self._upstream)
+                await self._wait_until_dead()
+                self._servers.lost(f"the attached Triton at {place} does not answer")
+                _log.error("the attached Triton at %s does not answer", place)
+                await self._wait_until_live(None)
+                _log.info("the attached Triton at %s answers again", place)
+        finally:
+            self._servers.down("the gateway is stopping")
+            await self._upstream.close()
+
+    async def _wait_until_live(self, timeout_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not await self._upstream.control.is_live():
+                    await asyncio.sleep(_POLL_S / 4)
+        except TimeoutError as exc:
+            place = self._upstream.endpoints.place
+            raise StartupError(f"no live Triton answered at --triton-url ({place}) within {timeout_s:g} s; is it running there?") from exc
+
+    async def _wait_until_dead(self) -> None:
+        while await self._upstream.control.is_live():
+            await asyncio.sleep(_POLL_S)

@@ -1,0 +1,166 @@
+"""Triton out of the wheel that `make setup` downloaded and verified: unpacks, once, what the running Python needs of it.
+
+Called by the launcher before each start; does blocking I/O. The layout inside is the wheel's own, because Triton's
+binaries find their libraries relative to themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from control_plane.core.errors import StartupError
+
+TRITON_VERSION = "2.51.0"
+"""Of the server in the wheel below; NVIDIA's release 24.10."""
+
+_WHEEL = "nvidia_pytriton-0.7.0-py3-none-manylinux_2_35_x86_64.whl"
+_MACHINE = "x86_64"
+_MIN_GLIBC = (2, 35)
+
+_LIBPYTHON = {
+    "3.11": "libpython3.11.so.1.0",
+    "3.12": "libpython3.12.so.1.0",
+    "3.13": "libpython3-419a3a08.13.so.1.0",
+}
+"""The supported Pythons, and the library that the stub for each links against; the last one is in the wheel."""
+
+_SERVER = "pytriton/tritonserver"
+_LIBS = "nvidia_pytriton.libs"
+_WANTED = (f"{_SERVER}/bin/", f"{_SERVER}/backends/", f"{_SERVER}/caches/", f"{_LIBS}/")
+_ABANDONED_AFTER_S = 3600.0
+"""Unpacking takes seconds; a folder of an hour ago belongs to a run that was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TritonInstallation:
+    """Where the parts of an unpacked Triton are."""
+
+    binary: Path
+    python_backend: Path
+    """Backend folder, with the stub for the running Python in it."""
+    caches: Path
+    libs: Path
+    """Shared libraries that the wheel brings; perf_analyzer needs its libcudart."""
+
+    @property
+    def stub(self) -> Path:
+        """The program that each instance of a Python model runs in."""
+        return self.python_backend / "triton_python_backend_stub"
+
+
+def running_python() -> str:
+    """`3.11` and the like."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def ensure_installed(cache_dir: Path, *, python: str | None = None) -> TritonInstallation:
+    """The Triton for this Python (or `python`, such as "3.12") under `cache_dir`, unpacked now if it is not there yet.
+
+    Raises:
+        StartupError: this machine or Python cannot run it, the wheel is missing or damaged, or the disk is full.
+    """
+    version = python or running_python()
+    _require_platform(version)
+    root = cache_dir / f"triton-{TRITON_VERSION}-cp{version.replace('.', '')}"
+    if not root.exists():
+        _install(cache_dir, root, version)
+    return _parts(root)
+
+
+def _parts(root: Path) -> TritonInstallation:
+    server = root / _SERVER
+    return TritonInstallation(
+        binary=server / "bin/tritonserver", python_backend=server / "backends/python", caches=server / "caches", libs=root / _LIBS
+    )
+
+
+def _require_platform(version: str) -> None:
+    if platform.machine() != _MACHINE:
+        raise StartupError(f"the embedded Triton is built for {_MACHINE}, this is {platform.machine()}; use --triton-url")
+    if version not in _LIBPYTHON:
+        raise StartupError(f"the embedded Triton has no stub for Python {version}; use Python {', '.join(_LIBPYTHON)}, or --triton-url")
+    refusal = _glibc_refusal(*platform.libc_ver())
+    if refusal is not None:
+        raise StartupError(refusal)
+
+
+def _glibc_refusal(library: str, version: str) -> str | None:
+    needed = ".".join(map(str, _MIN_GLIBC))
+    if library != "glibc":
+        return f"the embedded Triton needs glibc {needed}, this Python uses another C library; use --triton-url"
+    if tuple(int(part) for part in version.split(".")[:2]) < _MIN_GLIBC:
+        return f"the embedded Triton needs glibc {needed}, this system has {version} (Debian 12 and Ubuntu 22.04 fit); use --triton-url"
+    return None
+
+
+def _install(cache_dir: Path, root: Path, version: str) -> None:
+    wheel = cache_dir / "wheels" / _WHEEL
+    if not wheel.exists():
+        raise StartupError(f"the embedded Triton is not downloaded ({wheel} is missing): run `make setup`")
+    try:
+        _unpack(wheel, root, version)
+    except zipfile.BadZipFile as exc:
+        raise StartupError(f"{wheel} is damaged ({exc}): delete it and run `make setup`") from exc
+    except OSError as exc:
+        raise StartupError(_explain(exc, cache_dir)) from exc
+
+
+def _explain(error: OSError, cache_dir: Path) -> str:
+    if error.errno == errno.ENOSPC:
+        free_mib = shutil.disk_usage(cache_dir).free // 2**20
+        return f"no space left to unpack Triton in {cache_dir}: it takes 120 MiB, {free_mib} MiB are free"
+    return f"cannot unpack Triton in {cache_dir}: {error.strerror}"
+
+
+def _unpack(wheel: Path, root: Path, version: str) -> None:
+    """Build it beside `root` and rename it there, so that whatever is called `root` is whole."""
+    _remove_abandoned(root)
+    building = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            _extract(archive, building, version)
+        building.chmod(0o755)
+        _rename_unless_there(building, root)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _extract(archive: zipfile.ZipFile, building: Path, version: str) -> None:
+    archive.extractall(building, _members(archive, version))
+    stub = _parts(building).stub
+    with archive.open(f"{_SERVER}/python_backend_stubs/{version}/{stub.name}") as source, stub.open("wb") as target:
+        shutil.copyfileobj(source, target)
+    for program in (_parts(building).binary, stub):
+        program.chmod(0o755)
+
+
+def _members(archive: zipfile.ZipFile, version: str) -> Iterator[str]:
+    for name in archive.namelist():
+        other_pythons = name.startswith(f"{_LIBS}/libpython") and not name.endswith(_LIBPYTHON[version])
+        if name.startswith(_WANTED) and not other_pythons:
+            yield name
+
+
+def _rename_unless_there(building: Path, root: Path) -> None:
+    try:
+        building.rename(root)
+    except OSError as exc:
+        # Another process was faster, with the very same content.
+        if exc.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+
+
+def _remove_abandoned(root: Path) -> None:
+    for building in root.parent.glob(f".{root.name}.*"):
+        if time.time() - os.stat(building).st_mtime > _ABANDONED_AFTER_S:
+            shutil.rmtree(building, ignore_errors=True)

@@ -1,0 +1,236 @@
+"""One embedded Triton at a time: `ports.TritonLauncher` and `ports.TritonProcess`, for the supervisor.
+
+The process that it starts is a guardian (guardian.py), which starts Triton: so nothing of Triton outlives this
+process, even one that is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from control_plane.core.cpus import format_cpus
+from control_plane.core.endpoints import Endpoints, TritonEndpoints, TritonSockets
+from control_plane.core.errors import StartupError
+from control_plane.host.process_memory import held_bytes
+from control_plane.settings import TritonSettings
+from control_plane.triton.adapters.model_config import config_name_in_force
+from control_plane.triton.embedded import confine, guardian
+from control_plane.triton.embedded.account import find_account, let_through, require_reach
+from control_plane.triton.embedded.backend_directory import assemble_backends, assemble_imports
+from control_plane.triton.embedded.command import choose_ports, make_sockets, shm_prefix, triton_command, triton_folders
+from control_plane.triton.embedded.environment import require_bash, triton_environment
+from control_plane.triton.embedded.installation import TritonInstallation, ensure_installed
+from control_plane.triton.embedded.known_flags import require_known
+from control_plane.triton.embedded.load_watch import Answer, AnswerAsTriton, LoadWatch
+from control_plane.triton.embedded.log_file import LogFile, open_log
+from control_plane.triton.embedded.shared_libraries import link_libpython, require_loadable
+from control_plane.triton.embedded.stubs import Stubs, signal_name
+
+_KILL_MARGIN_S = 0.5
+"""Of a stop's grace, kept for the guardian to kill and reap what did not end in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    command: list[str]
+    environment: dict[str, str]
+    endpoints: Endpoints
+
+
+class EmbeddedTritonLauncher:
+    """Starts Tritons for one state folder; two at a time follow each other."""
+
+    def __init__(
+        self,
+        settings: TritonSettings,
+        state_dir: Path,
+        *,
+        cpus: Sequence[int] = (),
+        header_forward_pattern: str = "",
+        environment: Mapping[str, str] = os.environ,
+        choose: Callable[[], TritonEndpoints] = choose_ports,
+        within: Sequence[Path] = (),
+    ) -> None:
+        """`cpus` are those that Triton and its stubs run on; none given is those of this process. `environment` is what Triton inherits
+        from; `choose` is for the transport `tcp`. `within` are folders of ours that the state folder is in. Raises StartupError: unusable
+        state folder, or no user as whom Triton could run."""
+        self._settings = settings
+        self._cpus = cpus
+        self._header_forward_pattern = header_forward_pattern
+        self._environment = environment
+        self._choose = choose
+        self._account = find_account(settings.triton_user) if settings.triton_user else None
+        self._folders = triton_folders(state_dir)
+        self._above = (*within, state_dir.absolute())
+        self._preparing = threading.Lock()
+        self._latest: EmbeddedTriton | None = None
+
+    async def start(self) -> EmbeddedTriton:
+        """Start one, on sockets or ports of its own; it is not live yet.
+
+        The first start unpacks the wheel, off the event loop. Cancelling it leaves nothing running.
+
+        Raises:
+            StartupError: Triton cannot run on this machine, or its folders cannot be written.
+        """
+        try:
+            launch = await asyncio.to_thread(self._prepare_alone)
+            return await self._launch(launch)
+        except OSError as exc:
+            raise StartupError(f"cannot start Triton in {self._folders.root}: {exc}") from exc
+
+    async def _launch(self, launch: _Launch) -> EmbeddedTriton:
+        log, output = open_log(self._folders.log)
+        with output:
+            process = await asyncio.create_subprocess_exec(
+                *self._guarded(launch),
+                stdin=PIPE,
+                stdout=output,
+                stderr=STDOUT,
+                env=launch.environment,
+                cwd=self._folders.imports,
+                start_new_session=True,
+            )
+        answer = AnswerAsTriton(launch.environment, self._account)
+        self._latest = EmbeddedTriton(process, launch.endpoints, log, shm_prefix(self._folders.root), answer)
+        return self._latest
+
+    async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
+        """See `ports.LoadWatch.carry_out`; of the Triton that was started last."""
+        await (load(timeout_s) if self._latest is None else self._latest.loads.carry_out(models, load, timeout_s=timeout_s))
+
+    def _prepare_alone(self) -> _Launch:
+        # The thread of a start that was cancelled goes on to its end.
+        with self._preparing:
+            return self._prepare()
+
+    def _prepare(self) -> _Launch:
+        settings, folders = self._settings, self._folders
+        installation = ensure_installed(settings.cache_dir.absolute())
+        python_backends = settings.python_backends.absolute()
+        folders.repository.mkdir(parents=True, exist_ok=True)
+        self._close_to_others()
+        assemble_backends(folders.backends, python_backend=installation.python_backend, python_backends=python_backends)
+        assemble_imports(folders.imports, python_backends)
+        link_libpython(folders.libraries)
+        environment = triton_environment(self._environment, libraries=folders.libraries, named=settings.triton_env)
+        require_bash(environment)
+        for binary in (installation.binary, installation.stub):
+            require_loadable(binary, environment)
+        if self._account is not None:
+            environment |= self._account.environment
+            require_reach(self._account, self._read_by_triton(installation), environment)
+        require_known(settings.triton_arg, installation.binary, environment)
+        endpoints = self._choose() if settings.triton_transport == "tcp" else make_sockets(folders, self._account)
+        if not settings.lock_model_control:
+            endpoints = replace(endpoints, control_secret="")
+        command = triton_command(
+            installation,
+            settings,
+            folders=folders,
+            endpoints=endpoints,
+            config_name=config_name_in_force(settings.model_config_name),
+            header_forward_pattern=self._header_forward_pattern,
+        )
+        return _Launch(command, environment, endpoints)
+
+    def _close_to_others(self) -> None:
+        """What is written there is for Triton, and for nobody besides."""
+        root, account = self._folders.root, self._account
+        if account is None:
+            root.chmod(0o700)
+            return
+        let_through(account, self._above)
+        os.chown(root, -1, account.gid)
+        root.chmod(0o2750)  # what is made in it is of that group, too
+
+    def _read_by_triton(self, installation: TritonInstallation) -> list[Path]:
+        folders, settings = self._folders, self._settings
+        ours = [folders.repository, folders.backends, folders.imports / settings.python_backends.name]
+        return [installation.binary, installation.stub, *ours, *(each.resolve() for each in settings.model_repository)]
+
+    def _guarded(self, launch: _Launch) -> list[str]:
+        python = (sys.executable, "-I", "-S")
+        owned = [str(self._folders.lock), shm_prefix(self._folders.root), _sockets(launch.endpoints)]
+        arguments = [str(os.getpid()), *owned, format_cpus(self._cpus)]
+        user = "" if self._account is None else self._account.identity
+        return [*python, guardian.__file__, *arguments, *python, confine.__file__, user, *launch.command]
+
+
+class EmbeddedTriton:
+    """One life of an embedded Triton, behind its guardian."""
+
+    def __init__(self, process: Process, endpoints: Endpoints, log: LogFile, shared_memory: str, answer: Answer) -> None:
+        self._guardian = process
+        self._endpoints = endpoints
+        self._log = log
+        self._shared_memory = shared_memory
+        self.loads = LoadWatch(log, Stubs(process.pid, shared_memory), answer)
+
+    @property
+    def endpoints(self) -> Endpoints:
+        return self._endpoints
+
+    async def wait(self) -> str:
+        """Return when it has ended and everything it started is gone: how, and the last lines of its log."""
+        status = await self._guardian.wait()
+        await self._sweep()
+        return f"{describe_exit(status)}; the end of {self._log.path}:\n{self._log.tail()}"
+
+    def resident_bytes(self) -> int | None:
+        """What it, its guardian and its stubs hold in main memory now, shared pages in parts; None when it has ended."""
+        if self._guardian.returncode is not None:
+            return None
+        return held_bytes(guardian.session_members(self._guardian.pid))
+
+    async def stop(self, *, grace_s: float) -> None:
+        """End it: SIGTERM, SIGKILL half a second before the grace is over; idempotent. Cancelled, it has ordered that at least."""
+        self._order_stop(max(0.0, grace_s - _KILL_MARGIN_S))
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._guardian.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                self._guardian.kill()
+            await self._guardian.wait()
+        await self._sweep()
+
+    def _order_stop(self, grace_s: float) -> None:
+        orders = self._guardian.stdin
+        if self._guardian.returncode is None and orders is not None and not orders.is_closing():
+            orders.write(b"%f\n" % grace_s)
+
+    async def _sweep(self) -> None:
+        """Do the guardian's work where it was killed before it could: its session holds all that it started."""
+        if self._guardian.returncode is None or self._guardian.returncode >= 0:
+            return
+        deadline_s = asyncio.get_running_loop().time() + guardian.REAP_PATIENCE_S
+        while (left := guardian.session_members(self._guardian.pid)) and asyncio.get_running_loop().time() < deadline_s:
+            guardian.kill_all(left)
+            await asyncio.sleep(0.02)
+        guardian.remove_shared_memory(self._shared_memory)
+        guardian.remove_sockets(_sockets(self._endpoints))
+
+
+def _sockets(endpoints: Endpoints) -> str:
+    """The folder that goes with the life; empty where it has ports."""
+    return endpoints.folder if isinstance(endpoints, TritonSockets) else ""
+
+
+def describe_exit(status: int) -> str:
+    """How Triton ended, from its guardian's exit status (asyncio's: -N where signal N ended the guardian)."""
+    if status < 0:
+        return f"Triton's guardian was killed by {signal_name(-status)}, and Triton with it"
+    if status == guardian.NOT_STARTED:
+        return "Triton was not started"
+    if status > 128:
+        return f"Triton was killed by {signal_name(status - 128)}"
+    return f"Triton ended with exit status {status}"

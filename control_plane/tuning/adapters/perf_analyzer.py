@@ -1,0 +1,193 @@
+"""Runs NVIDIA's perf_analyzer, the real binary out of the pinned tritonclient wheel, and reads what it measured.
+
+For `tidegate tune` (as `ports.LoadGenerator`) and for the scenarios in `perf/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import os
+import signal
+import subprocess
+import tempfile
+import zipfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from control_plane.core.errors import StartupError, UpstreamFailed
+from control_plane.tuning.domain.candidates import Level
+
+_VERSION = "2.51.0"
+_MEMBER = f"tritonclient-{_VERSION}.data/data/bin/perf_analyzer"
+_TIMEOUT_S = 120.0
+_WINDOWS = 3
+"""perf_analyzer compares the last three windows, so it measures three at least; here any three are stable enough."""
+
+_OVERHEAD_S = 0.15
+"""Of one run: its start, the model's metadata, its report."""
+
+_SHORTEST_WINDOW_MS = 100
+_TOO_SHORT = ("No valid requests recorded", "Failed to obtain stable measurement")
+_LONGER_WINDOWS = (1, 4, 16)
+"""For a model whose requests take longer than the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one run asks of the server."""
+
+    model: str
+    url: str
+    protocol: str
+    """`http` or `grpc`."""
+    concurrency: int
+    shapes: tuple[str, ...] = ()
+    """perf_analyzer's `--shape`, one per input whose shape is open, as in `INPUT0:384`."""
+    request_count: int = 0
+    """How many requests to send; 0: as many as there are in `window_ms`, three times."""
+    window_ms: int = 500
+    input_data: tuple[Path, ...] = ()
+    """perf_analyzer's JSON files; none: random data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Milliseconds and requests per second of one run."""
+
+    p50_ms: float
+    p99_ms: float
+    throughput: float
+
+
+class PerfAnalyzer:
+    """The binary, unpacked into `cache_dir` with the two libraries that Debian lacks, out of Triton's own wheel."""
+
+    def __init__(self, cache_dir: Path, triton_libraries: Path) -> None:
+        """Raises StartupError: the wheel that has it was not downloaded, or the folder cannot be written."""
+        folder = cache_dir / f"perf_analyzer-{_VERSION}"
+        self._binary = folder / "perf_analyzer"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not self._binary.exists():
+                _unpack(cache_dir / "wheels", self._binary)
+            for name, pattern in (("libcudart.so.12", "libcudart-*.so.12*"), ("libb64.so.0d", "libb64-*.so.0d")):
+                _link(folder / name, _library(triton_libraries, pattern))
+        except OSError as exc:
+            raise StartupError(f"perf_analyzer cannot be unpacked into {folder}: {exc}") from exc
+        self._environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+
+    def run(self, load: Load) -> Measured:
+        """One run, waited for in this thread. Raises UpstreamFailed with its words when it fails."""
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder, "report.csv")
+            done = subprocess.run(
+                self._command(load, report), env=self._environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            )
+            return read_report(report, done.stdout + done.stderr)
+
+    async def run_async(self, load: Load) -> Measured:
+        """As `run`; cancelling it ends perf_analyzer."""
+        with tempfile.TemporaryDirectory() as folder:
+            report, words = Path(folder, "report.csv"), Path(folder, "words")
+            process = self._start(load, report, words)
+            try:
+                async with asyncio.timeout(_TIMEOUT_S):
+                    await asyncio.to_thread(process.wait)
+            except TimeoutError as exc:
+                raise UpstreamFailed(f"perf_analyzer did not end within {_TIMEOUT_S:g} s on {load.model}") from exc
+            finally:
+                if process.poll() is None:
+                    with suppress(ProcessLookupError):  # it has just ended by itself
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            return _read_files(report, words)
+
+    def _start(self, load: Load, report: Path, words: Path) -> subprocess.Popen[bytes]:
+        """At once: asyncio's way to start a process can be cancelled halfway, and leaves it running."""
+        with words.open("wb") as said:
+            return subprocess.Popen(
+                self._command(load, report),
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is ours to handle
+            )
+
+    def _command(self, load: Load, report: Path) -> list[str]:
+        return [str(self._binary), *arguments(load), "-f", str(report)]
+
+
+class PerfAnalyzerLoad:
+    """`ports.LoadGenerator`: the requests of one mix to one model, over gRPC: over HTTP perf_analyzer knows no Unix sockets."""
+
+    def __init__(self, analyzer: PerfAnalyzer, model: str, input_data: Path) -> None:
+        self._analyzer = analyzer
+        self._model = model
+        self._input_data = input_data
+
+    async def measure(self, address: str, *, concurrency: int, duration_s: float) -> Level:
+        """Longer than asked for where no request ends in time. Raises UpstreamFailed."""
+        window_ms = max(_SHORTEST_WINDOW_MS, round((duration_s - _OVERHEAD_S) * 1000 / _WINDOWS))
+        for longer in _LONGER_WINDOWS:
+            load = Load(self._model, address, "grpc", concurrency, window_ms=window_ms * longer, input_data=(self._input_data,))
+            try:
+                measured = await self._analyzer.run_async(load)
+            except UpstreamFailed as exc:
+                if not any(words in str(exc) for words in _TOO_SHORT) or longer == _LONGER_WINDOWS[-1]:
+                    raise
+            else:
+                break
+        return Level(concurrency, measured.throughput, measured.p50_ms, measured.p99_ms)
+
+
+def arguments(load: Load) -> list[str]:
+    """perf_analyzer's command line, less the program and its report."""
+    count = ["--request-count", str(load.request_count)]
+    # Whatever three windows say is the measurement: whether they differ is for the caller, who measures several times.
+    windows = ["--measurement-mode", "time_windows", "-p", str(load.window_ms), "-s", "1000000", "-r", str(_WINDOWS)]
+    return [
+        "-m", load.model, "-u", load.url, "-i", load.protocol, *(part for shape in load.shapes for part in ("--shape", shape)),
+        *(part for path in load.input_data for part in ("--input-data", str(path))),
+        "--concurrency-range", str(load.concurrency), *(count if load.request_count else windows),
+    ]  # fmt: skip
+
+
+def read_report(report: Path, said: str) -> Measured:
+    """What its CSV report holds. Raises UpstreamFailed with the end of what it `said` where there is none."""
+    try:
+        row = next(csv.DictReader(report.read_text().splitlines()))
+        return Measured(float(row["p50 latency"]) / 1000, float(row["p99 latency"]) / 1000, float(row["Inferences/Second"]))
+    except (OSError, StopIteration, KeyError, ValueError, TypeError) as exc:
+        raise UpstreamFailed(f"perf_analyzer failed:\n{said[-2000:]}") from exc
+
+
+def _read_files(report: Path, words: Path) -> Measured:
+    return read_report(report, words.read_text(errors="replace"))
+
+
+def _library(folder: Path, pattern: str) -> Path:
+    found = next(folder.glob(pattern), None)
+    if found is None:
+        raise StartupError(f"perf_analyzer needs {pattern}, which is not in {folder}: remove that folder's parent and run `make setup`")
+    return found.resolve()
+
+
+def _link(link: Path, target: Path) -> None:
+    if link.is_symlink() and link.readlink() == target:
+        return  # another run may be using it
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+def _unpack(wheels: Path, binary: Path) -> None:
+    wheel = next(wheels.glob(f"tritonclient-{_VERSION}-*.whl"), None)
+    if wheel is None:
+        raise StartupError(f"perf_analyzer is in the wheel tritonclient-{_VERSION}, which is not in {wheels}: run `make setup`")
+    partial = binary.with_suffix(f".{os.getpid()}.partial")
+    with zipfile.ZipFile(wheel) as archive:
+        partial.write_bytes(archive.read(_MEMBER))
+    partial.chmod(0o755)
+    partial.rename(binary)

@@ -1,0 +1,125 @@
+"""What a tuning run leaves for people: the recommended configuration, the table behind it (text and JSON), and a plot.
+
+Called by `tidegate tune`. Only the plot needs matplotlib, which serving does not.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from control_plane.core.errors import StartupError
+from control_plane.tuning.adapters.config import TunedConfig
+from control_plane.tuning.adapters.plot import draw
+from control_plane.tuning.domain.candidates import DEFAULT, Candidate
+from control_plane.tuning.tuner import TuningResult
+
+MATPLOTLIB_IS_MISSING = "plot.png was not drawn: it needs matplotlib: run `make extras`"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A run and what it was asked."""
+
+    model: str
+    tuned: TunedConfig
+    result: TuningResult
+    limit_ms: float
+    machine: Mapping[str, Any]
+    mix: str
+    """Where the requests came from."""
+
+
+def write_report(report: Report, folder: Path) -> list[str]:
+    """Write everything into `folder`; returns what could not be done, for people. Raises StartupError: it cannot be written."""
+    verdict = report.result.verdict
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.pbtxt").write_text(report.tuned.text_with_reason(verdict.recommended, verdict.reason), encoding="utf-8")
+        (folder / "table.json").write_text(json.dumps(_as_json(report), indent=1) + "\n", encoding="utf-8")
+        with (folder / "table.txt").open("w", encoding="utf-8") as text:
+            print_table(report, Console(file=text, width=120, color_system=None))
+        drawn = draw(report.result, folder / "plot.png", title=headline(report), limit_ms=report.limit_ms)
+        return [] if drawn else [MATPLOTLIB_IS_MISSING]
+    except OSError as exc:
+        raise StartupError(f"--out {folder} cannot be written: {exc}") from exc
+
+
+def apply_recommendation(report: Report) -> str:
+    """Write the recommended configuration to the model; says what was done. Raises StartupError: it cannot be written."""
+    verdict, path = report.result.verdict, report.tuned.path
+    if verdict.recommended == DEFAULT:
+        return f"{path} stays as it is"
+    try:
+        backup = _unused(path)
+        shutil.copy2(path, backup)
+        # A load may read it at any moment.
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_text(report.tuned.text_with_reason(verdict.recommended, verdict.reason), encoding="utf-8")
+        partial.replace(path)
+    except OSError as exc:
+        raise StartupError(f"--apply: {path} cannot be written: {exc}") from exc
+    return f"written to {path}; what it was is in {backup.name}"
+
+
+def _unused(path: Path) -> Path:
+    """Beside `path`, a name for its backup that replaces no earlier one."""
+    names = (f"{path.name}.bak{number or ''}" for number in count())
+    return next(backup for name in names if not (backup := path.with_name(name)).exists())
+
+
+def print_table(report: Report, console: Console) -> None:
+    """The table and the verdict, as people read them."""
+    result = report.result
+    table = Table("candidate", "in flight", "requests/s", "p50 ms", "p99 ms", "rounds", box=None, pad_edge=False)
+    for row in result.rows():
+        level, misses = row.level, row.level.p99_ms > report.limit_ms
+        p99 = f"[red]{level.p99_ms:.1f} >[/]" if misses else f"{level.p99_ms:.1f}"
+        figures = (str(level.concurrency), f"{level.throughput:.0f}", f"{level.p50_ms:.1f}", p99, str(row.rounds))
+        table.add_row(_named(row.candidate, result), *figures)
+    for candidate, reason in result.failures.items():
+        table.add_row(candidate.label, "", "", "", "", escape(f"cannot be served: {reason.strip().splitlines()[-1]}"))
+    console.print(table)
+    console.print(f"\n{headline(report)}\n{result.verdict.reason}", highlight=False, soft_wrap=True)
+
+
+def headline(report: Report) -> str:
+    """The recommendation in one line."""
+    recommended = report.result.verdict.recommended
+    flags = f", served with `tidegate serve {' '.join(recommended.serve_flags)}`" if recommended.serve_flags else ""
+    return f"Recommended for {report.model}: {recommended.label}{flags}"
+
+
+def _named(candidate: Candidate, result: TuningResult) -> str:
+    return f"[bold]{candidate.label}[/]" if candidate == result.verdict.recommended else candidate.label
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    verdict = report.result.verdict
+    return {
+        "model": report.model,
+        "configuration": str(report.tuned.path),
+        "mix": report.mix,
+        "p99_limit_ms": report.limit_ms,
+        "machine": report.machine,
+        "recommended": {"changes": _changes(verdict.recommended), "serve_flags": verdict.recommended.serve_flags, "reason": verdict.reason},
+        "medians": [{"candidate": row.candidate.label, "rounds": row.rounds, **asdict(row.level)} for row in report.result.rows()],
+        "final_rounds": [
+            {"candidate": candidate.label, "changes": _changes(candidate), "rounds": [[asdict(level) for level in each] for each in rounds]}
+            for candidate, rounds in report.result.rounds.items()
+        ],
+        "failures": {candidate.label: reason for candidate, reason in report.result.failures.items()},
+    }
+
+
+def _changes(candidate: Candidate) -> dict[str, int | str]:
+    return {knob.name.lower(): value for knob, value in candidate.changes}

@@ -1,0 +1,201 @@
+"""Measures ways to serve a model against each other within a budget of time: what `tidegate tune` does.
+
+First every candidate that the policy names, each in a server of its own, one after the other; then the best of them and
+the default in servers side by side, measured by turns, so that a machine whose speed drifts is fair to all. However it
+ends, also by cancellation, every server and load generator has ended with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded
+from control_plane.tuning.domain.candidates import DEFAULT, Candidate, Level, Round
+from control_plane.tuning.domain.search import (
+    FINAL_ROUNDS,
+    FINALISTS,
+    Axis,
+    Costs,
+    Verdict,
+    choose_finalists,
+    decide,
+    expected_candidates,
+    final_run_s,
+    may_screen,
+    medians,
+    next_candidate,
+    search_run_s,
+)
+from control_plane.workers.ports import LoadGenerator, TuningServers
+
+_WARM_UP_S = 0.6
+"""The first requests of a session allocate what the later ones use."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuningPlan:
+    """What is tried, under which loads, and for how long altogether."""
+
+    axes: Sequence[Axis]
+    concurrencies: Sequence[int]
+    limit_ms: float
+    """Of the p99."""
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TuningProgress:
+    """Where it is: measurements done and, as far as can be told, expected."""
+
+    doing: str
+    done: int
+    expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One candidate's median at one level, over so many rounds."""
+
+    candidate: Candidate
+    rounds: int
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
+class TuningResult:
+    """Everything that was measured, and what follows from it."""
+
+    screened: Mapping[Candidate, Round]
+    """One round each, in the order measured; empty where `failures` has the reason."""
+    rounds: Mapping[Candidate, Sequence[Round]]
+    """The final rounds: the default's and those of the best others."""
+    failures: Mapping[Candidate, str]
+    verdict: Verdict
+
+    def rows(self) -> Iterator[Row]:
+        """For tables and plots: the finalists over their final rounds, then the others over the one that they had."""
+        measured = {candidate: rounds for candidate, rounds in self.rounds.items() if rounds}
+        measured |= {candidate: [levels] for candidate, levels in self.screened.items() if levels and candidate not in measured}
+        for candidate, rounds in measured.items():
+            for level in medians(rounds):
+                yield Row(candidate, len(rounds), level)
+
+
+class Tuner:
+    """One run of a plan."""
+
+    def __init__(
+        self, plan: TuningPlan, *, servers: TuningServers, load: LoadGenerator, report: Callable[[TuningProgress], None] = lambda _: None
+    ) -> None:
+        self._plan = plan
+        self._servers = servers
+        self._load = load
+        self._report = report
+        self._screened: dict[Candidate, Round] = {}
+        self._failures: dict[Candidate, str] = {}
+        self._run_s = search_run_s(plan.axes, levels=len(plan.concurrencies), budget_s=plan.budget_s)
+        self._started_s = 0.0
+        self._start_costs_s: list[float] = []
+        self._round_costs_s: list[float] = []
+        self._done = 0
+        self._expected = (expected_candidates(plan.axes) + (1 + FINALISTS) * FINAL_ROUNDS) * len(plan.concurrencies)
+
+    async def run(self) -> TuningResult:
+        """Measure, and decide. Raises ControlPlaneError: not even the default can be served or measured."""
+        self._started_s = _now_s()
+        await self._screen()
+        rounds = await self._run_finals(choose_finalists(self._screened, limit_ms=self._plan.limit_ms))
+        return TuningResult(self._screened, rounds, self._failures, decide(rounds, limit_ms=self._plan.limit_ms))
+
+    async def _screen(self) -> None:
+        while (candidate := next_candidate(self._plan.axes, self._screened, limit_ms=self._plan.limit_ms)) is not None:
+            if candidate != DEFAULT and not self._may_screen():
+                return
+            before_s = _now_s()
+            try:
+                self._screened[candidate] = await self._screen_one(candidate)
+            except ControlPlaneError as exc:
+                self._give_up(candidate, exc)
+                self._screened[candidate] = ()
+            else:
+                self._start_costs_s.append(_now_s() - before_s - self._round_costs_s[-1])
+
+    async def _screen_one(self, candidate: Candidate) -> Round:
+        try:
+            async with asyncio.timeout(self._plan.budget_s - self._elapsed_s()), AsyncExitStack() as stack:
+                address = await self._serve(candidate, stack)
+                return await self._measure(candidate, address, self._run_s)
+        except TimeoutError as exc:
+            raise DeadlineExceeded(f"{candidate.label} was not served and measured within {self._plan.budget_s:g} s (--budget-s)") from exc
+
+    def _may_screen(self) -> bool:
+        return may_screen(self._costs(), screened=len(self._screened), elapsed_s=self._elapsed_s(), budget_s=self._plan.budget_s)
+
+    def _costs(self) -> Costs:
+        return Costs(_mean(self._start_costs_s), _mean(self._round_costs_s), self._run_s)
+
+    async def _run_finals(self, finalists: Sequence[Candidate]) -> dict[Candidate, list[Round]]:
+        self._expected = self._done + len(finalists) * FINAL_ROUNDS * len(self._plan.concurrencies)
+        rounds: dict[Candidate, list[Round]] = {DEFAULT: []}
+        left_s = self._plan.budget_s - self._elapsed_s()
+        self._run_s = final_run_s(self._costs(), finalists=len(finalists), left_s=left_s)
+        async with AsyncExitStack() as stack:
+            addresses: dict[Candidate, str] = {}
+            for candidate in finalists:
+                try:
+                    addresses[candidate] = await self._serve(candidate, stack)
+                    rounds[candidate] = []
+                except ControlPlaneError as exc:
+                    self._give_up(candidate, exc)
+            self._round_costs_s.clear()  # these take as long as they take
+            for _ in range(FINAL_ROUNDS):
+                if self._elapsed_s() + len(rounds) * _mean(self._round_costs_s) > self._plan.budget_s:
+                    break
+                await self._run_final_round(addresses, rounds)
+        return rounds
+
+    async def _run_final_round(self, addresses: Mapping[Candidate, str], rounds: dict[Candidate, list[Round]]) -> None:
+        for candidate in list(rounds):
+            try:
+                rounds[candidate].append(await self._measure(candidate, addresses[candidate], self._run_s))
+            except ControlPlaneError as exc:
+                self._give_up(candidate, exc)
+                del rounds[candidate]
+
+    def _give_up(self, candidate: Candidate, error: ControlPlaneError) -> None:
+        if candidate == DEFAULT:
+            raise error
+        self._failures[candidate] = str(error)
+
+    async def _serve(self, candidate: Candidate, stack: AsyncExitStack) -> str:
+        """Its address, warm; it is served until the stack is closed."""
+        self._say(f"starting {candidate.label}")
+        address = await stack.enter_async_context(self._servers.serve(candidate))
+        await self._load.measure(address, concurrency=max(self._plan.concurrencies), duration_s=_WARM_UP_S)
+        return address
+
+    async def _measure(self, candidate: Candidate, address: str, duration_s: float) -> Round:
+        before_s, levels = _now_s(), []
+        for concurrency in self._plan.concurrencies:
+            self._say(f"{candidate.label}, {concurrency} in flight")
+            levels.append(await self._load.measure(address, concurrency=concurrency, duration_s=duration_s))
+            self._done += 1
+        self._round_costs_s.append(_now_s() - before_s)
+        return tuple(levels)
+
+    def _say(self, doing: str) -> None:
+        self._report(TuningProgress(doing, self._done, max(self._done, self._expected)))
+
+    def _elapsed_s(self) -> float:
+        return _now_s() - self._started_s
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,47 @@
+"""The socket between the parent process and one worker: whole messages, both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from control_plane.workers.messages import LENGTH_BYTES, Message, decode, encode
+
+
+class WorkerLink:
+    """One end of it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def over(cls, end: socket.socket) -> WorkerLink:
+        """Take over one end of a socket pair."""
+        return cls(*await asyncio.open_unix_connection(sock=end))
+
+    def send(self, message: Message) -> None:
+        """Without waiting; to one that has ended it goes nowhere."""
+        if not self._writer.is_closing():
+            self._writer.write(encode(message))
+
+    async def receive(self) -> Message | None:
+        """The next message; None when the other end is closed."""
+        try:
+            length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES))
+            return decode(await self._reader.readexactly(length))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+    async def flush(self) -> None:
+        """Return when all that was sent is on its way; at once when the other end is closed."""
+        if self._writer.is_closing():
+            return
+        self._writer.transport.set_write_buffer_limits(0)
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            return
+
+    def close(self) -> None:
+        self._writer.close()

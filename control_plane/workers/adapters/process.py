@@ -1,0 +1,96 @@
+"""Starts worker processes: `ports.WorkerLauncher` and `ports.WorkerProcess`, for `workers/workers`.
+
+A worker is a program of its own (`control_plane.app.worker`), started anew and not forked, so that it shares nothing with
+the parent but the ends it is given. The kernel kills it when the parent ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import cast
+
+from control_plane.core.errors import StartupError
+from control_plane.host.unix_socket import UnixSocket
+from control_plane.settings import Settings, to_plain
+from control_plane.workers.adapters.link import WorkerLink
+from control_plane.workers.messages import Begin, FromWorker, ToWorker
+
+WORKER_MODULE = "control_plane.app.worker"
+
+
+class WorkerProcessLauncher:
+    """Starts workers that all share the ports, and the Unix sockets that the parent holds."""
+
+    def __init__(self, settings: Settings, *, http_socket: UnixSocket | None, grpc_socket: UnixSocket | None) -> None:
+        """`settings` with the ports that were chosen."""
+        self._settings = settings
+        self._http_socket = http_socket
+        self._grpc_socket = grpc_socket
+
+    async def start(self, number: int) -> RunningWorker:
+        """See `ports.WorkerLauncher.start`."""
+        inherited = [each.listening.fileno() for each in (self._http_socket, self._grpc_socket) if each is not None]
+        try:
+            link, process = await _start_linked(inherited)
+        except OSError as exc:
+            raise StartupError(f"worker {number} cannot be started: {exc.strerror or exc}") from exc
+        link.send(Begin(number, to_plain(self._settings), _descriptor(self._http_socket), _descriptor(self._grpc_socket)))
+        return RunningWorker(process, link)
+
+
+class RunningWorker:
+    """One life of a worker."""
+
+    def __init__(self, process: Process, link: WorkerLink) -> None:
+        self._process = process
+        self._link = link
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: ToWorker) -> None:
+        self._link.send(message)
+
+    async def receive(self) -> FromWorker | None:
+        return cast("FromWorker | None", await self._link.receive())
+
+    async def wait(self) -> str:
+        status = await self._process.wait()
+        self._link.close()
+        return f"it was killed by signal {-status}" if status < 0 else f"it ended with exit status {status}"
+
+    def kill(self) -> None:
+        self._link.close()
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)
+
+
+async def _start_linked(inherited: Sequence[int]) -> tuple[WorkerLink, Process]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with theirs:
+        try:
+            # A session of its own: Ctrl-C and a closed terminal are the parent's to act on.
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", WORKER_MODULE, str(theirs.fileno()), str(os.getpid())),
+                stdin=DEVNULL,
+                pass_fds=(theirs.fileno(), *inherited),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+    return await WorkerLink.over(ours), process
+
+
+def _descriptor(unix_socket: UnixSocket | None) -> int | None:
+    return None if unix_socket is None else unix_socket.listening.fileno()

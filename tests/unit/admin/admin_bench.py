@@ -1,0 +1,111 @@
+"""The admin API over fakes: models a and b, of which a is loaded, and a tenant with keys of every kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from control_plane.admin.api import make_admin_api
+from control_plane.auth.access import Access
+from control_plane.auth.authentication import Authentication
+from control_plane.auth.domain.failed_attempts import FailedAttempts
+from control_plane.auth.keys import Keys
+from control_plane.cache.purges import Purges
+from control_plane.core.model import ModelState
+from control_plane.core.scope import EVERYTHING, Right, Scope
+from control_plane.metering.reports import UsageService
+from control_plane.models.model_service import ModelService
+from control_plane.objects.domain.stored import Kind
+from control_plane.objects.domain.stored_objects import to_body
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.mirror import KnownState
+from control_plane.objects.objects import Objects
+from control_plane.triton.servers import Servers
+from tests.aio import changing, run
+from tests.fakes import FakeRepository, FakeUpstream
+from tests.fakes.state_store import FakeState, FakeStateStore
+from tests.fakes.usage_store import FakeUsage, FakeUsageStore
+
+OWN = "http://127.0.0.1:8080"
+
+
+@dataclass
+class Clock:
+    now_s: float = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Bench:
+    """`authentication`: whether callers must show a key."""
+
+    authentication: bool = False
+    upstream: FakeUpstream = field(default_factory=FakeUpstream)
+    servers: Servers = field(default_factory=Servers)
+    store: FakeStateStore = field(default_factory=FakeStateStore)
+    usage: FakeUsageStore = field(default_factory=FakeUsageStore)
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self.upstream.control.states["a"] = ModelState.READY
+        self.servers.up(self.upstream)
+        repository = FakeRepository(models=["a", "b"])
+        self.models = ModelService(servers=self.servers, repository=repository, load=[], load_timeout_s=10)
+        self.known = KnownState(self.store, now_s=self.clock)
+        self.keys = Keys(self.store, now_s=self.clock)
+        authentication = Authentication(self.known, None, attempts=FailedAttempts(), now_s=self.clock)
+        self.access = Access(self.known, authentication if self.authentication else None)
+        objects = Objects(self.store, now_s=self.clock)
+        self.app = make_admin_api(
+            models=self.models,
+            servers=self.servers,
+            access=self.access,
+            keys=self.keys,
+            objects=objects,
+            purges=Purges(objects, self.known, wait_s=0.0),
+            usage=UsageService(self.usage, lambda: self.known.prices.values()),
+            known=self.known,
+            version="1.2.3",
+        )
+
+    def ask(self, method: str, path: str, *, body: object = None, **headers: str) -> tuple[int, Any]:
+        response = self.response(method, path, body=body, **headers)
+        return response.status_code, response.json() if response.content else None
+
+    def response(self, method: str, path: str, *, body: object = None, **headers: str) -> httpx.Response:
+        """`body` is JSON, or bytes as they are; `if_match` is the header `if-match`."""
+        return run(self.request(method, path, body=body, **headers))
+
+    async def request(self, method: str, path: str, *, body: object = None, **headers: str) -> httpx.Response:
+        content: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body} if body is not None else {}
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with (
+            changing(self.models),
+            httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url=OWN) as client,
+        ):
+            return await client.request(method, path, headers=fields, **content)
+
+    def forget(self) -> None:
+        """Empty stores that can be reached, for the next test."""
+        self.store.state, self.usage.usage = FakeState(), FakeUsage()
+        self.store.is_away = self.usage.is_away = False
+
+    def put_tenant(self, name: str = "acme") -> None:
+        run(self.store.put(Kind.TENANT, name, to_body(Tenant(name))))
+
+    def make_key(self, *scopes: Scope, expires_s: float | None = None, is_revoked: bool = False) -> str:
+        """A key's text, known to the API."""
+        self.put_tenant()
+        key, text = run(self.keys.create("acme", scopes or EVERYTHING.scopes, expires_s=expires_s))
+        if is_revoked:
+            run(self.keys.revoke(key.id))
+        run(self.known.start())
+        return text
+
+
+def scope_of(right: Right) -> Scope:
+    return Scope(right, "*" if right is Right.INFER else "")

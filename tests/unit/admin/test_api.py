@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from control_plane.core.errors import (
+    ControlPlaneError,
+    DeadlineExceeded,
+    ModelLoadFailed,
+    StartupError,
+    UpstreamFailed,
+    UpstreamUnavailable,
+)
+from tests.aio import run
+from tests.unit.admin.admin_bench import OWN, Bench
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+NO_FLEET: dict[str, object] = {"tier": None, "servers": [], "variant": None, "variant_reason": None, "build": ""}
+VIEW_A = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory_bytes": None, **NO_FLEET}
+VIEW_B = {"name": "b", "state": "UNAVAILABLE", "reason": "", "versions": [], "memory_bytes": None, **NO_FLEET}
+
+
+class TestModels:
+    def test_list(self, bench: Bench) -> None:
+        assert bench.ask("GET", "/models") == (200, [VIEW_A, VIEW_B])
+
+    def test_get(self, bench: Bench) -> None:
+        assert bench.ask("GET", "/models/b") == (200, VIEW_B)
+
+    def test_which_variant_is_served_and_why(self, bench: Bench) -> None:
+        bench.upstream.metrics = b'tidegate_served_variant{model="a",reason="the fastest",variant="int8",version="1"} 1\n'
+        assert bench.ask("GET", "/models/a") == (200, VIEW_A | {"variant": "int8", "variant_reason": "the fastest"})
+
+    def test_load(self, bench: Bench) -> None:
+        assert bench.ask("POST", "/models/b/load") == (200, VIEW_B | {"state": "READY", "versions": ["1"]})
+        assert bench.upstream.control.loads == ["b"]
+
+    def test_unload(self, bench: Bench) -> None:
+        assert bench.ask("POST", "/models/a/unload") == (200, VIEW_A | {"state": "UNAVAILABLE", "reason": "unloaded", "versions": []})
+
+    def test_one_triton_releases_nothing(self, bench: Bench) -> None:
+        status, body = bench.ask("POST", "/models/a/release")
+        assert (status, body["code"]) == (404, "route_not_found")
+        assert "runs no fleet" in body["error"]
+
+    @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+    @pytest.mark.parametrize("action", ["load", "unload", "release"])
+    def test_only_post_changes_anything(self, bench: Bench, method: str, action: str) -> None:
+        """An image tag of another site sends GETs without an Origin."""
+        assert bench.ask(method, f"/models/a/{action}")[0] == 405
+        assert (bench.upstream.control.loads, bench.upstream.control.unloads) == ([], [])
+
+    @pytest.mark.parametrize("method", ["GET", "POST"])
+    @pytest.mark.parametrize("name", ["a%20b", "%C3%A4", "a%0A", "x" * 256, "a%00"])
+    def test_a_name_that_cannot_be_one_is_an_error_like_others(self, bench: Bench, method: str, name: str) -> None:
+        status, body = bench.ask(method, f"/models/{name}" + ("/load" if method == "POST" else ""))
+        assert (status, body["code"], body["retryable"]) == (400, "invalid_argument", False)
+        assert "path.name" in body["error"]
+
+
+LOAD_IS_LATE = "model 'b' was not loaded within 10 s (TIDEGATE_LOAD_TIMEOUT_S); that Triton goes on with it"
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("error", "status", "code", "retryable"),
+        [
+            (ModelLoadFailed("bad weights"), 422, "load_failed", False),
+            (DeadlineExceeded(LOAD_IS_LATE), 504, "deadline_exceeded", True),
+            (UpstreamUnavailable("gone"), 503, "upstream_unavailable", True),
+            (UpstreamFailed("odd"), 502, "upstream_failed", False),
+            (StartupError("two of one name"), 500, "startup", False),
+        ],
+    )
+    def test_each_is_told_in_one_form(self, bench: Bench, error: ControlPlaneError, status: int, code: str, retryable: bool) -> None:
+        bench.upstream.control.failures["b"] = error
+        response = run(bench.request("POST", "/models/b/load"))
+        assert response.status_code == status
+        assert response.json() == {"error": str(error), "code": code, "retryable": retryable}
+        assert response.headers.get("retry-after") == ("1" if retryable else None)
+
+    @pytest.mark.parametrize(("method", "path"), [("GET", "/models/nope"), ("POST", "/models/nope/load"), ("POST", "/models/nope/unload")])
+    def test_an_unknown_model(self, bench: Bench, method: str, path: str) -> None:
+        status, body = bench.ask(method, path)
+        assert (status, body["code"]) == (404, "model_not_found")
+
+    @pytest.mark.parametrize(
+        ("method", "path"), [("GET", "/models"), ("GET", "/models/a"), ("POST", "/models/a/load"), ("POST", "/models/a/unload")]
+    )
+    def test_while_triton_is_down(self, bench: Bench, method: str, path: str) -> None:
+        bench.servers.down("Triton is restarting")
+        status, body = bench.ask(method, path)
+        assert (status, body) == (
+            503,
+            {"error": "Triton is restarting; try again shortly", "code": "upstream_unavailable", "retryable": True},
+        )
+
+
+class TestHealth:
+    def test_up(self, bench: Bench) -> None:
+        assert bench.ask("GET", "/health/live") == (200, {"ready": True, "reason": ""})
+        status, body = bench.ask("GET", "/health/ready")
+        assert (status, body["ready"], body["reason"]) == (200, True, "")
+
+    def test_a_state_store_that_is_away_is_told_and_does_not_make_it_unready(self, bench: Bench) -> None:
+        assert bench.ask("GET", "/health/ready")[1]["state_store"] == {"is_current": False, "behind_s": None}
+        run(bench.known.start())
+        assert bench.ask("GET", "/health/ready")[1]["state_store"] == {"is_current": True, "behind_s": 0.0}
+        bench.clock.now_s += 60
+        assert bench.ask("GET", "/health/ready") == (
+            200,
+            {"ready": True, "reason": "", "state_store": {"is_current": False, "behind_s": 60.0}},
+        )
+
+    def test_down_is_live_and_not_ready(self, bench: Bench) -> None:
+        bench.servers.down("Triton is restarting")
+        assert bench.ask("GET", "/health/live") == (200, {"ready": False, "reason": ""})
+        assert bench.ask("GET", "/health/ready")[0] == 503
+
+    def test_version(self, bench: Bench) -> None:
+        assert bench.ask("GET", "/version") == (200, {"version": "1.2.3"})
+
+
+class TestForeignPages:
+    @pytest.mark.parametrize(
+        ("origin", "host"),
+        [
+            pytest.param("https://evil.example", "127.0.0.1:8080", id="another site"),
+            pytest.param("null", "127.0.0.1:8080", id="a sandboxed page or a file"),
+            pytest.param("", "127.0.0.1:8080", id="an empty one"),
+            pytest.param("http://127.0.0.1:9999", "127.0.0.1:8080", id="another port of this machine"),
+            pytest.param("http://localhost:8080", "127.0.0.1:8080", id="another name of this machine"),
+            pytest.param("http://127.0.0.1:8080.evil.example", "127.0.0.1:8080", id="a name that begins alike"),
+            pytest.param("http://evil.example@127.0.0.1:8080", "127.0.0.1:8080", id="with a user"),
+            pytest.param("http://evil.example:8080", "evil.example:8080", id="a site whose name leads here"),
+            pytest.param("http://127.0.0.1.evil.example", "127.0.0.1.evil.example", id="and looks like an address"),
+            pytest.param("http://[::1", "[::1", id="broken on both sides"),
+            pytest.param("http://", "", id="nothing on both sides"),
+        ],
+    )
+    @pytest.mark.parametrize(
+        ("method", "path"), [("GET", "/models"), ("POST", "/models/b/load"), ("GET", "/openapi.json"), ("OPTIONS", "/models")]
+    )
+    def test_refused(self, bench: Bench, origin: str, host: str, method: str, path: str) -> None:
+        status, body = bench.ask(method, path, origin=origin, host=host)
+        assert (status, body["code"], body["retryable"]) == (403, "foreign_origin", False)
+        assert bench.upstream.control.loads == []
+
+    @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "localhost", "[::1]:8080"])
+    def test_our_own(self, bench: Bench, host: str) -> None:
+        assert bench.ask("POST", "/models/b/load", origin=f"http://{host}", host=host)[0] == 200
+
+    def test_no_answer_invites_other_sites(self, bench: Bench) -> None:
+        response = run(bench.request("GET", "/models", origin=OWN))
+        assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+class TestNoSuchCall:
+    """The framework's own refusals have the form of ours."""
+
+    @pytest.mark.parametrize(
+        ("method", "path", "status", "code"),
+        [
+            ("GET", "/nowhere", 404, "route_not_found"),
+            ("GET", "/models/", 404, "route_not_found"),
+            ("GET", "/models/a/load/x", 404, "route_not_found"),
+            ("GET", "//models", 404, "route_not_found"),
+            ("DELETE", "/models", 405, "method_not_allowed"),
+            ("HEAD", "/models", 405, ""),
+            ("TRACE", "/tenants/a", 405, "method_not_allowed"),
+        ],
+    )
+    def test_refused(self, bench: Bench, method: str, path: str, status: int, code: str) -> None:
+        response = bench.response(method, OWN + path)
+        assert response.status_code == status
+        if code:
+            assert response.json() | {"error": ""} == {"error": "", "code": code, "retryable": False}
+        assert ("allow" in response.headers) is (status == 405)
+
+    @pytest.mark.parametrize(
+        ("path", "allowed"),
+        [("/version", "GET"), ("/keys", "GET, POST"), ("/tenants/a", "DELETE, GET, PATCH, PUT"), ("/models/a/load", "POST")],
+    )
+    def test_all_methods_of_the_path_are_told(self, bench: Bench, path: str, allowed: str) -> None:
+        assert bench.response("TRACE", path).headers["allow"] == allowed
+
+
+ALWAYS = {"200", "403"}
+STORED = ALWAYS | {"503"}
+TRITON = STORED | {"500", "502", "504"}
+MODEL = TRITON | {"400", "404"}
+
+
+def documented(document: dict[str, Any]) -> dict[str, set[str]]:
+    return {
+        f"{method.upper()} {path}": set(operation["responses"])
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+
+
+STATUSES = {
+    "GET /health/live": ALWAYS,
+    "GET /health/ready": STORED,
+    "GET /version": ALWAYS,
+    "GET /models": TRITON,
+    "GET /fleet": ALWAYS | {"404"},
+    "GET /models/{name}": MODEL,
+    "POST /models/{name}/load": MODEL | {"409", "422", "501"},
+    "POST /models/{name}/unload": MODEL | {"409", "422", "501"},
+    "POST /models/{name}/release": MODEL | {"409", "422", "501"},
+    "GET /keys": STORED,
+    "POST /keys": STORED - {"200"} | {"201", "400", "413"},
+    "POST /keys/{id}/rotate": STORED - {"200"} | {"201", "400", "404", "409", "413"},
+    "DELETE /keys/{id}": STORED | {"400", "404", "409"},
+    "DELETE /cache": STORED - {"200"} | {"204"},
+    "DELETE /cache/{name}": STORED - {"200"} | {"204", "400"},
+    "GET /usage": STORED | {"400"},
+} | {
+    f"{method} /{kind}{path}": statuses
+    for kind in ("tenants", "routes", "prices")
+    for method, path, statuses in (
+        ("GET", "", STORED),
+        ("GET", "/{name}", STORED | {"400", "404"}),
+        ("PUT", "/{name}", STORED | {"400", "409", "413"}),
+        ("PATCH", "/{name}", STORED | {"400", "404", "409", "413"}),
+        ("DELETE", "/{name}", STORED - {"200"} | {"204", "400", "404", "409"}),
+    )
+}
+
+
+class TestOpenApi:
+    def test_every_status_that_can_come_is_documented(self, bench: Bench) -> None:
+        assert documented(bench.app.openapi()) == STATUSES
+
+    def test_with_authentication_also_what_that_adds(self) -> None:
+        document = Bench(authentication=True).app.openapi()
+        is_open = {"GET /health/live", "GET /health/ready", "GET /version"}
+        assert documented(document) == {
+            call: statuses if call in is_open else statuses | {"401", "429"} for call, statuses in STATUSES.items()
+        }
+        schemes = set(document["components"]["securitySchemes"])
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                needed = {name for each in operation.get("security", []) for name in each}
+                assert needed == (set() if f"{method.upper()} {path}" in is_open else schemes)
+
+    def test_every_error_has_one_form(self, bench: Bench) -> None:
+        for methods in bench.app.openapi()["paths"].values():
+            for operation in methods.values():
+                for status, response in operation["responses"].items():
+                    schema = response.get("content", {}).get("application/json", {}).get("schema", {})
+                    assert (schema.get("$ref") == "#/components/schemas/ErrorView") is (int(status) >= 400)
+
+    def test_nothing_of_the_frameworks_own_errors_is_left(self, bench: Bench) -> None:
+        assert "HTTPValidationError" not in str(bench.app.openapi())

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control_plane.admin.client import AdminClient, EmbeddingClient
+from control_plane.core.errors import InvalidRequest, ObjectNotFound, UpstreamUnavailable
+
+MODEL = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory_bytes": None}
+
+
+class Gateway(HTTPServer):
+    """Answers everything with `status` and `body`; keeps the requests."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status, self.body = 200, json.dumps(MODEL)
+        self.content_type = "application/json"
+        self.requests: list[tuple[str, str, Any]] = []
+        self.authorizations: list[str | None] = []
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Gateway
+    protocol_version = "HTTP/1.1"
+
+    def _answer(self) -> None:
+        sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.requests.append((self.command, self.path, json.loads(sent) if sent else None))
+        self.server.authorizations.append(self.headers.get("Authorization"))
+        body = self.server.body.encode()
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Type", self.server.content_type)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - the library's names
+
+    def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002 - the library's name
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    with Gateway() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+class UnixGateway(Gateway):
+    address_family = socket.AF_UNIX
+
+    def __init__(self, path: Path) -> None:
+        HTTPServer.__init__(self, str(path), _Handler, bind_and_activate=False)  # type: ignore[arg-type]
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's own wants a host and a port
+        self.server_activate()
+        self.status, self.body, self.requests = 200, json.dumps(MODEL), []
+        self.content_type, self.authorizations = "application/json", []
+        self.url = f"unix:{path}"
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        return super().get_request()[0], ("local", 0)
+
+
+@pytest.fixture
+def embedder(gateway: Gateway) -> Iterator[EmbeddingClient]:
+    client = EmbeddingClient(gateway.url)
+    yield client
+    client.close()
+
+
+class TestAdminClient:
+    def test_list(self, gateway: Gateway) -> None:
+        gateway.body = json.dumps([MODEL])
+        assert AdminClient(gateway.url).list_models() == [MODEL]
+        assert gateway.requests == [("GET", "/models", None)]
+
+    def test_load_and_unload(self, gateway: Gateway) -> None:
+        assert AdminClient(gateway.url).load("a") == AdminClient(gateway.url).unload("a") == MODEL
+        assert AdminClient(gateway.url).release("a") == MODEL
+        assert [path for _, path, _ in gateway.requests] == ["/models/a/load", "/models/a/unload", "/models/a/release"]
+
+    @pytest.mark.parametrize(
+        ("name", "path"), [("a b", "/models/a%20b/load"), ("a?b", "/models/a%3Fb/load"), ("../x#", "/models/..%2Fx%23/load")]
+    )
+    def test_a_name_stays_one_segment(self, gateway: Gateway, name: str, path: str) -> None:
+        AdminClient(gateway.url).load(name)
+        assert gateway.requests[0][1] == path
+
+    @pytest.mark.parametrize(
+        ("body", "text"),
+        [
+            (json.dumps({"error": "bad weights", "code": "load_failed", "retryable": False}), r"^bad weights \(HTTP 422\)$"),
+            (json.dumps({"detail": "other"}), r'\{"detail": "other"\} \(HTTP 422\)'),
+            (json.dumps(["odd"]), r"odd.*\(HTTP 422\)"),
+            ("<html>", r"<html> \(HTTP 422\)"),
+            ("", r" \(HTTP 422\)"),
+        ],
+    )
+    def test_a_refusal_is_told_in_its_own_words(self, gateway: Gateway, body: str, text: str) -> None:
+        gateway.status, gateway.body = 422, body
+        with pytest.raises(InvalidRequest, match=text):
+            AdminClient(gateway.url).load("a")
+
+    @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[", "127.0.0.1:8080", "nonsense", "http://no-such-host.invalid"])
+    def test_nobody_there_says_what_to_check(self, url: str) -> None:
+        with pytest.raises(UpstreamUnavailable, match=r"no answer from .* is `tidegate serve` running there\?"):
+            AdminClient(url).list_models()
+
+    def test_somebody_else_there_says_so_too(self, gateway: Gateway) -> None:
+        gateway.body = "<html>welcome</html>"
+        with pytest.raises(UpstreamUnavailable, match="no answer from"):
+            AdminClient(gateway.url).list_models()
+
+    def test_a_proxy_in_the_environment_is_not_asked(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+        monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+        assert AdminClient(gateway.url).load("a") == MODEL
+
+    def test_any_call(self, gateway: Gateway) -> None:
+        client = AdminClient(gateway.url)
+        assert client.ask("PUT", "tenants", "a/b", body={"burst": 1}) == MODEL
+        assert client.ask("GET", "usage", query={"by": "tenant,day", "tenant": ""}) == MODEL
+        assert gateway.requests == [("PUT", "/tenants/a%2Fb", {"burst": 1}), ("GET", "/usage?by=tenant%2Cday&tenant=", None)]
+
+    def test_an_answer_without_content(self, gateway: Gateway) -> None:
+        gateway.status, gateway.body = 204, ""
+        assert AdminClient(gateway.url).ask("DELETE", "tenants", "a") is None
+
+    def test_an_answer_as_csv_is_text(self, gateway: Gateway) -> None:
+        gateway.content_type, gateway.body = "text/csv; charset=utf-8", "tenant,requests\r\n"
+        assert AdminClient(gateway.url).ask("GET", "usage") == "tenant,requests\r\n"
+
+
+class TestKeys:
+    @pytest.mark.parametrize("key", ["tg_0123456789ab_x", "  tg_0123456789ab_x\n"])
+    def test_is_shown(self, gateway: Gateway, key: str) -> None:
+        AdminClient(gateway.url, key).load("a")
+        gateway.body = json.dumps({"outputs": [{"shape": [1, 1], "data": [1]}]})
+        client = EmbeddingClient(gateway.url, key)
+        client.embed(["a"], "m")
+        client.close()
+        assert gateway.authorizations == ["Bearer tg_0123456789ab_x"] * 2
+
+    @pytest.mark.parametrize("key", [None, "", " \n"])
+    def test_none_is_none(self, gateway: Gateway, key: str | None) -> None:
+        AdminClient(gateway.url, key).load("a")
+        assert gateway.authorizations == [None]
+
+    @pytest.mark.parametrize("key", ["tg_secret\nX: y", "tg_secret\u00e4", "tg_secret more", "tg_secret\x7f"])
+    @pytest.mark.parametrize("client", [AdminClient, EmbeddingClient])
+    def test_what_cannot_be_shown_is_refused_and_not_repeated(self, client: type[AdminClient | EmbeddingClient], key: str) -> None:
+        with pytest.raises(InvalidRequest, match="TIDEGATE_API_KEY has a character") as raised:
+            client("http://127.0.0.1:1", key)
+        assert "secret" not in str(raised.value)
+
+    def test_who_is_refused_for_want_of_one_is_told_where_to_put_it(self, gateway: Gateway) -> None:
+        gateway.status, gateway.body = 401, json.dumps({"error": "the API key is not valid"})
+        with pytest.raises(InvalidRequest, match=r"^the API key is not valid \(HTTP 401\); commands show the key in TIDEGATE_API_KEY$"):
+            AdminClient(gateway.url).list_models()
+
+
+class TestEmbeddingClient:
+    def test_one_row_per_text(self, gateway: Gateway, embedder: EmbeddingClient) -> None:
+        gateway.body = json.dumps({"outputs": [{"name": "EMBEDDING", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}]})
+        assert embedder.embed(["a", "\u00e4:"], "text_embedding") == [[1, 2, 3], [4, 5, 6]]
+        method, path, sent = gateway.requests[0]
+        assert (method, path) == ("POST", "/v2/models/text_embedding/infer")
+        assert sent["inputs"] == [{"name": "TEXT", "shape": [2, 1], "datatype": "BYTES", "data": ["a", "\u00e4:"]}]
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            pytest.param({}, id="no outputs"),
+            pytest.param({"outputs": []}, id="none in them"),
+            pytest.param({"outputs": [{"shape": [1], "data": [1]}]}, id="one dimension"),
+            pytest.param({"outputs": [{"shape": [1, 2, 3], "data": [1] * 6}]}, id="three dimensions"),
+            pytest.param({"outputs": [{"shape": [1, 3]}]}, id="no data"),
+            pytest.param([], id="not an object"),
+        ],
+    )
+    def test_a_model_of_another_kind_is_named(self, gateway: Gateway, embedder: EmbeddingClient, body: object) -> None:
+        gateway.body = json.dumps(body)
+        with pytest.raises(InvalidRequest, match="model 'm' does not answer with one embedding per text"):
+            embedder.embed(["a"], "m")
+
+    def test_a_refusal(self, gateway: Gateway, embedder: EmbeddingClient) -> None:
+        gateway.status, gateway.body = 404, '{"error":"Request for unknown model"}'
+        with pytest.raises(ObjectNotFound, match=r"Request for unknown model \(HTTP 404\)"):
+            embedder.embed(["a"], "m")
+
+
+def test_embedding_over_a_unix_socket(tmp_path: Path) -> None:
+    with UnixGateway(tmp_path / "http.sock") as gateway:
+        gateway.body = json.dumps({"outputs": [{"shape": [1, 2], "data": [0.5, 1.5]}]})
+        thread = threading.Thread(target=gateway.handle_request)
+        thread.start()
+        client = EmbeddingClient(gateway.url)
+        assert client.embed(["a"], "m") == [[0.5, 1.5]]
+        assert gateway.requests[0][:2] == ("POST", "/v2/models/m/infer")
+        client.close()
+        thread.join()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # httpcore leaves its socket to the collector
+def test_a_unix_socket_that_is_not_there_is_named(tmp_path: Path) -> None:
+    client = EmbeddingClient(f"unix:{tmp_path}/none.sock")
+    with pytest.raises(UpstreamUnavailable, match=f"no answer from unix:{tmp_path}/none.sock"):
+        client.embed(["a"], "m")
+    client.close()

@@ -1,0 +1,417 @@
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control_plane.admission.domain.fair_queue import PASSED_OVER, Claim, FairQueue, QueueLimits
+
+PLENTY = QueueLimits(max_waiting=10**6, max_waiting_per_tenant=10**6)
+
+weights = st.floats(0.1, 10)
+costs = st.floats(0.01, 100)
+
+
+def claim(tenant: str = "a", *, weight: float = 1.0, priority: int = 0, cost: float = 1.0) -> Claim:
+    return Claim(tenant=tenant, weight=weight, priority=priority, cost=cost)
+
+
+def queue_of(claims: Iterable[Claim], limits: QueueLimits = PLENTY) -> tuple[FairQueue[int], dict[int, Claim]]:
+    """A queue of numbered items, in the order of their coming."""
+    queue, by_item = FairQueue[int](limits), dict(enumerate(claims))
+    for item, each in by_item.items():
+        assert queue.push(item, each) is None
+    return queue, by_item
+
+
+def order(claims: Iterable[Claim]) -> str:
+    """The tenants in the order in which they are served."""
+    queue, by_item = queue_of(claims)
+    return "".join(by_item[queue.pop()].tenant for _ in range(len(queue)))
+
+
+class TestTenants:
+    @pytest.mark.parametrize(
+        ("claims", "served"),
+        [
+            pytest.param([claim("a"), claim("a"), claim("b"), claim("b")], "abab", id="turns"),
+            pytest.param([claim("a")] * 5 + [claim("b")], "abaaaa", id="who came late is not behind a flood"),
+            pytest.param([claim("a", weight=2)] * 4 + [claim("b")] * 2, "ababaa", id="twice the weight, twice the turns"),
+            pytest.param([claim("a", cost=3)] * 2 + [claim("b")] * 6, "abbbabbb", id="thrice the cost, a third of the turns"),
+        ],
+    )
+    def test_order(self, claims: list[Claim], served: str) -> None:
+        assert order(claims) == served
+
+    def test_one_who_was_away_has_saved_nothing_up(self) -> None:
+        queue, by_item = queue_of([claim("a")] * 100)
+        for _ in range(50):
+            queue.pop()
+        for item in range(100, 140):
+            by_item[item] = claim("b")
+            queue.push(item, by_item[item])
+        assert Counter(by_item[queue.pop()].tenant for _ in range(20)) == {"a": 10, "b": 10}
+
+    def test_one_who_leaves_and_returns_owes_what_it_got(self) -> None:
+        queue, by_item = queue_of([claim("a")] * 20 + [claim("b", cost=10)])
+        assert [by_item[queue.pop()].tenant for _ in range(2)] == ["a", "b"]
+        by_item[21] = claim("b", cost=10)
+        queue.push(21, by_item[21])
+        assert [by_item[queue.pop()].tenant for _ in range(10)].index("b") == 9
+
+    def test_it_owes_it_also_when_higher_priorities_have_had_their_turns_meanwhile(self) -> None:
+        queue, by_item = queue_of([claim("a", cost=20), claim("a", cost=20), claim("b", cost=10)])
+        assert [queue.pop() for _ in range(2)] == [0, 2]
+        queue.push(3, claim("high", priority=1))
+        assert queue.pop() == 3
+        for item in range(10, 40):
+            by_item[item] = claim("b")
+            queue.push(item, by_item[item])
+        assert [by_item[queue.pop()].tenant for _ in range(15)].index("a") == 10
+
+    def test_one_whose_requests_are_withdrawn_pays_nothing_for_them(self) -> None:
+        queue, by_item = queue_of([claim("a")] * 3 + [claim("b", cost=1000), claim("b")])
+        queue.remove(3)
+        assert [by_item[queue.pop()].tenant for _ in range(2)] == ["a", "b"]
+
+    def test_a_new_weight_holds_for_what_waits_as_well(self) -> None:
+        queue, by_item = queue_of([claim("a")] * 30 + [claim("b")] * 30 + [claim("b", weight=9)])
+        assert Counter(by_item[queue.pop()].tenant for _ in range(20))["b"] == 18
+
+
+@st.composite
+def _backlogs(draw: st.DrawFn) -> list[list[Claim]]:
+    """Of some tenants of one priority, each with costs of its own."""
+    return [
+        [claim(name, weight=weight, cost=cost) for cost in draw(st.lists(costs, min_size=10, max_size=30))]
+        for name, weight in zip("abcd", draw(st.lists(weights, min_size=2, max_size=4)), strict=False)
+    ]
+
+
+@given(_backlogs(), st.data())
+def test_over_any_time_in_which_two_wait_they_get_by_weight_the_same_within_one_request_each(
+    backlogs: list[list[Claim]], data: st.DataObject
+) -> None:
+    queue, by_item = queue_of(each for backlog in backlogs for each in backlog)
+    for item in data.draw(st.sets(st.sampled_from(sorted(by_item)), max_size=len(by_item) // 3)):
+        queue.remove(item)
+        del by_item[item]
+    got: dict[str, float] = defaultdict(float)
+    left = Counter(each.tenant for each in by_item.values())
+    first, second = backlogs[0][0], backlogs[1][0]
+    bound = sum(max(each.cost for each in backlog) / backlog[0].weight for backlog in backlogs[:2])
+    differences = [0.0]
+    while left[first.tenant] and left[second.tenant]:
+        each = by_item[queue.pop()]
+        left[each.tenant] -= 1
+        got[each.tenant] += each.cost
+        differences.append(got[first.tenant] / first.weight - got[second.tenant] / second.weight)
+    assert max(differences) - min(differences) <= bound * 1.000001
+
+
+@given(
+    flood=st.lists(st.tuples(st.floats(0.5, 4), st.floats(1, 10)), min_size=1, max_size=4),
+    weight=st.floats(0.5, 4),
+    own_costs=st.lists(st.floats(1, 10), min_size=1, max_size=5),
+)
+@settings(max_examples=50)
+def test_a_tenant_within_its_share_waits_for_one_request_of_each_other_at_most(
+    flood: list[tuple[float, float]], weight: float, own_costs: list[float]
+) -> None:
+    queue, waiting, pushed = FairQueue[tuple[str, int]](PLENTY), Counter[str](), 0
+    others = {f"flood {number}": claim(f"flood {number}", weight=each, cost=cost) for number, (each, cost) in enumerate(flood)}
+    weight_of_all, one_of_each = weight + sum(each.weight for each in others.values()), sum(each.cost for each in others.values())
+
+    def serve() -> str:
+        """One request; each flood has always five more."""
+        nonlocal pushed
+        for name, each in others.items():
+            while waiting[name] < 5:
+                waiting[name], pushed = waiting[name] + 1, pushed + 1
+                queue.push((name, pushed), each)
+        tenant, _ = queue.pop()
+        waiting[tenant] -= 1
+        return tenant
+
+    for _ in range(20):
+        serve()
+    for number, cost in enumerate(own_costs):
+        queue.push(("own", number), claim("own", weight=weight, cost=cost))
+        passed = 0
+        while serve() != "own":
+            passed += 1
+        assert passed <= len(flood)
+        done = cost
+        while done < cost * weight_of_all / weight + one_of_each:
+            done += others[serve()].cost
+
+
+class TestPriorities:
+    def test_the_higher_is_next_and_passes_over_nine_times_the_cost_of_the_lower(self) -> None:
+        claims = [claim("l")] * 3 + [claim("h", priority=1)] * 20
+        assert order(claims) == "h" * 9 + "l" + "h" * 9 + "l" + "hh" + "l"
+
+    def test_each_passes_over_those_below_it(self) -> None:
+        claims = [claim("l"), claim("m", priority=5)] * 2 + [claim("h", priority=9)] * 20
+        assert order(claims) == "h" * 9 + "lm" + "h" * 8 + "l" + "h" + "m" + "hh"
+
+    def test_one_large_request_lets_as_many_small_ones_follow(self) -> None:
+        claims = [claim("l")] * 12 + [claim("h", priority=1, cost=90)] * 3
+        assert order(claims) == "h" + "l" * 10 + "h" + "ll" + "h"
+
+    def test_one_that_has_just_come_is_not_due(self) -> None:
+        queue, _ = queue_of([claim("h", priority=1)] * 100)
+        for _ in range(50):
+            queue.pop()
+        queue.push(1000, claim("l"))
+        assert 1000 not in [queue.pop() for _ in range(9)]
+        assert queue.pop() == 1000
+
+    @given(
+        high=st.lists(costs, min_size=50, max_size=200),
+        low=st.lists(costs, min_size=1, max_size=20),
+        middle=st.lists(costs, max_size=20),
+    )
+    def test_none_is_passed_over_for_longer_than_it_is_told(self, high: list[float], low: list[float], middle: list[float]) -> None:
+        queue, by_item = queue_of(
+            [claim("h", priority=2, cost=cost) for cost in high]
+            + [claim("m", priority=1, cost=cost) for cost in middle]
+            + [claim("l", priority=0, cost=cost) for cost in low]
+        )
+        passed, low_left = 0.0, len(low)
+        while low_left:
+            each = by_item[queue.pop()]
+            if each.tenant == "l":
+                assert passed <= (PASSED_OVER * each.cost + max(high + middle)) * 1.000001
+                passed, low_left = 0.0, low_left - 1
+            else:
+                passed += each.cost
+
+    @given(high=st.lists(costs, min_size=50, max_size=200), low=st.lists(costs, min_size=50, max_size=200))
+    def test_the_highest_keeps_nine_tenths(self, high: list[float], low: list[float]) -> None:
+        queue, by_item = queue_of([claim("h", priority=1, cost=cost) for cost in high] + [claim("l", cost=cost) for cost in low])
+        left, got = len(high), {"h": 0.0, "l": 0.0}
+        while left:
+            each = by_item[queue.pop()]
+            left -= each.tenant == "h"
+            got[each.tenant] += each.cost
+            assert got["l"] <= got["h"] / PASSED_OVER + 1e-6
+
+
+class TestPassingBy:
+    """Beside a flood of `a`, served by four slots."""
+
+    def passed(self, queue: FairQueue[int], each: Claim) -> int:
+        count = 0
+        while queue.pass_by(each, 4):
+            count += 1
+        return count
+
+    @pytest.mark.parametrize(
+        ("flood", "own", "passed"),
+        [
+            pytest.param(claim("a"), claim("b"), 2, id="half the slots"),
+            pytest.param(claim("a", cost=0.1), claim("b", cost=10), 2, id="whatever they cost"),
+            pytest.param(claim("a"), claim("b", weight=3), 3, id="three quarters"),
+            pytest.param(claim("a", weight=99), claim("b"), 1, id="one at least"),
+            pytest.param(claim("a"), claim("a"), 0, id="nobody passes its own"),
+            pytest.param(claim("a"), claim("b", priority=-1), 0, id="nor a higher priority"),
+            pytest.param(claim("a"), claim("b", priority=1), 0, id="nor a lower: it is next there anyway"),
+        ],
+    )
+    def test_a_tenants_part_goes_on_at_once(self, flood: Claim, own: Claim, passed: int) -> None:
+        queue, _ = queue_of([flood] * 20)
+        assert self.passed(queue, own) == passed
+        assert len(queue) == 20
+
+    def test_what_has_passed_is_paid_for(self) -> None:
+        queue, by_item = queue_of([claim("a")] * 20)
+        assert self.passed(queue, claim("b", cost=3)) == 2
+        by_item[20] = claim("b", cost=3)
+        queue.push(20, by_item[20])
+        assert [by_item[queue.pop()].tenant for _ in range(10)].index("b") == 6
+
+    def test_who_has_passed_may_again_when_as_much_was_done_for_the_others(self) -> None:
+        queue, _ = queue_of([claim("a")] * 20)
+        assert self.passed(queue, claim("b")) == 2
+        for passed in (0, 1, 1, 1):  # the first is the request whose start the others are reckoned from
+            queue.pop()
+            assert self.passed(queue, claim("b")) == passed
+
+    def test_several_that_pass_share_the_slots(self) -> None:
+        queue, _ = queue_of([claim("a")] * 20)
+        assert sum(self.passed(queue, claim(f"visitor {number}")) for number in range(3)) == 2 + 2 + 1
+        assert self.passed(queue, claim("visitor 0")) == 0
+
+    def test_those_below_are_passed_over_by_it(self) -> None:
+        queue, _ = queue_of([claim("l")] * 2 + [claim("h", priority=1)] * 20)
+        passed = sum(queue.pass_by(claim(f"v {number}", priority=1), 4) for number in range(12))
+        assert passed == PASSED_OVER  # then the lower priority is due
+        assert queue.pop() == 0
+
+    @given(st.lists(st.tuples(st.booleans(), costs), max_size=150), weights, st.integers(1, 16))
+    def test_nobody_gets_more_than_its_share_and_its_part_of_the_slots(
+        self, each: list[tuple[bool, float]], weight: float, slots: int
+    ) -> None:
+        queue, by_item = queue_of(claim("a", cost=1.0 + number % 3) for number in range(len(each) + 1))
+        got = {"a": 0.0, "b": 0.0}
+        for passes, cost in each:
+            if not passes:
+                got["a"] += by_item[queue.pop()].cost
+            elif queue.pass_by(claim("b", weight=weight, cost=cost), slots):
+                got["b"] += cost / weight
+                assert got["b"] <= got["a"] + cost * slots / (1.0 + weight) + cost / weight + 1e-6
+
+    def test_nothing_is_left_of_those_who_only_passed(self) -> None:
+        queue, _ = queue_of([claim("a")] * 3000)
+        for number in range(1000):
+            queue.pass_by(claim(f"visitor {number}", weight=2.0), 4)
+            queue.pop()
+            queue.pop()
+        (level,) = queue._levels
+        assert len(level.flows) <= 4
+        assert level._open_weights == pytest.approx(sum(flow.weight for flow in level.flows.values()))
+
+
+class TestRoom:
+    LIMITS = QueueLimits(max_waiting=6, max_waiting_per_tenant=4)
+
+    def test_a_tenants_own_bound_refuses_its_newest(self) -> None:
+        queue, _ = queue_of([claim("a")] * 4, self.LIMITS)
+        assert queue.push(99, claim("a")) == 99
+        assert len(queue) == 4
+
+    def test_a_full_queue_refuses_the_newest_of_the_longest_for_one_of_another_tenant(self) -> None:
+        queue, _ = queue_of([claim("a")] * 4 + [claim("b")] * 2, self.LIMITS)
+        assert queue.push(99, claim("c")) == 3
+        assert queue.push(100, claim("c")) == 2
+        assert queue.push(101, claim("c")) == 101  # no longer than the others' now
+        assert sorted(queue.pop() for _ in range(6)) == [0, 1, 4, 5, 99, 100]
+
+    def test_what_is_long_is_so_for_its_weight(self) -> None:
+        queue, _ = queue_of([claim("a", weight=4)] * 4 + [claim("b")] * 2, self.LIMITS)
+        assert queue.push(99, claim("c")) == 5
+        assert queue.push(100, claim("b")) == 100
+
+    def test_of_equally_long_ones_the_one_that_comes_is_refused(self) -> None:
+        queue, _ = queue_of([claim("a"), claim("b")] * 2 + [claim("c"), claim("d")], self.LIMITS)
+        assert queue.push(99, claim("d")) == 99
+
+    def test_priorities_share_the_room(self) -> None:
+        queue, _ = queue_of([claim("a", priority=1)] * 4 + [claim("b")] * 2, self.LIMITS)
+        assert queue.push(99, claim("c", priority=2)) == 3
+        assert queue.pop() == 99
+
+    @given(
+        each=st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=120),
+        weight=st.lists(weights, min_size=4, max_size=4),
+        room=st.integers(1, 20),
+    )
+    def test_no_flood_takes_the_room_of_a_tenant_that_keeps_to_its_share(
+        self, each: list[tuple[int, bool]], weight: list[float], room: int
+    ) -> None:
+        queue, tenants, waiting = FairQueue[int](QueueLimits(room, room)), dict[int, int](), Counter[int]()
+        share = [room * one / sum(weight) for one in weight]
+        for item, (tenant, takes) in enumerate(each):
+            if takes and queue:
+                waiting[tenants[queue.pop()]] -= 1
+            tenants[item] = tenant
+            refused = queue.push(item, claim(str(tenant), weight=weight[tenant]))
+            waiting[tenant] += 1
+            if refused is not None:
+                assert waiting[tenants[refused]] > share[tenants[refused]] * 0.999999
+                waiting[tenants[refused]] -= 1
+            assert len(queue) == waiting.total() <= room
+
+
+class TestAhead:
+    @pytest.mark.parametrize(
+        ("claims", "expected"),
+        [
+            pytest.param([], 0.0, id="nobody"),
+            pytest.param([claim("a", cost=3)] * 4, 12.0, id="one's own"),
+            pytest.param([claim("b", cost=3)] * 4, 1.0, id="another's, of which as much is done meanwhile as of one's own"),
+            pytest.param([claim("b", cost=0.25)] * 2, 0.5, id="no more than there is"),
+            pytest.param([claim("b", cost=3, priority=1)] * 4, 12.0, id="all of a higher priority"),
+            pytest.param([claim("b", cost=3, priority=-1)] * 4, 0.0, id="nothing of a lower"),
+            pytest.param([claim("b", cost=3, weight=5)] * 4, 5.0, id="of a weightier tenant more"),
+        ],
+    )
+    def test_estimate(self, claims: list[Claim], expected: float) -> None:
+        queue, _ = queue_of(claims)
+        assert queue.ahead(claim("a", cost=1.0)) == pytest.approx(expected)
+
+    def test_who_has_left_slows_nobody_down(self) -> None:
+        queue, _ = queue_of([claim("b", weight=5), claim("b", weight=5), claim("c", cost=3), claim("c", cost=3)])
+        queue.remove(0)
+        queue.remove(1)
+        assert queue.ahead(claim("a")) == pytest.approx(1.0)
+
+    @given(_backlogs(), st.integers(0, 40), costs)
+    def test_it_is_what_is_done_before_within_one_request_of_each(self, backlogs: list[list[Claim]], served: int, cost: float) -> None:
+        queue, by_item = queue_of(each for backlog in backlogs for each in backlog)
+        for _ in range(min(served, len(queue) - 1)):
+            queue.pop()
+        new = claim("a", weight=backlogs[0][0].weight, cost=cost)
+        estimate, done = queue.ahead(new), 0.0
+        queue.push(-1, new)
+        while (item := queue.pop()) != -1:
+            done += by_item[item].cost
+        one_of_each = sum(max(each.cost for each in backlog) for backlog in backlogs)
+        assert done <= estimate + one_of_each + 1e-6
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(
+                st.just("push"),
+                st.builds(Claim, tenant=st.sampled_from("abc"), weight=weights, priority=st.integers(0, 2), cost=costs),
+            ),
+            st.tuples(st.just("remove"), st.integers(0, 10)),
+            st.tuples(st.just("pop"), st.just(0)),
+        ),
+        max_size=150,
+    )
+)
+def test_whatever_comes_and_leaves_none_is_lost_doubled_or_overtaken_by_its_own(events: list[tuple[str, Claim | int]]) -> None:
+    queue, waiting, number = FairQueue[int](QueueLimits(max_waiting=12, max_waiting_per_tenant=6)), dict[int, Claim](), 0
+    for verb, argument in events:
+        if isinstance(argument, Claim):
+            waiting[number] = argument
+            refused = queue.push(number, argument)
+            number += 1
+            if refused is not None:
+                del waiting[refused]
+        elif verb == "pop" and waiting:
+            item = queue.pop()
+            each = waiting.pop(item)
+            assert not [other for other in waiting if other < item and _same_line(waiting[other], each)]
+        elif verb == "remove" and waiting:
+            item = sorted(waiting)[argument % len(waiting)]
+            assert queue.remove(item)
+            assert not queue.remove(item)
+            del waiting[item]
+        assert len(queue) == len(waiting)
+        assert queue.cost == pytest.approx(sum(each.cost for each in waiting.values()), abs=1e-6)
+    assert sorted(queue.pop() for _ in range(len(queue))) == sorted(waiting)
+    assert queue.cost == 0
+
+
+def _same_line(one: Claim, other: Claim) -> bool:
+    return (one.tenant, one.priority) == (other.tenant, other.priority)
+
+
+def test_a_tenant_that_comes_once_leaves_nothing_behind_though_the_queue_never_empties() -> None:
+    queue = FairQueue[str](PLENTY)
+    for number in range(2000):
+        queue.push(f"resident {number}", claim("resident"))
+    for number in range(1000):
+        queue.push(f"visitor {number}", claim(f"visitor {number}"))
+        queue.pop()
+        queue.pop()
+    assert len(queue) == 1000
+    assert sum(len(level.flows) for level in queue._levels) <= 4

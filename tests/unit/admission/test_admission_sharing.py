@@ -1,0 +1,58 @@
+"""What a flood of one tenant's does to another that keeps to its share of a saturated model (`tests/sharing`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from control_plane.objects.domain.tenant import Tenant
+from tests.sharing import CAPACITY, UNIT_S, Cost, Sender, equal, large, mixed, share_a_model
+
+FLOOD = 50
+BOUND = 1.5
+"""Of the other's p99."""
+
+
+@pytest.mark.parametrize("weight", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize(
+    ("flood_cost", "cost"),
+    [
+        pytest.param(equal, equal, id="equal costs"),
+        pytest.param(mixed, mixed, id="mixed costs"),
+        pytest.param(large, equal, id="a flood of large ones"),
+    ],
+)
+def test_a_flood_moves_anothers_p99_by_half_at_most(weight: float, flood_cost: Cost, cost: Cost) -> None:
+    clients, others = max(CAPACITY, round(CAPACITY * weight)), max(CAPACITY, round(CAPACITY / weight))
+    quiet = Sender("quiet", Tenant("quiet", weight=weight), cost, clients)
+    loud = Tenant("loud")
+    fair = share_a_model(quiet, Sender("loud", loud, flood_cost, others), seconds=6)
+    flooded = share_a_model(quiet, Sender("loud", loud, flood_cost, others * FLOOD), seconds=6)
+    assert flooded["quiet"].p99_wait_s <= BOUND * fair["quiet"].p99_wait_s
+    total = flooded["quiet"].units + flooded["loud"].units
+    assert flooded["quiet"].units / total == pytest.approx(weight / (1 + weight), abs=0.03)
+
+
+def test_without_fair_turns_it_would_move_it_far_more() -> None:
+    """The same senders on one account: the simulation can tell."""
+    both = Tenant("both")
+    quiet = Sender("quiet", both, equal, CAPACITY)
+    fair = share_a_model(quiet, Sender("loud", both, equal, CAPACITY), seconds=6)
+    flooded = share_a_model(quiet, Sender("loud", both, equal, CAPACITY * FLOOD), seconds=6)
+    assert flooded["quiet"].p99_wait_s > 10 * fair["quiet"].p99_wait_s
+
+
+@pytest.mark.parametrize(
+    ("cost", "mean"),
+    [
+        pytest.param(equal, 10.0, id="equal costs"),
+        pytest.param(mixed, 9.5, id="mixed costs"),
+    ],
+)
+def test_so_it_is_with_requests_that_come_at_random_at_the_rate_of_the_share(cost: Cost, mean: float) -> None:
+    """Below its share as well a tenant gets what it sends; but then there is hardly a queue without the flood to compare with."""
+    rate = CAPACITY / (2 * mean * UNIT_S)
+    quiet = Sender("quiet", Tenant("quiet"), cost, requests_per_s=rate)
+    fair = share_a_model(quiet, Sender("loud", Tenant("loud"), cost, requests_per_s=rate), seconds=1.5)
+    flooded = share_a_model(quiet, Sender("loud", Tenant("loud"), cost, requests_per_s=rate * FLOOD), seconds=1.5)
+    assert flooded["quiet"].p99_latency_s <= BOUND * fair["quiet"].p99_latency_s
+    assert flooded["quiet"].refused == 0 < flooded["loud"].refused

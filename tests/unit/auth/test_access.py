@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from ipaddress import ip_network
+
+import pytest
+
+from control_plane.auth.access import Access
+from control_plane.auth.authentication import Authentication
+from control_plane.auth.domain.authorization import Need
+from control_plane.auth.domain.failed_attempts import FailedAttempts
+from control_plane.core.errors import LimitExceeded, PermissionDenied, Unauthenticated
+from control_plane.core.principal import NOBODY
+from control_plane.core.scope import Right
+from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.tenant import Tenant
+from tests.fakes.governance import api_key, key_text, known_state
+
+KNOWN = known_state(keys=(api_key(1, "infer:a*"),), tenants=(Tenant("team"),), routes=(Route("alias", "model", tenants=("others",)),))
+
+
+def access() -> Access:
+    authentication = Authentication(KNOWN, None, attempts=FailedAttempts())
+    return Access(KNOWN, authentication, trusted_proxies=[ip_network("10.0.0.0/8")])
+
+
+def test_without_authentication_everybody_is_nobody_and_may_do_everything() -> None:
+    open_to_all = Access(KNOWN, None)
+
+    caller = open_to_all.identify(authorization="nonsense", api_key=None, peer="1.2.3.4", forwarded_for=None)
+
+    assert caller is NOBODY
+    assert not open_to_all.is_on
+    open_to_all.require(caller, Need(Right.ADMIN))
+    open_to_all.require(caller, Need(Right.INFER, "alias"))
+
+
+@pytest.mark.parametrize(
+    ("need", "is_allowed"),
+    [
+        (None, True),
+        (Need(Right.INFER, "abc"), True),
+        (Need(Right.INFER, "b"), False),
+        (Need(Right.INFER, "alias"), False),  # its scope fits the route, but it is not of the route's tenants
+        (Need(Right.ADMIN), False),
+    ],
+)
+def test_a_caller_may_what_its_scopes_and_the_route_allow(need: Need | None, is_allowed: bool) -> None:
+    caller = access().identify(authorization=f"Bearer {key_text(1)}", api_key=None, peer="", forwarded_for=None)
+
+    if is_allowed:
+        access().require(caller, need)
+    else:
+        with pytest.raises(PermissionDenied):
+            access().require(caller, need)
+
+
+def test_who_fails_too_often_is_slowed_by_the_address_that_a_trusted_proxy_tells() -> None:
+    guarded = access()
+
+    def attempt(forwarded_for: str) -> None:
+        guarded.identify(authorization=None, api_key=key_text(99), peer="10.0.0.1", forwarded_for=forwarded_for)
+
+    for _ in range(10):
+        with pytest.raises(Unauthenticated):
+            attempt("203.0.113.5")
+
+    with pytest.raises(LimitExceeded):
+        attempt("203.0.113.5")
+    with pytest.raises(Unauthenticated):
+        attempt("203.0.113.6")
+
+
+@pytest.mark.parametrize(("known", "is_on", "matter"), [(KNOWN, False, True), (known_state(), False, False), (known_state(), True, True)])
+def test_names_matter_where_there_are_routes_or_rights(known: object, is_on: bool, matter: bool) -> None:
+    authentication = Authentication(KNOWN, None, attempts=FailedAttempts()) if is_on else None
+
+    assert Access(known, authentication).names_matter is matter  # type: ignore[arg-type]

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from control_plane.cache.domain.cached_response import (
+    forbids_kept_answer,
+    json_without_id,
+    keep_grpc,
+    keep_http,
+    mark_grpc,
+    mark_http,
+    message_without_id,
+    restore_grpc,
+    restore_http,
+)
+from control_plane.core.errors import InvalidRequest
+from control_plane.core.infer_call import CacheStatus
+from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
+from control_plane.protocols.http1 import HttpAnswer, make_answer
+
+REST = b'"model_name":"m","model_version":"1","outputs":[]}'
+DATA = b"\x00\x01{}\r\n\r\n"
+
+
+def triton_answer(request_id: str, *, data: bytes = b"", encode: bool = False) -> HttpAnswer:
+    """As Triton 2.51 writes it: the id first, if there is one, and binary data after the JSON."""
+    text = b"{" + (b'"id":%b,' % json.dumps(request_id, ensure_ascii=False).encode() if request_id else b"") + REST
+    body = gzip.compress(text + data) if encode else text + data
+    lines = [b"HTTP/1.1 200 OK", b"Content-Type: application/octet-stream" if data else b"Content-Type: application/json"]
+    if data:
+        lines.append(b"Inference-Header-Content-Length: %d" % len(text))
+    if encode:
+        lines.append(b"Content-Encoding: gzip")
+    lines.append(b"Content-Length: %d" % len(body))
+    return HttpAnswer(200, b"\r\n".join(lines) + b"\r\n\r\n", body)
+
+
+class TestRequestJson:
+    @pytest.mark.parametrize("other", ["", "8", 'a"b', "é"])
+    def test_ids_make_no_difference(self, other: str) -> None:
+        def text(request_id: str) -> bytes:
+            return json.dumps({"id": request_id, "inputs": [{"name": "X"}]}, ensure_ascii=False).encode()
+
+        assert json_without_id(text("7"), "7") == json_without_id(text(other), other)
+
+    @pytest.mark.parametrize(
+        ("text", "request_id"),
+        [
+            pytest.param(b'{"parameters":{"id":"7"}}', "", id="a parameter of that name"),
+            pytest.param(b'{"id":"7","parameters":{"id":"8"}}', "7", id="both"),
+            pytest.param(b'{"\\u0069d":"7","parameters":{"id":"8"}}', "7", id="written otherwise, beside a parameter"),
+            pytest.param(b'{"id":"7","inputs":[{"name":"id"}]}', "7", id="an input of that name"),
+            pytest.param(b'{"inputs":[{"name":"id"}]}', "", id="only an input of that name"),
+        ],
+    )
+    def test_what_may_mean_something_else_is_left(self, text: bytes, request_id: str) -> None:
+        assert json_without_id(text, request_id) == text
+
+    def test_data_that_looks_like_an_id_is_left(self) -> None:
+        text = json.dumps({"id": "7", "inputs": [{"data": ['"id":"9"']}]}).encode()
+        assert json.loads(json_without_id(text, "7")) == {"id": "", "inputs": [{"data": ['"id":"9"']}]}
+
+    @given(st.text(min_size=1), st.lists(st.text()))
+    def test_only_the_id_changes(self, request_id: str, data: list[str]) -> None:
+        fields = {"id": request_id, "inputs": data}
+        bare = json.loads(json_without_id(json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass"), request_id))
+        assert bare["inputs"] == data
+        assert bare["id"] in ("", request_id)
+
+
+class TestHttp:
+    @pytest.mark.parametrize("data", [b"", DATA], ids=["JSON", "binary"])
+    @pytest.mark.parametrize("first", ["", "7", 'quote " and \\', "é"])
+    @pytest.mark.parametrize("second", ["", "8", 'a longer "id"', "日本"])
+    @pytest.mark.parametrize("encode", [False, True], ids=["plain", "gzip"])
+    def test_another_caller_gets_the_answer_with_its_own_id(self, data: bytes, first: str, second: str, encode: bool) -> None:
+        kept = keep_http(triton_answer(first, data=data, encode=encode), request_id=first)
+        assert kept is not None
+        given = restore_http(kept, CacheStatus.HIT, request_id=second)
+        expected = triton_answer(second, data=data)
+        assert given == HttpAnswer(200, expected.head[:-2] + b"tidegate-cache: hit\r\n\r\n", expected.body)
+
+    @pytest.mark.parametrize(
+        ("answer", "request_id"),
+        [
+            pytest.param(make_answer(400, b'{"error":"no"}'), "", id="an error"),
+            pytest.param(triton_answer("7"), "", id="an id that nobody gave"),
+            pytest.param(triton_answer(""), "7", id="no id where one was given"),
+            pytest.param(make_answer(200, b""), "", id="nothing"),
+            pytest.param(make_answer(200, b"[1]"), "", id="no object"),
+            pytest.param(HttpAnswer(200, b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n", b"garbage"), "", id="not what it says"),
+        ],
+    )
+    def test_what_is_not_understood_is_not_kept(self, answer: HttpAnswer, request_id: str) -> None:
+        assert keep_http(answer, request_id=request_id) is None
+
+    def test_a_computed_answer_says_so_and_is_else_what_came(self) -> None:
+        answer = triton_answer("7", data=DATA)
+        marked = mark_http(answer, CacheStatus.MISS)
+        assert marked.head.replace(b"tidegate-cache: miss\r\n", b"") == answer.head
+        assert marked.body == answer.body
+
+
+def request(request_id: str, *, data: bytes = b"abc") -> bytes:
+    message = service_pb2.ModelInferRequest(model_name="m", model_version="1", id=request_id, raw_input_contents=[data])
+    return bytes(message.SerializeToString())
+
+
+def answer(request_id: str) -> GrpcAnswer:
+    message = service_pb2.ModelInferResponse(model_name="m", model_version="1", id=request_id, raw_output_contents=[b"xyz"])
+    return message_answer(message.SerializeToString())
+
+
+class TestGrpc:
+    def test_a_request_without_what_its_key_has_otherwise(self) -> None:
+        bare = service_pb2.ModelInferRequest.FromString(message_without_id(request("7")))
+        assert (bare.id, bare.model_name, bare.model_version, bare.raw_input_contents) == ("", "", "", [b"abc"])
+        assert message_without_id(request("7")) == message_without_id(request(""))
+        assert message_without_id(request("7")) != message_without_id(request("7", data=b"abd"))
+
+    def test_a_message_that_is_none(self) -> None:
+        with pytest.raises(InvalidRequest):
+            message_without_id(b"\x0a\xff")
+
+    @pytest.mark.parametrize("first", ["", "7"])
+    @pytest.mark.parametrize("second", ["", "é" * 200])
+    def test_another_caller_gets_the_answer_with_its_own_id(self, first: str, second: str) -> None:
+        kept = keep_grpc(answer(first))
+        assert kept is not None
+        given = restore_grpc(kept, CacheStatus.JOINED, request_id=second)
+        message = service_pb2.ModelInferResponse.FromString(given.message)
+        assert message == service_pb2.ModelInferResponse.FromString(answer(second).message)
+        assert (given.code, given.trailers[-1]) == (0, (b"tidegate-cache", b"joined"))
+
+    @pytest.mark.parametrize(
+        "unkept",
+        [
+            pytest.param(status_answer(13, "no"), id="an error"),
+            pytest.param(GrpcAnswer(0, (), (), ()), id="nothing"),
+            pytest.param(GrpcAnswer(0, (), (b"\1\0\0\0\1x",), ()), id="compressed"),
+            pytest.param(GrpcAnswer(0, (), (b"\0\0\0\0\2\x0a\xff",), ()), id="no protobuf"),
+        ],
+    )
+    def test_what_is_not_understood_is_not_kept(self, unkept: GrpcAnswer) -> None:
+        assert keep_grpc(unkept) is None
+
+    def test_a_computed_answer_says_so_in_its_trailers(self) -> None:
+        marked = mark_grpc(answer("7"), CacheStatus.BYPASS)
+        assert marked.trailers == (*answer("7").trailers, (b"tidegate-cache", b"bypass"))
+        assert marked.body == answer("7").body
+
+
+@pytest.mark.parametrize(
+    ("value", "forbids"),
+    [(None, False), ("", False), ("max-age=10", False), ("no-cache", True), ("max-age=10, No-Store", True), ("max-age=0", True)],
+)
+def test_who_wants_it_computed(value: str | None, forbids: bool) -> None:
+    assert forbids_kept_answer(value) is forbids

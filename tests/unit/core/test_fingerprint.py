@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from control_plane.core.fingerprint import (
+    Fingerprint,
+    LoadedConfig,
+    LoadedModel,
+    ModelContents,
+    callers,
+    dependents_of,
+    digest_of,
+    fingerprint_of,
+    needed_by,
+    with_steps,
+)
+
+KEEPS = LoadedConfig(b"c", response_cache=True)
+
+
+def model(config: LoadedConfig = KEEPS, *, digest: bytes = b"d", steps: set[str] | None = None) -> LoadedModel:
+    named = frozenset(steps or ())
+    return LoadedModel(ModelContents(digest, frozenset(), named), replace(config, steps=named))
+
+
+MODELS = {"a": model(), "b": model(), "e": model(steps={"a"}), "ee": model(steps={"e", "b"})}
+
+
+def of(name: str, *, version: str = "1", **others: LoadedModel | None) -> Fingerprint | None:
+    return fingerprint_of(name, {**MODELS, **others}, server_version=version)
+
+
+def digest(name: str, *, version: str = "1", **others: LoadedModel | None) -> bytes:
+    found = of(name, version=version, **others)
+    assert found is not None
+    return found.digest
+
+
+def test_the_same_is_the_same_everywhere_and_each_time_another_object() -> None:
+    first, second = of("ee"), of("ee")
+    assert first is not None
+    assert second is not None
+    assert first.digest == second.digest
+    assert first != second
+    assert len(first.digest) == 32
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param({"ee": model(digest=b"other", steps={"e", "b"})}, id="its files"),
+        pytest.param({"ee": model(replace(KEEPS, content=b"other"), steps={"e", "b"})}, id="its configuration"),
+        pytest.param({"ee": model(steps={"a", "b"})}, id="its steps"),
+        pytest.param({"e": model(digest=b"other", steps={"a"})}, id="a step's files"),
+        pytest.param({"a": model(digest=b"other")}, id="the files of a step's step"),
+        pytest.param({"a": model(replace(KEEPS, content=b"other"))}, id="the configuration of a step's step"),
+    ],
+)
+def test_of_an_ensemble_depends_on(others: dict[str, LoadedModel]) -> None:
+    assert digest("ee", **others) != digest("ee")
+    assert digest("b", **others) == digest("b")
+
+
+def test_depends_on_the_server_and_the_name() -> None:
+    assert digest("a", version="2") != digest("a")
+    assert digest("a") != digest("b")
+
+
+@pytest.mark.parametrize("unknown", ["a", "b", "e", "ee"])
+def test_there_is_none_while_something_that_it_needs_is_not_certain(unknown: str) -> None:
+    assert of("ee", **{unknown: None}) is None
+
+
+def test_there_is_none_of_what_is_not_there() -> None:
+    assert of("nowhere") is None
+    assert of("x", x=model(steps={"nowhere"})) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "keeps"),
+    [
+        (KEEPS, True),
+        (replace(KEEPS, response_cache=False), False),
+        (replace(KEEPS, is_repeatable=False), False),
+    ],
+)
+def test_answers_are_kept_where_the_owner_says_so_and_they_can_repeat(config: LoadedConfig, keeps: bool) -> None:
+    found = of("a", a=model(config))
+    assert found is not None
+    assert found.keeps_answers is keeps
+
+
+def test_an_ensemble_keeps_answers_by_its_own_word_unless_a_step_cannot_repeat() -> None:
+    silent = of("ee", a=model(replace(KEEPS, response_cache=False)))
+    streaming = of("ee", a=model(replace(KEEPS, is_repeatable=False)))
+    assert silent is not None
+    assert streaming is not None
+    assert (silent.keeps_answers, streaming.keeps_answers) == (True, False)
+
+
+def test_what_needs_what() -> None:
+    assert needed_by("ee", MODELS) == {"a", "b", "e", "ee"}
+    assert needed_by("nowhere", MODELS) == {"nowhere"}
+    assert dependents_of(["a"], MODELS) == {"a", "e", "ee"}
+    assert dependents_of(["b", "nowhere"], MODELS) == {"b", "ee"}
+
+
+class TestCaller:
+    """b calls others, and so depends on all there is; so does ee, of which it is a step."""
+
+    CALLER = LoadedModel(ModelContents(b"d", frozenset(), frozenset(), calls_others=True), KEEPS)
+
+    @pytest.mark.parametrize("name", ["b", "ee"])
+    @pytest.mark.parametrize(
+        "other", [model(), model(digest=b"other"), model(replace(KEEPS, content=b"other"))], ids=["new", "files", "configuration"]
+    )
+    def test_another_one_for_every_model_that_is_there(self, name: str, other: LoadedModel) -> None:
+        found = {digest(name, b=self.CALLER), digest(name, b=self.CALLER, x=model(digest=b"x")), digest(name, b=self.CALLER, x=other)}
+        assert len(found) == 3
+        assert digest("a", b=self.CALLER, x=other) == digest("a")
+
+    @pytest.mark.parametrize("name", ["b", "ee"])
+    def test_unknown_while_any_model_is(self, name: str) -> None:
+        assert of(name, b=self.CALLER, x=None) is None
+        assert of("e", b=self.CALLER, x=None) is not None
+
+    def test_needs_all_but_is_loaded_alone(self) -> None:
+        models = {**MODELS, "b": self.CALLER, "x": None}
+        assert needed_by("b", models) == needed_by("ee", models) == models.keys()
+        assert with_steps("b", models) == {"b"}
+        assert dependents_of(["x"], models) == {"b", "ee", "x"}
+        assert callers(models) == {"b"}
+
+    def test_can_repeat_whatever_else_is_there(self) -> None:
+        found = of("b", b=self.CALLER, x=model(replace(KEEPS, is_repeatable=False)))
+        assert found is not None
+        assert found.keeps_answers
+
+
+def test_ensembles_in_a_circle_come_to_an_end() -> None:
+    circle = {"x": model(steps={"y"}), "y": model(steps={"x"})}
+    assert needed_by("x", circle) == {"x", "y"}
+    assert fingerprint_of("x", circle, server_version="1") is not None
+
+
+def test_where_one_part_ends_and_the_next_begins_matters() -> None:
+    parts = [[b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""], [b"", b"abc"], [b"2:ab1:c"], []]
+    for one, other in itertools.combinations(parts, 2):
+        assert digest_of(one) != digest_of(other)

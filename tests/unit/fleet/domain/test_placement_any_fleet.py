@@ -1,0 +1,105 @@
+"""Placement in random fleets, and what goes from a server that holds too much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.fleet import Copy, Fleet, Server
+from control_plane.fleet.domain.placement import Placement, PlacementLimits, Refusal, place, surplus
+from tests.unit.fleet.domain.fleets import NOW_S, fleets, model, server
+
+LIMITS = PlacementLimits(protected_loads=2.0, patience_loads=10.0, longest_wait_s=60.0)
+
+
+@given(fleets(), st.data())
+def test_a_placement_is_within_the_budget_and_takes_nothing_that_is_protected(fleet: Fleet, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(fleet.models)))
+    found = place(fleet, name, NOW_S, pool=data.draw(st.sampled_from([None, "short", "unheard of"])), limits=LIMITS)
+    if isinstance(found, Refusal):
+        assert found.retry_after_s > 0
+        return
+    at, facts = fleet.servers[found.server], fleet.models[name]
+    assert at.is_up
+    assert not at.is_ejected
+    assert name not in at.copies
+    assert facts.quarantined_until_s <= NOW_S
+    assert found.ready_s >= NOW_S + facts.load_s
+    assert found.cost_s >= found.expected_s >= facts.load_s
+    staying = [copy for copy in at.copies.values() if copy.state is not ModelState.UNLOADING and copy.model not in found.victims]
+    assert sum(copy.bytes for copy in staying) + facts.resident_bytes <= at.budget_bytes
+    assert len(set(found.victims)) == len(found.victims)
+    for victim in found.victims:
+        assert _may_go(fleet, at, at.copies[victim])
+
+
+def _may_go(fleet: Fleet, at: Server, copy: Copy) -> bool:
+    facts = fleet.models[copy.model]
+    others = fleet.ready_copies(copy.model) - 1
+    is_old = copy.since_s + 2.0 * facts.load_s <= NOW_S
+    return (
+        copy.state is ModelState.READY
+        and not (copy.in_flight or copy.sequences or copy.is_step)
+        and is_old
+        and others >= facts.spec.min_copies
+    )
+
+
+@settings(max_examples=50)
+@given(fleets())
+def test_whoever_waits_is_served_in_a_bounded_time(fleet: Fleet) -> None:
+    """Where nothing is pinned and all that is in use ends."""
+    for at in fleet.servers.values():
+        at.loads_until_s = NOW_S
+        for copy in at.copies.values():
+            copy.in_flight = copy.sequences = 0
+            copy.is_step, copy.state = False, ModelState.READY
+    for each in fleet.models.values():
+        each.spec = replace(each.spec, min_copies=0)
+    facts = model(fleet, "new", uses_per_s=0.001, load_s=7.0)
+    facts.refused_since_s = NOW_S
+    server(fleet, "full", *sorted(fleet.models.keys() - {"new"}), budget=sum(each.resident_bytes for each in fleet.models.values()) - 1)
+    longest_s = 1.001 * max(10.0 * facts.load_s, 2.0 * max(each.load_s for each in fleet.models.values()))
+    for other in fleet.models.values():  # The others are asked for all the time.
+        if other is not facts:
+            other.rate_fast = other.rate_slow = 1000.0
+            other.last_used_s = NOW_S + longest_s
+    assert isinstance(place(fleet, "new", NOW_S + longest_s, limits=LIMITS), Placement)
+
+
+@settings(max_examples=30)
+@given(fleets(), st.data())
+def test_it_changes_nothing_and_decides_the_same_again(fleet: Fleet, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(fleet.models)))
+    assert place(fleet, name, NOW_S) == place(fleet, name, NOW_S)
+
+
+class TestSurplus:
+    def test_goes_from_a_server_that_holds_more_than_its_budget_what_is_missed_least_first(self) -> None:
+        fleet = Fleet()
+        model(fleet, "rare", uses_per_s=0.01, idle_s=50.0, size=2)
+        model(fleet, "often", uses_per_s=5.0, size=2)
+        at = server(fleet, "s", "often", "rare", budget=3)
+        assert surplus(fleet, at, NOW_S, limits=LIMITS) == ("rare",)
+        at.budget_bytes = 1
+        assert surplus(fleet, at, NOW_S, limits=LIMITS) == ("rare", "often")
+
+    def test_is_all_that_may_go_where_that_is_not_enough(self) -> None:
+        fleet = Fleet()
+        at = server(fleet, "s", "busy", "a", "b", budget=1)
+        at.copies["busy"].in_flight = 1
+        at.copies["busy"].bytes = 2
+        assert set(surplus(fleet, at, NOW_S, limits=LIMITS)) == {"a", "b"}
+        assert isinstance(place(fleet, "busy", NOW_S), Refusal)
+
+    def test_is_nothing_within_the_budget_or_while_nothing_may_go(self) -> None:
+        fleet = Fleet()
+        at = server(fleet, "s", "a", "b", budget=2)
+        assert surplus(fleet, at, NOW_S, limits=LIMITS) == ()
+        at.budget_bytes = 1
+        for copy in at.copies.values():
+            copy.in_flight = 1
+        assert surplus(fleet, at, NOW_S, limits=LIMITS) == ()

@@ -1,0 +1,352 @@
+"""A whole fleet in virtual time: our services as they are, over Tritons whose loads and unloads take as long as a test says.
+
+A fake Triton counts memory as it is taken, not as the fleet pictures it, and writes down every violation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, UpstreamUnavailable
+from control_plane.core.infer_call import InferCall
+from control_plane.core.model import ModelOverride, ModelState
+from control_plane.fleet.administration import FleetModels
+from control_plane.fleet.domain.event import FleetEventKind
+from control_plane.fleet.domain.fleet import Copy, DescribedModel, ModelSpec, Server, Tier
+from control_plane.fleet.loading.copy_loads import AskOwner
+from control_plane.fleet.loading.server_loads import ServerLoads
+from control_plane.fleet.reconciler import Reconciler
+from control_plane.fleet.routing.dispatch import FleetDispatch
+from control_plane.fleet.routing.residency import Residency
+from control_plane.fleet.view.claims import Claim
+from control_plane.fleet.view.files import FleetFiles
+from control_plane.fleet.view.memory import Remembering
+from control_plane.fleet.view.state import FleetState
+from control_plane.models.model_service import ModelService
+from control_plane.models.ports import FleetMemory
+from control_plane.triton.servers import Servers
+from tests.aio import run_in_virtual_time
+from tests.fakes import FakeControl, FakeUpstream
+from tests.fakes.fleet_memory import FakeFleetMemory
+
+T = TypeVar("T")
+READY, LOADING, UNLOADING = ModelState.READY, ModelState.LOADING, ModelState.UNLOADING
+WAIT_S = 30.0
+
+
+@dataclass
+class TimedControl(FakeControl):
+    """A Triton in which things take time; what has begun goes on whoever leaves."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    budget_bytes: int = 100
+    load_s: dict[str, float] = field(default_factory=dict)
+    """One second for those that are not here."""
+    drain_s: float = 0.2
+    steps: dict[str, list[str]] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    dead: set[str] = field(default_factory=set)
+    """Models whose processes have died: READY as before, holding nothing, and never given up once they are unloaded."""
+
+    async def load(self, name: str, *, override: ModelOverride | None = None, timeout_s: float) -> None:
+        if not self.live:
+            raise UpstreamUnavailable("connection refused")
+        self.said.append(f"load {name}")
+        self.loads.append(name)
+        ended: asyncio.Future[ControlPlaneError | None] = asyncio.get_running_loop().create_future()
+        for each in (name, *self.steps.get(name, [])):
+            self.states[each] = LOADING
+            self.dead.discard(each)
+        self._check()
+        asyncio.get_running_loop().call_later(self.load_s.get(name, 1.0), self._end, name, ended)
+        error = await ended
+        if error is not None:
+            raise error
+
+    async def unload(self, name: str, *, unload_dependents: bool = False, timeout_s: float) -> None:
+        if not self.live:
+            raise UpstreamUnavailable("connection refused")
+        self.said.append(f"unload {name}")
+        self.unloads.append(name)
+        for each in (name, *(self.steps.get(name, []) if unload_dependents else [])):
+            if self.states.get(each) is READY:
+                self.states[each] = UNLOADING
+                if each not in self.dead:
+                    asyncio.get_running_loop().call_later(self.drain_s, self._drained, each)
+
+    def die(self) -> None:
+        """With all that it had; loads that were under way end so."""
+        self.live = False
+        self.states.clear()
+
+    def _end(self, name: str, ended: asyncio.Future[ControlPlaneError | None]) -> None:
+        error = self.failures.get(name)
+        if self.states.get(name) is not LOADING:
+            error = UpstreamUnavailable("connection lost")
+        else:
+            for each in (name, *self.steps.get(name, [])):
+                self.states[each] = READY
+                if error is not None:
+                    del self.states[each]
+        if not ended.done():
+            ended.set_result(error)
+
+    def _drained(self, name: str) -> None:
+        if self.states.get(name) is UNLOADING:
+            del self.states[name]
+
+    def _check(self) -> None:
+        own = {step for name in self.states for step in self.steps.get(name, [])}
+        held = sum(self.sizes.get(name, 0) for name in self.states if name not in own | self.dead)
+        if held > self.budget_bytes:
+            self.violations.append(f"{held} held by {self.states}")
+        loading = [name for name, state in self.states.items() if state is LOADING and name not in own]
+        if len(loading) > 1:
+            self.violations.append(f"{loading} load at once")
+
+
+def model(
+    name: str,
+    size: int = 40,
+    *,
+    steps: frozenset[str] = frozenset(),
+    min_copies: int = 0,
+    max_copies: int | None = None,
+    holds: bool = False,
+) -> DescribedModel:
+    """`holds` the state of sequences."""
+    spec = ModelSpec(name, size, min_copies=min_copies, max_copies=max_copies)
+    return DescribedModel(spec, file_bytes=size, steps=steps, has_sequences=holds)
+
+
+@dataclass
+class FakeDescriptions:
+    """`ports.ModelDescriptions`."""
+
+    models: dict[str, DescribedModel]
+
+    cold: set[str] = field(default_factory=set)
+
+    def read(self) -> dict[str, DescribedModel]:
+        return {name: described for name, described in self.models.items() if name not in self.cold}
+
+
+@dataclass
+class FakeTiers:
+    """`services.model_tiers.ModelTiers` as far as a fleet needs it: what is in `cold` takes a while to fetch."""
+
+    described: FakeDescriptions
+    fetch_s: float = 10.0
+    verify_s: float = 0.0
+    """Of what is warm, each time."""
+    failures: dict[str, ControlPlaneError] = field(default_factory=dict)
+    fetched: list[str] = field(default_factory=list)
+    pins: Counter[str] = field(default_factory=Counter)
+    ends_s: dict[str, float] = field(default_factory=dict)
+
+    def names(self) -> list[str]:
+        return sorted(self.described.models)
+
+    def tier_of(self, model: str) -> Tier:
+        return Tier.COLD if model in self.described.cold else Tier.WARM
+
+    def expected_fetch_s(self, model: str) -> float:
+        if self.tier_of(model) is Tier.WARM:
+            return 0.0
+        return max(0.0, self.ends_s[model] - asyncio.get_running_loop().time()) if model in self.ends_s else self.fetch_s
+
+    async def ensure_warm(self, model: str, *, deadline_s: float) -> None:
+        if model in self.described.cold:
+            self.fetched.append(model)
+            self.ends_s[model] = asyncio.get_running_loop().time() + self.fetch_s
+            await asyncio.sleep(self.fetch_s)
+            del self.ends_s[model]
+            if model in self.failures:
+                raise self.failures[model]
+            self.described.cold.discard(model)
+        elif self.verify_s:
+            await asyncio.sleep(self.verify_s)
+
+    @contextmanager
+    def pinned(self, model: str) -> Iterator[None]:
+        self.pins[model] += 1
+        try:
+            yield
+        finally:
+            self.pins[model] -= 1
+
+
+class FleetBench:
+    """Servers of 100 bytes, models of 40 unless given; made inside of the loop."""
+
+    def __init__(
+        self,
+        *models: DescribedModel,
+        servers: int = 1,
+        budget_bytes: int = 100,
+        wait_s: float = WAIT_S,
+        memory: FleetMemory | None = None,
+    ) -> None:
+        self.now_s = asyncio.get_running_loop().time
+        names = tuple(f"s{number}" for number in range(servers))
+        self.described = FakeDescriptions({each.spec.name: each for each in models or [model(name) for name in "abcd"]})
+        self.servers = Servers(None, names)
+        self.state = FleetState(self.servers, budget_bytes=budget_bytes, now_s=self.now_s, today_s=lambda: 1e9 + self.now_s())
+        self.state.describe(self.described.models)
+        sizes = {name: each.spec.resident_bytes or 0 for name, each in self.described.models.items()}
+        steps = {name: sorted(each.steps) for name, each in self.described.models.items()}
+        self.tritons = {name: TimedControl(sizes=sizes, budget_bytes=budget_bytes, steps=steps) for name in names}
+        self.units = {
+            name: ModelService(servers=self.servers.members[name], repository=None, load=[], load_timeout_s=300.0) for name in names
+        }
+        self.is_owner = True
+        self.resident: dict[str, int | None] = dict.fromkeys(names)
+        self.loads = {name: self._loads(name) for name in names}
+        self.ask_owner: AskOwner = lambda model, pool: False
+        self.tiers = FakeTiers(self.described)
+        self.unloadable: dict[str, str] = {}
+        """Why no server could load a model, by what its files say."""
+        self.files = FleetFiles(
+            self.state,
+            self.described,
+            self.tiers,  # type: ignore[arg-type]
+            timeout_s=300.0,
+            require_loadable=self._require_loadable,
+        )
+        self.residency = Residency(
+            self.state,
+            self.loads,
+            wait_s=wait_s,
+            files=self.files,
+            ask_owner=lambda model, pool: self.ask_owner(model, pool),
+            draw=lambda: 0.0,
+        )
+        self.dispatch = FleetDispatch(self.residency, now_s=self.now_s)
+        self.remembering = Remembering(memory or FakeFleetMemory(), self.state, is_owner=lambda: self.is_owner)
+        self.models = FleetModels(
+            state=self.state, servers=self.servers, residency=self.residency, remembering=self.remembering, load_timeout_s=300.0
+        )
+        self.reconciler = Reconciler(self.state, self.loads, self.residency, self.files, is_owner=lambda: self.is_owner)
+        for name in names:
+            self.bring_up(name)
+
+    def bring_up(self, name: str) -> FakeUpstream:
+        """A Triton with nothing loaded, as seen by everybody."""
+        was = self.tritons[name]
+        control = self.tritons[name] = TimedControl(
+            sizes=was.sizes, budget_bytes=was.budget_bytes, steps=was.steps, load_s=was.load_s, said=was.said, violations=was.violations
+        )
+        control.drain_s, control.failures = was.drain_s, was.failures
+        upstream = FakeUpstream(control=control)
+        self.servers.members[name].up(upstream)
+        self.state.observe(name, [])
+        return upstream
+
+    def kill(self, name: str) -> None:
+        """And have the supervisor see it."""
+        self.tritons[name].die()
+        self.servers.members[name].lost("Triton has crashed")
+
+    def server(self, name: str = "s0") -> Server:
+        return self.state.fleet.servers[name]
+
+    def copy(self, name: str, server: str = "s0") -> Copy:
+        return self.server(server).copies[name]
+
+    @property
+    def said(self) -> list[str]:
+        """What Tritons were told, of the only or of each in turn."""
+        return [each for triton in self.tritons.values() for each in triton.said]
+
+    @property
+    def violations(self) -> list[str]:
+        return [each for triton in self.tritons.values() for each in triton.violations]
+
+    def told(self, *kinds: FleetEventKind) -> list[tuple[str, str]]:
+        return [(each.kind.value, each.model) for each in self.state.events.latest if not kinds or each.kind in kinds]
+
+    async def claim(self, name: str, timeout_s: float = 1000.0) -> Claim:
+        return await self.residency.claim(call(name), deadline_s=self.now_s() + timeout_s)
+
+    async def use(self, name: str, timeout_s: float = 1000.0, *, for_s: float = 0.0) -> str:
+        """A request that takes so long there; the server's name."""
+        claim = await self.claim(name, timeout_s)
+        try:
+            await asyncio.sleep(for_s)
+        finally:
+            claim.release(answered=True)
+        return claim.server.name
+
+    def _loads(self, name: str) -> ServerLoads:
+        return ServerLoads(
+            self.servers.members[name],
+            self.units[name],
+            self.state,
+            require=self._require,
+            resident_bytes=lambda: self.resident[name],
+            load_timeout_s=300.0,
+        )
+
+    def _require_loadable(self, name: str) -> None:
+        if name in self.unloadable:
+            raise ModelLoadFailed(self.unloadable[name])
+
+    def _require(self) -> int:
+        if not self.is_owner:
+            raise UpstreamUnavailable("this process does not load and unload the fleet's models now; try again shortly")
+        return 1
+
+
+def call(name: str) -> InferCall:
+    return InferCall(name, "", "", ())
+
+
+@asynccontextmanager
+async def running(bench: FleetBench, *, reconciles: bool = False, remembers: bool = False) -> AsyncIterator[FleetBench]:
+    """A block in which models can be loaded, and with `reconciles` also ticks; with `remembers` what is known is shared."""
+    loop = asyncio.get_running_loop()
+    owners = [loop.create_task(bench.residency.loads.run()), *(loop.create_task(unit.run()) for unit in bench.units.values())]
+    if reconciles:
+        owners.append(loop.create_task(bench.reconciler.run()))
+    if remembers:
+        owners += [loop.create_task(bench.remembering.run()), loop.create_task(bench.models.run())]
+    await asyncio.sleep(0)
+    try:
+        yield bench
+        assert not bench.violations
+        assert not [owner for owner in owners if owner.done()], "a task of the gateway's has ended"
+    finally:
+        for owner in owners:
+            owner.cancel()
+        for ended in await asyncio.gather(*owners, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+
+
+def play(scene: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """In virtual time, with threads' work done at once."""
+
+    async def main() -> T:
+        asyncio.get_running_loop().set_default_executor(_AtOnce())
+        return await scene()
+
+    return run_in_virtual_time(main())
+
+
+class _AtOnce(ThreadPoolExecutor):
+    """While a real thread worked, virtual time would pass."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except BaseException as exc:
+            done.set_exception(exc)
+        return done

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.fingerprint import LoadedConfig
+from control_plane.fleet.domain.fleet import DescribedModel, ModelSpec
+from control_plane.fleet.loading.server_loads import ServerLoads
+from control_plane.models.fleet_fingerprints import FleetFingerprints
+from control_plane.models.loaded_contents import LoadedContents
+from control_plane.models.model_service import ModelService
+from tests.fakes import FakeBoard, FakeReading
+from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, TimedControl, model, play, running
+
+MIB = 2**20
+
+
+async def bring(bench: FleetBench, name: str, *victims: str) -> None:
+    await bench.loads["s0"].bring_in(bench.state.fleet.models[name], victims)
+
+
+def test_the_picture_follows_each_step() -> None:
+    async def main() -> None:
+        async with running(FleetBench(model("a", 60), model("b", 60))) as bench, asyncio.TaskGroup() as tasks:
+            await bring(bench, "a")
+            assert bench.copy("a").state is READY
+            tasks.create_task(bring(bench, "b", "a"))
+            await asyncio.sleep(1.0)
+            assert {name: copy.state for name, copy in bench.server().copies.items()} in ({}, {"b": LOADING})
+            await asyncio.sleep(1.0)
+            assert {name: copy.state for name, copy in bench.server().copies.items()} == {"b": READY}
+            await bench.loads["s0"].take_out("b")
+            assert not bench.server().copies
+
+    play(main)
+
+
+def test_what_it_takes_and_how_long_is_learned() -> None:
+    async def main() -> None:
+        bench = FleetBench(DescribedModel(ModelSpec("a"), file_bytes=MIB), budget_bytes=1000 * MIB)
+        bench.resident["s0"] = 500 * MIB
+        control = bench.tritons["s0"]
+        control.load_s["a"] = 7.0
+        async with running(bench), asyncio.TaskGroup() as tasks:
+            tasks.create_task(bring(bench, "a"))
+            await asyncio.sleep(6.0)
+            bench.resident["s0"] = 530 * MIB
+        facts = bench.state.fleet.models["a"]
+        assert (facts.resident_bytes, facts.load_s) == (30 * MIB, 7.0)
+        assert bench.copy("a").bytes == 30 * MIB
+
+    play(main)
+
+
+def test_waiting_for_victims_is_no_part_of_the_load() -> None:
+    async def main() -> None:
+        bench = FleetBench(model("a", 60), model("b", 60))
+        bench.tritons["s0"].drain_s = 20.0
+        async with running(bench):
+            await bring(bench, "a")
+            await bring(bench, "b", "a")
+            assert bench.state.fleet.models["b"].load_s == pytest.approx(1.0)
+
+    play(main)
+
+
+def test_one_that_joins_a_load_that_somebody_else_began_learns_nothing_absurd() -> None:
+    async def main() -> None:
+        async with running(FleetBench()) as bench, asyncio.TaskGroup() as tasks:
+            await asyncio.sleep(1000.0)
+            tasks.create_task(bench.units["s0"].load("a"))
+            await asyncio.sleep(0.5)
+            bench.tritons["s0"].states.clear()  # it is not in the index yet
+            tasks.create_task(bring(bench, "a"))
+            await asyncio.sleep(0)
+            bench.tritons["s0"].states["a"] = LOADING
+            await asyncio.sleep(3.0)
+            assert bench.state.fleet.models["a"].load_s <= 2.0
+
+    play(main)
+
+
+def test_another_life_of_its_triton_is_seen_as_it_is() -> None:
+    async def main() -> None:
+        async with running(FleetBench()) as bench:
+            await bring(bench, "a")
+            bench.kill("s0")
+            with pytest.raises(UpstreamUnavailable, match="crashed"):
+                await bring(bench, "b")
+            with pytest.raises(UpstreamUnavailable, match="crashed"):
+                await bench.loads["s0"].look()
+            bench.bring_up("s0")
+            await bring(bench, "b")
+            assert bench.server().copies.keys() == {"b"}
+            assert bench.said == ["load a", "load b"]
+
+    play(main)
+
+
+@pytest.mark.parametrize(("others", "goes"), [((), {"both", "a"}), (("other",), {"both"})])
+def test_an_ensemble_takes_its_steps_along_unless_another_needs_them(others: tuple[str, ...], goes: set[str]) -> None:
+    async def main() -> None:
+        steps = frozenset({"a"})
+        async with running(FleetBench(model("a", 10), model("both", 20, steps=steps), model("other", 20, steps=steps))) as bench:
+            for name in ("both", *others):
+                await bring(bench, name)
+            there = {"both", "a", *others}
+            assert bench.server().copies.keys() == there
+            assert bench.server().held_bytes == 20 * (1 + len(others))
+            await bench.loads["s0"].take_out("both")
+            await asyncio.sleep(1.0)
+            await bench.loads["s0"].look()
+            assert bench.server().copies.keys() == there - goes
+
+    play(main)
+
+
+class Settling(TimedControl):
+    """Its configurations take a while to be told."""
+
+    async def loaded_config(self, name: str) -> LoadedConfig:
+        await asyncio.sleep(5.0)
+        return await super().loaded_config(name)
+
+
+def test_a_copy_serves_when_it_is_known_what_its_answers_are_made_of() -> None:
+    """Else one with other weights than those elsewhere would answer under their fingerprint."""
+
+    async def main() -> None:
+        bench, board = FleetBench(servers=2), FakeBoard()
+        boards = FleetFingerprints(board)
+        for number, name in enumerate(bench.tritons):
+            bench.tritons[name] = bench.servers.members[name].pick().control = Settling(sizes={"a": 40})  # type: ignore[attr-defined]
+            contents = LoadedContents(FakeReading({"a": f"weights {number}"}), boards.of_server(name))
+            await contents.begin(bench.servers.members[name].pick())
+            unit = bench.units[name] = ModelService(
+                servers=bench.servers.members[name], repository=None, load=[], load_timeout_s=300.0, contents=contents
+            )
+            bench.loads[name] = ServerLoads(bench.servers.members[name], unit, bench.state, require=lambda: 1, load_timeout_s=300.0)
+        async with running(bench, reconciles=True), asyncio.TaskGroup() as tasks:
+            facts = bench.state.fleet.models["a"]
+            await bench.loads["s0"].bring_in(facts, ())
+            assert "a" in board.known
+            tasks.create_task(bench.loads["s1"].bring_in(facts, ()))
+            for _ in range(100):
+                await asyncio.sleep(0.1)
+                if (claim := bench.state.claim("a", "s1")) is not None:
+                    claim.release(answered=False)
+                    assert "a" not in board.known
+                    break
+            else:
+                raise AssertionError("it never serves")
+
+    play(main)
+
+
+def test_a_triton_whose_memory_cannot_be_read_is_asked_for_its_models_sizes() -> None:
+    async def main() -> None:
+        async with running(FleetBench(DescribedModel(ModelSpec("a"), 5), model("told"))) as bench:
+            bench.tritons["s0"].memory = {"a": 30, "told": 30}
+            await bench.loads["s0"].weigh()
+            assert [bench.state.fleet.models[name].resident_bytes for name in ("a", "told")] == [30, 40]
+            bench.kill("s0")
+            await bench.loads["s0"].weigh()
+
+    play(main)

@@ -1,0 +1,441 @@
+"""Processes that share a fleet of one server, in virtual time: the real `Ownership` and `LoadPlans`, each process on a loop of its own.
+
+A process that is paused has a loop that does not run; what is on the wire arrives all the same. `Triton` counts memory
+and loads as they are, not as its index shows them, and writes down every violation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+import selectors
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Literal, TypeVar, cast
+
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, StoreUnavailable
+from control_plane.core.model import ModelState, ModelVersion
+from control_plane.fleet.domain.fleet import ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.lease import Lease
+from control_plane.fleet.domain.load_plan import states_of
+from control_plane.fleet.domain.ownership import LeaseLimits
+from control_plane.fleet.loading.load_plans import Begin, LoadPlans, PlanLimits
+from control_plane.fleet.ownership.ownership import Ownership
+from control_plane.triton.ports import ModelControl
+from tests.fakes.lease import FakeLeaseStore, FakeRecord
+
+T = TypeVar("T")
+Point = Literal["between check and send", "before the store's answer"]
+
+LIMITS = LeaseLimits(ttl_s=6.0, margin_s=1.0)
+PLANS = PlanLimits(load_timeout_s=20.0, release_timeout_s=8.0, settle_s=2 * LIMITS.margin_s)
+BUDGET = 10
+BYTES = {"a": 4, "b": 4, "c": 4, "d": 3, "e": 6}
+STORE_TIMEOUT_S = 1.0
+HANGS_S = 90.0
+"""A load that is given up long before it ends; its memory is taken all that time."""
+ON_ITS_WAY_S = 0.7
+"""The most that a call takes from being sent until Triton's index shows it."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the processes of a world run; a mutant has one part that breaks a rule."""
+
+    ownership: type[Ownership] = Ownership
+    plans: type[LoadPlans] = LoadPlans
+    limits: LeaseLimits = LIMITS
+    plan_limits: PlanLimits = PLANS
+
+
+class World:
+    """Everything; `run_for` lets time pass."""
+
+    def __init__(self, seed: int, kind: Kind | None = None, *, processes: int = 2) -> None:
+        self.random = random.Random(seed)
+        self.kind = kind or Kind()
+        self.now_s = 0.0
+        self.record = FakeRecord()
+        self.store_is_away_until_s = 0.0
+        self.triton = Triton(self)
+        self.violations: list[str] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self._earlier: list[tuple[float, Lease | None]] = [(0.0, None)]
+        self.processes = [Process(self, next(self._numbers)) for _ in range(processes)]
+
+    def at(self, delay_s: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now_s + delay_s, next(self._numbers), what))
+
+    def run_for(self, seconds: float) -> None:
+        end_s = self.now_s + seconds
+        while True:
+            nexts = [process.run() for process in self.processes]
+            self._remember()
+            self.now_s = min([end_s, *nexts, *(event[0] for event in self._events[:1])])
+            while self._events and self._events[0][0] <= self.now_s:
+                heapq.heappop(self._events)[2]()
+            if self.now_s >= end_s:
+                return
+
+    def lose_last_writes(self, seconds: float) -> None:
+        """The store's, as when it crashes and is up again at once; of more than it has, all."""
+        kept = [entry for entry in self._earlier if entry[0] <= self.now_s - seconds]
+        self.record.lease = kept[-1][1] if kept else None
+
+    def replace(self, process: Process) -> None:
+        """It has ended; another begins."""
+        process.end()
+        self.processes[self.processes.index(process)] = Process(self, next(self._numbers))
+
+    def calm_down(self) -> None:
+        """Until all run again and reach the store."""
+        for process in self.processes:
+            process.pauses_at.clear()
+        until_s = [self.store_is_away_until_s]
+        for process in self.processes:
+            until_s += [process.paused_until_s, process.cut_off_until_s]
+        self.run_for(max(0.0, max(until_s) - self.now_s))
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.end()
+
+    def _remember(self) -> None:
+        if self._earlier[-1][1] != self.record.lease:
+            self._earlier.append((self.now_s, self.record.lease))
+
+
+@dataclass
+class Resident:
+    """A model in Triton's memory, whatever the index says."""
+
+    name: str
+    state: ModelState
+    began_s: float
+    visible_s: float
+    ended: list[Callable[[Exception | None], None]] = field(default_factory=list)
+
+
+class Triton:
+    """As server 24.10: unload answers at once and drains, a load meanwhile begins beside it, no call can be taken back."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.residents: list[Resident] = []
+        self.loads = 0
+
+    def index(self) -> list[ModelVersion]:
+        now_s = self._world.now_s
+        return [ModelVersion(each.name, "1", each.state, "") for each in self.residents if each.visible_s <= now_s]
+
+    def load(self, name: str, ended: Callable[[Exception | None], None]) -> None:
+        now = next((each for each in self.residents if each.name == name and each.state is not ModelState.UNLOADING), None)
+        if now is not None and now.state is ModelState.LOADING:
+            now.ended.append(ended)
+        elif now is not None:
+            ended(None)
+        else:
+            self._begin(name, ended)
+
+    def unload(self, name: str) -> None:
+        for each in self.residents:
+            if each.name == name and each.state is ModelState.READY:
+                each.state = ModelState.UNLOADING
+                self._world.at(
+                    self._world.random.choice((0.001, 0.001, 0.3, 0.3, 3.0, 12.0)), lambda gone=each: self.residents.remove(gone)
+                )  # type: ignore[misc]
+
+    def _begin(self, name: str, ended: Callable[[Exception | None], None]) -> None:
+        world = self._world
+        resident = Resident(name, ModelState.LOADING, world.now_s, world.now_s + world.random.choice((0.0, 0.05, 0.5)), [ended])
+        self.residents.append(resident)
+        self.loads += 1
+        takes_s = HANGS_S if world.random.random() < 0.02 else world.random.choice((0.05, 0.05, 0.5, 0.5, 2.0, 2.0, 15.0))
+        world.at(takes_s, lambda: self._end(resident, fails=takes_s == HANGS_S or world.random.random() < 0.1))
+        held = sum(BYTES[each.name] for each in self.residents)
+        young = [each.name for each in self.residents if world.now_s - each.began_s < PLANS.load_timeout_s]
+        loading = [each.name for each in self.residents if each.state is ModelState.LOADING and each.name in young]
+        if held > BUDGET:
+            world.violations.append(
+                f"{world.now_s:.2f}: {held} of {BUDGET} held by {[(each.name, each.state.name) for each in self.residents]}"
+            )
+        if len(loading) > 1:
+            world.violations.append(f"{world.now_s:.2f}: {loading} load at once")
+
+    def _end(self, resident: Resident, *, fails: bool) -> None:
+        resident.visible_s = min(resident.visible_s, self._world.now_s)
+        if fails:
+            self.residents.remove(resident)
+        else:
+            resident.state = ModelState.READY
+        for ended in resident.ended:
+            ended(ModelLoadFailed("it fails") if fails else None)
+
+
+class Process:
+    """Wants one model after the other, and gives some up on the way."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.paused_until_s = 0.0
+        self.sends_since_s: float | None = None
+        """While a call to Triton has been checked and not sent."""
+        self.cut_off_until_s = 0.0
+        """From the store."""
+        self.pauses_at: dict[Point, float] = {}
+        """For how long, the next time that it comes there."""
+        self._loop = _Loop(world)
+        self._loop.set_exception_handler(lambda loop, context: world.violations.append(str(context)))
+        rate, offset_s = 1 + world.random.uniform(-1e-3, 1e-3), world.random.uniform(0, 1e6)
+
+        def now_s() -> float:
+            return offset_s + world.now_s * rate
+
+        kind = world.kind
+        self.ownership = kind.ownership(Store(self), holder=f"p{number}", limits=kind.limits, now_s=now_s)
+        self._plans = kind.plans(
+            Server("triton", BUDGET),
+            cast("ModelControl", Control(self)),
+            require=self.ownership.require,
+            bytes_of=BYTES.__getitem__,
+            limits=kind.plan_limits,
+            now_s=now_s,
+        )
+        self._main = self._loop.create_task(self._work_and_own())
+
+    def run(self) -> float:
+        """Everything that it can do now; when it has more to do."""
+        if self.paused_until_s > self.world.now_s:
+            return self.paused_until_s
+        return self._loop.run_now()
+
+    def pause(self, seconds: float) -> None:
+        """As SIGSTOP. Between the check of a call and its being sent only for as long as the margin covers: no lease covers more."""
+        if self.sends_since_s is not None:
+            seconds = min(seconds, self.sends_since_s + 2 * LIMITS.margin_s - ON_ITS_WAY_S - self.world.now_s)
+        self.paused_until_s = max(self.paused_until_s, self.world.now_s + seconds)
+
+    def come_to(self, point: Point) -> None:
+        self.pause(self.pauses_at.pop(point, 0.0))
+
+    def stop(self) -> None:
+        """As Ctrl-C: the work is cancelled, then the lease given back."""
+        self.paused_until_s = 0.0
+        self.pauses_at.clear()
+        self._main.cancel()
+        self._loop.run_now()
+        leaving = self._loop.create_task(self.ownership.stop())
+        self.world.run_for(2 * STORE_TIMEOUT_S)
+        assert leaving.done()
+
+    def end(self) -> None:
+        """At once; what it has sent is under way."""
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_now()
+        self._loop.close()
+
+    async def calling(self, work: Callable[[], T], point: Point | None = None) -> T:
+        """Send a call whose answer is what `work` gives when it arrives; before it leaves this process it may be paused."""
+        await asyncio.sleep(self._delay_s())
+        answer: asyncio.Future[T] = self._loop.create_future()
+        self.world.at(self._delay_s(), lambda: self._answer(answer, work()))
+        if point is not None:
+            self.come_to(point)
+        return await answer
+
+    def sender(self, answer: asyncio.Future[T]) -> Callable[[T], None]:
+        return lambda value: self._answer(answer, value)
+
+    async def leave(self, what: Callable[[], None]) -> None:
+        """From the check until it is on the wire."""
+        self.sends_since_s = self.world.now_s
+        self.come_to("between check and send")
+        try:
+            await asyncio.sleep(self._delay_s())
+            self.world.at(self._delay_s(), what)
+        finally:
+            self.sends_since_s = None
+
+    def _answer(self, answer: asyncio.Future[T], value: T) -> None:
+        def arrive() -> None:
+            if not answer.done() and not self._loop.is_closed():
+                answer.set_result(value)
+
+        self.world.at(self._delay_s(), arrive)
+
+    def _delay_s(self) -> float:
+        return self.world.random.choice((0.001, 0.001, 0.01, 0.1))
+
+    async def _work_and_own(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.ownership.run())
+            tasks.create_task(self._work())
+
+    async def _work(self) -> None:
+        choose = self.world.random
+        while True:
+            await self.ownership.wait_until_owner()
+            name, patience_s = choose.choice(list(BYTES)), choose.choice((0.02, 0.2, 1.0, 60.0))
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._bring(name)
+            except (TimeoutError, ControlPlaneError):
+                await asyncio.sleep(choose.choice((0.01, 0.5)))
+
+    async def _bring(self, name: str) -> None:
+        states = states_of(await Control(self).index())
+        ready = [each for each, state in states.items() if state is ModelState.READY and each != name]
+        self.world.random.shuffle(ready)
+        held, victims = sum(BYTES[each] for each in states), []
+        while ready and held + BYTES[name] > BUDGET:
+            victims.append(ready.pop())
+            held -= BYTES[victims[-1]]
+        await self._plans.load(facts(name), victims, load=self._load)
+
+    async def _load(self, name: str, begin: Begin) -> None:
+        await begin()
+        await Control(self).load(name, timeout_s=PLANS.load_timeout_s)
+
+
+def facts(name: str, size: int | None = None) -> ModelFacts:
+    return ModelFacts(ModelSpec(name), size if size is not None else BYTES[name], load_s=1.0, service_s=0.01)
+
+
+@dataclass
+class Control:
+    """`ports.ModelControl` as far as plans need it."""
+
+    process: Process
+
+    async def index(self) -> list[ModelVersion]:
+        return await self.process.calling(self.process.world.triton.index)
+
+    async def load(self, name: str, *, timeout_s: float) -> None:
+        answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        triton, send = self.process.world.triton, self.process.sender(answer)
+        await self.process.leave(lambda: triton.load(name, send))
+        await _raised(answer, timeout_s)
+
+    async def unload(self, name: str, *, timeout_s: float) -> None:
+        answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        triton, send = self.process.world.triton, self.process.sender(answer)
+
+        def unload() -> None:
+            triton.unload(name)
+            send(None)
+
+        await self.process.leave(unload)
+        await _raised(answer, timeout_s)
+
+
+async def _raised(answer: asyncio.Future[Exception | None], timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            error = await answer
+    except TimeoutError:
+        raise DeadlineExceeded("no answer") from None
+    if error is not None:
+        raise error
+
+
+@dataclass
+class Store:
+    """`ports.LeaseStore` over a wire; while it is away nothing arrives, or the answer is lost."""
+
+    process: Process
+    token: int = 0
+
+    async def look(self) -> Lease | None:
+        return await self._ask(lambda store: store.look())
+
+    async def take(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
+        return await self._ask(lambda store: store.take(seen, holder=holder, ttl_s=ttl_s))
+
+    async def renew(self, lease: Lease) -> Lease | None:
+        return await self._ask(lambda store: store.renew(lease))
+
+    async def release(self, lease: Lease) -> None:
+        await self._ask(lambda store: store.release(lease))
+
+    async def close(self) -> None: ...
+
+    async def _ask(self, what: Callable[[FakeLeaseStore], Awaitable[T]]) -> T:
+        record = self.process.world.record
+        call = self.process.calling(
+            lambda: None if self._is_away() else _at_once(what(FakeLeaseStore(record))), "before the store's answer"
+        )
+        done = await self._in_time(call)
+        if done is None or self._is_away():
+            raise StoreUnavailable("it is away")
+        return done[0]
+
+    async def _in_time(self, work: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(STORE_TIMEOUT_S):
+                return await work
+        except TimeoutError:
+            raise StoreUnavailable("no answer") from None
+
+    def _is_away(self) -> bool:
+        return self.process.world.now_s < max(self.process.world.store_is_away_until_s, self.process.cut_off_until_s)
+
+
+def _at_once(work: Awaitable[T]) -> tuple[T]:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        cast("Any", work).send(None)
+    except StopIteration as done:
+        return (done.value,)
+    raise AssertionError("it waits")
+
+
+_TICK_S = 1e-9
+"""A loop takes timers that are due within this time for due."""
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """One whose time is the world's, and that runs until it would wait."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(_Idle(self))
+        self._world = world
+        self.next_s = 0.0
+
+    def time(self) -> float:
+        return self._world.now_s
+
+    def run_now(self) -> float:
+        while True:
+            self.run_forever()
+            if self.next_s > self.time() + 2 * _TICK_S:
+                return self.next_s
+
+
+class _Idle(selectors.DefaultSelector):
+    def __init__(self, loop: _Loop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout != 0:
+            self._loop.next_s = self._loop.time() + (timeout if timeout is not None else 1e6)
+            self._loop.stop()
+        return []
+
+
+Event = Callable[[World], None]
+
+
+def play(seed: int, events: Sequence[Event], kind: Kind | None = None, *, processes: int = 2) -> World:
+    """A world after these, one after the other; each is given its time by those that let time pass."""
+    world = World(seed, kind, processes=processes)
+    try:
+        for event in events:
+            event(world)
+    finally:
+        world.close()
+    return world

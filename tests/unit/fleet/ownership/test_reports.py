@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import pytest
+
+from control_plane.core.endpoints import TritonEndpoints
+from control_plane.core.model import ModelVersion
+from control_plane.fleet.domain.fleet import Copy, Server
+from control_plane.fleet.domain.memory import Measured
+from control_plane.fleet.domain.report import CopyUse, FleetReport, Wanted
+from control_plane.fleet.ownership.reports import SILENCE_S, OthersReports, OwnReport
+from control_plane.fleet.view.state import FleetState
+from control_plane.triton.servers import Servers
+from tests.fakes import FakeUpstream
+from tests.unit.fleet.fleet_bench import LOADING, READY, model
+
+SERVICE_S = 0.25
+
+
+class Process:
+    """Its picture of two servers, s0 with models a and b ready and s1 with a; a test sets its clock."""
+
+    def __init__(self, name: str = "p", *, order: tuple[int, int] = (0, 1)) -> None:
+        """`order` in which it names the servers."""
+        self.at_s = 100.0
+        self.servers = Servers(None, ("s0", "s1"))
+        self.state = FleetState(self.servers, budget_bytes=100, now_s=lambda: self.at_s)
+        self.state.recall({model: Measured(0, service_s=SERVICE_S) for model in "ab"})
+        self.state.describe({each.spec.name: each for each in (model("a"), model("b"))})
+        for number, at in enumerate(order):
+            self.servers.members[f"s{number}"].up(FakeUpstream(TritonEndpoints("::1", 1, 100 + at, None)))
+            self.see(f"s{number}", *("ab" if at == 0 else "a"))
+        self.own = OwnReport(self.state, self.servers, process=name)
+        self.wants: list[Wanted] = []
+        self.revived: list[tuple[str, str]] = []
+        self.others = OthersReports(
+            self.state, self.servers, want=self.wants.append, revive=lambda server, model: self.revived.append((server, model))
+        )
+
+    def see(self, server: str, *models: str) -> None:
+        self.state.observe(server, [ModelVersion(name, "1", READY, "") for name in models])
+
+    def server(self, name: str = "s0") -> Server:
+        return self.state.fleet.servers[name]
+
+    def copy(self, name: str, server: str = "s0") -> Copy:
+        return self.server(server).copies[name]
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+def report(process: str = "x", *, in_flight: int = 0, sequences: int = 0, address: str = "[::1]:100") -> FleetReport:
+    """Of what is under way at model a."""
+    return FleetReport(process, copies={address: {"a": CopyUse(in_flight, sequences)}})
+
+
+class TestMaking:
+    def test_nothing_is_told_of_nothing(self, process: Process) -> None:
+        assert process.own.make() is None
+
+    def test_uses_are_told_once(self, process: Process) -> None:
+        process.state.used("a")
+        process.state.used("a")
+        process.state.used("b")
+        assert process.own.make() == FleetReport("p", uses={"a": 2, "b": 1})
+        assert process.own.make() is None
+
+    def test_what_is_under_way_is_told_as_long_as_it_is_and_then_that_it_is_over(self, process: Process) -> None:
+        claim = process.state.claim("a", "s1")
+        assert claim is not None
+        process.copy("b").sequences += 1
+        told = FleetReport("p", copies={"[::1]:100": {"b": CopyUse(0, 1)}, "[::1]:101": {"a": CopyUse(1, 0)}})
+        assert [process.own.make(), process.own.make()] == [told, told]
+        claim.release(answered=True)
+        process.copy("b").sequences -= 1
+        assert process.own.make() == FleetReport("p")
+        assert process.own.make() is None
+
+    def test_what_is_wanted_is_told_once_with_what_was_seen_then(self, process: Process) -> None:
+        process.own.want("a")
+        process.own.want("c", "long")
+        process.see("s1")
+        assert process.own.make() == FleetReport("p", wanted=(Wanted("a", 2), Wanted("c", 0, "long")))
+        assert process.own.make() is None
+
+    def test_the_owner_keeps_nothing_to_tell_later(self, process: Process) -> None:
+        process.state.used("a")
+        process.own.want("a")
+        process.own.drop()
+        assert process.own.make() is None
+
+
+class TestTaking:
+    def test_it_is_part_of_the_picture(self, process: Process) -> None:
+        process.others.take(report(in_flight=2, sequences=1))
+        assert (process.copy("a").in_flight, process.copy("a").sequences, process.copy("a").last_used_s) == (2, 1, 100.0)
+        assert process.server().work_s == 2 * SERVICE_S
+        assert process.copy("a", "s1").in_flight == 0
+
+    def test_a_new_one_replaces_that_of_the_same_process_only(self, process: Process) -> None:
+        process.others.take(report("x", in_flight=2))
+        process.others.take(report("y", in_flight=5, sequences=1))
+        process.others.take(report("x", in_flight=1))
+        assert (process.copy("a").in_flight, process.copy("a").sequences) == (6, 1)
+        assert process.server().work_s == 6 * SERVICE_S
+        process.others.take(FleetReport("x"))
+        process.others.take(FleetReport("y"))
+        assert (process.copy("a").in_flight, process.copy("a").sequences, process.server().work_s) == (0, 0, 0.0)
+
+    def test_uses_are_counted_in_the_rates_and_not_told_as_if_they_were_new_to_the_owner(self, process: Process) -> None:
+        other = Process()
+        for _ in range(3):
+            other.state.used("a")
+        process.others.take(FleetReport("x", uses={"a": 3, "nonesuch": 7}))
+        assert process.state.fleet.models["a"].rate_fast == pytest.approx(other.state.fleet.models["a"].rate_fast)
+        assert process.state.fleet.models["a"].last_used_s == 100.0
+
+    def test_who_passes_on_tells_others_and_its_own_as_one(self, process: Process) -> None:
+        claim = process.state.claim("a", "s0")
+        process.state.used("a")
+        assert claim is not None
+        process.others.take(FleetReport("x", uses={"a": 3}, copies=report(in_flight=2).copies))
+        assert process.own.make() == FleetReport("p", uses={"a": 4}, copies={"[::1]:100": {"a": CopyUse(3, 0)}})
+
+    def test_what_is_wanted_is_asked_for_once_all_that_is_under_way_is_known(self, process: Process) -> None:
+        seen: list[tuple[Wanted, int]] = []
+        others = OthersReports(process.state, process.servers, want=lambda wanted: seen.append((wanted, process.copy("a").in_flight)))
+        others.take(FleetReport("x", copies=report(in_flight=2).copies, wanted=(Wanted("a", 2), Wanted("c", 0))))
+        assert seen == [(Wanted("a", 2), 2), (Wanted("c", 0), 2)]
+
+    def test_who_does_not_pass_on_tells_its_own_only(self, process: Process) -> None:
+        others = OthersReports(process.state, process.servers, want=process.wants.append, passes_on=False)
+        own = OwnReport(process.state, process.servers, process="p", without=others)
+        others.take(FleetReport("x", uses={"a": 3}, copies=report(in_flight=2, sequences=1).copies))
+        assert process.copy("a").in_flight == 2
+        assert process.state.fleet.models["a"].rate_fast > 0
+        assert own.make() is None
+        claim = process.state.claim("a", "s0")
+        process.state.used("a")
+        assert claim is not None
+        assert own.make() == FleetReport("p", uses={"a": 1}, copies={"[::1]:100": {"a": CopyUse(1, 0)}})
+
+    def test_processes_may_name_servers_in_any_order(self) -> None:
+        one, other = Process("one"), Process("other", order=(1, 0))
+        claim = one.state.claim("b", "s0")
+        assert claim is not None
+        told = one.own.make()
+        assert told is not None
+        other.others.take(told)
+        assert other.copy("b", "s1").in_flight == 1
+
+    @pytest.mark.parametrize(
+        "told",
+        [
+            pytest.param(report(in_flight=1, address="elsewhere:1"), id="a server that this process does not have"),
+            pytest.param(FleetReport("x", copies={"[::1]:101": {"b": CopyUse(1)}}), id="a copy that it does not see"),
+        ],
+    )
+    def test_what_it_does_not_know_does_not_count(self, process: Process, told: FleetReport) -> None:
+        process.others.take(told)
+        process.others.take(FleetReport("x"))
+        assert all(copy.in_flight == 0 for server in process.state.fleet.servers.values() for copy in server.copies.values())
+        assert process.server().work_s == process.server("s1").work_s == 0.0
+
+    def test_a_copy_that_came_in_place_of_another_owes_nothing(self, process: Process) -> None:
+        process.others.take(report(in_flight=2, sequences=1))
+        upstream = process.servers.of("s0")
+        process.servers.members["s0"].down("Triton has ended")
+        process.servers.members["s0"].up(upstream)
+        process.see("s0", "a")
+        process.others.take(FleetReport("x"))
+        assert (process.copy("a").in_flight, process.copy("a").sequences, process.server().work_s) == (0, 0, 0.0)
+
+    def test_work_of_the_owners_own_stays(self, process: Process) -> None:
+        claim = process.state.claim("a", "s0")
+        process.others.take(report(in_flight=2))
+        process.others.take(FleetReport("x"))
+        assert (process.copy("a").in_flight, process.server().work_s) == (1, SERVICE_S)
+        assert claim is not None
+        process.others.take(report(in_flight=2))
+        claim.release(answered=True)
+        assert (process.copy("a").in_flight, process.server().work_s) == (2, 2 * SERVICE_S)
+
+    def test_a_model_that_loads_is_no_exception(self, process: Process) -> None:
+        process.state.observe("s0", [ModelVersion("a", "1", LOADING, "")])
+        process.others.take(report(in_flight=1))
+        assert process.copy("a").in_flight == 1
+
+
+class TestServiceTimes:
+    def test_are_told_when_they_have_been_measured_and_only_then(self, process: Process) -> None:
+        process.state.used("a")
+        process.state.used("b")
+        process.state.fleet.models["a"].service_s = 0.5
+        told = process.own.make()
+        assert told is not None
+        assert told.services == {"a": 0.5}
+        process.state.used("a")
+        told = process.own.make()
+        assert told is not None
+        assert told.services == {}
+
+    @pytest.mark.parametrize(("count", "becomes_s"), [(1, 0.25 + 0.2 * 0.75), (2, 0.25 + 0.36 * 0.75), (1000, 1.0)])
+    def test_count_as_if_they_had_been_measured_here(self, process: Process, count: int, becomes_s: float) -> None:
+        process.others.take(FleetReport("x", uses={"a": count}, services={"a": 1.0, "nonesuch": 1.0}))
+        assert process.state.fleet.models["a"].service_s == pytest.approx(becomes_s)
+
+
+class TestTroubles:
+    def test_servers_are_ejected_as_long_as_somebody_says_so(self, process: Process) -> None:
+        process.others.take(FleetReport("x", ejected=("[::1]:101", "elsewhere:1")))
+        process.others.take(FleetReport("y", ejected=("[::1]:100", "[::1]:101")))
+        assert process.state.ejected_elsewhere == {"x": {"s1"}, "y": {"s0", "s1"}}
+        process.others.take(FleetReport("y"))
+        process.at_s += SILENCE_S + 0.1
+        process.others.expire()
+        assert process.state.ejected_elsewhere == {}
+
+    def test_a_process_tells_its_own_and_what_it_passes_on_and_then_that_it_is_over(self, process: Process) -> None:
+        process.state.ejected_here = frozenset({"s0"})
+        process.others.take(FleetReport("x", ejected=("[::1]:101",)))
+        assert process.own.make() == FleetReport("p", ejected=("[::1]:100", "[::1]:101"))
+        own = OwnReport(process.state, process.servers, process="p", without=process.others)
+        assert own.make() == FleetReport("p", ejected=("[::1]:100",)), "what others said they say themselves"
+        process.state.ejected_here = frozenset()
+        assert own.make() == FleetReport("p")
+        assert own.make() is None
+
+    def test_copies_that_have_died_are_told_once_and_revived(self, process: Process) -> None:
+        other = Process("other", order=(1, 0))
+        other.own.tell_died("s0", "a")
+        other.own.tell_died("gone", "a")
+        told = other.own.make()
+        assert told == FleetReport("other", died=(("[::1]:101", "a"),))
+        assert other.own.make() is None
+        process.others.take(told)
+        process.others.take(FleetReport("other", died=(("elsewhere:1", "a"),)))
+        assert process.revived == [("s1", "a")]
+
+
+class TestSilence:
+    def test_who_says_nothing_any_more_has_nothing_under_way(self, process: Process) -> None:
+        process.others.take(report("x", in_flight=2))
+        process.at_s += SILENCE_S / 2
+        process.others.take(report("y", in_flight=1))
+        process.others.expire()
+        assert process.copy("a").in_flight == 3
+        process.at_s += SILENCE_S / 2 + 0.1
+        process.others.expire()
+        assert process.copy("a").in_flight == 1
+
+    def test_nothing_is_left_of_any_when_they_tell_another(self, process: Process) -> None:
+        process.others.take(report("x", in_flight=2))
+        process.others.take(report("y", sequences=1))
+        process.others.drop()
+        assert (process.copy("a").in_flight, process.copy("a").sequences) == (0, 0)
+        process.others.expire()
+        assert process.server().work_s == 0.0

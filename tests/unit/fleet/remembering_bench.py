@@ -1,0 +1,47 @@
+"""Gateways that share what is known of a fleet's models, for tests of what outlives them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from control_plane.fleet.domain.fleet import DescribedModel
+from tests.fakes import FakeUpstream
+from tests.fakes.fleet_memory import FakeFleetMemory
+from tests.unit.fleet.fleet_bench import FleetBench, running
+
+SOON_S = 1.2
+"""Within a second everybody knows."""
+HOUR_S = 3600.0
+MIB = 2**20
+
+
+def beside(one: FleetBench, memory: FakeFleetMemory) -> FleetBench:
+    """Another gateway before the same Tritons, which is not the owner."""
+    other = FleetBench(*one.described.models.values(), servers=len(one.tritons), memory=memory)
+    other.is_owner = False
+    other.ask_owner = lambda model: not other.is_owner
+    for name, triton in one.tritons.items():
+        other.tritons[name] = triton
+        other.servers.members[name].up(FakeUpstream(control=triton))
+    return other
+
+
+@asynccontextmanager
+async def two(*models: DescribedModel, servers: int = 1) -> AsyncIterator[tuple[FleetBench, FleetBench, FakeFleetMemory]]:
+    """The owner, another gateway, and what they share."""
+    memory = FakeFleetMemory()
+    owner = FleetBench(*models, servers=servers, memory=memory)
+    other = beside(owner, memory)
+    async with AsyncExitStack() as stack:
+        for bench in (owner, other):
+            await stack.enter_async_context(running(bench, reconciles=True, remembers=True))
+        await asyncio.sleep(SOON_S)
+        yield owner, other, memory
+
+
+async def restarted(memory: FakeFleetMemory, *models: DescribedModel) -> FleetBench:
+    bench = FleetBench(*models, memory=memory)
+    await bench.remembering.recall()
+    return bench

@@ -1,0 +1,325 @@
+"""What becomes of requests whose server dies, hangs, or has lost the process that computes their model; over fake Tritons."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from control_plane.core.errors import DeadlineExceeded, ModelLoadFailed, Overloaded, UpstreamFailed, UpstreamUnavailable
+from control_plane.core.infer_call import Loss, Outcome
+from control_plane.fleet.domain.event import FleetEventKind
+from control_plane.protocols.grpc import message_answer, status_answer
+from control_plane.protocols.http1 import HttpAnswer, make_answer
+from tests.fakes import FakeHttpStream
+from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, call, model, play, running
+from tests.unit.fleet.routing.test_dispatch import Request, idle, send, status
+
+
+async def both_ready(bench: FleetBench) -> None:
+    for name, triton in bench.tritons.items():
+        triton.states["a"] = READY
+        await bench.loads[name].look()
+
+
+UNSENT = UpstreamUnavailable("cannot connect", is_unsent=True)
+BROKE_OFF = UpstreamUnavailable("Triton closed the connection before it answered")
+GRPC_UNSENT = status_answer(14, "cannot connect", loss=Loss.UNSENT)
+GRPC_BROKE_OFF = status_answer(14, "closed", loss=Loss.BROKEN_OFF)
+
+
+def repeatable(running: bool) -> Any:
+    return SimpleNamespace(is_repeatable=running, rows=1, units=None, priority=0, sent_s=None, sent=lambda server: None)
+
+
+@dataclass
+class GrpcRequest(Request):
+    def outcome(self, answer: Any) -> Outcome:
+        return {0: Outcome.ANSWERED, 14: Outcome.UNAVAILABLE}[answer.code]
+
+
+class TestServersThatDie:
+    @pytest.mark.parametrize("request_", [Request([UNSENT, make_answer(200, b"")]), GrpcRequest([GRPC_UNSENT, message_answer(b"x")])])
+    def test_what_was_not_sent_goes_to_another_server(self, request_: Request) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                await both_ready(bench)
+                answer = await send(bench, request_)
+                assert request_.outcome(answer) is Outcome.ANSWERED
+                (first, _), (second, _) = request_.sent
+                assert first is not second
+                assert idle(bench)
+
+        play(main)
+
+    def test_where_nobody_else_has_its_model_it_is_loaded_elsewhere(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                home = await bench.use("a")
+                request = Request([UNSENT, make_answer(200, b"")])
+                assert status(await send(bench, request)) == 200
+                assert [server for server in bench.state.fleet.holders["a"] if server != home]
+                assert request.sent[1][1] < 59.5, "with what is left of its time"
+
+        play(main)
+
+    @pytest.mark.parametrize(
+        ("loss", "is_repeatable", "sends"),
+        [
+            pytest.param(BROKE_OFF, True, 2, id="equal requests have equal answers"),
+            pytest.param(BROKE_OFF, False, 1, id="it may have been computed"),
+            pytest.param(UNSENT, False, 2, id="it cannot have been"),
+        ],
+    )
+    def test_what_may_have_been_computed_is_sent_again_only_where_that_does_no_harm(
+        self, loss: UpstreamUnavailable, is_repeatable: bool, sends: int
+    ) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                await both_ready(bench)
+                request = Request([loss, make_answer(200, b"")])
+                work = bench.dispatch.send(request, call("a"), timeout_s=5.0, running=repeatable(is_repeatable))  # type: ignore[arg-type]
+                if sends == 1:
+                    with pytest.raises(UpstreamUnavailable):
+                        await work
+                else:
+                    assert status(await work) == 200
+                assert len(request.sent) == sends
+                assert idle(bench)
+
+        play(main)
+
+    def test_the_same_over_grpc_whose_losses_are_answers(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                await both_ready(bench)
+                request = GrpcRequest([GRPC_BROKE_OFF, message_answer(b"x")])
+                assert await send(bench, request) is GRPC_BROKE_OFF
+                again = GrpcRequest([GRPC_BROKE_OFF, message_answer(b"x")])
+                work = bench.dispatch.send(again, call("a"), timeout_s=5.0, running=repeatable(True))  # type: ignore[arg-type]
+                assert (await work).code == 0
+
+        play(main)
+
+    def test_one_of_a_sequence_is_never_computed_twice(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(model("a", holds=True), servers=2)) as bench:
+                request = Request([BROKE_OFF])
+                asked = replace(call("a"), sequence_id="1", starts_sequence=True)
+                with pytest.raises(UpstreamUnavailable):
+                    await bench.dispatch.send(request, asked, timeout_s=5.0, running=repeatable(True))  # type: ignore[arg-type]
+
+        play(main)
+
+    def test_not_sent_twice_is_told(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                await both_ready(bench)
+                request = Request([UNSENT, UNSENT])
+                with pytest.raises(UpstreamUnavailable, match="cannot connect"):
+                    await send(bench, request)
+                assert len(request.sent) == 2
+
+        play(main)
+
+    def test_a_stream_that_was_not_begun_goes_to_another_server(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=2)) as bench:
+                await both_ready(bench)
+                request = Request([UNSENT, FakeHttpStream().put(None)])
+                held = await bench.dispatch.stream(request, call("a"), timeout_s=5.0)  # type: ignore[arg-type]
+                assert not isinstance(held, HttpAnswer)
+                held.close()
+                assert len(request.sent) == 2
+                assert idle(bench)
+
+        play(main)
+
+
+class TestServersThatHang:
+    @staticmethod
+    async def ask(bench: FleetBench, *, takes_s: float, timeout_s: float, error: Exception) -> None:
+        with suppress(type(error), TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await send(bench, Request([error], takes_s=takes_s))
+
+    @pytest.mark.parametrize(
+        ("takes_s", "timeout_s", "is_ejected"),
+        [
+            pytest.param(3.0, 10.0, True, id="its deadline is over"),
+            pytest.param(60.0, 3.0, True, id="its caller has left"),
+            pytest.param(0.5, 10.0, False, id="soon"),
+        ],
+    )
+    def test_one_that_answers_nobody_is_ejected(self, takes_s: float, timeout_s: float, is_ejected: bool) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=3)) as bench:
+                bench.tritons["s1"].states["a"] = READY
+                await bench.loads["s1"].look()
+                error = DeadlineExceeded("Triton did not answer within the request's deadline")
+                await asyncio.gather(*(self.ask(bench, takes_s=takes_s, timeout_s=timeout_s, error=error) for _ in range(6)))
+                await bench.reconciler.tick()
+                assert bench.server("s1").is_ejected is is_ejected
+                told = [(event.server, event.reason) for event in bench.state.events.latest if event.kind is FleetEventKind.EJECTED]
+                assert told == ([("s1", "it has not answered 6 requests in a row")] if is_ejected else [])
+
+        play(main)
+
+    def test_one_that_answers_others_does_not_hang(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=3)) as bench:
+                bench.tritons["s1"].states |= {"a": READY, "b": READY}
+                await bench.loads["s1"].look()
+                async with asyncio.TaskGroup() as tasks:
+                    for _ in range(6):
+                        tasks.create_task(self.ask(bench, takes_s=3.0, timeout_s=10.0, error=DeadlineExceeded("")))
+                    await asyncio.sleep(2.0)
+                    await bench.dispatch.send(Request(), call("b"), timeout_s=5.0)  # type: ignore[arg-type]
+                await bench.reconciler.tick()
+                assert not bench.server("s1").is_ejected
+
+        play(main)
+
+    def test_a_restarted_one_is_another(self) -> None:
+        """What its crash has cost says nothing of it."""
+
+        async def main() -> None:
+            async with running(FleetBench(servers=3)) as bench:
+                bench.tritons["s1"].states["a"] = READY
+                await bench.loads["s1"].look()
+                await asyncio.gather(*(self.ask(bench, takes_s=0.1, timeout_s=5.0, error=BROKE_OFF) for _ in range(6)))
+                await bench.reconciler.tick()
+                assert bench.server("s1").is_ejected
+                bench.kill("s1")
+                await bench.reconciler.tick()
+                bench.bring_up("s1")
+                await bench.reconciler.tick()
+                assert not bench.server("s1").is_ejected
+                of_servers = [event.kind.value for event in bench.state.events.latest if not event.model]
+                assert of_servers == ["ejected", "down", "up"], "it is not readmitted: it is another"
+
+        play(main)
+
+    def test_one_that_does_well_again_is_readmitted(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=3)) as bench:
+                bench.tritons["s1"].states["a"] = READY
+                await bench.loads["s1"].look()
+                await asyncio.gather(*(self.ask(bench, takes_s=0.1, timeout_s=5.0, error=BROKE_OFF) for _ in range(6)))
+                for _ in range(60):  # until it comes back on trust
+                    await bench.reconciler.tick()
+                    await asyncio.sleep(1.0)
+                of_servers = [(event.kind.value, event.server) for event in bench.state.events.latest if not event.model]
+                assert of_servers == [("ejected", "s1"), ("readmitted", "s1")]
+
+        play(main)
+
+    def test_what_is_lost_with_a_copy_that_is_gone_says_nothing_of_the_next(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=3)) as bench:
+                bench.tritons["s1"].states["a"] = READY
+                await bench.loads["s1"].look()
+                claims = [await bench.claim("a") for _ in range(6)]
+                bench.kill("s1")
+                bench.bring_up("s1")
+                for claim in claims:
+                    claim.release(answered=False)
+                    bench.residency.failed(claim)
+                await bench.reconciler.tick()
+                assert not bench.server("s1").is_ejected
+
+        play(main)
+
+
+DEAD = make_answer(500, b'{"error":"Stub process \'a_0_0\' is not healthy."}')
+
+
+class TestDeadProcesses:
+    def test_after_a_few_such_answers_it_is_loaded_anew_and_requests_wait_for_that(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench, asyncio.TaskGroup() as tasks:
+                await bench.use("a")
+                bench.tritons["s0"].dead.add("a")
+                for _ in range(3):
+                    assert await send(bench, Request([DEAD])) is DEAD
+                assert bench.copy("a").state is LOADING
+                request = tasks.create_task(send(bench, Request()))
+                await asyncio.sleep(0.2)
+                bench.state.fleet.drop_copy(bench.server(), "a")  # as Triton's index has it for a moment
+                bench.state.changed()
+                await asyncio.sleep(0.0)
+                bench.state.observe("s0", await bench.tritons["s0"].index())
+                assert status(await request) == 200
+                assert bench.said == ["load a", "unload a", "load a"]
+                assert bench.told() == [("loaded", "a"), ("lost", "a"), ("loaded", "a")]
+                assert bench.state.events.latest[1].reason == "its Python process has died"
+
+        play(main)
+
+    @pytest.mark.parametrize(("named", "goes"), [("b_0_0", "b"), ("group_0", "a"), ("nowhere_0_0", "a")])
+    def test_where_it_calls_another_it_is_that_ones_process(self, named: str, goes: str) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                await bench.use("a")
+                await bench.use("b")
+                bench.tritons["s0"].dead.add(goes)
+                for _ in range(3):
+                    await send(bench, Request([make_answer(500, f"Stub process '{named}' is not healthy.".encode())]))
+                assert {name: copy.state for name, copy in bench.server().copies.items() if copy.state is not READY} == {goes: LOADING}
+
+        play(main)
+
+    def test_what_kills_it_at_once_does_not_have_it_loaded_all_the_time(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                await bench.use("a")
+                while bench.now_s() < 120.0:
+                    bench.tritons["s0"].dead.add("a")
+                    with suppress(Overloaded):
+                        await send(bench, Request([DEAD], takes_s=1.0), timeout_s=5.0)
+                assert 4 <= bench.said.count("unload a") <= 6, "after 0, 5, 10, 20, 40, 80 seconds"
+
+        play(main)
+
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_one_or_two_may_be_a_models_own_words(self, times: int) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                await bench.use("a")
+                for _ in range(5):
+                    for _ in range(times):
+                        await send(bench, Request([DEAD]))
+                    await asyncio.sleep(61.0)
+                assert bench.said == ["load a"]
+
+        play(main)
+
+    def test_who_sends_by_itself_tells_it_by_the_error(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                for _ in range(3):
+                    with pytest.raises(UpstreamFailed):
+                        async with bench.dispatch.server_for(call("a"), timeout_s=5.0):
+                            raise UpstreamFailed("Stub process 'a_0_0' is not healthy.")
+                assert bench.copy("a").state is LOADING
+                assert idle(bench)
+
+        play(main)
+
+    def test_one_that_cannot_be_loaded_anew_is_left_alone_for_a_while(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                await bench.use("a")
+                bench.tritons["s0"].failures["a"] = ModelLoadFailed("its weights are missing")
+                bench.tritons["s0"].dead.add("a")
+                for _ in range(3):
+                    await send(bench, Request([DEAD]))
+                with pytest.raises(Overloaded, match="its weights are missing"):
+                    await send(bench, Request(), timeout_s=2.5)
+                assert bench.told()[-2:] == [("lost", "a"), ("failed", "a")]
+
+        play(main)

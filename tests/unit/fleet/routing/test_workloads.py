@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from control_plane.core.infer_call import InferCall
+from control_plane.fleet.domain.fleet import Fleet, ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.workload import WorkloadLimits
+from control_plane.fleet.routing.workloads import Workloads
+
+LIMITS = WorkloadLimits(long_units=50.0, long_rows=64, long_bytes=1000, urgent_from=1)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`services.workloads.Weighed`."""
+
+    units: float | None = None
+    pool: str = ""
+    rows: int = 1
+    priority: int = 0
+
+
+def fleet(*pools: str) -> Fleet:
+    made = Fleet(models={"m": ModelFacts(ModelSpec("m"), 1, 1.0, 0.01)})
+    for number, pool in enumerate(pools):
+        made.add_server(Server(f"s{number}", 1, pool=pool))
+    return made
+
+
+def workloads(*pools: str, salt: int = 1) -> Workloads:
+    return Workloads(fleet(*pools), limits=LIMITS, draw=Random(salt).random)
+
+
+def call(*, text_bytes: int = 0, elements: int = 0, sequence_id: str = "", model: str = "m") -> InferCall:
+    return InferCall(model, "", "", (), text_bytes=text_bytes, elements=elements, sequence_id=sequence_id)
+
+
+ALL = ("short", "long", "short-urgent")
+
+
+@pytest.mark.parametrize(
+    ("pools", "asked", "what", "expected"),
+    [
+        pytest.param((), Asked(1.0), call(), None, id="no server"),
+        pytest.param(("", ""), Asked(1.0, "short"), call(), None, id="no pools"),
+        pytest.param(ALL, Asked(1.0), call(), "short", id="short by its cost"),
+        pytest.param(ALL, Asked(51.0), call(), "long", id="long by its cost"),
+        pytest.param(ALL, Asked(rows=65), call(), "long", id="long by its rows"),
+        pytest.param(ALL, Asked(), call(text_bytes=1001), "long", id="long by its text"),
+        pytest.param(ALL, None, call(elements=251), "long", id="long by its numbers, of nobody in particular"),
+        pytest.param(ALL, Asked(1.0, priority=1), call(), "short-urgent", id="an urgent tenant's"),
+        pytest.param(ALL, Asked(51.0, priority=1), call(), "long", id="an urgent tenant's, and no pool for that"),
+        pytest.param(ALL, Asked(1.0, "long"), call(), "long", id="as its route says"),
+        pytest.param(("eu", "us"), Asked(1.0, "us"), call(), "us", id="a pool of the operator's own"),
+        pytest.param(("eu", "us"), Asked(1.0), call(), None, id="pools that only routes name"),
+        pytest.param(("eu", ""), Asked(1.0), call(), "", id="servers for whatever comes, beside a pool that only routes name"),
+        pytest.param(("eu",), Asked(1.0, "us"), call(), None, id="a pool that is not there"),
+    ],
+)
+def test_where_it_goes(pools: tuple[str, ...], asked: Asked | None, what: InferCall, expected: str | None) -> None:
+    assert workloads(*pools).aim(what, asked).pool == expected
+
+
+@pytest.mark.parametrize("field", ["is_up", "is_leaving", "is_ejected"])
+def test_a_pool_without_a_server_for_it_is_none(field: str) -> None:
+    there = fleet("short", "long")
+    found = Workloads(there, limits=LIMITS)
+    setattr(there.servers["s0"], field, field != "is_up")
+    assert found.aim(call(), Asked(1.0)).pool is None
+    assert found.aim(call(), Asked(1.0, "short")).pool is None
+
+
+def test_what_is_long_is_learned_of_each_model() -> None:
+    found = workloads("short", "long")
+    costs = [1.0] * 19 + [20.0]
+    for number in range(10_000):
+        found.aim(call(), Asked(costs[number % 20]))
+    assert found.aim(call(), Asked(20.0)).pool == "long"
+    assert found.aim(call(), Asked(1.0)).pool == "short"
+    assert found.aim(call(model="another"), Asked(20.0)).pool == "short"
+
+
+@pytest.mark.parametrize("units", [1.0, 49.0, 500.0])
+def test_requests_that_cost_all_the_same_are_not_parted(units: float) -> None:
+    found, random = workloads("short", "long"), Random(1)
+    pools = [found.aim(call(), Asked(units * random.uniform(0.95, 1.05))).pool for _ in range(4000)]
+    assert set(pools[-1000:]) == {"short"}
+
+
+def test_names_that_no_model_has_leave_nothing_behind() -> None:
+    found = workloads("short", "long")
+    for _ in range(10_000):
+        found.aim(call(model="made-up"), Asked(0.001))
+    assert found.aim(call(model="made-up"), Asked(49.0)).pool == "short"
+
+
+# What is alike
+
+
+def test_a_conversation_is_alike_for_all_gateways_whatever_it_sends() -> None:
+    one, other = workloads(salt=1), workloads(salt=2)
+    likeness = one.aim(call(sequence_id="7", text_bytes=10), None).likeness
+    assert other.aim(call(sequence_id="7", text_bytes=9000, model="m2"), None).likeness == likeness
+    assert one.aim(call(sequence_id="8", text_bytes=10), None).likeness != likeness
+
+
+def test_else_it_is_about_as_long_and_for_the_same_model() -> None:
+    found = workloads()
+    likeness = found.aim(call(text_bytes=130), None).likeness
+    assert found.aim(call(text_bytes=250), None).likeness == likeness
+    assert found.aim(call(elements=40), None).likeness == likeness
+    assert found.aim(call(text_bytes=500), None).likeness != likeness
+    assert found.aim(call(text_bytes=130, model="m2"), None).likeness != likeness
+
+
+def test_gateways_do_not_all_send_the_usual_length_to_the_same_server() -> None:
+    assert len({workloads(salt=salt).aim(call(), None).likeness for salt in range(20)}) == 20

@@ -1,0 +1,67 @@
+"""A router that does what it is told, and small workloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.fleet import Fleet
+from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
+from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Request, Workload
+
+SLOT = 100
+"""Bytes of a model."""
+LOAD_S, SERVICE_S = 5.0, 1.0
+
+
+def workload(*requests: tuple[float, str], models: str = "abc", load_s: float = LOAD_S) -> Workload:
+    """Of models with names of one letter."""
+    return Workload([Request(at_s, model, SERVICE_S) for at_s, model in requests], {name: ModelCost(SLOT, load_s) for name in models})
+
+
+def shape(servers: int = 1, slots: int = 1, **more: object) -> FleetShape:
+    return FleetShape(servers, slots * SLOT, **more)  # type: ignore[arg-type]
+
+
+class Fixed:
+    """Sends everything where `where` says, and lets the first models go that are ready. It notes what it was shown."""
+
+    requests_may_move = False
+
+    def __init__(
+        self,
+        where: Callable[[Request, Fleet], str | None] = lambda request, fleet: "server-0",
+        ticks: Sequence[Load | Unload] = (),
+        tick_s: float | None = None,
+    ) -> None:
+        self._where, self._ticks = where, list(ticks)
+        self.tick_s = tick_s
+        self.held: list[int] = []
+        """The most bytes on any server, each time it was asked."""
+        self.retry_after_s: float | None = None
+        self.fleet = Fleet()
+        """The one that it was shown."""
+
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+        self._look(fleet)
+        server = self._where(request, fleet)
+        return Refusal(self.retry_after_s) if server is None else Choice(server)
+
+    def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
+        self._look(fleet)
+        at, needed = fleet.servers[server], fleet.models[model].resident_bytes
+        staying = [copy for copy in at.copies.values() if copy.state is not ModelState.UNLOADING]
+        missing = sum(copy.bytes for copy in staying) + needed - at.budget_bytes
+        victims = []
+        for copy in staying:
+            if missing > 0 and copy.state is ModelState.READY:
+                victims.append(copy.model)
+                missing -= copy.bytes
+        return victims if missing <= 0 else None
+
+    def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
+        return [self._ticks.pop(0)] if self._ticks else []
+
+    def _look(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.held.append(max((server.held_bytes for server in fleet.servers.values()), default=0))

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from control_plane.core.errors import ModelLoadFailed, Overloaded, UpstreamUnavailable
+from control_plane.core.model import ModelState, ModelVersion
+from control_plane.fleet.view.catalogue import FleetCatalogue, asked_of_all, best_lines
+from control_plane.triton.ports import Upstream
+from tests.aio import run
+from tests.fakes import FakeUpstream
+from tests.unit.fleet.fleet_bench import LOADING, READY, UNLOADING, FleetBench, model, play, running
+
+UNAVAILABLE = ModelState.UNAVAILABLE
+
+
+def line(name: str, state: ModelState, version: str = "1", reason: str = "") -> ModelVersion:
+    return ModelVersion(name, version, state, reason)
+
+
+def catalogue(bench: FleetBench) -> FleetCatalogue:
+    return FleetCatalogue(bench.state, bench.servers)
+
+
+@pytest.mark.parametrize(
+    ("lines", "best"),
+    [
+        pytest.param([line("a", UNAVAILABLE, reason="unloaded"), line("a", READY)], [line("a", READY)], id="ready anywhere"),
+        pytest.param([line("a", UNLOADING), line("a", LOADING)], [line("a", LOADING)], id="on its way before on its way out"),
+        pytest.param(
+            [line("a", UNAVAILABLE, reason="unloaded"), line("a", UNAVAILABLE, reason="no such file")],
+            [line("a", UNAVAILABLE, reason="no such file")],
+            id="a failure says why",
+        ),
+        pytest.param([line("a", UNAVAILABLE, ""), line("a", READY)], [line("a", READY)], id="never loaded on one"),
+        pytest.param([line("a", UNAVAILABLE, ""), line("a", UNAVAILABLE, "")], [line("a", UNAVAILABLE, "")], id="never loaded on any"),
+        pytest.param(
+            [line("a", UNAVAILABLE, reason="unloaded"), line("a", UNAVAILABLE, "", "no such file")],
+            [line("a", UNAVAILABLE, "", "no such file"), line("a", UNAVAILABLE, reason="unloaded")],
+            id="also a failure of no version",
+        ),
+        pytest.param([line("a", READY), line("a", UNAVAILABLE, "", "no such file")], [line("a", READY)], id="but not where it is there"),
+        pytest.param([line("a", READY), line("a", READY, "2")], [line("a", READY), line("a", READY, "2")], id="each version"),
+        pytest.param([line("a", READY), line("b", LOADING)], [line("a", READY), line("b", LOADING)], id="each model"),
+    ],
+)
+def test_of_several_servers_the_best_line_stands(lines: list[ModelVersion], best: list[ModelVersion]) -> None:
+    assert best_lines(lines) == best
+    assert sorted(best_lines(lines[::-1]), key=repr) == sorted(best, key=repr)
+
+
+def test_the_index_lists_what_is_anywhere_and_what_could_be() -> None:
+    async def main() -> None:
+        bench = FleetBench(servers=2)
+        bench.tritons["s0"].states = {"a": READY}
+        bench.tritons["s1"].states = {"b": LOADING, "a": UNAVAILABLE, "other": READY}
+        named = [(each.name, each.version, each.state) for each in await catalogue(bench).index()]
+        assert named == [
+            ("a", "1", READY),
+            ("b", "1", LOADING),
+            ("c", "", UNAVAILABLE),
+            ("d", "", UNAVAILABLE),
+            ("other", "1", READY),
+        ]
+        assert {each.name for each in await catalogue(bench).index(only_ready=True)} == {"a", "other"}
+
+    play(main)
+
+
+def test_a_server_that_does_not_answer_is_left_out_unless_none_does() -> None:
+    async def main() -> None:
+        bench = FleetBench(servers=2)
+        bench.tritons["s1"].states = {"a": READY}
+        bench.tritons["s0"].live = False
+        assert [each.name for each in await catalogue(bench).index(only_ready=True)] == ["a"]
+        bench.tritons["s1"].live = False
+        with pytest.raises(UpstreamUnavailable):
+            await catalogue(bench).index()
+        for name in ("s0", "s1"):
+            bench.kill(name)
+        with pytest.raises(UpstreamUnavailable, match="has crashed"):
+            await catalogue(bench).index()
+        with pytest.raises(UpstreamUnavailable, match="has crashed"):
+            catalogue(bench).servers_of("")
+
+    play(main)
+
+
+def test_what_would_be_served_is_ready_loaded_or_not() -> None:
+    async def main() -> None:
+        async with running(FleetBench(model("a"), model("huge", 101), servers=2)) as bench:
+            found = catalogue(bench)
+            assert (found.is_ready("a"), found.is_ready("huge"), found.is_ready("nonesuch")) == (True, False, False)
+            assert bench.said == [], "nobody loads it for being asked"
+            assert bench.state.fleet.models["a"].rate_fast == 0.0, "nor was it used"
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(bench.use("a"))
+                await asyncio.sleep(0.5)
+                assert found.is_ready("a"), "it is being loaded"
+            assert found.is_ready("a")
+
+    play(main)
+
+
+def test_not_so_while_it_is_not_tried_again_or_nobody_could_take_it() -> None:
+    async def main() -> None:
+        bench = FleetBench(servers=1)
+        found, facts = catalogue(bench), bench.state.fleet.models["a"]
+        facts.quarantined_until_s = bench.now_s() + 5.0
+        assert not found.is_ready("a")
+        bench.tritons["s0"].states = {"a": READY}
+        await bench.reconciler.tick()
+        assert found.is_ready("a"), "of another copy that failed"
+        bench.kill("s0")
+        facts.quarantined_until_s = 0.0
+        assert not found.is_ready("a"), "no server is up"
+        bench.bring_up("s0")
+        assert found.is_ready("a")
+
+    play(main)
+
+
+def test_one_that_has_failed_is_ready_when_it_may_be_tried_again_but_not_while_it_is() -> None:
+    async def main() -> None:
+        async with running(FleetBench(model("a"))) as bench:
+            found, failure = catalogue(bench), ModelLoadFailed("no weights")
+            bench.tritons["s0"].failures["a"] = failure
+            with pytest.raises(Overloaded):
+                await bench.use("a", 2.5)
+            assert not found.is_ready("a"), "in quarantine"
+            await asyncio.sleep(10.0)
+            assert found.is_ready("a"), "the next request has it tried again"
+            del bench.tritons["s0"].failures["a"]
+            with pytest.raises(Overloaded, match="is being tried again"):
+                await bench.use("a")
+            assert not found.is_ready("a"), "nobody knows"
+            await asyncio.sleep(1.5)
+            assert found.is_ready("a")
+
+    play(main)
+
+
+def test_one_that_waits_for_room_is_ready() -> None:
+    async def main() -> None:
+        async with running(FleetBench(model("a", 90), model("b", 90))) as bench:
+            claim = await bench.claim("a")
+            assert catalogue(bench).is_ready("b")
+            claim.release(answered=True)
+
+    play(main)
+
+
+def test_servers_that_can_tell_of_a_model_have_it_ready() -> None:
+    async def main() -> None:
+        bench = FleetBench(servers=3)
+        bench.tritons["s0"].states = {"a": READY}
+        bench.tritons["s1"].states = {"a": LOADING}
+        bench.tritons["s2"].states = {"a": READY}
+        await bench.reconciler.tick()
+        found, live = catalogue(bench), bench.servers.live
+        assert found.servers_of("a") == [live["s0"], live["s2"]]
+        assert (found.servers_of("b"), found.servers_of("nonesuch")) == ([], [])
+        assert found.servers_of("") == list(live.values())
+        assert (found.knows("b"), found.knows("nonesuch")) == (True, False)
+
+    play(main)
+
+
+def test_asked_of_all_a_defect_is_no_missing_server() -> None:
+    async def fail(server: Upstream) -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(asked_of_all([FakeUpstream()], fail))
+    assert run(asked_of_all([], fail)) == []

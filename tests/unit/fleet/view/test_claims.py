@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.fleet import Copy, ModelFacts, ModelSpec, Server
+from control_plane.fleet.view.claims import Claim
+from tests.fakes import FakeUpstream
+
+
+class Bench:
+    """A copy on a server; a test sets its clock."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+        self.facts = ModelFacts(ModelSpec("m"), 1, load_s=1.0, service_s=1.0)
+        self.copy = Copy("m", ModelState.READY, 1, 0.0)
+        self.server = Server("s", 10, copies={"m": self.copy})
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def released(self) -> None: ...
+
+    def claim(self) -> Claim:
+        return Claim(self, FakeUpstream(), self.server, self.copy, self.facts)
+
+    def release(self, claim: Claim, at_s: float) -> None:
+        self.at_s = at_s
+        claim.release(answered=True)
+
+
+def test_a_request_that_nobody_hampered_says_how_long_it_took() -> None:
+    bench = Bench()
+    claim = bench.claim()
+    bench.release(claim, 2.0)
+    assert claim.took_alone_s == 2.0
+    assert bench.facts.service_s == pytest.approx(1.2)
+
+
+def test_one_that_came_behind_others_or_before_them_does_not() -> None:
+    bench = Bench()
+    first, second = bench.claim(), bench.claim()
+    bench.release(first, 2.0)
+    bench.release(second, 4.0)
+    assert first.took_alone_s is second.took_alone_s is None
+    assert bench.facts.service_s == pytest.approx(1.2), "of the four seconds the first took its part"
+
+
+def test_how_long_an_answer_is_expected_to_take_counts_what_is_there() -> None:
+    bench = Bench()
+    claims = [bench.claim() for _ in range(3)]
+    assert [claim.expected_s for claim in claims] == [1.0, 2.0, 3.0]
+    bench.server.parallel = 3
+    assert bench.claim().expected_s == pytest.approx(2.0)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from control_plane.fleet.domain.fleet import DescribedModel, ModelSpec
+from control_plane.fleet.domain.memory import Wish
+from control_plane.fleet.view.model_specs import ModelSpecs
+
+
+@pytest.mark.parametrize(
+    ("wish", "pin", "least"),
+    [
+        pytest.param(None, None, 3, id="as its folder says"),
+        pytest.param(None, 4, 4, id="as this process was started"),
+        pytest.param(Wish(), 4, 4, id="administrators who say nothing of it"),
+        pytest.param(Wish(5), 4, 5, id="administrators"),
+        pytest.param(Wish(1), None, 3, id="a load does not stand against its folder"),
+        pytest.param(Wish(1), 1, 3, id="nor does the command line"),
+        pytest.param(Wish(2, is_withdrawn=True), 1, 0, id="what is unloaded is kept nowhere"),
+    ],
+)
+def test_who_says_how_many_copies_are_kept(wish: Wish | None, pin: int | None, least: int) -> None:
+    specs, model = ModelSpecs(), DescribedModel(ModelSpec("a", 1, min_copies=3), 1)
+    specs.wishes = {} if wish is None else {"a": wish, "b": Wish(9)}
+    if pin is not None:
+        specs.pins["a"] = pin
+    assert specs.of(model).min_copies == least
+    assert specs.is_withdrawn("a") == (wish is not None and wish.is_withdrawn)
+
+
+@pytest.mark.parametrize(("has_sequences", "most", "found"), [(True, None, 1), (True, 3, 3), (False, None, None), (False, 2, 2)])
+def test_what_has_sequences_has_one_copy_unless_its_owner_says_otherwise(has_sequences: bool, most: int | None, found: int | None) -> None:
+    model = DescribedModel(ModelSpec("a", max_copies=most), 1, has_sequences=has_sequences)
+    assert ModelSpecs().of(model).max_copies == found

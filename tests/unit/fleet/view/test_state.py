@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from itertools import permutations
+
+import pytest
+
+from control_plane.core.model import ModelVersion
+from control_plane.fleet.domain.event import FleetEventKind
+from control_plane.fleet.domain.fleet import Copy, DescribedModel, ModelSpec, Tier
+from control_plane.fleet.domain.memory import Measured
+from control_plane.fleet.view.claims import Claim
+from control_plane.fleet.view.state import FleetState
+from control_plane.triton.servers import Servers
+from tests.aio import run_in_virtual_time, settle
+from tests.fakes import FakeUpstream
+from tests.unit.fleet.fleet_bench import LOADING, READY, UNLOADING, model
+
+MIB = 2**20
+MODELS = (model("a"), model("b"), model("both", 100, steps=frozenset({"a", "b"})), model("other", 70, steps=frozenset({"b"})))
+
+
+class State(FleetState):
+    """Of servers s0 and s1, s0 up, with a clock that a test sets."""
+
+    def __init__(self, *models: DescribedModel, logs: bool = False) -> None:
+        self.at_s = 100.0
+        self.upstream = FakeUpstream()
+        self.members = Servers(None, ("s0", "s1"))
+        super().__init__(self.members, budget_bytes=1000, now_s=lambda: self.at_s, logs=logs)
+        self.members.up(self.upstream)
+        self.describe({each.spec.name: each for each in models or MODELS})
+
+    @property
+    def copies(self) -> dict[str, Copy]:
+        return self.fleet.servers["s0"].copies
+
+    def see(self, **states: object) -> None:
+        self.observe("s0", [ModelVersion(name, "1", state, "") for name, state in states.items()])  # type: ignore[arg-type]
+
+    def take(self, name: str) -> Claim:
+        claim = self.claim(name, "s0")
+        assert claim is not None
+        return claim
+
+
+@pytest.fixture
+def state() -> State:
+    return State()
+
+
+class TestObserve:
+    def test_finds_what_others_have_loaded(self, state: State) -> None:
+        state.see(a=READY, foreign=READY)
+        assert {name: copy.state for name, copy in state.copies.items()} == {"a": READY, "foreign": READY}
+        assert state.copies["a"].bytes == 40
+        assert state.copies["foreign"].bytes > 0
+        assert state.fleet.holders.keys() == {"a", "foreign"}
+
+    def test_drops_what_is_gone(self, state: State) -> None:
+        state.see(a=READY, b=READY)
+        state.see(b=READY)
+        assert state.copies.keys() == state.fleet.holders.keys() == {"b"}
+        assert state.fleet.servers["s0"].held_bytes == 40
+
+    def test_keeps_a_copy_and_its_requests_while_its_state_changes(self, state: State) -> None:
+        state.see(a=READY)
+        copy, claim = state.copies["a"], state.take("a")
+        state.at_s += 5
+        state.see(a=UNLOADING)
+        assert state.copies["a"] is copy is claim.copy
+        assert (copy.state, copy.since_s, copy.in_flight) == (UNLOADING, 105.0, 1)
+        state.at_s += 5
+        state.see(a=UNLOADING)
+        assert copy.since_s == 105.0
+
+    def test_keeps_what_is_announced_until_it_is_seen_and_drops_it_when_it_vanishes_then(self, state: State) -> None:
+        server = state.fleet.servers["s0"]
+        announced = Copy("a", LOADING, 0, 100.0, 107.0)
+        state.fleet.put_copy(server, announced)
+        state.see(b=READY)
+        assert state.copies["a"] is announced
+        state.see(a=LOADING)
+        assert state.copies["a"] is not announced
+        assert (state.copies["a"].bytes, state.copies["a"].ready_s) == (40, 107.0)
+        state.see()
+        assert not state.copies
+
+    def test_what_settles_is_loading_whatever_the_index_says(self, state: State) -> None:
+        state.settling.add(("s0", "a"))
+        state.see(a=READY, b=READY)
+        assert state.claim("a", "s0") is None
+        assert state.claim("b", "s0") is not None
+        state.settling.clear()
+        state.see(a=READY, b=READY)
+        assert state.claim("a", "s0") is not None
+
+
+class TestEnsembles:
+    def test_steps_count_once_and_cannot_go_alone(self, state: State) -> None:
+        state.see(a=READY, b=READY)
+        assert state.fleet.servers["s0"].held_bytes == 80
+        state.see(a=READY, b=READY, both=READY)
+        assert state.fleet.servers["s0"].held_bytes == 100
+        assert {name: copy.is_step for name, copy in state.copies.items()} == {"a": True, "b": True, "both": False}
+        state.see(a=READY, b=READY)
+        assert state.fleet.servers["s0"].held_bytes == 80
+        assert not any(copy.is_step for copy in state.copies.values())
+
+    def test_a_step_that_loads_is_no_announcement(self, state: State) -> None:
+        state.see(a=LOADING, both=LOADING)
+        assert state.copies["a"].bytes == 0
+        state.see(both=LOADING)
+        assert "a" not in state.copies
+
+    def test_take_their_steps_along_unless_another_needs_one(self, state: State) -> None:
+        state.see(a=READY, b=READY, both=READY)
+        assert state.steps_are_its_own("s0", "both")
+        assert not state.steps_are_its_own("s0", "a")
+        state.see(a=READY, b=READY, both=READY, other=READY)
+        assert not state.steps_are_its_own("s0", "both")
+        assert not state.steps_are_its_own("s0", "nonesuch")
+
+
+class TestClaims:
+    @pytest.mark.parametrize("order", list(permutations(range(3))))
+    def test_give_back_their_place_whatever_order_they_end_in(self, state: State, order: Sequence[int]) -> None:
+        state.see(a=READY, b=READY)
+        state.fleet.models["b"].service_s = 0.3
+        claims = [state.take("a"), state.take("b"), state.take("a")]
+        server = state.fleet.servers["s0"]
+        assert (state.copies["a"].in_flight, state.copies["b"].in_flight) == (2, 1)
+        assert server.work_s == pytest.approx(0.32)
+        left_s = [0.01, 0.3, 0.01]
+        for number in order:
+            assert server.work_s == pytest.approx(sum(left_s))
+            state.at_s += 1.0
+            claims[number].release(answered=False)
+            left_s[number] = 0.0
+        assert (state.copies["a"].in_flight, state.copies["b"].in_flight, server.work_s) == (0, 0, 0.0)
+
+    def test_what_a_request_takes_by_itself_is_learned(self, state: State) -> None:
+        state.see(a=READY)
+        facts = state.fleet.models["a"]
+        before_s = facts.service_s
+        claim = state.take("a")
+        state.at_s += 1.0
+        claim.release(answered=True)
+        assert before_s < facts.service_s < 1.0
+
+    def test_one_that_failed_or_had_company_teaches_nothing(self, state: State) -> None:
+        state.see(a=READY)
+        facts = state.fleet.models["a"]
+        before_s = facts.service_s
+        first, second = state.take("a"), state.take("a")
+        state.at_s += 1.0
+        first.release(answered=True)
+        second.release(answered=False)
+        assert facts.service_s == before_s
+
+    @pytest.mark.parametrize("seen", [{}, {"a": LOADING}, {"a": UNLOADING}])
+    def test_there_are_none_where_nothing_is_ready(self, state: State, seen: dict[str, object]) -> None:
+        state.see(**seen)
+        assert state.claim("a", "s0") is None
+
+    def test_are_given_back_to_a_copy_that_is_gone_meanwhile(self, state: State) -> None:
+        state.see(a=READY, b=READY)
+        gone, stays = state.take("a"), state.take("b")
+        state.see(b=READY)
+        gone.release(answered=True)
+        stays.release(answered=True)
+        assert (gone.copy.in_flight, stays.copy.in_flight, state.fleet.servers["s0"].work_s) == (0, 0, 0.0)
+
+
+class TestServers:
+    def test_one_that_goes_down_takes_its_copies_along_and_comes_back_empty(self, state: State) -> None:
+        state.see(a=READY)
+        claim = state.take("a")
+        state.members.down("it crashed")
+        assert state.claim("a", "s0") is None
+        assert (state.copies, state.fleet.holders) == ({}, {})
+        assert not state.fleet.servers["s0"].is_up
+        claim.release(answered=False)
+        state.members.up(FakeUpstream())
+        assert not state.fleet.servers["s0"].is_up, "what is there is not known yet"
+        state.see()
+        assert state.fleet.servers["s0"].is_up
+        assert state.fleet.servers["s0"].work_s == 0.0
+
+    def test_one_that_is_lost_is_an_event_with_what_it_took_along_and_another_when_it_is_back(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        state = State(*(model(f"m{number}") for number in range(8)), logs=True)
+        state.see(**{f"m{number}": READY for number in range(7)}, m7=LOADING)
+        state.members.lost("Triton was killed by SIGKILL and is being restarted")
+        state.members.down("it is still starting")
+        state.at_s += 2.5
+        with caplog.at_level("INFO"):
+            state.members.up(FakeUpstream())
+        told = [(event.kind, event.model, event.server, event.reason, event.seconds) for event in state.events.latest]
+        why = "Triton was killed by SIGKILL and is being restarted; with it m0, m1, m2, m3, m4 and 2 more"
+        assert told == [(FleetEventKind.DOWN, "", "s0", why, 0.0), (FleetEventKind.UP, "", "s0", "", 2.5)]
+        assert state.counts.events == {FleetEventKind.DOWN: 1, FleetEventKind.UP: 1, FleetEventKind.LOST: 7}
+        assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+            ("WARNING", f"server s0 is down: {why}"),
+            ("INFO", "server s0 is up after 2.5 s"),
+        ]
+
+    def test_one_that_is_to_go_down_is_no_event(self, state: State) -> None:
+        state.see(a=READY)
+        state.members.down("the gateway is stopping")
+        state.members.up(FakeUpstream())
+        assert list(state.events.latest) == []
+        assert not state.counts.events
+
+
+class TestDescribe:
+    def test_what_is_not_declared_is_estimated_until_it_is_measured(self) -> None:
+        told = DescribedModel(ModelSpec("told", 7 * MIB), file_bytes=10 * MIB)
+        guessed = DescribedModel(ModelSpec("guessed"), file_bytes=10 * MIB)
+        state = State(told, guessed)
+        assert state.fleet.models["told"].resident_bytes == 7 * MIB
+        assert 10 * MIB < state.fleet.models["guessed"].resident_bytes < 100 * MIB
+        for name in ("told", "guessed"):
+            state.measurements.loaded(name, 3.0, 33 * MIB)
+        state.describe({"told": told, "guessed": guessed})
+        assert (state.fleet.models["told"].resident_bytes, state.fleet.models["guessed"].resident_bytes) == (7 * MIB, 33 * MIB)
+
+    @pytest.mark.parametrize("more", [None, 0, -5])
+    def test_what_says_nothing_is_no_measurement(self, more: int | None) -> None:
+        state = State(DescribedModel(ModelSpec("a"), file_bytes=10 * MIB))
+        before = state.fleet.models["a"].resident_bytes
+        state.measurements.loaded("a", 3.0, more)
+        assert state.fleet.models["a"].resident_bytes == before
+
+    def test_the_first_load_says_how_long_they_take_and_the_next_ones_a_little(self, state: State) -> None:
+        state.measurements.loaded("a", 10.0, None)
+        assert state.fleet.models["a"].load_s == 10.0
+        state.measurements.loaded("a", 20.0, None)
+        assert 10.0 < state.fleet.models["a"].load_s < 15.0
+        state.describe(state.described)
+        assert 10.0 < state.fleet.models["a"].load_s < 15.0
+
+    def test_pins_and_what_was_measured_survive(self, state: State) -> None:
+        state.pin("a", 2)
+        state.fleet.models["a"].service_s = 0.5
+        state.describe({"a": model("a", min_copies=1), "b": model("b", min_copies=1)})
+        assert (state.fleet.models["a"].spec.min_copies, state.fleet.models["b"].spec.min_copies) == (2, 1)
+        assert state.fleet.models["a"].service_s == 0.5
+
+    def test_one_that_is_found_later_is_known_from_before(self) -> None:
+        state = State()
+        state.recall({"late": Measured(5, 33, 7.0, 0.5, failures=1, quarantined_until_s=time.time() + 60, why="no weights")})
+        state.describe({"late": DescribedModel(ModelSpec("late"), 5)})
+        facts = state.fleet.models["late"]
+        assert (facts.resident_bytes, facts.load_s, facts.service_s) == (33, 7.0, 0.5)
+        assert state.measurements.why_quarantined("late") == "no weights"
+
+    def test_what_has_no_folder_any_more_is_known_while_it_is_loaded(self, state: State) -> None:
+        state.see(a=READY)
+        state.describe({})
+        assert state.fleet.models.keys() == {"a"}
+        state.see()
+        state.describe({})
+        assert not state.fleet.models
+
+    def test_what_has_sequences_has_one_copy(self) -> None:
+        state = State(
+            DescribedModel(ModelSpec("s", 1), 1, has_sequences=True), DescribedModel(ModelSpec("t", 1, max_copies=3), 1, has_sequences=True)
+        )
+        assert {name: facts.spec.max_copies for name, facts in state.fleet.models.items()} == {"s": 1, "t": 3}
+        assert state.fleet.models["s"].tier is Tier.WARM
+
+
+def test_waiters_wake_when_something_changes_and_when_their_time_is_over() -> None:
+    async def main() -> None:
+        state = State()
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as tasks:
+            waiting = [tasks.create_task(state.wait_for_change(60.0)) for _ in range(3)]
+            tasks.create_task(state.wait_for_change(1.0))
+            await asyncio.sleep(2.0)
+            assert not any(each.done() for each in waiting)
+            state.changed()
+            await settle()
+            assert all(each.done() for each in waiting)
+            loads, room = tasks.create_task(state.wait_for_change(60.0)), tasks.create_task(state.wait_for_change(60.0, for_room=True))
+            await settle()
+            state.released()
+            await settle()
+            assert (loads.done(), room.done()) == (False, True)
+            state.changed()
+        assert loop.time() == 2.0
+
+    run_in_virtual_time(main())

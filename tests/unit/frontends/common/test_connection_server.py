@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+import pytest
+
+from control_plane.frontends.common.connection_server import ConnectionServer
+from tests.aio import run, run_in_virtual_time
+
+
+@dataclass(frozen=True)
+class Limits:
+    max_connections: int = 2
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 10.0
+    idle_timeout_s: float = 10.0
+    source_share: float = 1.0
+    trusted_proxies: tuple[IPv4Network, ...] = ()
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def check_time(self, now_s: float) -> None:
+        self.told.append("check_time")
+
+    def leave(self) -> None:
+        self.told.append("leave")
+
+    def abort(self) -> None:
+        self.told.append("abort")
+
+
+def test_more_than_the_limit_are_refused_until_one_has_closed() -> None:
+    async def main() -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(Limits())
+        first, second, third = Connection(), Connection(), Connection()
+        assert [server.opened(each, "192.0.2.1") for each in (first, second, third)] == [True, True, False]
+        server.closed(first)
+        assert server.opened(third, "192.0.2.1")
+
+    run(main())
+
+
+def test_one_source_leaves_room_for_others() -> None:
+    async def main() -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=8, source_share=0.75))
+        held = [Connection() for _ in range(8)]
+        assert [server.opened(each, "192.0.2.1") for each in held] == [True] * 6 + [False] * 2
+        assert server.opened(Connection(), "192.0.2.2")
+        for each in held:  # also those that were refused: their end is told as well
+            server.closed(each)
+        assert len(server._held) == 1
+        assert server.opened(Connection(), "192.0.2.1")
+
+    run(main())
+
+
+def test_that_it_refuses_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=0))
+        await asyncio.sleep(100)
+        for _ in range(50):
+            server.opened(Connection(), "192.0.2.1")
+        assert caplog.text.count("connections are refused") == 1
+        await asyncio.sleep(61)
+        server.opened(Connection(), "192.0.2.1")
+        assert caplog.text.count("connections are refused") == 2
+
+    with caplog.at_level(logging.WARNING):
+        run_in_virtual_time(main())
+
+
+def test_a_drain_asks_first_and_cuts_off_what_stays() -> None:
+    async def main() -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(Limits())
+        stays = Connection()
+        server.opened(stays, "192.0.2.1")
+        await server.drain(5.0)
+        assert stays.told == ["leave", "abort"]
+        assert not server.opened(Connection(), "192.0.2.1")
+
+    run_in_virtual_time(main())
+
+
+def test_a_drain_waits_no_longer_than_for_the_last() -> None:
+    async def main() -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(Limits())
+
+        class Leaves(Connection):
+            def leave(self) -> None:
+                super().leave()
+                server.closed(self)
+
+        leaves = Leaves()
+        server.opened(leaves, "192.0.2.1")
+        await server.drain(1000.0)
+        assert leaves.told == ["leave"]
+
+    run(main())
+
+
+def test_the_time_of_many_connections_is_looked_at_a_few_in_a_turn() -> None:
+    async def main() -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=1_000))
+        connections = [Connection() for _ in range(500)]
+        for each in connections:
+            server.opened(each, "192.0.2.1")
+        closed = connections.pop()
+        server._sweep()
+        server.closed(closed)
+        told: list[int] = []
+        while sum(told) < len(connections):
+            told.append(sum(len(each.told) for each in connections) - sum(told))
+            await asyncio.sleep(0)
+        assert max(told) <= 32
+        await asyncio.sleep(0.9)
+        assert [each.told for each in connections] == [["check_time"]] * len(connections)
+        await asyncio.sleep(0.2)
+        assert [each.told for each in connections] == [["check_time"] * 2] * len(connections)
+        assert len(closed.told) <= 1
+        await server.drain(0.0)
+
+    run_in_virtual_time(main())

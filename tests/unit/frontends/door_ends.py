@@ -1,0 +1,135 @@
+"""Connections of both doors without sockets: a transport that writes down what it is told, and servers with nothing behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from control_plane.core.errors import Unauthenticated
+from control_plane.core.principal import NOBODY, Principal
+from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.common.http_errors import render_error
+from control_plane.frontends.grpc.call import GrpcHandler, MessageStream
+from control_plane.frontends.grpc.connection import GrpcConnection, GrpcLimits
+from control_plane.frontends.grpc.server import GrpcServer
+from control_plane.frontends.http.connection import HttpConnection
+from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.server import HttpServer
+from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, message_answer
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
+from control_plane.protocols.http2.stream import WholeAnswer, WholeCall
+from control_plane.triton.ports import GrpcCall
+
+ANSWER = make_answer(200, b"answer")
+MAX_BODY_BYTES = 1 << 20
+
+
+class Transport(asyncio.Transport):
+    """What a connection writes to, and how it steers it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.writes = 0
+        self.is_paused = False
+        self.is_closed = False
+        self.has_eof = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.has_eof
+        self.written += data
+        self.writes += 1
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def pause_reading(self) -> None:
+        assert not self.is_paused
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        assert self.is_paused
+        self.is_paused = False
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.has_eof = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Clock:
+    """Moves on by what a few frames take whenever it is looked at."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def __call__(self) -> float:
+        self._now_s += 0.00005
+        return self._now_s
+
+
+@dataclass
+class Behind:
+    """What is behind both doors: it answers whoever shows a key, and counts."""
+
+    handled: int = 0
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        self.handled += 1
+        if not self.may_answer.is_set():
+            await self.may_answer.wait()
+        return ANSWER
+
+    async def unary(self, call: GrpcCall) -> GrpcAnswer:
+        self.handled += 1
+        return message_answer(b"answer")
+
+    async def stream(self, head: GrpcHead, messages: MessageStream, principal: Principal) -> GrpcAnswer:
+        while await messages.receive() is not None:
+            self.handled += 1
+        return message_answer(b"answer")
+
+    def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
+        if head.api_key is None:
+            raise Unauthenticated("no key")
+        return GrpcHandler(stream=self.stream) if head.method.endswith("ModelStreamInfer") else GrpcHandler(unary=self.unary), NOBODY
+
+    def answer_known(self, call: WholeCall) -> WholeAnswer | None:
+        return None
+
+
+@dataclass
+class Doors:
+    """A server of each kind, and connections to it."""
+
+    tasks: asyncio.TaskGroup
+    behind: Behind = field(default_factory=Behind)
+
+    def __post_init__(self) -> None:
+        budget = BodyBudget(1 << 26)
+        limits = HttpLimits(max_body_bytes=MAX_BODY_BYTES, max_header_bytes=16 << 10, max_connections=10_000)
+        self.http = HttpServer(self.behind.answer, render_error, limits, budget=budget)
+        self.grpc = GrpcServer(self.behind, GrpcLimits(max_message_bytes=MAX_BODY_BYTES, max_connections=10_000), budget)
+        for server in (self.http, self.grpc):
+            server.reads.now_s = Clock()
+
+    def connect(self, door: str) -> tuple[HttpConnection | GrpcConnection, Transport]:
+        connection = HttpConnection(self.http, self.tasks) if door == "http" else GrpcConnection(self.grpc, self.tasks)
+        transport = Transport()
+        connection.connection_made(transport)
+        return connection, transport

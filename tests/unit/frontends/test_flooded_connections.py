@@ -1,0 +1,420 @@
+"""What one connection may have the gateway do in a turn of the event loop, whatever it sends; and everybody else meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from control_plane.frontends.grpc.connection import GrpcConnection
+from control_plane.frontends.http.connection import HttpConnection
+from control_plane.protocols.grpc import frame_message
+from control_plane.protocols.http2 import frames as h2
+from control_plane.protocols.http2 import huffman as http2_huffman
+from control_plane.protocols.http2.frames import Code
+from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
+from perf.floods.flood import Flood
+from perf.floods.table import FLOODS
+from tests.aio import run, run_in_virtual_time
+from tests.unit.frontends.door_ends import Doors, Transport
+from tests.unit.protocols.http2.http2_ends import frame
+
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: test\r\n\r\n"
+CHUNKED = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
+KEYED = (
+    (b":method", b"POST"),
+    (b":scheme", b"http"),
+    (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
+    (b":authority", b"a"),
+    (b"content-type", b"application/grpc"),
+    (b"x-api-key", b"key"),
+)
+OPENING = h2.PREFACE + h2.settings_frame({}) + h2.SETTINGS_ACK
+READ_BYTES = 256_000
+"""What uvloop reads at a time."""
+
+
+@asynccontextmanager
+async def doors() -> AsyncIterator[Doors]:
+    async with asyncio.TaskGroup() as tasks:
+        it = Doors(tasks)
+        yield it
+        for server in (it.http, it.grpc):
+            for connection in tuple(server._connections):
+                connection.connection_lost(None)
+
+
+def call(stream_id: int, message: bytes = b"x") -> bytes:
+    block, body = NO_TABLE + encode_fields(KEYED), frame_message(message)
+    head = frame(h2.HEADERS, h2.END_HEADERS, stream_id, block)
+    return head + frame(h2.DATA, h2.END_STREAM, stream_id, body)
+
+
+def frames_of(transport: Transport) -> list[h2.Frame]:
+    return h2.FrameReader(1 << 24).feed(bytes(transport.written))
+
+
+def goaways(transport: Transport) -> list[int]:
+    return [int.from_bytes(payload[4:8], "big") for kind, _, _, payload in frames_of(transport) if kind == h2.GOAWAY]
+
+
+def unread_bytes(connection: HttpConnection | GrpcConnection) -> int:
+    if isinstance(connection, HttpConnection):
+        return connection._reader.unread_bytes
+    frames = connection._state._frames
+    return len(frames._data) - frames._at
+
+
+class Client:
+    """Asks one thing at a time, and counts the turns of the loop that it waits for each answer."""
+
+    def __init__(self, it: Doors, door: str) -> None:
+        self._connection, self._transport = it.connect(door)
+        self._door = door
+        self._stream_id = -1
+        self._answers = 0
+        if door == "grpc":
+            self._connection.data_received(OPENING)
+
+    async def ask(self) -> int:
+        self._stream_id += 2
+        self._connection.data_received(LIVE if self._door == "http" else call(self._stream_id))
+        turns = 0
+        while self._count() == self._answers:
+            await asyncio.sleep(0)
+            turns += 1
+            assert turns < 1_000
+        self._answers = self._count()
+        return turns
+
+    def _count(self) -> int:
+        if self._door == "http":
+            return self._transport.written.count(b"HTTP/1.1 200 ")
+        return sum(1 for kind, flags, *_ in frames_of(self._transport) if kind == h2.HEADERS and flags & h2.END_STREAM)
+
+
+class Attacker:
+    """Sends the pieces of a flood as fast as they are taken, in reads as large as the loop's; connects anew when it is refused."""
+
+    def __init__(self, it: Doors, flood: Flood) -> None:
+        self._it, self._flood = it, flood
+        self._connect()
+
+    def send(self) -> None:
+        if self.transport.is_closed or self.transport.has_eof:
+            self._connect()
+        elif not self.transport.is_paused:
+            for piece in itertools.islice(self._pieces, 1 if self._flood.pause_s else 100):
+                self._pending += piece
+                if len(self._pending) >= READ_BYTES:
+                    break
+            data, self._pending = self._pending[:READ_BYTES], self._pending[READ_BYTES:]
+            if data:
+                self.connection.data_received(bytes(data))
+
+    def _connect(self) -> None:
+        self.connection, self.transport = self._it.connect(self._flood.door)
+        self._pieces = self._flood.pieces(b"key" if self._flood.has_key else b"")
+        self._pending = bytearray()
+        if not self._flood.reads:
+            self.connection.pause_writing()
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_flood_gets_little_of_each_turn_and_everybody_else_an_answer_within_a_few(name: str) -> None:
+    async def main() -> None:
+        async with doors() as it:
+            flood = FLOODS[name]
+            attackers = [Attacker(it, flood) for _ in range(min(flood.connections, 50))]
+            bystanders = [Client(it, door) for door in ("http", "grpc")]
+            for each in attackers:
+                each.send()  # the first of what arrives is read on arrival
+            for _ in range(60):
+                for each in attackers:
+                    each.send()
+                handled = it.behind.handled
+                await asyncio.sleep(0)
+                assert it.behind.handled - handled <= len(attackers) + 20
+            for bystander in bystanders * 10:
+                waiting = asyncio.get_running_loop().create_task(bystander.ask())
+                while not waiting.done():
+                    for each in attackers:
+                        each.send()
+                    await asyncio.sleep(0)
+                assert waiting.result() <= 6
+
+    run(main())
+
+
+class TestHttp:
+    def test_requests_that_came_together_are_handled_one_in_a_turn_and_in_order(self) -> None:
+        async def main() -> None:
+            async with doors() as it:
+                connection, transport = it.connect("http")
+                connection.data_received(LIVE * 500)
+                while transport.written.count(b"HTTP/1.1 200") < 500:
+                    before = it.behind.handled
+                    await asyncio.sleep(0)
+                    assert it.behind.handled - before <= 1
+                assert transport.is_paused is False
+                assert unread_bytes(connection) == 0
+
+        run(main())
+
+    def test_the_socket_is_not_read_while_much_is_unread(self) -> None:
+        async def main() -> None:
+            async with doors() as it:
+                connection, transport = it.connect("http")
+                connection.data_received(LIVE * 1_000)
+                assert transport.is_paused
+                while unread_bytes(connection) > 16 * 1024:
+                    assert transport.is_paused
+                    await asyncio.sleep(0)
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert not transport.is_paused
+
+        run(main())
+
+    def test_a_client_that_leaves_with_a_few_requests_unanswered_is_seen(self) -> None:
+        async def main() -> None:
+            async with doors() as it:
+                it.behind.may_answer.clear()
+                connection, transport = it.connect("http")
+                connection.data_received(LIVE * 10)
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert (it.behind.handled, transport.is_paused) == (1, False)
+                connection.connection_lost(None)
+                it.behind.may_answer.set()
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert it.behind.handled == 1
+
+        run(main())
+
+    def test_what_came_behind_a_request_is_read_when_that_is_answered(self) -> None:
+        async def main() -> None:
+            async with doors() as it:
+                it.behind.may_answer.clear()
+                connection, transport = it.connect("http")
+                connection.data_received(LIVE)
+                for _ in range(3):
+                    connection.data_received(LIVE[:7])
+                    connection.data_received(LIVE[7:])
+                    await asyncio.sleep(0)
+                it.behind.may_answer.set()
+                for _ in range(40):
+                    await asyncio.sleep(0)
+                assert transport.written.count(b"HTTP/1.1 200") == 4
+
+        run(main())
+
+    def test_nothing_is_read_for_a_client_that_does_not_read(self) -> None:
+        async def main() -> None:
+            async with doors() as it:
+                connection, transport = it.connect("http")
+                connection.data_received(LIVE * 100)
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                connection.pause_writing()
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                written = transport.written.count(b"HTTP/1.1 200")
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                assert transport.written.count(b"HTTP/1.1 200") == written < 100
+                connection.resume_writing()
+                while transport.written.count(b"HTTP/1.1 200") < 100:
+                    await asyncio.sleep(0)
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        ("head", "status"),
+        [
+            pytest.param(b"a: b\r\n" * 99, b"200", id="a hundred fields"),
+            pytest.param(b"a: b\r\n" * 100, b"431", id="one more"),
+            pytest.param(b"a: b\r\n" * 2_500, b"431", id="thousands"),
+        ],
+    )
+    def test_a_head_has_a_hundred_fields_at_most(self, head: bytes, status: bytes) -> None:
+        async def main() -> None:
+            async with doors() as it:
+                connection, transport = it.connect("http")
+                connection.data_received(LIVE[:-2] + head + b"\r\n")
+                while not transport.written:
+                    await asyncio.sleep(0)
+                assert transport.written.startswith(b"HTTP/1.1 " + status)
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        "sizes",
+        [
+            pytest.param([1] * 3_000, id="of one byte"),
+            pytest.param([5, 300, 70_000, 1, 1, 40_000], id="of all sizes"),
+        ],
+    )
+    @pytest.mark.parametrize("read_bytes", [1_000, 1_001, READ_BYTES])
+    def test_chunks_are_read_a_few_at_a_time_and_make_one_body(self, sizes: list[int], read_bytes: int) -> None:
+        body = b"".join(bytes([size % 251]) * size for size in sizes)
+        chunks, at = bytearray(CHUNKED), 0
+        for size in sizes:
+            chunks += b"%x\r\n%b\r\n" % (size, body[at : at + size])
+            at += size
+        chunks += b"0\r\n\r\n"
+
+        async def main() -> None:
+            async with doors() as it:
+                connection, transport = it.connect("http")
+                seen: list[bytes] = []
+
+                async def answer(request):  # type: ignore[no-untyped-def]
+                    seen.append(bytes(request.body))
+                    return await it.behind.answer(request)
+
+                it.http.application = answer
+                for start in range(0, len(chunks), read_bytes):
+                    connection.data_received(bytes(chunks[start : start + read_bytes]))
+                    while transport.is_paused:
+                        before = unread_bytes(connection)
+                        await asyncio.sleep(0)
+                        assert before - unread_bytes(connection) <= 4096 * 8 + max(sizes)
+                while not seen:
+                    await asyncio.sleep(0)
+                assert seen == [body]
+
+        run(main())
+
+    def test_a_refused_client_that_goes_on_sending_is_read_little_by_little_and_for_a_while(self) -> None:
+        async def main() -> None:
+            async with doors() as it:
+                connection, transport = it.connect("http")
+                connection.data_received(b"no request\r\n\r\n")
+                while not transport.has_eof:
+                    await asyncio.sleep(0)
+                assert transport.written.startswith(b"HTTP/1.1 400 ")
+                for _ in range(10):
+                    assert not transport.is_paused
+                    connection.data_received(bytes(READ_BYTES))
+                    assert transport.is_paused
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+                assert unread_bytes(connection) == 0
+                assert not transport.is_closed
+                await asyncio.sleep(3)
+                assert transport.is_closed
+
+        run_in_virtual_time(main())
+
+
+class TestGrpc:
+    def test_the_table_of_huffmans_code_is_there_before_anybody_is_served(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(http2_huffman, "_ROWS", [])
+
+        async def main() -> None:
+            async with doors():
+                assert len(http2_huffman._ROWS) == 256
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        "small",
+        [
+            pytest.param(frame(h2.PING, 0, 0, bytes(8)), id="pings"),
+            pytest.param(frame(0xF0, 0, 0, b""), id="unknown frames"),
+            pytest.param(frame(h2.GOAWAY, 0, 0, bytes(8)), id="farewells"),
+        ],
+    )
+    def test_frames_that_came_together_are_handled_a_few_in_a_turn_and_the_socket_is_not_read(self, small: bytes) -> None:
+        async def main() -> None:
+            async with doors() as it:
+                connection, transport = it.connect("grpc")
+                connection.data_received(OPENING + small * 1_000)
+                assert transport.is_paused
+                assert unread_bytes(connection) >= 994 * len(small)
+                while not transport.has_eof:
+                    before = unread_bytes(connection)
+                    await asyncio.sleep(0)
+                    assert transport.has_eof or before - unread_bytes(connection) <= 20 * len(small)
+                assert goaways(transport) == [Code.ENHANCE_YOUR_CALM]
+
+        run(main())
+
+    def test_many_calls_that_came_together_are_all_answered(self) -> None:
+        async def main() -> None:
+            async with doors() as it:
+                connection, transport = it.connect("grpc")
+                connection.data_received(OPENING + b"".join(call(2 * number + 1) for number in range(300)))
+                while sum(1 for kind, flags, *_ in frames_of(transport) if kind == h2.HEADERS and flags & h2.END_STREAM) < 300:
+                    before = it.behind.handled
+                    await asyncio.sleep(0)
+                    assert it.behind.handled - before <= 12
+                assert not transport.is_paused
+
+        run(main())
+
+    def test_nothing_is_read_for_a_client_that_does_not_read(self) -> None:
+        async def main() -> None:
+            async with doors() as it:
+                connection, transport = it.connect("grpc")
+                connection.data_received(OPENING + frame(h2.PING, 0, 0, bytes(8)) * 400)
+                connection.pause_writing()
+                await asyncio.sleep(0)
+                unread = unread_bytes(connection)
+                for _ in range(50):
+                    await asyncio.sleep(0)
+                assert unread_bytes(connection) == unread > 0
+                connection.resume_writing()
+                while unread_bytes(connection):
+                    await asyncio.sleep(0)
+                assert not transport.is_paused
+                assert [kind for kind, flags, *_ in frames_of(transport)].count(h2.PING) == 400
+
+        run(main())
+
+    def test_one_that_broke_the_protocol_is_told_why_and_not_read_any_more(self) -> None:
+        async def main() -> None:
+            async with doors() as it:
+                connection, transport = it.connect("grpc")
+                connection.data_received(OPENING + frame(h2.DATA, 0, 1, b"x"))
+                assert goaways(transport) == [Code.PROTOCOL_ERROR]
+                assert (transport.has_eof, transport.is_paused, transport.is_closed) == (True, True, False)
+                connection.data_received(bytes(100))
+                await asyncio.sleep(2)
+                assert transport.is_closed
+
+        run_in_virtual_time(main())
+
+    def test_a_drain_does_not_wait_for_one(self) -> None:
+        async def main() -> None:
+            async with doors() as it:
+                connection, transport = it.connect("grpc")
+                connection.data_received(OPENING + frame(h2.DATA, 0, 1, b"x"))
+                connection.leave()
+                assert transport.is_closed
+
+        run(main())
+
+    @pytest.mark.parametrize("ends", [pytest.param(b"", id="and an end"), pytest.param(b"\0\0", id="and one cut off")])
+    def test_messages_that_came_together_on_a_stream_are_handled_one_in_a_turn(self, ends: bytes) -> None:
+        head = NO_TABLE + encode_fields((*KEYED[:2], (b":path", b"/inference.GRPCInferenceService/ModelStreamInfer"), *KEYED[3:]))
+
+        async def main() -> None:
+            async with doors() as it:
+                connection, transport = it.connect("grpc")
+                body = frame(h2.DATA, h2.END_STREAM, 1, frame_message(b"") * 2_000 + ends)
+                connection.data_received(OPENING + frame(h2.HEADERS, h2.END_HEADERS, 1, head) + body)
+                while connection._state.streams:
+                    before = it.behind.handled
+                    await asyncio.sleep(0)
+                    assert it.behind.handled - before <= 1
+                assert it.behind.handled == (2_000 if not ends else 1_984)  # those cut out together with the end that is none are lost
+                (status,) = [payload for kind, flags, _, payload in frames_of(transport) if kind == h2.HEADERS and flags & h2.END_STREAM]
+                assert (b"grpc-status\x010" in bytes(status)) is (ends == b"")
+
+        run(main())

@@ -1,0 +1,492 @@
+"""What stands around a request: its tenant's limits, its turn, the route that it names, and the event that it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, LimitExceeded, Overloaded, UpstreamUnavailable
+from control_plane.core.infer_call import Door, InferCall, Outcome
+from control_plane.core.model import UNKNOWN_MODEL
+from control_plane.core.principal import Principal
+from control_plane.core.scope import Scopes, parse_scope
+from control_plane.core.steps import Steps
+from control_plane.core.tensor import Tensor
+from control_plane.frontends.common.status import told_of
+from control_plane.inference.inference import InferenceService
+from control_plane.metering.domain.usage import UsageEvent
+from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.http1 import make_answer
+from control_plane.triton.compute_time import Ending
+from control_plane.triton.ports import Upstream
+from control_plane.triton.servers import Servers
+from tests.aio import run_in_virtual_time as run
+from tests.aio import settle
+from tests.fakes import FakeHttpStream, FakeRecorder, FakeUpstream
+from tests.fakes.governance import FakeCosts, FakeMeter, governance, known_state
+from tests.fakes.source import FakeSource
+
+TEAM = Principal("team", "k1", Scopes((parse_scope("infer:*"),)))
+NOT_MINE = Principal("team", "k2", Scopes((parse_scope("infer:other"),)))
+TODAY_S = 1_700_000_000.0
+
+
+class Request(FakeSource):
+    """`InferRequest` and `GenerateRequest` for `m`, with a batch of three rows of two numbers."""
+
+    door = Door.HTTP
+
+    def __init__(self, principal: Principal = TEAM, *, timeout_s: float | None = None) -> None:
+        self.principal = principal
+        self.timeout_s = timeout_s
+        self.answered = Outcome.ANSWERED
+        self.error: Exception | None = None
+        self.aimed_at: tuple[str, str] | None = None
+        self.timeouts_s: list[float] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.answer: Any = "answer"
+        self.id, self.name = "id-1", "m"
+
+    def read(self) -> Steps[InferCall]:
+        if isinstance(self.error, InvalidRequest):
+            raise self.error
+        yield from ()
+        return InferCall(self.name, "", self.id, (Tensor("X", "FP32", (3, 2)),), elements=6)
+
+    def aim_at(self, model_name: str, model_version: str) -> None:
+        self.aimed_at = (model_name, model_version)
+
+    async def send(self, server: Upstream, *, timeout_s: float) -> Any:
+        self.timeouts_s.append(timeout_s)
+        await self.may_answer.wait()
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+    stream = send
+
+    def outcome(self, answer: object) -> Outcome:
+        return self.answered
+
+
+def now_s() -> float:
+    """Of the loop, whose time is virtual: none passes but what is slept."""
+    return asyncio.get_running_loop().time()
+
+
+class Dispatch:
+    """`services.inference.Dispatch`, which notes what it is told."""
+
+    catalogue = None
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, float | None, int]] = []
+
+    async def send(self, request: Any, call: InferCall, *, timeout_s: float, running: Any = None) -> Any:
+        running.sent("triton")
+        self.told.append((call.model_name, running.pool, running.units, running.priority))
+        return await request.send(None, timeout_s=timeout_s)
+
+    stream = send
+
+
+class Bench:
+    def __init__(self, *tenants: Tenant, routes: tuple[Route, ...] = (), max_in_flight_per_model: int = 1000, dispatch: Any = None) -> None:
+        servers = Servers()
+        servers.up(FakeUpstream())
+        self.meter, self.recorder, self.costs = FakeMeter(), FakeRecorder(), FakeCosts()
+        known = known_state(tenants=tenants or (Tenant("team"),), routes=routes)
+        rights = governance(
+            known,
+            authentication=True,
+            meter=self.meter,
+            costs=self.costs,
+            now_s=now_s,
+            max_in_flight_per_model=max_in_flight_per_model,
+        )
+        self.service = InferenceService(
+            servers=servers,
+            recorder=self.recorder,
+            governance=rights,
+            default_timeout_s=30.0,
+            dispatch=dispatch,
+            told_of=told_of,
+            now_s=now_s,
+            today_s=lambda: TODAY_S,
+        )
+
+    @property
+    def event(self) -> UsageEvent:
+        (event,) = self.meter.events
+        return event
+
+
+def test_who_chooses_servers_is_told_what_a_request_costs_and_who_asks_and_its_routes_pool() -> None:
+    dispatch = Dispatch()
+    bench = Bench(Tenant("team", priority=2), routes=(Route("m", "real", pool="long"),), dispatch=dispatch)
+
+    async def main() -> None:
+        streamed = Request()
+        streamed.answer = FakeHttpStream()
+        await bench.service.infer(Request())
+        (await bench.service.generate(streamed)).close()
+
+    run(main())
+
+    assert dispatch.told == [("real", "long", 3.0, 2)] * 2
+
+
+def test_an_answered_request_leaves_an_event_with_all_that_is_charged() -> None:
+    bench = Bench()
+
+    run(bench.service.infer(Request()))
+
+    assert bench.event == UsageEvent(
+        ended_s=TODAY_S,
+        tenant="team",
+        key_id="k1",
+        route="m",
+        model="m",
+        door=Door.HTTP,
+        outcome=Outcome.ANSWERED,
+        duration_s=0.0,
+        rows=3,
+        elements=6,
+        compute_units=3.0,
+        server="triton",
+        status=200,
+        request_id="id-1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("prepare", "outcome", "model", "units"),
+    [
+        pytest.param(lambda it: setattr(it, "answered", Outcome.UPSTREAM_ERROR), Outcome.UPSTREAM_ERROR, "m", 0.0, id="refused-at-once"),
+        pytest.param(
+            lambda it: setattr(it, "answered", Outcome.MODEL_NOT_FOUND), Outcome.MODEL_NOT_FOUND, "m", 0.0, id="not-there-any-more"
+        ),
+        pytest.param(lambda it: setattr(it, "error", InvalidRequest("x")), Outcome.REFUSED, "m", 0.0, id="unreadable"),
+        pytest.param(lambda it: setattr(it, "principal", NOT_MINE), Outcome.REFUSED, "m", 0.0, id="not-allowed"),
+        pytest.param(lambda it: setattr(it, "error", UpstreamUnavailable("x")), Outcome.UNAVAILABLE, "m", 0.0, id="no-triton"),
+    ],
+)
+def test_whatever_comes_of_it_one_event_is_left(prepare: Callable[[Request], None], outcome: Outcome, model: str, units: float) -> None:
+    bench, request = Bench(), Request()
+    run(bench.service.infer(Request()))  # a name is kept of models that have answered
+    bench.meter.events.clear()
+    bench.recorder.records.clear()
+    prepare(request)
+
+    run(asyncio.wait_for(_ended(bench, request), 5))
+
+    assert (bench.event.outcome, bench.event.model, bench.event.route, bench.event.compute_units) == (outcome, model, model, units)
+    assert [record.outcome for record in bench.recorder.records] == [outcome]
+
+
+async def _ended(bench: Bench, request: Request) -> None:
+    try:
+        await bench.service.infer(request)
+    except ControlPlaneError:
+        return
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DEADLINE_EXCEEDED, Outcome.UPSTREAM_ERROR, Outcome.MODEL_NOT_FOUND, Outcome.UNAVAILABLE])
+def test_names_that_callers_make_up_are_not_kept(outcome: Outcome) -> None:
+    bench, request = Bench(), Request()
+    bench.costs.counted["m"] = None  # no repository has it
+    request.answered = outcome
+
+    run(bench.service.infer(request))
+
+    assert (bench.event.model, bench.event.route, bench.event.compute_units or 0.0) == (UNKNOWN_MODEL, UNKNOWN_MODEL, 0.0)
+    assert [record.model_name for record in bench.recorder.records] == [UNKNOWN_MODEL]
+    assert bench.meter.added[0][1] == UNKNOWN_MODEL
+
+
+FAILURES = [
+    pytest.param(lambda it: setattr(it, "error", InvalidRequest("no")), 400, "no", "", id="unreadable"),
+    pytest.param(lambda it: setattr(it, "principal", NOT_MINE), 403, "'m' needs a scope that its name fits", "", id="not-allowed"),
+    pytest.param(lambda it: setattr(it, "error", UpstreamUnavailable("gone")), 503, "gone", "triton", id="no-triton"),
+    pytest.param(lambda it: setattr(it, "error", DeadlineExceeded("late")), 504, "late", "triton", id="late"),
+    pytest.param(lambda it: setattr(it, "error", Overloaded("x" * 1000)), 503, "x" * 300, "triton", id="cut"),
+    pytest.param(
+        lambda it: (setattr(it, "answer", make_answer(500, b'{"error":"shape"}')), setattr(it, "answered", Outcome.UPSTREAM_ERROR)),
+        500,
+        "shape",
+        "triton",
+        id="the-model-failed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("prepare", "status", "error", "server"), FAILURES)
+def test_a_failure_leaves_what_its_caller_was_told_and_where_it_was(
+    prepare: Callable[[Request], Any], status: int, error: str, server: str
+) -> None:
+    bench, request = Bench(routes=(Route("m", "real"),)), Request()
+    bench.service.models.answered("real")
+    request.seen_id = request.id = "i" * 200
+    prepare(request)
+
+    run(_ended(bench, request))
+
+    event = bench.event
+    assert (event.route, event.model, event.server, event.status) == ("m", "real", server, status)
+    assert event.error.startswith(error)
+    assert len(event.error) <= 300
+    assert event.request_id == "i" * 128
+    assert [record.model_name for record in bench.recorder.records] == ["real"]
+
+
+def test_without_an_id_of_its_own_it_has_its_heads() -> None:
+    bench, request = Bench(), Request()
+    request.id, request.seen_id = "", "head-7"
+
+    run(bench.service.infer(request))
+
+    assert bench.event.request_id == "head-7"
+
+
+def test_one_that_has_left_was_told_nothing() -> None:
+    bench, request = Bench(), Request()
+    bench.service.models.answered("m")
+    request.may_answer.clear()
+
+    async def main() -> None:
+        task = asyncio.get_running_loop().create_task(bench.service.infer(request))
+        await settle()
+        task.cancel()
+        await asyncio.wait([task])
+
+    run(main())
+    assert (bench.event.outcome, bench.event.model, bench.event.status) == (Outcome.ABANDONED, "m", None)
+
+
+def test_all_names_that_nobody_knows_share_one_line() -> None:
+    """Else callers could have a line each at models that do not exist, with what is remembered of it."""
+    bench = Bench(max_in_flight_per_model=1)
+
+    async def main() -> None:
+        for number in range(50):
+            request = Request()
+            request.name, request.answered = f"made-up-{number}", Outcome.MODEL_NOT_FOUND
+            await bench.service.infer(request)
+
+    run(main())
+    admission = bench.service.running.governance.admission
+    assert set(admission._models) == {UNKNOWN_MODEL}
+
+
+QUEUED_S, THERE_S = 3.0, 0.5
+"""What each request of the next test waits for its turn, and is at Triton."""
+
+
+@pytest.mark.parametrize(
+    ("ends", "by_table", "by_counts"),
+    [
+        pytest.param("answered", 3.0, Ending.ANSWERED, id="answered"),
+        pytest.param("failed", 3.0, Ending.FAILED, id="Triton's error, which may be one of the model's"),
+        pytest.param("left", 3.0, Ending.LEFT, id="its caller left, and Triton computes it all the same"),
+        pytest.param("late", 3.0, Ending.LEFT, id="so it does beyond the deadline"),
+        pytest.param("left in the queue", 0.0, None, id="never sent"),
+        pytest.param("no triton", 0.0, None, id="computed by nobody"),
+    ],
+)
+@pytest.mark.parametrize("expected", [pytest.param(None, id="nothing known"), pytest.param(9000.0, id="usually longer"), 40.0])
+def test_charged_is_what_was_at_triton_and_no_time_of_waiting(
+    ends: str, by_table: float, by_counts: Ending | None, expected: float | None
+) -> None:
+    async def main(bench: Bench) -> None:
+        await bench.service.infer(Request())  # the name is known
+        before, request = Request(), Request()
+        before.may_answer.clear()
+        request.may_answer.clear()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.service.infer(before))
+            await settle()
+            asking = tasks.create_task(_any_end(bench, request))
+            await asyncio.sleep(QUEUED_S)
+            bench.meter.events.clear()
+            bench.costs.charged.clear()
+            if ends == "left in the queue":
+                asking.cancel()
+            before.may_answer.set()
+            await settle()
+            bench.meter.events[:] = [event for event in bench.meter.events if event.outcome is Outcome.ABANDONED]
+            bench.costs.charged.clear()
+            await asyncio.sleep(THERE_S)
+            request.answered = Outcome.UPSTREAM_ERROR if ends == "failed" else Outcome.ANSWERED
+            request.error = {"late": DeadlineExceeded("x"), "no triton": UpstreamUnavailable("x")}.get(ends)
+            if ends == "left":
+                asking.cancel()
+            request.may_answer.set()
+
+    bench = Bench(max_in_flight_per_model=1)
+    run(main(bench))
+    assert bench.event.compute_units == by_table
+
+    bench = Bench(max_in_flight_per_model=1)
+    bench.costs.counted["m"] = expected
+    run(main(bench))
+    assert bench.costs.charged == ([("team", "m", by_counts, 3, pytest.approx(THERE_S * 1e3))] if by_counts else [])
+    if by_counts is None:
+        assert bench.event.compute_units == 0.0
+    elif expected is None:
+        assert bench.event.compute_units is None, "its line in the log says that it is not known yet"
+    else:
+        told = expected if by_counts is Ending.LEFT else min(expected, THERE_S * 1e3)
+        assert bench.event.compute_units == pytest.approx(told)
+
+
+async def _any_end(bench: Bench, request: Request) -> None:
+    try:
+        await bench.service.infer(request)
+    except (DeadlineExceeded, UpstreamUnavailable):
+        return
+
+
+def test_a_tenant_beyond_its_rate_is_refused_before_its_request_is_read() -> None:
+    bench, request = Bench(Tenant("team", requests_per_s=1.0)), Request()
+    request.error = InvalidRequest("would be found when it is read")
+
+    async def main() -> None:
+        await bench.service.infer(Request())
+        with pytest.raises(LimitExceeded) as refused:
+            await bench.service.infer(request)
+        assert 0 < refused.value.retry_after_s <= 1.0
+        assert dict(refused.value.limits)["RateLimit-Remaining"] == "0"
+
+    run(main())
+    assert [(event.outcome, event.model) for event in bench.meter.events] == [(Outcome.ANSWERED, "m"), (Outcome.REFUSED, "m")]
+
+
+@pytest.mark.parametrize("ends", ["answered", "failed", "cancelled", "refused"])
+def test_what_a_request_held_is_free_again_however_it_ended(ends: str) -> None:
+    bench, request = Bench(Tenant("team", concurrency=1)), Request()
+
+    async def main() -> None:
+        if ends == "failed":
+            request.error = UpstreamUnavailable("x")
+        if ends == "refused":
+            request.error = InvalidRequest("x")
+        request.may_answer.clear()
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(_ended(bench, request))
+            await settle()
+            if ends != "refused":
+                with pytest.raises(LimitExceeded):
+                    await bench.service.infer(Request())
+            if ends == "cancelled":
+                asking.cancel()
+            request.may_answer.set()
+        assert await bench.service.infer(Request()) == "answer"
+
+    run(main())
+    assert bench.service.in_flight == 0
+
+
+def test_an_answer_in_pieces_holds_its_place_until_it_is_closed() -> None:
+    bench, request = Bench(Tenant("team", concurrency=1)), Request()
+    request.answer = FakeHttpStream().put(b"piece", None)
+
+    async def main() -> None:
+        stream = await bench.service.generate(request)
+        with pytest.raises(LimitExceeded):
+            await bench.service.infer(Request())
+        await _read_to_the_end(stream)
+        assert await bench.service.infer(Request()) == "answer"
+
+    run(main())
+    assert [event.outcome for event in bench.meter.events] == [Outcome.REFUSED, Outcome.ANSWERED, Outcome.ANSWERED]
+
+
+async def _read_to_the_end(stream: Any) -> None:
+    try:
+        while await stream.receive() is not None:
+            pass
+    finally:
+        stream.close()
+
+
+def test_a_route_says_where_it_goes_and_how_long_it_may_take() -> None:
+    bench, request = Bench(routes=(Route("m", "real", version="2", deadline_s=3.0),)), Request()
+
+    run(bench.service.infer(request))
+
+    assert (request.aimed_at, request.timeouts_s) == (("real", "2"), [3.0])
+    assert (bench.event.route, bench.event.model) == ("m", "real")
+    assert [record.model_name for record in bench.recorder.records] == ["real"]
+
+
+def test_the_callers_own_time_goes_before_the_routes() -> None:
+    bench, request = Bench(routes=(Route("m", "real", deadline_s=3.0),)), Request(timeout_s=0.5)
+
+    run(bench.service.infer(request))
+
+    assert request.timeouts_s == [0.5]
+
+
+def test_where_a_model_is_busy_a_request_waits_for_its_turn_and_has_what_is_left_of_its_time() -> None:
+    bench, first, second = Bench(max_in_flight_per_model=1), Request(), Request(timeout_s=10.0)
+
+    async def main() -> None:
+        first.may_answer.clear()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.service.infer(first))
+            await settle()
+            tasks.create_task(bench.service.infer(second))
+            await settle()
+            assert second.timeouts_s == []
+            await asyncio.sleep(4.0)
+            first.may_answer.set()
+
+    run(main())
+    assert second.timeouts_s == [pytest.approx(6.0)]
+
+
+def test_who_would_wait_for_longer_than_it_has_is_turned_away_at_once() -> None:
+    bench, slow = Bench(max_in_flight_per_model=1), Request()
+
+    async def main() -> None:
+        for _ in range(20):  # so that the model's pace is known
+            request = Request()
+            request.may_answer.clear()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(bench.service.infer(request))
+                await settle()
+                await asyncio.sleep(1.0)
+                request.may_answer.set()
+        slow.may_answer.clear()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.service.infer(slow))
+            await settle()
+            with pytest.raises(Overloaded):
+                await bench.service.infer(Request(timeout_s=0.1))
+            slow.may_answer.set()
+
+    run(main())
+    assert [event.outcome for event in bench.meter.events].count(Outcome.REFUSED) == 1
+
+
+def test_streams_are_counted_once_and_their_requests_metered_each() -> None:
+    bench = Bench()
+    run(_stream(bench))
+
+    assert len(bench.recorder.records) == 1
+    assert [event.door for event in bench.meter.events] == [Door.GRPC_STREAM] * 3
+    assert bench.service.in_flight == 0
+
+
+async def _stream(bench: Bench) -> None:
+    with bench.service.running.begin_stream(TEAM) as stream:
+        for _ in range(3):
+            with bench.service.running.begin_within_stream(TEAM) as count:
+                count.enter()
+                count.outcome = Outcome.ANSWERED
+        stream.outcome = Outcome.ANSWERED

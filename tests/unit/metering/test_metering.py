@@ -1,0 +1,491 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
+from enum import Enum, auto
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control_plane.core.errors import StoreUnavailable
+from control_plane.core.infer_call import Door, Outcome
+from control_plane.metering.domain.usage import COUNTED_AS, Usage, UsageBatch, UsageEvent, UsageKey, day_of
+from control_plane.metering.metering import ADD_TIMEOUT_S, BATCH_SUMS, PERIOD_S, Metering
+from tests.aio import run_in_virtual_time, settle
+from tests.fakes.usage_store import FakeUsageStore
+
+SOURCE = "control_plane.metering.metering"
+RECOVERY_S = 60.0
+"""More than the longest pause between two attempts."""
+MIDNIGHT_S = 1_700_006_400.0
+DAY, NEXT_DAY = "2023-11-14", "2023-11-15"
+
+
+def add(metering: Metering, numbers: Iterable[int]) -> None:
+    """A request to each of these models."""
+    for number in numbers:
+        metering.add("t", str(number), Outcome.ANSWERED, 1, 1, 1.0, False)
+
+
+def old_batch(number: int) -> UsageBatch:
+    """What an earlier process has left."""
+    return UsageBatch(f"old{number}", ((UsageKey(DAY, "t", str(number)), Usage(requests=1)),))
+
+
+class Does(Enum):
+    """What a store does with a batch."""
+
+    TAKE = auto()
+    TAKE_LATE = auto()
+    TAKE_AND_ANSWER_LATE = auto()
+    REFUSE = auto()
+    TAKE_AND_FAIL = auto()
+    HANG = auto()
+    TAKE_AND_HANG = auto()
+    BREAK = auto()
+    """As a store with a defect does."""
+
+
+class ScriptedStore(FakeUsageStore):
+    """Does what it is told in turn; then it takes everything."""
+
+    def __init__(self, script: Iterable[Does] = ()) -> None:
+        super().__init__()
+        self.script = list(script)
+        self.asked = 0
+        self.takes_s = 0.0
+        self._seen: dict[str, UsageBatch] = {}
+
+    @property
+    def counted(self) -> list[int]:
+        """Every number as often as it was counted, in order."""
+        sums = [each for batch in self.usage.batches.values() for each in batch.sums]
+        return [int(key.model) for key, usage in sums for _ in range(usage.requests)]
+
+    async def add(self, batch: UsageBatch) -> None:
+        self.asked += 1
+        does = self.script.pop(0) if self.script else Does.TAKE
+        assert 0 < len(batch.sums) <= BATCH_SUMS
+        assert self._seen.setdefault(batch.id, batch) == batch, "one id, two batches"
+        await asyncio.sleep(3.0 if does is Does.TAKE_LATE else self.takes_s)
+        if does is Does.BREAK:
+            raise RuntimeError("a defect")
+        if does is Does.REFUSE:
+            raise StoreUnavailable("refused")
+        if does is not Does.HANG:
+            await super().add(batch)
+        if does in (Does.HANG, Does.TAKE_AND_HANG):
+            await asyncio.sleep(1e5)
+        if does is Does.TAKE_AND_FAIL:
+            raise StoreUnavailable("the answer was lost")
+        if does is Does.TAKE_AND_ANSWER_LATE:
+            await asyncio.sleep(3.0)
+
+
+class FakeSpill:
+    """`ports.UsageSpill` in memory."""
+
+    def __init__(self) -> None:
+        self.kept: list[UsageBatch] = []
+        self.is_full = False
+        self.looked = 0
+
+    def batches(self) -> Iterator[UsageBatch]:
+        self.looked += 1
+        yield from list(self.kept)
+
+    def write(self, batch: UsageBatch) -> None:
+        if self.is_full:
+            raise StoreUnavailable("no space left")
+        self.kept.append(batch)
+
+    def remove(self, batch: UsageBatch) -> None:
+        self.kept.remove(batch)
+
+
+class FakeLog:
+    def __init__(self) -> None:
+        self.events: list[UsageEvent] = []
+
+    def write(self, event: UsageEvent) -> None:
+        self.events.append(event)
+
+
+class Bench:
+    """What outlives one process, and the ids of all."""
+
+    def __init__(self, *script: Does, max_sums: int = 100_000, today_s: Callable[[], float] = time.time) -> None:
+        self.store, self.spill = ScriptedStore(script), FakeSpill()
+        self._max_sums, self._today_s = max_sums, today_s
+        self._ids = map(str, count())
+
+    def metering(self, log: FakeLog | None = None) -> Metering:
+        return Metering(
+            store=self.store, spill=self.spill, max_sums=self._max_sums, log=log, new_id=lambda: next(self._ids), today_s=self._today_s
+        )
+
+    def stored(self, metering: Metering) -> dict[UsageKey, Usage]:
+        """What the store holds once it has what waits."""
+        run_in_virtual_time(metering.close(1.0))
+        assert metering.waiting == 0
+        return self.store.usage.sums
+
+
+@asynccontextmanager
+async def running(metering: Metering) -> AsyncIterator[Metering]:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(metering.run())
+        yield metering
+        task.cancel()
+
+
+class TestAdding:
+    @pytest.mark.parametrize("outcome", Outcome)
+    def test_a_request_counts_by_how_it_ended(self, outcome: Outcome) -> None:
+        bench = Bench(today_s=lambda: MIDNIGHT_S)
+        metering = bench.metering()
+        metering.add("a", "m", outcome, 2, 3, 0.5, False)
+        expected = Usage(rows=2, elements=3, compute_units=0.5) + Usage(**{COUNTED_AS[outcome]: 1})
+        assert bench.stored(metering) == {UsageKey(NEXT_DAY, "a", "m"): expected}
+
+    def test_a_cache_hit_is_a_request_too(self) -> None:
+        bench = Bench()
+        metering = bench.metering()
+        metering.add("a", "m", Outcome.ANSWERED, 2, 3, 0.0, True)
+        metering.add("a", "m", Outcome.ANSWERED, 2, 3, 0.5, False)
+        assert list(bench.stored(metering).values()) == [Usage(requests=2, rows=4, elements=6, compute_units=0.5, cache_hits=1)]
+
+    def test_sums_are_by_tenant_and_model_and_leave_together(self) -> None:
+        bench = Bench()
+        metering = bench.metering()
+        for tenant, model in ("am", "bm", "an", "am"):
+            metering.add(tenant, model, Outcome.ANSWERED, 1, 1, 1.0, False)
+        assert metering.waiting == 3
+        found = {(key.tenant, key.model): usage.requests for key, usage in bench.stored(metering).items()}
+        assert found == {("a", "m"): 2, ("b", "m"): 1, ("a", "n"): 1}
+        assert bench.store.asked == 1
+
+    def test_units_that_are_known_later_are_added_to_what_was_counted(self) -> None:
+        bench = Bench()
+        metering = bench.metering()
+        add(metering, [1])
+        metering.add_units("t", "1", 2.5)
+        metering.add_units("t", "2", 4.0)
+        found = {key.model: (usage.requests, usage.compute_units) for key, usage in bench.stored(metering).items()}
+        assert found == {"1": (1, 3.5), "2": (0, 4.0)}
+
+    def test_requests_land_on_their_days_also_when_they_leave_together(self) -> None:
+        now_s = MIDNIGHT_S - 0.001
+        bench = Bench(today_s=lambda: now_s)
+        metering = bench.metering()
+        add(metering, [1, 1])
+        now_s = MIDNIGHT_S
+        add(metering, [1])
+        now_s = MIDNIGHT_S - 0.5  # the clock was set back
+        add(metering, [1])
+        now_s = MIDNIGHT_S + 86_399.999
+        add(metering, [1])
+        assert {key.day: usage.requests for key, usage in bench.stored(metering).items()} == {DAY: 3, NEXT_DAY: 2}
+        assert bench.store.asked == 1
+
+    def test_what_no_store_can_hold_is_made_to_fit(self) -> None:
+        bench = Bench()
+        metering = bench.metering()
+        for tenant in ("a\ud800", "a\udfff", "a?"):
+            metering.add(tenant, "m", Outcome.ANSWERED, 2**70, 2**64, 1.0, False)
+        ((key, usage),) = bench.stored(metering).items()
+        assert (key.tenant, usage.requests, usage.rows, usage.elements) == ("a?", 3, 3 * 2**32, 3 * 2**32)
+
+    def test_a_log_is_told_what_it_is_given_and_asked_for_before(self) -> None:
+        log, bench = FakeLog(), Bench()
+        event = UsageEvent(0.0, "t", "k", "m", "m", Door.HTTP, Outcome.ANSWERED, 0.01, rows=1, elements=1, compute_units=1.0)
+        metering = bench.metering(log)
+        metering.log(event)
+        assert (metering.has_log, log.events, metering.waiting) == (True, [event], 0)
+        without = bench.metering()
+        without.log(event)
+        assert (without.has_log, log.events) == (False, [event])
+
+
+class TestSending:
+    def test_sums_are_sent_within_a_second_in_order_and_in_batches(self) -> None:
+        async def main() -> None:
+            bench = Bench()
+            async with running(bench.metering()) as metering:
+                add(metering, range(2 * BATCH_SUMS + 1))
+                assert (metering.waiting, bench.store.asked) == (2 * BATCH_SUMS + 1, 0)
+                await asyncio.sleep(1.0)
+                assert (bench.store.counted, bench.store.asked) == (list(range(2 * BATCH_SUMS + 1)), 3)
+                assert (metering.waiting, metering.dropped) == (0, 0)
+
+        run_in_virtual_time(main())
+
+    def test_the_store_is_asked_twice_a_second_however_many_requests_come(self) -> None:
+        async def main() -> None:
+            bench = Bench()
+            bench.store.takes_s = 0.05  # while more requests come
+            async with running(bench.metering()) as metering:
+                for _ in range(1000):
+                    add(metering, [1, 2])
+                    await asyncio.sleep(0.01)
+            assert 5 < bench.store.asked <= 10.0 / PERIOD_S
+
+        run_in_virtual_time(main())
+
+    def test_with_nothing_to_send_the_store_is_left_alone(self) -> None:
+        async def main() -> None:
+            bench = Bench()
+            async with running(bench.metering()):
+                await asyncio.sleep(100.0)
+            assert (bench.store.asked, bench.spill.looked) == (0, 1)
+
+        run_in_virtual_time(main())
+
+    def test_while_the_store_is_slow_adding_goes_on(self) -> None:
+        async def main() -> None:
+            bench = Bench(Does.TAKE_LATE)
+            async with running(bench.metering()) as metering:
+                add(metering, range(5))
+                await asyncio.sleep(1.0)
+                add(metering, range(5, 9))
+                assert (metering.waiting, bench.store.counted) == (9, [])
+                await asyncio.sleep(5.0)
+                assert (metering.waiting, bench.store.counted) == (0, list(range(9)))
+
+        run_in_virtual_time(main())
+
+    def test_while_too_many_sums_wait_requests_of_further_ones_are_dropped_and_counted(self) -> None:
+        async def main() -> None:
+            bench = Bench(Does.HANG, max_sums=10)
+            async with running(bench.metering()) as metering:
+                add(metering, [*range(13), 12, 0, 9])
+                assert (metering.waiting, metering.dropped) == (10, 4)
+                await asyncio.sleep(1.0)  # what is being sent makes room
+                add(metering, [*range(5, 16), 5])
+                assert (metering.waiting, metering.dropped) == (20, 5)
+                await asyncio.sleep(ADD_TIMEOUT_S + RECOVERY_S)
+                assert Counter(bench.store.counted) == Counter([*range(10), 0, 9, *range(5, 15), 5])
+
+        run_in_virtual_time(main())
+
+    def test_a_store_that_is_away_for_hours_costs_neither_memory_nor_requests(self) -> None:
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            bench = Bench(today_s=lambda: MIDNIGHT_S - 3600.0 + loop.time(), max_sums=6)
+            bench.store.is_away = True
+            async with running(bench.metering()) as metering:
+                for _ in range(7200):
+                    add(metering, range(3))
+                    await asyncio.sleep(1.0)
+                assert metering.waiting == 9  # those of the first batch, and of two days
+                bench.store.is_away = False
+                await asyncio.sleep(RECOVERY_S)
+            days = {(key.day, key.model): usage.requests for key, usage in bench.store.usage.sums.items()}
+            assert days == {(day, model): 3600 for day in (DAY, NEXT_DAY) for model in "012"}
+            assert metering.dropped == 0
+
+        run_in_virtual_time(main())
+
+    @pytest.mark.parametrize("does", [Does.REFUSE, Does.TAKE_AND_FAIL, Does.BREAK, Does.HANG, Does.TAKE_AND_HANG])
+    def test_what_fails_is_sent_again_and_counts_once(self, does: Does) -> None:
+        async def main() -> None:
+            bench = Bench(does, does)
+            async with running(bench.metering()) as metering:
+                add(metering, range(3))
+                hangs_s = ADD_TIMEOUT_S if does in (Does.HANG, Does.TAKE_AND_HANG) else 0.0
+                await asyncio.sleep(PERIOD_S + hangs_s + 0.1)
+                assert metering.waiting == 3
+                add(metering, range(3, 5))
+                await asyncio.sleep(hangs_s + RECOVERY_S)
+                assert (bench.store.counted, metering.waiting) == (list(range(5)), 0)
+
+        run_in_virtual_time(main())
+
+    def test_a_store_that_is_away_for_long_is_asked_seldom_and_told_of_twice(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def main() -> None:
+            bench = Bench(*[Does.REFUSE] * 100)
+            with caplog.at_level(logging.INFO, SOURCE):
+                async with running(bench.metering()) as metering:
+                    add(metering, range(3))
+                    await asyncio.sleep(600.0)
+                    assert 50 < bench.store.asked < 70
+                    await asyncio.sleep(600.0)
+                    assert bench.store.counted == list(range(3))
+            told = [entry.getMessage() for entry in caplog.records]
+            assert told == ["the usage store is away, usage waits: refused", "the usage store takes usage again"]
+
+        run_in_virtual_time(main())
+
+
+class TestClose:
+    def test_sends_what_waits(self) -> None:
+        async def main() -> None:
+            bench = Bench()
+            metering = bench.metering()
+            add(metering, range(BATCH_SUMS + 5))
+            await metering.close(1.0)
+            assert (bench.store.counted, bench.spill.kept) == (list(range(BATCH_SUMS + 5)), [])
+
+        run_in_virtual_time(main())
+
+    @pytest.mark.parametrize("does", [Does.REFUSE, Does.TAKE_AND_FAIL, Does.BREAK, Does.HANG, Does.TAKE_AND_HANG, Does.TAKE_LATE])
+    def test_what_the_store_does_not_take_in_time_is_for_the_next_process(self, does: Does) -> None:
+        async def main() -> None:
+            bench = Bench(does)
+            metering = bench.metering()
+            add(metering, range(BATCH_SUMS + 5))
+            began_s = asyncio.get_running_loop().time()
+            await metering.close(2.0)
+            assert asyncio.get_running_loop().time() - began_s <= 2.0
+            assert [len(batch.sums) for batch in bench.spill.kept] == [BATCH_SUMS, 5]
+            assert metering.waiting == 0
+            async with running(bench.metering()) as later:
+                add(later, range(BATCH_SUMS + 5, BATCH_SUMS + 9))
+                await asyncio.sleep(1.0)
+            assert (bench.store.counted, bench.spill.kept) == (list(range(BATCH_SUMS + 9)), [])
+
+        run_in_virtual_time(main())
+
+    def test_that_is_cancelled_spills_at_once(self) -> None:
+        async def main() -> None:
+            bench = Bench(Does.HANG)
+            metering = bench.metering()
+            add(metering, range(3))
+            async with asyncio.TaskGroup() as tasks:
+                closing = tasks.create_task(metering.close(1000.0))
+                await settle()
+                assert bench.store.asked == 1
+                closing.cancel()
+            assert closing.cancelled()
+            assert [[key.model for key, _ in batch.sums] for batch in bench.spill.kept] == [["0", "1", "2"]]
+
+        run_in_virtual_time(main())
+
+    def test_what_cannot_be_spilled_either_counts_as_dropped(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def main() -> None:
+            bench = Bench(Does.REFUSE)
+            bench.spill.is_full = True
+            metering = bench.metering()
+            add(metering, [*range(BATCH_SUMS + 5), BATCH_SUMS])
+            await metering.close(1.0)
+            assert metering.dropped == BATCH_SUMS + 6
+
+        run_in_virtual_time(main())
+        assert "usage of 6 requests is lost: no space left" in caplog.messages
+
+    def test_what_comes_after_it_counts_as_dropped(self) -> None:
+        async def main() -> None:
+            metering = Bench().metering()
+            await metering.close(1.0)
+            add(metering, range(2))
+            assert (metering.dropped, metering.waiting) == (2, 0)
+
+        run_in_virtual_time(main())
+
+
+class TestSpilled:
+    def test_it_is_taken_up_before_what_is_new_and_waits_for_the_store_as_well(self) -> None:
+        async def main() -> None:
+            bench = Bench(Does.TAKE, Does.REFUSE, Does.TAKE_AND_FAIL)
+            bench.spill.kept = [old_batch(number) for number in range(3)]
+            async with running(bench.metering()) as metering:
+                add(metering, range(3, 5))
+                await asyncio.sleep(PERIOD_S + 0.1)
+                assert [batch.id for batch in bench.spill.kept] == ["old1", "old2"]
+                await asyncio.sleep(RECOVERY_S)
+            assert (bench.store.counted, bench.spill.kept) == (list(range(5)), [])
+
+        run_in_virtual_time(main())
+
+    def test_one_that_an_earlier_process_had_got_through_does_not_count_again(self) -> None:
+        async def main() -> None:
+            bench = Bench()
+            batch = old_batch(0)
+            await bench.store.add(batch)
+            bench.spill.kept = [batch]
+            async with running(bench.metering()):
+                await asyncio.sleep(1.0)
+            assert (bench.store.counted, bench.spill.kept) == ([0], [])
+
+        run_in_virtual_time(main())
+
+
+class Ledger:
+    """What was added, told apart by what the store tells apart; its clock is the loop's, near midnight."""
+
+    def __init__(self) -> None:
+        self.added: Counter[UsageKey] = Counter()
+
+    def today_s(self) -> float:
+        return MIDNIGHT_S - 60.0 + asyncio.get_running_loop().time()
+
+    def add(self, metering: Metering, requests: int, models: int) -> None:
+        add(metering, (number % models for number in range(requests)))
+        self.added.update(UsageKey(day_of(self.today_s()), "t", str(number % models)) for number in range(requests))
+
+
+async def _live(metering: Metering, bursts: list[tuple[float, int, int]], ledger: Ledger, stop_after_s: float) -> None:
+    """Add bursts, each after a pause, while it runs, which ends at any moment."""
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(metering.run())
+        asyncio.get_running_loop().call_later(stop_after_s, task.cancel)
+        for pause_s, requests, models in bursts:
+            await asyncio.sleep(pause_s)
+            ledger.add(metering, requests, models)
+
+
+_BURSTS = st.lists(st.tuples(st.floats(0, 40), st.sampled_from([1, 3, 300, 700]), st.sampled_from([1, 2, 500])), max_size=4)
+
+
+@given(
+    script=st.lists(st.sampled_from(Does), max_size=10),
+    max_sums=st.sampled_from([1, 250, 600, 100_000]),
+    lives=st.lists(
+        st.tuples(_BURSTS, st.floats(0, 120), st.sampled_from([0.0, 1.0, 5.0, 100.0]), st.none() | st.floats(0, 10)), min_size=1, max_size=3
+    ),
+)
+def test_whatever_the_store_does_each_request_counts_once_on_its_day_or_as_dropped(
+    script: list[Does], max_sums: int, lives: list[tuple[list[tuple[float, int, int]], float, float, float | None]]
+) -> None:
+    async def main() -> None:
+        ledger = Ledger()
+        bench = Bench(*script, max_sums=max_sums, today_s=ledger.today_s)
+        dropped = 0
+        for bursts, stop_after_s, close_timeout_s, cancel_after_s in lives:
+            metering = bench.metering()
+            await _live(metering, bursts, ledger, stop_after_s)
+            await _close(metering, close_timeout_s, cancel_after_s)
+            dropped += metering.dropped
+        bench.store.script.clear()
+        await _live(bench.metering(), [], ledger, RECOVERY_S)
+        counted = Counter({key: usage.requests for key, usage in bench.store.usage.sums.items()})
+        assert counted <= ledger.added
+        assert counted.total() + dropped == ledger.added.total()
+        assert all(
+            usage == Usage(usage.requests, rows=usage.requests, elements=usage.requests, compute_units=usage.requests)
+            for usage in bench.store.usage.sums.values()
+        )
+        assert not bench.spill.kept
+        if max_sums >= 1000:  # more than there are, of two days
+            assert dropped == 0
+
+    run_in_virtual_time(main())
+
+
+async def _close(metering: Metering, timeout_s: float, cancel_after_s: float | None) -> None:
+    """Within its time-out, and cancelled before where that is given."""
+    began_s = asyncio.get_running_loop().time()
+    async with asyncio.TaskGroup() as tasks:
+        closing = tasks.create_task(metering.close(timeout_s))
+        if cancel_after_s is not None:
+            asyncio.get_running_loop().call_later(cancel_after_s, closing.cancel)
+        with suppress(asyncio.CancelledError):
+            await closing
+    assert asyncio.get_running_loop().time() - began_s <= timeout_s + 0.001
+    assert metering.waiting == 0

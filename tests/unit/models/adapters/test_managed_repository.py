@@ -1,0 +1,344 @@
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupError
+from control_plane.models.adapters.managed_repository import ManagedRepository
+
+
+def ensemble_of(*models: str) -> str:
+    steps = ", ".join(f'{{ model_name: "{name}" model_version: -1 }}' for name in models)
+    return f'platform: "ensemble" ensemble_scheduling {{ step [ {steps} ] }}'
+
+
+class Lab:
+    """Two source folders and the repository over them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.models, self.ensembles, self.state_dir = folder / "models", folder / "ensembles", folder / "state"
+        self.models.mkdir()
+        self.ensembles.mkdir()
+        self.repository = self.make()
+
+    def make(self, config_name: str = "") -> ManagedRepository:
+        return ManagedRepository([self.models, self.ensembles], self.state_dir, config_name=config_name)
+
+    def add(self, name: str, *files: str, config: str | None = 'backend: "onnxruntime"', source: Path | None = None) -> Path:
+        model = (source or self.models) / name
+        model.mkdir()
+        if config is not None:
+            (model / "config.pbtxt").write_text(config)
+        for file in files:
+            (model / file).parent.mkdir(parents=True, exist_ok=True)
+            (model / file).touch()
+        return model
+
+    def add_ensemble(self, name: str, *steps: str) -> Path:
+        return self.add(name, config=ensemble_of(*steps), source=self.ensembles)
+
+    def placed(self) -> list[str]:
+        """Every path that Triton sees, but for models' folders."""
+        root = self.state_dir / "triton/repository"
+        return sorted(str(path.relative_to(root)) for path in root.glob("*/**/*"))
+
+    def placed_models(self) -> list[str]:
+        return sorted(os.listdir(self.state_dir / "triton/repository"))
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def test_making_one_writes_nothing(lab: Lab) -> None:
+    assert not lab.state_dir.exists()
+
+
+def test_a_source_that_does_not_exist_is_named(lab: Lab, tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"--model-repository .*/nowhere is not a folder"):
+        ManagedRepository([lab.models, tmp_path / "nowhere"], lab.state_dir, config_name="")
+
+
+def test_names_are_what_looks_like_a_model_built_or_not(lab: Lab) -> None:
+    lab.add("by_config")
+    lab.add("by_version", "1/model.onnx", config=None)
+    lab.add("by_recipe", "build.py", config=None)
+    lab.add("by_custom_config", "configs/gpu.pbtxt", config=None)
+    lab.add_ensemble("an_ensemble", "by_config")
+    lab.add("notes", "README.md", config=None)
+    lab.add(".hidden", "1/model.onnx")
+    (lab.models / "file").touch()
+    assert lab.repository.names() == ["an_ensemble", "by_config", "by_custom_config", "by_recipe", "by_version"]
+
+
+def test_names_are_those_of_now(lab: Lab) -> None:
+    assert lab.repository.names() == []
+    lab.add("later")
+    assert lab.repository.names() == ["later"]
+
+
+def test_a_name_in_two_sources_is_refused_with_both(lab: Lab) -> None:
+    first = lab.add("twice")
+    second = lab.add("twice", source=lab.ensembles)
+    with pytest.raises(StartupError, match=f"two models are called 'twice': {first} and {second}; rename one"):
+        lab.repository.names()
+
+
+def test_one_source_named_twice_is_one_source(lab: Lab) -> None:
+    lab.add("echo")
+    link = lab.models.with_name("link")
+    link.symlink_to(lab.models)
+    assert ManagedRepository([lab.models, link], lab.state_dir, config_name="").names() == ["echo"]
+
+
+@pytest.mark.parametrize("name", ["my model", "ünicode", "model (copy)"])
+def test_a_name_that_clients_could_not_use_is_refused(lab: Lab, name: str) -> None:
+    lab.add(name)
+    with pytest.raises(StartupError, match="cannot be a model's name"):
+        lab.repository.names()
+
+
+def test_a_model_is_placed_without_recipe_and_notes(lab: Lab) -> None:
+    lab.add(
+        "echo",
+        "build.py",
+        "helper.py",
+        "manifest.json",
+        "README.md",
+        "samples.json",
+        "samples/1.json",
+        "texts/a.txt",
+        "labels.txt",
+        "1/model.onnx",
+    )
+    lab.repository.place("echo")
+    assert lab.placed() == ["echo/1", "echo/1/model.onnx", "echo/config.pbtxt", "echo/labels.txt"]
+
+
+def test_only_what_was_asked_for_is_placed(lab: Lab) -> None:
+    lab.add("echo", "1/model.onnx")
+    lab.add("other", "1/model.onnx")
+    lab.repository.place("echo")
+    assert lab.placed_models() == ["echo"]
+
+
+def test_files_that_come_and_go_in_the_source_do_so_in_the_placed_model(lab: Lab) -> None:
+    model = lab.add("echo", "1/model.onnx")
+    lab.repository.place("echo")
+    (model / "2").mkdir()
+    (model / "2" / "model.onnx").touch()
+    (model / "1" / "model.onnx").unlink()
+    lab.repository.place("echo")
+    assert lab.placed() == ["echo/1", "echo/2", "echo/2/model.onnx", "echo/config.pbtxt"]
+
+
+def test_placing_again_changes_no_time(lab: Lab) -> None:
+    lab.add("encoder", "1/model.py")
+    lab.add_ensemble("pipeline", "encoder")
+    lab.repository.place("pipeline")
+    root = lab.state_dir / "triton/repository"
+    before = {path: path.lstat().st_mtime_ns for path in root.rglob("*")}
+    lab.repository.place("pipeline")
+    lab.make().place_all()
+    assert {path: path.lstat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+def test_an_ensemble_gets_its_version_folder_and_its_composing_models(lab: Lab) -> None:
+    lab.add("tokenizer", "1/vocabulary.txt")
+    lab.add("encoder", "1/model.onnx")
+    lab.add_ensemble("embedding", "tokenizer", "encoder")
+    lab.repository.place("embedding")
+    assert lab.placed_models() == ["embedding", "encoder", "tokenizer"]
+    assert [path for path in lab.placed() if path.startswith("embedding")] == ["embedding/1", "embedding/config.pbtxt"]
+
+
+def test_an_ensemble_with_a_version_folder_keeps_its_own(lab: Lab) -> None:
+    model = lab.add_ensemble("embedding")
+    (model / "3").mkdir()
+    lab.repository.place("embedding")
+    assert lab.placed() == ["embedding/3", "embedding/config.pbtxt"]
+
+
+def test_what_an_ensemble_needs_is_told_without_placing_anything(lab: Lab) -> None:
+    lab.add_ensemble("outer", "inner", "a")
+    lab.add_ensemble("inner", "b")
+    for name in "ab":
+        lab.add(name, "1/model.onnx")
+    assert (lab.repository.with_steps("outer"), lab.repository.with_steps("a")) == (["b", "inner", "a", "outer"], ["a"])
+    with pytest.raises(ModelNotFound):
+        lab.repository.with_steps("nowhere")
+    assert not lab.state_dir.exists()
+
+
+def test_composing_models_are_placed_transitively(lab: Lab) -> None:
+    lab.add("leaf", "1/model.onnx")
+    lab.add_ensemble("middle", "leaf")
+    lab.add_ensemble("top", "middle", "leaf")
+    lab.repository.place("top")
+    assert lab.placed_models() == ["leaf", "middle", "top"]
+
+
+@pytest.mark.parametrize("steps", [("itself",), ("other",)])
+def test_ensembles_that_need_each_other_are_left_to_triton(lab: Lab, steps: tuple[str, ...]) -> None:
+    lab.add_ensemble("itself", *steps)
+    lab.add_ensemble("other", "itself")
+    lab.repository.place("itself")
+    assert "itself" in lab.placed_models()
+
+
+def test_composing_models_are_those_of_the_config_in_force(lab: Lab) -> None:
+    lab.add("on_cpu", "1/model.onnx")
+    lab.add("on_gpu", "1/model.plan")
+    model = lab.add_ensemble("pipeline", "on_cpu")
+    (model / "configs").mkdir()
+    (model / "configs" / "gpu.pbtxt").write_text(ensemble_of("on_gpu"))
+    lab.make(config_name="gpu").place("pipeline")
+    assert lab.placed_models() == ["on_gpu", "pipeline"]
+    assert "pipeline/configs/gpu.pbtxt" in lab.placed()
+
+
+def test_a_missing_composing_model_is_named_with_who_needs_it_and_nothing_is_placed(lab: Lab) -> None:
+    lab.add_ensemble("middle", "missing")
+    lab.add_ensemble("top", "middle")
+    with pytest.raises(ModelNotFound, match=r"no model 'missing', which the ensemble 'middle' needs, in .*/models, .*/ensembles"):
+        lab.repository.place("top")
+    assert not lab.state_dir.exists()
+
+
+@pytest.mark.parametrize("name", ["nowhere", "", ".", "..", "../models/echo", ".hidden", "a b"])
+def test_a_model_in_no_source_is_not_found_and_nothing_is_harmed(lab: Lab, name: str) -> None:
+    lab.add("echo", "1/model.onnx")
+    lab.repository.place("echo")
+    (lab.models / ".hidden").mkdir()
+    (lab.models / ".hidden" / "config.pbtxt").touch()
+    with pytest.raises(ModelNotFound, match="no model '"):
+        lab.repository.place(name)
+    assert lab.placed_models() == ["echo"]
+    assert (lab.models / "echo" / "1" / "model.onnx").exists()
+
+
+def test_a_model_that_is_not_built_says_what_to_run(lab: Lab) -> None:
+    lab.add("encoder", "build.py")
+    lab.add_ensemble("pipeline", "encoder")
+    for name in ("encoder", "pipeline"):
+        with pytest.raises(ModelLoadFailed, match="model 'encoder' is not built: run `make setup`"):
+            lab.repository.place(name)
+
+
+def test_a_build_that_is_going_on_does_not_count_as_built(lab: Lab) -> None:
+    lab.add("encoder", "build.py", ".1.building/model.onnx")
+    with pytest.raises(ModelLoadFailed, match="is not built"):
+        lab.repository.place("encoder")
+
+
+def test_a_config_that_cannot_be_parsed_is_named_with_its_line(lab: Lab) -> None:
+    model = lab.add("broken", "1/model.onnx", config='backend: "python"\nnonsense: 1')
+    with pytest.raises(ModelLoadFailed, match=f"^{model}/config.pbtxt:2:"):
+        lab.repository.place("broken")
+
+
+def test_a_model_whose_source_went_is_removed_when_it_is_asked_for(lab: Lab) -> None:
+    model = lab.add("gone", "1/model.onnx")
+    lab.repository.place("gone")
+    model.rename(lab.models.with_name("elsewhere"))
+    with pytest.raises(ModelNotFound):
+        lab.repository.place("gone")
+    assert lab.placed_models() == []
+
+
+def test_place_all_places_what_it_can_warns_of_the_rest_and_removes_what_is_gone(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    gone = lab.add("gone", "1/model.onnx")
+    lab.repository.place_all()
+    gone.rename(lab.models.with_name("elsewhere"))
+    (lab.state_dir / "triton/repository/stray").touch()
+    lab.add("echo", "1/model.onnx")
+    lab.add("not_built", "build.py")
+    with caplog.at_level(logging.WARNING):
+        lab.repository.place_all()
+    assert lab.placed_models() == ["echo"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "model cannot be placed: model 'not_built' is not built: run `make setup`"
+    ]
+
+
+def test_place_all_makes_the_root_even_when_there_is_nothing_to_place(lab: Lab) -> None:
+    lab.repository.place_all()
+    assert lab.placed_models() == []
+
+
+def test_folders_that_went_or_cannot_be_written_are_named(lab: Lab) -> None:
+    lab.state_dir.write_text("not a folder")
+    with pytest.raises(StartupError, match=r"state/triton/repository cannot be written: .*Not a directory"):
+        lab.repository.place_all()
+    lab.ensembles.rmdir()
+    with pytest.raises(StartupError, match=r"--model-repository .*/ensembles cannot be read: .*No such file"):
+        lab.repository.names()
+
+
+def test_place_all_refuses_what_names_refuses(lab: Lab) -> None:
+    lab.add("twice", "1/model.onnx")
+    lab.add("twice", "1/model.onnx", source=lab.ensembles)
+    with pytest.raises(StartupError, match="two models are called"):
+        lab.repository.place_all()
+
+
+def test_texts_are_a_recipes_only_where_there_is_one(lab: Lab) -> None:
+    lab.add("somebodys", "1/model.onnx", "texts/a.txt")
+    lab.repository.place("somebodys")
+    assert "somebodys/texts/a.txt" in lab.placed()
+
+
+def test_parameters_give_triton_a_configuration_of_its_own_and_leave_the_source(lab: Lab) -> None:
+    source = lab.add("echo", "1/model.onnx")
+    other = lab.add("other", "1/model.onnx")
+    repository = ManagedRepository([lab.models], lab.state_dir, config_name="", parameters={"echo": {"variant": "fp32"}})
+
+    repository.place_all()
+
+    placed = repository.root / "echo/config.pbtxt"
+    assert not placed.is_symlink()
+    assert "fp32" in placed.read_text()
+    assert 'backend: "onnxruntime"' in placed.read_text()
+    assert (source / "config.pbtxt").read_text() == 'backend: "onnxruntime"'
+    assert (repository.root / "other/config.pbtxt").readlink() == other / "config.pbtxt"
+
+
+def test_a_configuration_with_parameters_is_written_only_when_it_differs(lab: Lab) -> None:
+    """Triton would take a new time for a new model."""
+    source = lab.add("echo", "1/model.onnx")
+    repository = ManagedRepository([lab.models], lab.state_dir, config_name="", parameters={"echo": {"variant": "fp32"}})
+    repository.place("echo")
+    placed = repository.root / "echo/config.pbtxt"
+    os.utime(placed, ns=(1, 1))
+
+    repository.place("echo")
+    assert placed.stat().st_mtime_ns == 1
+
+    (source / "config.pbtxt").write_text('backend: "changed"')
+    repository.place("echo")
+    assert 'backend: "changed"' in placed.read_text()
+    assert placed.stat().st_mtime_ns > 1
+
+
+def test_without_parameters_again_it_is_a_link_again(lab: Lab) -> None:
+    lab.add("echo", "1/model.onnx")
+    ManagedRepository([lab.models], lab.state_dir, config_name="", parameters={"echo": {"variant": "fp32"}}).place("echo")
+    lab.repository.place("echo")
+    assert (lab.repository.root / "echo/config.pbtxt").is_symlink()
+
+
+def test_parameters_go_into_the_configuration_in_force(lab: Lab) -> None:
+    lab.add("echo", "1/model.onnx", "configs/gpu.pbtxt")
+    repository = ManagedRepository([lab.models], lab.state_dir, config_name="gpu", parameters={"echo": {"variant": "fp32"}})
+    repository.place("echo")
+    assert (repository.root / "echo/config.pbtxt").is_symlink()
+    assert "fp32" in (repository.root / "echo/configs/gpu.pbtxt").read_text()
+
+
+def test_parameters_of_no_model_are_refused_at_start(lab: Lab) -> None:
+    with pytest.raises(StartupError, match=r"--model-parameter: no model ecko in .*models"):
+        ManagedRepository([lab.models], lab.state_dir, config_name="", parameters={"ecko": {"variant": "fp32"}})

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from control_plane.core.fingerprint import Fingerprint
+from control_plane.models.fingerprints import Fingerprints
+from control_plane.triton.servers import Servers
+from tests.aio import run
+from tests.fakes import FakeUpstream
+
+A, B = Fingerprint(b"a" * 32, True), Fingerprint(b"b" * 32, False)
+
+
+def test_are_what_was_said_last() -> None:
+    known = Fingerprints()
+    known.change({"x": A, "y": B})
+    run(known.publish({"x": B, "y": None, "z": None}))
+    assert (known.of("x"), known.of("y"), known.of("z")) == (B, None, None)
+    assert known.all() == {"x": B}
+
+
+def test_end_with_triton_and_are_not_lost_when_one_is_up() -> None:
+    known = Fingerprints()
+    servers = Servers(known)
+    known.change({"x": A})
+    servers.up(FakeUpstream())
+    assert known.of("x") is A
+    servers.down("Triton has ended")
+    assert known.of("x") is None

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import pytest
+
+from control_plane.core.errors import ModelLoadFailed
+from control_plane.core.fingerprint import Fingerprint
+from control_plane.models.fleet_fingerprints import FleetFingerprints, ServerFingerprints
+from control_plane.models.loaded_contents import LoadedContents
+from tests.aio import run
+from tests.fakes import FakeUpstream
+from tests.fakes.reading import FakeBoard, FakeReading
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.board = FakeBoard()
+        fleet = FleetFingerprints(self.board)
+        self.first, self.second = fleet.of_server("s0"), fleet.of_server("s1")
+
+    def say(self, server: ServerFingerprints, fingerprint: Fingerprint | None) -> None:
+        run(server.publish({"m": fingerprint}))
+
+    @property
+    def known(self) -> Fingerprint | None:
+        return self.board.known.get("m")
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def of(contents: bytes) -> Fingerprint:
+    """Another object each time."""
+    return Fingerprint(contents * 32, True)
+
+
+def test_what_one_has_is_known(bench: Bench) -> None:
+    bench.say(bench.first, fingerprint := of(b"a"))
+    assert bench.known is fingerprint
+
+
+def test_what_all_have_alike_is_known_as_the_newest_object(bench: Bench) -> None:
+    """So that no answer that was under way when it was loaded again is kept."""
+    bench.say(bench.first, of(b"a"))
+    for server in (bench.second, bench.first, bench.second):
+        bench.say(server, newest := of(b"a"))
+        assert bench.known is newest
+
+
+def test_what_two_have_differently_is_unknown_until_they_agree(bench: Bench) -> None:
+    bench.say(bench.first, of(b"a"))
+    bench.say(bench.second, of(b"b"))
+    assert bench.known is None
+    bench.say(bench.first, newest := of(b"b"))
+    assert bench.known is newest
+
+
+def test_while_one_is_unsure_it_is_unknown(bench: Bench) -> None:
+    bench.say(bench.first, of(b"a"))
+    bench.say(bench.second, None)
+    assert bench.known is None
+    bench.say(bench.first, of(b"a"))
+    assert bench.known is None
+    bench.say(bench.second, newest := of(b"a"))
+    assert bench.known is newest
+
+
+@pytest.mark.parametrize("last", [None, of(b"b")])
+def test_one_that_has_it_no_longer_has_no_say(bench: Bench, last: Fingerprint | None) -> None:
+    bench.say(bench.first, fingerprint := of(b"a"))
+    bench.say(bench.second, last)
+    assert bench.known is None
+    run(bench.second.forget(["m", "other"]))
+    assert bench.known is not None
+    assert bench.known.digest == fingerprint.digest
+    assert bench.known is not fingerprint, "who asked before may have been answered by the other"
+    run(bench.first.forget(["m"]))
+    assert bench.known is None
+
+
+def test_forgetting_what_nobody_said_tells_nobody(bench: Bench) -> None:
+    run(bench.first.forget(["m"]))
+    assert not bench.board.published
+
+
+def test_models_are_apart(bench: Bench) -> None:
+    run(bench.first.publish({"m": of(b"a"), "n": of(b"b")}))
+    run(bench.second.publish({"n": None}))
+    assert bench.board.known.keys() == {"m"}
+
+
+def test_what_may_be_loaded_elsewhere_in_other_contents_is_unknown_until_it_is_certain_or_gone(bench: Bench) -> None:
+    bench.say(bench.first, of(b"a"))
+    run(bench.second.doubt(["m"]))
+    assert bench.known is None
+    run(bench.second.forget(["m"]))
+    assert bench.known is not None
+    run(bench.second.doubt(["m"]))
+    bench.say(bench.second, newest := of(b"a"))
+    assert bench.known is newest
+
+
+class TestLoads:
+    """Of one model on two servers, of which the first has it."""
+
+    def test_whose_contents_are_not_certain_take_what_is_known_of_the_others(self) -> None:
+        async def main() -> None:
+            board, reading, second = await self._first_has_it()
+
+            async def load_while_files_change() -> None:
+                reading.files["a"] = "other weights"
+
+            await second.load(FakeUpstream(), "a", None, load_while_files_change)
+            assert "a" not in board.known
+
+        run(main())
+
+    def test_that_fail_leave_it(self) -> None:
+        async def main() -> None:
+            board, _, second = await self._first_has_it()
+
+            async def fail() -> None:
+                assert "a" not in board.known
+                raise ModelLoadFailed("its weights are cut short")
+
+            with pytest.raises(ModelLoadFailed):
+                await second.load(FakeUpstream(), "a", None, fail)
+            assert "a" in board.known
+
+        run(main())
+
+    async def _first_has_it(self) -> tuple[FakeBoard, FakeReading, LoadedContents]:
+        board, reading, upstream = FakeBoard(), FakeReading({"a": "weights"}), FakeUpstream()
+        fleet = FleetFingerprints(board)
+        first, second = (LoadedContents(reading, fleet.of_server(name)) for name in ("s0", "s1"))
+        await first.begin(upstream)
+        await second.begin(FakeUpstream())
+        await first.load(upstream, "a", None, lambda: upstream.control.load("a", timeout_s=1.0))
+        assert "a" in board.known
+        return board, reading, second

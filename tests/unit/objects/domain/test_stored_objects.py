@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control_plane.core.errors import InvalidRequest
+from control_plane.core.model import MODEL_NAME
+from control_plane.core.scope import Right, Scope
+from control_plane.metering.domain.usage import Price
+from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.purge import EVERY_MODEL, Purge
+from control_plane.objects.domain.route import CachePolicy, Route
+from control_plane.objects.domain.stored import Kind, Stored
+from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, from_stored, name_of, to_body
+from control_plane.objects.domain.tenant import Tenant
+
+KEY = ApiKey("0123456789ab", "acme", (Scope(Right.INFER, "text_*"), Scope(Right.METRICS)), "ab" * 32, 1.5, 2.5, 3.5, "for the tests")
+TENANT = Tenant("acme", 10.0, 20, 30, 40.0, 2.0, -1)
+ROUTE = Route("fast", "text_encoder", "3", 0.5, ("acme",), CachePolicy(is_on=True, ttl_s=60.0, is_private=True, min_cost_units=2.5))
+PRICE = Price("spring", 1e9, 0.001, "EUR", "text_*", "acme")
+PURGE = Purge("text_encoder", "0123456789abcdef" * 2)
+ALL = [
+    *(KEY, TENANT, ROUTE, PRICE, PURGE),
+    *(Tenant("plain"), Route("r", "m", tenants=()), replace(KEY, expires_s=None, revoked_s=None)),
+    *(replace(PURGE, model=EVERY_MODEL), replace(ROUTE, cache=CachePolicy()), replace(ROUTE, cache=CachePolicy(is_on=False))),
+]
+
+NAMES = st.from_regex(MODEL_NAME, fullmatch=True)
+POSITIVE = st.floats(min_value=1e-6, max_value=1e12)
+TENANTS = st.builds(
+    Tenant,
+    NAMES,
+    st.none() | POSITIVE,
+    st.none() | st.integers(1, 10**6),
+    st.none() | st.integers(1, 10**6),
+    st.none() | POSITIVE,
+    POSITIVE,
+)
+ROUTES = st.builds(
+    Route, NAMES.map(lambda name: "r" + name[:200]), NAMES.map(lambda name: "m" + name[:200]), st.just("") | st.integers(0, 10**9).map(str)
+)
+
+
+def stored(value: StoredObject, body: Any = None) -> Stored:
+    return Stored(KIND_OF[type(value)], name_of(value), 7, to_body(value) if body is None else body)
+
+
+@pytest.mark.parametrize("value", ALL, ids=repr)
+def test_what_is_written_is_read_the_same_through_json(value: StoredObject) -> None:
+    assert from_stored(stored(value, json.loads(json.dumps(to_body(value))))) == value
+
+
+@given(TENANTS | ROUTES)
+def test_any_value_that_may_be_comes_back(value: StoredObject) -> None:
+    assert from_stored(stored(value, json.loads(json.dumps(to_body(value))))) == value
+
+
+def test_every_kind_can_be_written_and_read() -> None:
+    assert {KIND_OF[type(value)] for value in ALL} == set(Kind)
+
+
+def test_a_route_of_before_there_were_costs_is_read() -> None:
+    body = to_body(ROUTE)
+    del body["cache"]["min_cost_units"]
+    assert from_stored(stored(ROUTE, body)) == replace(ROUTE, cache=replace(ROUTE.cache, min_cost_units=0.0))
+
+
+def test_scopes_are_stored_as_people_write_them() -> None:
+    assert to_body(KEY)["scopes"] == ["infer:text_*", "metrics"]
+
+
+BAD = [
+    (replace(KEY, id="0123456789AB"), "id must be 12 hexadecimal digits"),
+    (replace(KEY, id=""), "id must be"),
+    (replace(KEY, tenant=""), "tenant must be"),
+    (replace(KEY, tenant="../x"), "tenant must be"),
+    (replace(KEY, scopes=()), "a key without any may do nothing"),
+    (replace(KEY, secret_sha256="no digest"), "secret_sha256 must be 64"),
+    (replace(KEY, expires_s=float("nan")), "expires_s must be a finite number"),
+    (replace(KEY, revoked_s=float("inf")), "revoked_s must be a finite number"),
+    (replace(KEY, created_s=-1.0), "created_s must be at least 0"),
+    (replace(KEY, description="x" * 1001), "description must have 1000 characters at most"),
+    (replace(TENANT, name=".hidden"), "name must be"),
+    (replace(TENANT, name="a" * 256), "name must be"),
+    (replace(TENANT, name="a\n"), "name must be"),
+    (replace(TENANT, requests_per_s=0.0), "requests_per_s must be above 0"),
+    (replace(TENANT, requests_per_s=float("inf")), "requests_per_s must be a finite"),
+    (replace(TENANT, burst=0), "burst must be at least 1"),
+    (replace(TENANT, concurrency=0), "concurrency must be at least 1"),
+    (replace(TENANT, daily_compute_units=-1.0), "daily_compute_units must be at least 0"),
+    (replace(TENANT, weight=0.0), "weight must be above 0"),
+    (replace(TENANT, weight=-1.0), "weight must be above 0"),
+    (replace(TENANT, priority=101), "priority must be from -100 to 100"),
+    (replace(ROUTE, model="fast"), "model must be another name"),
+    (replace(ROUTE, model="a/b"), "model must be 1-255"),
+    (replace(ROUTE, name=""), "name must be"),
+    (replace(ROUTE, version="1.0"), "version must be a number"),
+    (replace(ROUTE, version="-1"), "version must be a number"),
+    (replace(ROUTE, deadline_s=0.0), "deadline_s must be above 0"),
+    (replace(ROUTE, tenants=("a b",)), "tenants must be"),
+    (replace(ROUTE, cache=CachePolicy(ttl_s=0.0)), "cache.ttl_s must be above 0"),
+    (replace(ROUTE, cache=CachePolicy(min_cost_units=-1.0)), "cache.min_cost_units must be at least 0"),
+    (replace(ROUTE, cache=CachePolicy(min_cost_units=float("nan"))), "cache.min_cost_units must be a finite"),
+    (replace(ROUTE, pool="a b"), "pool must be 1-63"),
+    (replace(ROUTE, pool="a" * 64), "pool must be 1-63"),
+    (replace(PURGE, model="**"), r"purge '\*\*': model must be"),
+    (replace(PURGE, model=""), "model must be"),
+    (replace(PURGE, generation=""), "generation must be 32 hexadecimal digits"),
+    (replace(PURGE, generation="0123456789ABCDEF" * 2), "generation must be"),
+    (replace(PRICE, per_unit=-0.1), "per_unit must be at least 0"),
+    (replace(PRICE, per_unit=float("nan")), "per_unit must be a finite"),
+    (replace(PRICE, currency="euro"), "currency must be three letters"),
+    (replace(PRICE, models=""), "models must be a glob"),
+    (replace(PRICE, tenant="a b"), "tenant must be"),
+]
+
+
+@pytest.mark.parametrize(("value", "says"), BAD)
+def test_what_may_not_be_is_neither_written(value: StoredObject, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        to_body(value)
+
+
+@pytest.mark.parametrize(("name", "value", "says"), [("requests_per_s", 0, "above 0"), ("weight", float("inf"), "finite")])
+def test_nor_read(name: str, value: float, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        from_stored(stored(TENANT, {**to_body(TENANT), name: value}))
+
+
+def test_all_that_is_wrong_is_told() -> None:
+    with pytest.raises(InvalidRequest, match=r"^tenant 'acme': burst .*; concurrency .*; weight "):
+        to_body(replace(TENANT, burst=0, concurrency=0, weight=0.0))
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        pytest.param({}, "cannot be read: created_s, id, scopes, secret_sha256, tenant", id="empty"),
+        pytest.param({**to_body(KEY), "allowed_from": "10.0.0.0/8"}, "allowed_from", id="a field of a newer version"),
+        pytest.param({**to_body(KEY), "scopes": "admin"}, "scopes", id="one text for a list"),
+        pytest.param({**to_body(KEY), "scopes": ["everything"]}, "expected infer:GLOB", id="no scope"),
+        pytest.param({**to_body(KEY), "scopes": [7]}, "expected infer:GLOB", id="a number for a scope"),
+        pytest.param({**to_body(KEY), "scopes": None}, "scopes", id="none"),
+        pytest.param({**to_body(KEY), "expires_s": "soon"}, "expires_s", id="no number"),
+        pytest.param({**to_body(KEY), "id": "ba9876543210"}, "it holds another name", id="another's body"),
+        pytest.param(None, "was deleted", id="a deleted one"),
+    ],
+)
+def test_a_body_that_cannot_be_read_says_where_and_shows_nothing_of_it(body: dict[str, Any] | None, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says) as raised:
+        from_stored(Stored(Kind.API_KEY, KEY.id, 7, body))
+    assert KEY.secret_sha256 not in str(raised.value)
+
+
+@given(st.dictionaries(st.sampled_from(["name", "model", "version", "tenants", "cache", "x"]), st.none() | st.text() | st.integers()))
+def test_no_body_does_anything_but_be_read_or_refused(body: dict[str, Any]) -> None:
+    with suppress(InvalidRequest):
+        assert isinstance(from_stored(Stored(Kind.ROUTE, "fast", 1, body)), Route)

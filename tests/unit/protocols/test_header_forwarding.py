@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
+
+TENANT = HeaderForwarding.of("^x-(tenant|locale)$")
+ALL = HeaderForwarding.of(".*")
+
+
+@pytest.mark.parametrize(
+    ("name", "by_none", "by_tenant", "by_all"),
+    [
+        pytest.param(b"accept-encoding", True, True, True, id="what Triton reads"),
+        pytest.param(b"inference-header-content-length", True, True, True, id="what frames"),
+        pytest.param(b"traceparent", True, True, True, id="what tells requests apart"),
+        pytest.param(b"triton-grpc-protocol-key", True, True, True, id="what opens a restricted protocol"),
+        pytest.param(b"x-tenant", False, True, True, id="what is named"),
+        pytest.param(b"x-tenants", False, False, True, id="a longer name"),
+        pytest.param(b"user-agent", False, False, True, id="what nobody asked for"),
+        pytest.param(b"x-" + b"a" * 300, False, False, False, id="a name that is none"),
+        *(
+            pytest.param(name, False, False, False, id=name.decode())
+            for name in (
+                b"authorization",
+                b"x-api-key",
+                b"cookie",
+                b"set-cookie",
+                b"proxy-authorization",
+                b"connection",
+                b"content-length",
+                b"transfer-encoding",
+                b"host",
+                b"te",
+                b"upgrade",
+                b"expect",
+                b"tidegate-control",
+                b"triton-grpc-protocol-tidegate-control",
+            )
+        ),
+    ],
+)
+def test_what_goes_on(name: bytes, by_none: bool, by_tenant: bool, by_all: bool) -> None:
+    assert [each.passes(name, b"v") for each in (NO_FORWARDING, TENANT, ALL)] == [by_none, by_tenant, by_all]
+
+
+@pytest.mark.parametrize("value", [b"a\r\nb: c", b"a\nb", b"a\0"])
+def test_nothing_that_would_be_another_line(value: bytes) -> None:
+    assert not TENANT.passes(b"x-tenant", value)
+    assert TENANT.matched([(b"x-tenant", value)]) == b""
+
+
+def test_what_is_forwarded_by_the_pattern_is_told_for_a_key() -> None:
+    fields = [(b"X-Tenant", b"a"), (b"x-other", b"b"), (b"x-tenant", b"c"), (b"Authorization", b"d")]
+    assert NO_FORWARDING.matched(fields) == b""
+    assert TENANT.matched(fields) == b"8:X-Tenant1:a8:x-tenant1:c"
+    assert TENANT.matched(fields[1:]) != TENANT.matched(fields)
+    assert TENANT.matched([(b"x-other", b"b")]) == b""
+
+
+_FIELDS = st.lists(st.tuples(st.sampled_from([b"x-tenant", b"x-locale", b"X-TENANT"]), st.binary(max_size=4)), max_size=3)
+
+
+@given(one=_FIELDS, another=_FIELDS)
+def test_different_fields_make_different_keys(one: list[tuple[bytes, bytes]], another: list[tuple[bytes, bytes]]) -> None:
+    sent = [[field for field in each if TENANT.passes(field[0].lower(), field[1])] for each in (one, another)]
+    assert (TENANT.matched(one) == TENANT.matched(another)) == (sent[0] == sent[1])

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from control_plane.core.errors import StartupError, StoreUnavailable
+from control_plane.storage.sqlite import open_sqlite, transaction
+from tests.aio import run
+
+FIRST = ("CREATE TABLE seen (what TEXT)", "INSERT INTO seen VALUES ('first')")
+SECOND = ("INSERT INTO seen VALUES ('second')",)
+
+_OPEN = """
+import asyncio, sys
+from pathlib import Path
+from control_plane.storage.sqlite import open_sqlite
+
+async def main():
+    file = await open_sqlite(Path(sys.argv[1]), [("CREATE TABLE seen (what TEXT)", "INSERT INTO seen VALUES ('first')")])
+    await file.close()
+
+asyncio.run(main())
+"""
+
+
+def seen(connection: sqlite3.Connection) -> list[str]:
+    return [what for (what,) in connection.execute("SELECT what FROM seen")]
+
+
+async def opened_and_read(path: Path, *migrations: tuple[str, ...]) -> list[str]:
+    file = await open_sqlite(path, migrations)
+    try:
+        return await file.run(seen)
+    finally:
+        await file.close()
+
+
+def test_migrations_run_in_order_and_each_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    assert run(opened_and_read(path, FIRST)) == ["first"]
+    assert run(opened_and_read(path, FIRST)) == ["first"]
+    assert run(opened_and_read(path, FIRST, SECOND)) == ["first", "second"]
+    assert run(opened_and_read(path, FIRST, SECOND)) == ["first", "second"]
+
+
+def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    run(opened_and_read(path, FIRST))
+    with pytest.raises(StartupError, match=r"a\.sqlite cannot be used: no such table: nowhere; choose another --state-dir"):
+        run(opened_and_read(path, FIRST, (*SECOND, "INSERT INTO nowhere VALUES (1)")))
+    assert run(opened_and_read(path, FIRST)) == ["first"]
+
+
+def test_what_a_newer_tidegate_wrote_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    run(opened_and_read(path, FIRST, SECOND))
+    with pytest.raises(StartupError, match=r"newer tidegate \(layout 2; this one knows 1\): upgrade"):
+        run(opened_and_read(path, FIRST))
+
+
+@pytest.mark.parametrize("content", [b"not a database, whatever its name says" * 100, b"SQLite format 3\0" + bytes(4096)])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(StartupError, match=r"a\.sqlite cannot be used"):
+        run(opened_and_read(path, FIRST))
+    assert path.read_bytes() == content
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StartupError, match=r"file/a\.sqlite cannot be used"):
+        run(opened_and_read(tmp_path / "file" / "a.sqlite", FIRST))
+
+
+def test_only_this_user_can_read_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        file = await open_sqlite(tmp_path / "deep" / "er" / "a.sqlite", [FIRST])
+        await file.run(seen)
+        modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "deep" / "er").iterdir()}
+        assert modes == {"a.sqlite": 0o600, "a.sqlite-wal": 0o600, "a.sqlite-shm": 0o600}
+        assert (tmp_path / "deep" / "er").stat().st_mode & 0o777 == 0o700
+        await file.close()
+
+    run(main())
+
+
+def test_every_write_reaches_the_disk_before_it_is_acknowledged(tmp_path: Path) -> None:
+    """What a loss of power would show cannot be had here; these are the settings that SQLite promises it with."""
+
+    async def main() -> None:
+        file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+        settings = [
+            await file.run(lambda db, name=name: db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("journal_mode", "synchronous")
+        ]
+        assert settings == ["wal", 2]
+        await file.close()
+
+    run(main())
+
+
+def test_several_processes_may_open_a_new_one_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    processes = [subprocess.Popen([sys.executable, "-c", _OPEN, path], stderr=subprocess.PIPE, text=True) for _ in range(6)]
+    assert [process.communicate(timeout=50.0)[1] for process in processes] == [""] * 6
+    assert run(opened_and_read(path, FIRST)) == ["first"]
+
+
+def test_half_a_transaction_is_none(tmp_path: Path) -> None:
+    def fail(connection: sqlite3.Connection) -> None:
+        with transaction(connection):
+            connection.execute("INSERT INTO seen VALUES ('half')")
+            raise RuntimeError
+
+    async def main() -> None:
+        file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+        with pytest.raises(RuntimeError):
+            await file.run(fail)
+        assert await file.run(seen) == ["first"]
+        await file.close()
+
+    run(main())
+
+
+def test_a_full_disk_is_unavailable_and_what_was_there_stays(tmp_path: Path) -> None:
+    def fill(connection: sqlite3.Connection) -> None:
+        with transaction(connection):
+            connection.execute("INSERT INTO seen VALUES (?)", ("x" * 1_000_000,))
+
+    async def main() -> None:
+        file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+        await file.run(lambda connection: connection.execute("PRAGMA max_page_count = 20"))
+        with pytest.raises(StoreUnavailable, match=r"a\.sqlite: database or disk is full"):
+            await file.run(fill)
+        assert await file.run(seen) == ["first"]
+        await file.close()
+
+    run(main())
+
+
+def test_another_process_that_writes_is_waited_for(tmp_path: Path) -> None:
+    def write(connection: sqlite3.Connection) -> None:
+        with transaction(connection):
+            connection.execute("INSERT INTO seen VALUES ('second')")
+
+    async def main() -> None:
+        file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+        other = sqlite3.connect(tmp_path / "a.sqlite", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        async with asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(file.run(write))
+            await asyncio.sleep(0.2)
+            assert not writing.done()
+            other.execute("COMMIT")
+        other.close()
+        assert await file.run(seen) == ["first", "second"]
+        await file.close()
+
+    run(main())
+
+
+def test_after_it_is_closed_it_is_unavailable(tmp_path: Path) -> None:
+    async def main() -> None:
+        file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+        await file.close()
+        await file.close()
+        with pytest.raises(StoreUnavailable, match="is closed"):
+            await file.run(seen)
+
+    run(main())

@@ -1,0 +1,125 @@
+"""Real processes with the arguments of stubs: a guardian, a Triton of Python's, and its children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from control_plane.triton.embedded import guardian
+from control_plane.triton.embedded.stubs import TICK_S, Stub, Stubs, now_s
+from tests.unit.triton.embedded.waiting import wait_for
+
+PREFIX = "tidegate_test_"
+SOON_S = 30.0
+
+_TRITON = """
+import subprocess, sys
+sleep = (sys.executable, "-c", "import time; time.sleep(600)")
+children = [subprocess.Popen([*sleep, *line.split()]) for line in sys.stdin.readline().split("|")]
+print(*(child.pid for child in children), flush=True)
+sys.stdin.read()
+"""
+_GUARDIAN = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]]).wait()"
+
+
+def region() -> str:
+    return f"{PREFIX}{uuid.uuid4()}"
+
+
+class Lab:
+    """A Triton with these children, by their arguments."""
+
+    def __init__(self, folder: Path, *children: str) -> None:
+        self.guardian = subprocess.Popen(
+            [sys.executable, "-c", _GUARDIAN, _TRITON], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self.guardian.stdin is not None
+        assert self.guardian.stdout is not None
+        self.guardian.stdin.write("|".join(children) + "\n")
+        self.guardian.stdin.flush()
+        self.pids = [int(pid) for pid in self.guardian.stdout.readline().split()]
+        self.stubs = Stubs(self.guardian.pid, PREFIX, folder=folder)
+
+    def end(self, number: int, how: int) -> None:
+        """A zombie, since nobody asks for it."""
+        os.kill(self.pids[number], how)
+        wait_for(lambda: self.pids[number] in self.stubs.look().ended, "a child's end", SOON_S)
+
+
+@pytest.fixture
+def labs() -> Iterator[list[Lab]]:
+    labs: list[Lab] = []
+    yield labs
+    for lab in labs:
+        guardian.kill_all(guardian.session_members(lab.guardian.pid))
+        lab.guardian.communicate()
+
+
+def arguments(model: str, shared: str, instance: str = "") -> str:
+    return f"/repository/{model}/1/model.py {shared} 1048576 1048576 77 /backends/python 336 {instance or model} DEFAULT"
+
+
+def test_stubs_are_known_by_their_arguments_and_how_they_ended(tmp_path: Path, labs: list[Lab]) -> None:
+    shared = [region() for _ in range(3)]
+    for each in shared:
+        (tmp_path / each).touch()
+    (tmp_path / "somebody_elses").touch()
+    began_s = now_s()
+    lab = Lab(tmp_path, arguments("a", shared[0]), arguments("b", shared[1], "b_0"), arguments("c", shared[2]))
+    labs.append(lab)
+    seen = lab.stubs.look()
+    started_s = {pid: stub.started_s for pid, stub in seen.living.items()}
+    assert all(began_s - 2 * TICK_S <= each <= now_s() for each in started_s.values())
+    assert seen.living == {
+        pid: Stub(pid, each, instance, f"/repository/{instance[0]}/1/model.py", started_s[pid])
+        for pid, each, instance in zip(lab.pids, shared, ("a", "b_0", "c"), strict=True)
+    }
+    assert seen.ended == {}
+    assert seen.deserted == set()
+    lab.end(1, signal.SIGSEGV)
+    seen = lab.stubs.look()
+    assert set(seen.living) == {lab.pids[0], lab.pids[2]}
+    assert seen.ended == {lab.pids[1]: "was killed by SIGSEGV"}
+    assert seen.deserted == {shared[1]}
+
+
+def test_while_a_child_may_yet_become_a_stub_no_region_is_deserted(tmp_path: Path, labs: list[Lab]) -> None:
+    shared = region()
+    (tmp_path / shared).touch()
+    lab = Lab(tmp_path, "not one yet")
+    labs.append(lab)
+    assert lab.stubs.look().deserted == set()
+    lab.end(0, signal.SIGTERM)
+    assert lab.stubs.look().deserted == {shared}
+
+
+def test_of_a_triton_that_is_gone_there_is_nothing(tmp_path: Path, labs: list[Lab]) -> None:
+    lab = Lab(tmp_path, arguments("a", region()))
+    labs.append(lab)
+    guardian.kill_all(guardian.session_members(lab.guardian.pid))
+    lab.guardian.wait()
+    seen = lab.stubs.look()
+    assert (seen.living, seen.ended) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("stub", "models", "is_of"),
+    [
+        pytest.param(Stub(1, "r", "a_0", "/repository/a/1/model.py", 0.0), ["a"], True, id="by its path"),
+        pytest.param(Stub(1, "r", "a", "/repository/a/1/model.py", 0.0), ["b"], False, id="another's"),
+        pytest.param(Stub(1, "r", "step_0", "/repository/step/1/model.py", 0.0), ["e", "step"], True, id="an ensemble's step"),
+        pytest.param(Stub(1, "r", "a_12", "/tmp/folderX/1/model.py", 0.0), ["a"], True, id="brought along: by its instance"),
+        pytest.param(Stub(1, "r", "a_b_0", "/tmp/folderX/1/model.py", 0.0), ["a"], False, id="a longer name"),
+        pytest.param(Stub(1, "r", "a.b_0", "/tmp/folderX/1/model.py", 0.0), ["a.b"], True, id="a name with a dot"),
+        pytest.param(Stub(1, "r", "axb_0", "/tmp/folderX/1/model.py", 0.0), ["a.b"], False, id="a dot is no pattern"),
+    ],
+)
+def test_whose_a_stub_is(stub: Stub, models: list[str], is_of: bool) -> None:
+    assert stub.is_of(models) is is_of

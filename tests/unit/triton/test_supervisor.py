@@ -1,0 +1,479 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from control_plane.core.backoff import RestartLimits
+from control_plane.core.endpoints import TritonEndpoints
+from control_plane.core.errors import StartupError, UpstreamUnavailable
+from control_plane.triton.ports import Upstream
+from control_plane.triton.supervisor import CLOSE_TIMEOUT_S, STOP_GRACE_S, Supervisor
+
+LIMITS = RestartLimits(first_delay_s=0.2, max_delay_s=30.0, settled_after_s=60.0)
+SOURCE = "control_plane.triton.supervisor"
+
+
+class InstantSelector(selectors.SelectSelector):
+    """Advances the loop's clock instead of waiting."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout:
+            self.now_s += timeout
+        return super().select(0)
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run it on a loop whose time is as it would be and passes at once."""
+
+    def make_loop() -> asyncio.AbstractEventLoop:
+        selector = InstantSelector()
+        loop = asyncio.SelectorEventLoop(selector)
+        loop.time = lambda: selector.now_s  # type: ignore[method-assign]
+        return loop
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(scenario())
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class FakeProcess:
+    """One life; `end` is its end, as the test decides it."""
+
+    endpoints = TritonEndpoints(host="127.0.0.1", http_port=1, grpc_port=2, metrics_port=3)
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._ended = asyncio.Event()
+        self._how = ""
+
+    def end(self, how: str) -> None:
+        if not self._ended.is_set():
+            self._how = how
+            self._ended.set()
+
+    async def wait(self) -> str:
+        await self._ended.wait()
+        return self._how
+
+    def resident_bytes(self) -> int | None:
+        return None
+
+    async def stop(self, *, grace_s: float) -> None:
+        self._lab.events.append(f"stop within {grace_s:g} s")
+        await asyncio.sleep(self._lab.stop_takes_s)
+        self.end("Triton ended with exit status 0; the end of the log:\nlast line")
+        self._lab.events.append("gone")
+
+
+class FakeUpstream:
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self.control = self
+
+    async def is_live(self) -> bool:
+        return now_s() >= self._lab.started_s[-1] + self._lab.live_after_s
+
+    async def close(self) -> None:
+        await asyncio.sleep(self._lab.close_takes_s)
+        self._lab.events.append("closed")
+
+
+class Lab:
+    """Everything around a supervisor, as a fake, and what happened in its order."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.started_s: list[float] = []
+        self.lives: list[FakeProcess] = []
+        self.live_after_s = 1.0
+        self.start_takes_s = 0.0
+        self.close_takes_s = 0.0
+        self.stop_takes_s = 0.0
+        self.fail_to_start: list[StartupError] = []
+        self.restore: Callable[[Upstream], Coroutine[Any, Any, None]] = self._restore
+        self.restore_takes_s = 0.5
+
+    def supervisor(self) -> Supervisor:
+        return Supervisor(
+            launcher=self,
+            connect=lambda endpoints: FakeUpstream(self),  # type: ignore[arg-type, return-value]
+            servers=self,
+            restore=self._restored,
+            start_timeout_s=10.0,
+            limits=LIMITS,
+        )
+
+    async def start(self) -> FakeProcess:
+        self.started_s.append(now_s())
+        if self.fail_to_start:
+            raise self.fail_to_start.pop()
+        await asyncio.sleep(self.start_takes_s)
+        self.lives.append(FakeProcess(self))
+        self.events.append("started")
+        return self.lives[-1]
+
+    def up(self, upstream: Upstream) -> None:
+        self.events.append("up")
+
+    def down(self, reason: str) -> None:
+        self.events.append(f"down: {reason}")
+
+    def lost(self, reason: str) -> None:
+        self.events.append(f"lost: {reason}")
+
+    async def _restored(self, upstream: Upstream) -> None:
+        await self.restore(upstream)
+
+    async def _restore(self, upstream: Upstream) -> None:
+        await asyncio.sleep(self.restore_takes_s)
+        self.events.append("restored")
+
+    async def until(self, event: str, times: int = 1) -> None:
+        async with asyncio.timeout(1000):
+            while self.events.count(event) < times:
+                await asyncio.sleep(0.01)
+
+
+async def cancelled_after(lab: Lab, until: Callable[[], Coroutine[Any, Any, None]]) -> float:
+    """Run a supervisor, cancel it when `until` returns, and return how long it then took to end."""
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(lab.supervisor().run())
+        await until()
+        cancelled_s = now_s()
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+    return now_s() - cancelled_s
+
+
+RESTARTING = "down: Triton has ended and is being restarted"
+LOST = "lost: ended and is being restarted"
+ORDERLY_END = ["down: the gateway is stopping", "closed", "stop within 4 s", "gone"]
+
+
+def test_start_live_restore_up_and_an_orderly_end() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        await cancelled_after(lab, lambda: lab.until("up"))
+        assert lab.events == ["started", "restored", "up", *ORDERLY_END]
+
+    run(scenario)
+
+
+def test_it_is_not_up_before_it_is_live_and_restored() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        lab.live_after_s, lab.restore_takes_s = 3.0, 2.0
+        await cancelled_after(lab, lambda: lab.until("up"))
+        assert 5.0 <= now_s() < 5.2
+
+    run(scenario)
+
+
+def test_an_end_is_reported_logged_with_its_log_and_followed_by_another_life(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        lab = Lab()
+
+        async def one_life_and_a_second() -> None:
+            await lab.until("up")
+            lab.lives[0].end("Triton was killed by SIGSEGV; the end of the log:\nlast line")
+            await lab.until("up", times=2)
+
+        with caplog.at_level(logging.ERROR, logger=SOURCE):
+            await cancelled_after(lab, one_life_and_a_second)
+        life = ["started", "restored", "up"]
+        lost = "lost: Triton was killed by SIGSEGV and is being restarted"
+        assert lab.events == [*life, lost, "closed", "stop within 4 s", "gone", *life, *ORDERLY_END]
+        assert "killed by SIGSEGV; the end of the log:\nlast line" in caplog.text
+        assert "last line" not in "".join(lab.events)
+
+    run(scenario)
+
+
+def test_short_lives_are_followed_by_growing_delays_and_a_long_one_resets_them() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        lab.live_after_s = lab.restore_takes_s = 0.0
+        ended_s: list[float] = []
+
+        async def lives_of(*lengths_s: float) -> None:
+            for number, length_s in enumerate(lengths_s, 1):
+                await lab.until("up", times=number)
+                await asyncio.sleep(length_s)
+                ended_s.append(now_s())
+                lab.lives[-1].end("ended")
+            await lab.until("up", times=len(lengths_s) + 1)
+
+        await cancelled_after(lab, lambda: lives_of(1, 1, 1, 100, 1))
+        delays_s = [started_s - ended for ended, started_s in zip(ended_s, lab.started_s[1:], strict=True)]
+        assert delays_s == pytest.approx([0.2, 0.4, 0.8, 0.2, 0.4], abs=0.05)
+
+    run(scenario)
+
+
+def test_once_up_it_is_tried_for_ever() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+
+        async def many_failures() -> None:
+            await lab.until("up")
+            lab.fail_to_start = [StartupError("no space left")] * 20
+            lab.lives[-1].end("ended")
+            await lab.until("up", times=2)
+
+        await cancelled_after(lab, many_failures)
+        assert len(lab.started_s) == 22
+
+    run(scenario)
+
+
+async def startup_error(lab: Lab) -> str:
+    with pytest.raises(StartupError) as caught:
+        await lab.supervisor().run()
+    return str(caught.value)
+
+
+def test_a_first_start_that_cannot_be_made_is_told_at_once() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        lab.fail_to_start = [StartupError("run `make setup`")]
+        assert await startup_error(lab) == "run `make setup`"
+        assert lab.events == []
+        assert now_s() == 0.0
+
+    run(scenario)
+
+
+def test_a_first_start_that_ends_before_it_is_live_has_one_more_attempt() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+
+        async def the_first_ends_soon() -> None:
+            await lab.until("started")
+            lab.lives[0].end("a port is taken")
+            await lab.until("up")
+
+        await cancelled_after(lab, the_first_ends_soon)
+        assert len(lab.lives) == 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("after_s", [0.1, 100.0], ids=["soon", "after long loads"])
+def test_a_first_start_that_ends_twice_is_told_with_its_log(after_s: float) -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        lab.restore_takes_s = 1000.0
+
+        async def both_end() -> None:
+            for number in (1, 2):
+                await lab.until("started", times=number)
+                await asyncio.sleep(after_s)
+                lab.lives[-1].end(f"ended {number}; the end of the log:\nlast line")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(both_end())
+            assert await startup_error(lab) == "ended 2; the end of the log:\nlast line"
+        assert lab.events.count("gone") == 2
+        assert "up" not in lab.events
+
+    run(scenario)
+
+
+def test_a_first_start_that_does_not_become_live_is_ended_and_told_with_its_log() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        lab.live_after_s = 11.0
+        assert await startup_error(lab) == (
+            "Triton was not live within 10 s (TIDEGATE_START_TIMEOUT_S); Triton ended with exit status 0; the end of the log:\nlast line"
+        )
+        assert lab.events[:4] == ["started", RESTARTING, "closed", "stop within 4 s"]
+        assert lab.events[-1] == "gone"
+        assert 10.0 <= now_s() < 10.2
+
+    run(scenario)
+
+
+def test_a_later_start_that_does_not_become_live_is_ended_and_tried_again() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+
+        async def slow_once() -> None:
+            await lab.until("up")
+            lab.live_after_s = 11.0
+            lab.lives[-1].end("ended")
+            await lab.until("started", times=3)
+            lab.live_after_s = 1.0
+            await lab.until("up", times=2)
+
+        await cancelled_after(lab, slow_once)
+        assert len(lab.lives) == 3
+        assert [event for event in lab.events if event.startswith(("down", "lost"))][:2] == [LOST, RESTARTING], "it is lost once"
+
+    run(scenario)
+
+
+def test_an_end_while_models_are_loaded_cancels_that_and_counts_as_an_end() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        lab.restore_takes_s = 100.0
+
+        async def ends_while_loading() -> None:
+            await lab.until("started")
+            await asyncio.sleep(2.0)
+            lab.restore_takes_s = 0.0
+            lab.lives[0].end("killed by a model")
+            await lab.until("up")
+
+        await cancelled_after(lab, ends_while_loading)
+        assert lab.events.count("restored") == 1
+        assert now_s() < 10.0
+
+    run(scenario)
+
+
+def test_models_that_cannot_be_restored_at_the_first_start_end_it_when_nothing_else_helps() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+
+        async def refuse(upstream: Upstream) -> None:
+            raise StartupError("two models are called 'echo'")
+
+        lab.restore = refuse
+        assert await startup_error(lab) == "two models are called 'echo'"
+        assert lab.events[-1] == "gone"
+        assert len(lab.lives) == 1
+
+    run(scenario)
+
+
+def test_a_connection_that_breaks_while_models_are_restored_is_another_attempt() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+
+        async def break_once(upstream: Upstream) -> None:
+            lab.restore = lab._restore
+            raise UpstreamUnavailable("connection reset")
+
+        lab.restore = break_once
+        await cancelled_after(lab, lambda: lab.until("up"))
+        assert len(lab.lives) == 2
+
+    run(scenario)
+
+
+def test_a_defect_in_restoring_is_not_retried_and_leaves_nothing() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+
+        async def defect(upstream: Upstream) -> None:
+            raise ZeroDivisionError
+
+        lab.restore = defect
+        with pytest.raises(ExceptionGroup) as caught:
+            await lab.supervisor().run()
+        assert caught.group_contains(ZeroDivisionError)
+        assert lab.events[-2:] == ["stop within 4 s", "gone"]
+
+    run(scenario)
+
+
+def test_cancelled_while_it_is_started() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        lab.start_takes_s = 5.0
+        assert await cancelled_after(lab, lambda: asyncio.sleep(1.0)) == pytest.approx(0.0)
+        assert lab.events == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("after_s", [0.5, 1.2], ids=["while it is not live", "while models are loaded"])
+def test_cancelled_before_it_is_up(after_s: float) -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        await cancelled_after(lab, lambda: asyncio.sleep(after_s))
+        assert lab.events == ["started", *ORDERLY_END]
+
+    run(scenario)
+
+
+def test_cancelled_between_two_lives() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+
+        async def ended() -> None:
+            await lab.until("up")
+            lab.lives[-1].end("ended")
+            await lab.until("gone")
+            await asyncio.sleep(0.05)
+
+        assert await cancelled_after(lab, ended) == pytest.approx(0.0)
+        assert lab.events[-1] == "gone"
+        assert len(lab.lives) == 1
+
+    run(scenario)
+
+
+async def _break(upstream: Upstream) -> None:
+    raise UpstreamUnavailable("connection reset")
+
+
+@pytest.mark.parametrize("cause", ["not live", "not restored"])
+def test_cancelled_while_an_end_is_tidied_up_sees_that_through(cause: str) -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        lab.stop_takes_s = 2.0
+        if cause == "not live":
+            lab.live_after_s = 11.0
+        else:
+            lab.restore = _break
+
+        async def stopping() -> None:
+            await lab.until("stop within 4 s")
+            await asyncio.sleep(1.0)
+
+        await cancelled_after(lab, stopping)
+        assert lab.events[-1] == "gone"
+
+    run(scenario)
+
+
+def test_cancelled_while_connections_close_still_ends_triton() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        lab.close_takes_s = 0.8
+
+        async def closing() -> None:
+            await lab.until("up")
+            lab.lives[-1].end("ended")
+            await asyncio.sleep(0.5)
+
+        await cancelled_after(lab, closing)
+        assert "closed" not in lab.events
+        assert lab.events[-1] == "gone"
+
+    run(scenario)
+
+
+def test_the_end_takes_no_longer_than_its_budget(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        lab.close_takes_s, lab.stop_takes_s = 100.0, STOP_GRACE_S
+        with caplog.at_level(logging.WARNING, logger=SOURCE):
+            took_s = await cancelled_after(lab, lambda: lab.until("up"))
+        assert took_s <= 5.0 + 0.01
+        assert lab.events[-2:] == ["stop within 4 s", "gone"]
+        assert f"did not close within {CLOSE_TIMEOUT_S} s" in caplog.text
+
+    run(scenario)

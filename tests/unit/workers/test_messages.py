@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from control_plane.core.endpoints import TritonEndpoints, TritonSockets
+from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.fleet import ModelSpec, Tier
+from control_plane.fleet.domain.report import CopyUse, FleetReport, Wanted
+from control_plane.telemetry.request_counts import Ended, RequestCounts, Took
+from control_plane.triton.compute_time import OpenCharge
+from control_plane.workers.messages import (
+    LENGTH_BYTES,
+    Begin,
+    CannotBegin,
+    Changed,
+    Charges,
+    CopiesSeen,
+    Counted,
+    Drain,
+    DrawTokens,
+    FingerprintsChanged,
+    FingerprintsTaken,
+    FromWorker,
+    Listen,
+    Listening,
+    LoadModel,
+    Message,
+    ModelsSeen,
+    ReloadTls,
+    Reported,
+    SeenCopy,
+    SeenModel,
+    SeenServer,
+    ServersSeen,
+    TellCharges,
+    TokensDrawn,
+    ToWorker,
+    UnloadModel,
+    UpstreamDown,
+    UpstreamUp,
+    decode,
+    encode,
+)
+
+MESSAGES: list[Message] = [
+    Begin(3, {"gateway": {"http_port": 8000}}, 17, None),
+    UpstreamUp(TritonEndpoints("127.0.0.1", 1, 2, None)),
+    UpstreamUp(TritonEndpoints("127.0.0.1", 1, 2, 3, "secret")),
+    UpstreamDown("Triton has ended"),
+    UpstreamUp(TritonEndpoints("::1", 1, 2, 3, "secret"), "triton-1"),
+    UpstreamUp(TritonSockets("/state/sockets/1.x", "secret")),
+    UpstreamDown("it has left", "triton-1"),
+    ServersSeen({"triton-1": SeenServer(2**40, "long", {"zone": "b"}, is_leaving=True), "triton-2": None}),
+    CopiesSeen("triton-1", {}),
+    CopiesSeen(
+        "triton-1",
+        {"a": SeenCopy(7, ModelState.LOADING, 2**33, 1.5, 2.25), "b": SeenCopy(8, ModelState.READY, 0, 1.5, None, is_step=True)},
+    ),
+    ModelsSeen({"a": SeenModel(ModelSpec("a", 5, 1, 2, 3, 0.1, {"zone": "b"}), Tier.COLD, 5, 2.0, 0.01), "gone": None}),
+    ModelsSeen({"b": SeenModel(ModelSpec("b"), Tier.WARM, 5, 2.0, 0.01, True, True, 3, 1.7e9, "its weights are missing")}),
+    Reported(FleetReport("w1")),
+    Reported(FleetReport("w1", {"a": 2}, {"a": 0.1}, {"[::1]:1": {"a": CopyUse(1, 2)}}, (Wanted("a", 1, "long"),), ("[::1]:1",))),
+    Listen(),
+    ReloadTls(),
+    TellCharges(7),
+    DrawTokens(8, "t\u00e4", 0.5, 3.0, 2, -1),
+    TokensDrawn(8, 1, 2.5),
+    Charges([], 7),
+    Charges([OpenCharge("t", "e", "m", 2.0, 20.5, 1.0, 3.0, 0.5)]),
+    Drain(4.5),
+    Changed(1),
+    Changed(2, "load_failed", "b\u00e4d \u2028 weights", 3),
+    FingerprintsChanged(4, {}),
+    FingerprintsChanged(5, {"a": (bytes(range(224, 256)), True, True), "b": None}),
+    Listening(),
+    CannotBegin("why"),
+    FingerprintsTaken(5),
+    Counted(RequestCounts((Ended("a", Door.HTTP, Outcome.ANSWERED, 2**40),), (Took("a", Door.GRPC, (1, 0), 0.25),), 7)),
+    LoadModel(1, "a"),
+    LoadModel(1, "a", "{}", {"file:1/model.py": bytes(range(256)) * 300}),
+    LoadModel(1, "a", None, {}),
+    UnloadModel(1, "a", True),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_what_is_sent_is_what_is_received(message: Message) -> None:
+    frame = encode(message)
+    assert int.from_bytes(frame[:LENGTH_BYTES]) == len(frame) - LENGTH_BYTES
+    assert decode(frame[LENGTH_BYTES:]) == message
+
+
+def test_every_kind_is_tried_above() -> None:
+    assert {type(message) for message in MESSAGES} == {*get_args(ToWorker), *get_args(FromWorker)}

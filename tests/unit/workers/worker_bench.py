@@ -1,0 +1,126 @@
+"""A fleet's owner with worker processes, in virtual time: what they say to each other goes through the codec, and arrives at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from control_plane.core.endpoints import TritonEndpoints
+from control_plane.fleet.domain.fleet import Copy, DescribedModel, Server
+from control_plane.fleet.ownership.reports import OthersReports
+from control_plane.triton.servers import Servers
+from control_plane.workers.fleet_for_workers import FleetForWorkers
+from control_plane.workers.messages import (
+    LENGTH_BYTES,
+    CopiesSeen,
+    Message,
+    ModelsSeen,
+    Reported,
+    ServersSeen,
+    ToWorker,
+    UpstreamDown,
+    UpstreamUp,
+    decode,
+    encode,
+)
+from control_plane.workers.worker_fleet import WorkerFleet
+from tests.fakes import FakeUpstream
+from tests.unit.fleet.fleet_bench import WAIT_S, FleetBench, call, running
+
+
+def over_the_link(message: Message) -> Message:
+    return decode(encode(message)[LENGTH_BYTES:])
+
+
+class Worker:
+    """One process; it hears and is heard while it `is_alive`."""
+
+    def __init__(self, parent: Parent, name: str) -> None:
+        self.parent = parent
+        self.is_alive = True
+        self.told: list[ToWorker] = []
+        self.servers = Servers(None, ())
+        self.fleet = WorkerFleet(
+            self.servers,
+            send=self._send,
+            wait_s=WAIT_S,
+            process=name,
+            now_s=parent.now_s,
+            today_s=lambda: 1e9 + parent.now_s(),
+        )
+        for message in parent.for_workers.all_known():
+            self.take(message)
+
+    def take(self, message: ToWorker) -> None:
+        self.told.append(message)
+        match over_the_link(message):
+            case UpstreamUp(_, server):
+                self.servers.members[server].up(self.parent.servers.of(server))
+            case UpstreamDown(reason, server):
+                self.servers.members[server].down(reason)
+            case ServersSeen() | ModelsSeen() | CopiesSeen() | Reported() as seen:
+                self.fleet.take(seen)
+
+    def _send(self, message: Reported) -> None:
+        if self.is_alive:
+            received = over_the_link(message)
+            assert isinstance(received, Reported)
+            self.parent.for_workers.reported(received.report)
+
+    def server(self, name: str = "s0") -> Server:
+        return self.fleet.state.fleet.servers[name]
+
+    def copy(self, name: str, server: str = "s0") -> Copy:
+        return self.server(server).copies[name]
+
+    async def use(self, name: str, timeout_s: float = 1000.0, *, for_s: float = 0.0) -> str:
+        """A request that takes so long there; the server's name."""
+        claim = await self.fleet.residency.claim(call(name), deadline_s=self.parent.now_s() + timeout_s)
+        try:
+            await asyncio.sleep(for_s)
+        finally:
+            claim.release(answered=True)
+        return claim.server.name
+
+
+class Parent(FleetBench):
+    def __init__(self, *models: DescribedModel, servers: int = 1) -> None:
+        super().__init__(*models, servers=servers)
+        self.workers: list[Worker] = []
+        reports = OthersReports(
+            self.state,
+            self.servers,
+            want=self.residency.want,
+            revive=self.residency.revive,
+            on_report=lambda report: self.for_workers.relay(report),
+        )
+        self.for_workers = FleetForWorkers(self.state, self.servers, reports=reports)
+        self.for_workers.begin(self._tell)
+        for number, (name, member) in enumerate(self.servers.members.items()):
+            member.up(FakeUpstream(TritonEndpoints("triton", 1, 2 + number, None), control=self.tritons[name]))
+
+    def _tell(self, message: ToWorker) -> None:
+        for worker in self.workers:
+            if worker.is_alive:
+                worker.take(message)
+
+
+@asynccontextmanager
+async def serving(parent: Parent, count: int = 2) -> AsyncIterator[list[Worker]]:
+    loop = asyncio.get_running_loop()
+    async with running(parent, reconciles=True):
+        tasks = [loop.create_task(parent.for_workers.run())]
+        await asyncio.sleep(1.0)
+        for number in range(count):
+            worker = Worker(parent, f"w{number}")
+            parent.workers.append(worker)
+            tasks.append(loop.create_task(worker.fleet.run()))
+        await asyncio.sleep(1.0)
+        try:
+            yield parent.workers
+            assert not [task for task in tasks if task.done()], "a task has ended"
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
