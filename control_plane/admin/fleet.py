@@ -9,9 +9,10 @@ from control_plane.admin.errors import error_responses
 from control_plane.core.errors import ErrorCode, RouteNotFound
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
-from control_plane.fleet.domain.fleet import NEVER_S, Copy, ModelFacts, Server, Tier
+from control_plane.fleet.domain.fleet import NEVER_S, Copy, ModelFacts, Server
 from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.view.state import NO_BUDGET
+from control_plane.models.domain.description import Tier
 
 _NO_FLEET = (
     "this serves one Triton, and what was loaded stays there: `tidegate models list` shows it; "

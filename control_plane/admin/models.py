@@ -11,9 +11,9 @@ from control_plane.admin.views import Name
 from control_plane.core.errors import ErrorCode, RouteNotFound
 from control_plane.core.model import Model, ModelState
 from control_plane.fleet.administration import FleetModels
-from control_plane.fleet.domain.fleet import Tier
 from control_plane.fleet.fleet_service import FleetService
 from control_plane.models.builds import ModelBuilds
+from control_plane.models.domain.description import Tier
 from control_plane.models.model_service import ModelService
 
 

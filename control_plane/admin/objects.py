@@ -11,7 +11,7 @@ from pydantic.json_schema import SkipJsonSchema
 from control_plane.admin.errors import error_responses
 from control_plane.admin.views import Name, PricePatch, PriceSpec, PriceView, RoutePatch, RouteSpec, RouteView, TenantSpec, TenantView
 from control_plane.core.errors import Conflict, ErrorCode
-from control_plane.metering.domain.usage import Price
+from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects

@@ -10,8 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
 from control_plane.core.scope import Scope, parse_scope
-from control_plane.metering.domain.usage import Price
 from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.route import CachePolicy, Route
 from control_plane.objects.domain.stored_objects import (
     CURRENCY,

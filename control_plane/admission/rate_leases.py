@@ -20,8 +20,8 @@ from typing import Protocol
 from control_plane.admission.domain import rate_lease
 from control_plane.admission.domain.rate_lease import Lease, Taking
 from control_plane.admission.domain.rate_limit import Drawn, RateDecision, RateLimit, RateState, admit
+from control_plane.admission.ports import TokenBuckets
 from control_plane.core.errors import StoreUnavailable
-from control_plane.objects.ports import TokenBuckets
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ Answer = RateDecision | Undecided | None
 
 
 class RatedAccount(Protocol):
-    """A tenant with a rate: `services.tenant_limits.Account`."""
+    """A tenant with a rate: `admission/tenant_limits.Account`."""
 
     rate: RateState
     """Of this process's own bucket."""

@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from control_plane.admission.admission import Admission
 from control_plane.admission.domain.shares import recent_demand, share
+from control_plane.admission.ports import DemandBoard
 from control_plane.core.errors import StoreUnavailable
-from control_plane.objects.ports import DemandBoard
 
 _log = logging.getLogger(__name__)
 

@@ -49,6 +49,7 @@ from control_plane.storage.store_record import write_store_record
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
 from control_plane.telemetry.request_counts import RequestCounts
 from control_plane.workers.adapters.process import WorkerProcessLauncher
+from control_plane.workers.fleet_for_workers import FleetForWorkers
 from control_plane.workers.workers import Workers
 
 _ADMIN_DRAIN_S = 1.0
@@ -78,7 +79,7 @@ class App:
         self._fingerprints = Fingerprints()
         self._tritons = Tritons(self._settings, self._workers or self._fingerprints, self._workers or self._fingerprints)
         if self._workers is not None and self._tritons.fleet is not None:
-            self._workers.join_fleet(self._tritons.fleet.make_for_workers())
+            self._workers.join_fleet(self._tritons.fleet.share_with(FleetForWorkers))
         self._servers = self._tritons.servers
         self._models = self._tritons.models
         self._builds = self._make_builds()

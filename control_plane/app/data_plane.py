@@ -136,7 +136,8 @@ class DataPlane:
 
     def counts(self) -> RequestCounts:
         self._inference.settle()
-        admission, shared, catalogue = self._governance.admission, self._cache.shared, self._inference.dispatch.catalogue
+        admission, shared, dispatch = self._governance.admission, self._cache.shared, self._inference.dispatch
+        catalogue = dispatch.catalogue if isinstance(dispatch, FleetDispatch) else None
         fleet = FleetCounts() if catalogue is None else catalogue.counts
         return replace(
             self._counter.counts(in_flight=self._inference.in_flight),

@@ -17,6 +17,7 @@ from control_plane.admission.adapters.redis_buckets import make_redis_buckets
 from control_plane.admission.admission import Admission
 from control_plane.admission.concurrency_slots import SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
+from control_plane.admission.ports import DemandBoard, TokenBuckets
 from control_plane.admission.rate_leases import RateLeases
 from control_plane.admission.tenant_shares import TenantShares
 from control_plane.app.stores import open_demand_board, open_state_store, open_usage_store
@@ -26,6 +27,7 @@ from control_plane.auth.authentication import Authentication
 from control_plane.auth.domain.failed_attempts import FailedAttempts
 from control_plane.cache.adapters.redis_cache import make_redis_cache
 from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.ports import SharedCache
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.errors import StartupError, StoreUnavailable
 from control_plane.inference.governance import Governance
@@ -36,11 +38,12 @@ from control_plane.metering.compute_charges import ComputeCharges
 from control_plane.metering.compute_costs import ComputeCosts
 from control_plane.metering.domain.usage import day_of
 from control_plane.metering.metering import Metering
+from control_plane.metering.ports import UsageStore
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.mirror import KnownState
-from control_plane.objects.ports import DemandBoard, SharedCache, StateStore, TokenBuckets, UsageStore
+from control_plane.objects.ports import StateStore
 from control_plane.settings import Settings
-from control_plane.triton.adapters.model_config import config_name_in_force
+from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.servers import Servers
 
 _log = logging.getLogger(__name__)

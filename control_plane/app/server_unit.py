@@ -17,8 +17,8 @@ from control_plane.models.model_service import LoadFailure, ModelService
 from control_plane.models.ports import FingerprintBoard, LoadWatch, ModelRepository
 from control_plane.models.tiers.model_tiers import ModelTiers
 from control_plane.settings import Settings
-from control_plane.triton.adapters.model_config import config_name_in_force
 from control_plane.triton.attachment import Attachment
+from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.embedded.backend_directory import backend_names
 from control_plane.triton.embedded.process import EmbeddedTritonLauncher
 from control_plane.triton.ports import Upstream
@@ -142,7 +142,7 @@ class Units:
 
 
 class Restoring(Protocol):
-    """`services.models`."""
+    """`models/model_service`."""
 
     async def restore(self, upstream: Upstream) -> list[LoadFailure]: ...
 

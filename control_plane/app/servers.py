@@ -25,16 +25,18 @@ from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.fleet_service import FleetService, FleetUnit
 from control_plane.fleet.membership.members import FleetMembers
 from control_plane.fleet.ownership.ownership import Ownership
+from control_plane.fleet.ports import FleetMemory
 from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
 from control_plane.models.adapters.model_store import FsspecModelStore
 from control_plane.models.adapters.warm_tier.tier import DiskWarmTier
 from control_plane.models.fleet_fingerprints import FleetFingerprints
 from control_plane.models.model_service import LoadFailure, ModelService
-from control_plane.models.ports import FingerprintBoard, FleetMemory
+from control_plane.models.ports import FingerprintBoard
 from control_plane.models.tiers.model_tiers import ModelTiers
 from control_plane.settings import Settings, parse_triton_urls
-from control_plane.triton.adapters.model_config import composing_models, config_name_in_force
+from control_plane.triton.adapters.model_config import composing_models
+from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.servers import Follower, Servers
 
 _log = logging.getLogger(__name__)

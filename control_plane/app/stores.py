@@ -8,11 +8,13 @@ from pydantic import SecretStr
 
 from control_plane.admission.adapters.redis_demand import make_redis_demand
 from control_plane.admission.adapters.sqlite_demand import open_sqlite_demand
+from control_plane.admission.ports import DemandBoard
 from control_plane.metering.adapters.redis_usage import open_redis_usage
 from control_plane.metering.adapters.sqlite_usage import open_sqlite_usage
+from control_plane.metering.ports import UsageStore
 from control_plane.objects.adapters.redis_store import open_redis_state
 from control_plane.objects.adapters.sqlite_store import open_sqlite_state
-from control_plane.objects.ports import DemandBoard, StateStore, UsageStore
+from control_plane.objects.ports import StateStore
 
 _STATE_FILE = "state.sqlite"
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from hashlib import sha256
 
 from control_plane.auth.domain.failed_attempts import FailedAttempts
+from control_plane.auth.ports import TokenVerifier
 from control_plane.core.errors import LimitExceeded, Unauthenticated
 from control_plane.core.principal import Credentials, Principal
 from control_plane.core.scope import Scopes
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.mirror import KnownState
-from control_plane.objects.ports import TokenVerifier
 
 _log = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from struct import Struct
 from control_plane.cache.domain.cached_response import identity_of
 from control_plane.cache.domain.eviction import Kept, KeptAnswers
 from control_plane.cache.domain.lookup_worth import UsualTime
+from control_plane.cache.ports import SharedCache
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.infer_call import CacheStatus
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.route import CachePolicy, Route
-from control_plane.objects.ports import SharedCache
 from control_plane.telemetry.request_counts import CacheHolding
 
 _FOLLOW_THE_MODEL = CachePolicy()

@@ -18,10 +18,11 @@ from control_plane.cli.backup_lines import Backup, read_backup, write_backup
 from control_plane.cli.options import StateDirOption, StateUrlOption, require_state, stores_located
 from control_plane.core.errors import Conflict, InvalidRequest
 from control_plane.metering.domain.usage import EVERY_DAY
+from control_plane.metering.ports import UsageStore
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import to_body
-from control_plane.objects.ports import StateStore, UsageStore
+from control_plane.objects.ports import StateStore
 from control_plane.settings import Settings
 from control_plane.storage.store_record import record_of
 

@@ -21,7 +21,8 @@ from control_plane.core.errors import InvalidRequest, ModelNotFound
 from control_plane.host.cpu_affinity import allowed_cpus
 from control_plane.models.adapters.profile import with_profile
 from control_plane.settings import TritonSettings, load_settings
-from control_plane.triton.adapters.model_config import composing_models, config_file, config_name_in_force
+from control_plane.triton.adapters.model_config import composing_models, config_file
+from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.embedded.installation import ensure_installed
 from control_plane.tuning.adapters.config import TunedConfig, read_tuned_config, text_input
 from control_plane.tuning.adapters.perf_analyzer import PerfAnalyzer, PerfAnalyzerLoad

@@ -22,8 +22,8 @@ from control_plane.fleet.view.catalogue import asked_of_all, best_lines
 from control_plane.fleet.view.memory import Remembering
 from control_plane.fleet.view.state import FleetState
 from control_plane.models.served_variants import served_variants
-from control_plane.triton.embedded.triton_log import brief
 from control_plane.triton.servers import Servers
+from control_plane.triton.triton_log import brief
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _ANSWER_S = 2.0
 
 
 class FleetModels:
-    """`ports.ModelAdministration`, and the list of models."""
+    """`models/ports.ModelAdministration`, and the list of models."""
 
     def __init__(
         self, *, state: FleetState, servers: Servers, residency: Residency, remembering: Remembering, load_timeout_s: float

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import uuid4
 
 from control_plane.core.endpoints import ListedServer
@@ -22,6 +23,7 @@ from control_plane.fleet.ownership.owner_requests import Asking
 from control_plane.fleet.ownership.ownership import Ownership
 from control_plane.fleet.ownership.reports import OthersReports, OwnReport
 from control_plane.fleet.ownership.stale_views import UnseenCopies
+from control_plane.fleet.ports import FleetMemory, FleetWorkers, OwnerLine
 from control_plane.fleet.reconciler import Reconciler
 from control_plane.fleet.routing.dispatch import FleetDispatch
 from control_plane.fleet.routing.residency import Residency
@@ -30,14 +32,15 @@ from control_plane.fleet.view.files import FleetFiles
 from control_plane.fleet.view.memory import Remembering
 from control_plane.fleet.view.state import NO_BUDGET, FleetState
 from control_plane.models.model_service import ALL_MODELS, LoadFailure, ModelService
-from control_plane.models.ports import FleetMemory, ModelDescriptions, OwnerLine
+from control_plane.models.ports import ModelDescriptions
 from control_plane.models.tiers.model_tiers import ModelTiers
 from control_plane.triton.servers import Servers
-from control_plane.workers.fleet_for_workers import FleetForWorkers
 
 _log = logging.getLogger(__name__)
 
 _TOLD = 20
+
+FleetWorkersT = TypeVar("FleetWorkersT", bound=FleetWorkers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class FleetService:
         self.tiers = tiers
         self._loads = loads = dict[str, ServerLoads]()
         self._asking = None if line is None else self._make_asking(line, servers)
-        self._for_workers: FleetForWorkers | None = None
+        self._workers: FleetWorkers | None = None
         self._files = FleetFiles(self.state, descriptions, tiers, timeout_s=load_timeout_s, require_loadable=require_loadable)
         ask, tell = (_nobody_else, _nobody_else) if self._asking is None else (self._asking.ask, self._asking.tell_died)
         self.residency = Residency(self.state, loads, wait_s=wait_s, files=self._files, ask_owner=ask, tell_owner=tell)
@@ -182,8 +185,8 @@ class FleetService:
                 if self._asking is not None:
                     tasks.create_task(self._asking.run(), name="asking-the-owner")
                     tasks.create_task(self._asking.look_while_waiting(self._reconciler.look), name="looking-while-waiting")
-                if self._for_workers is not None:
-                    tasks.create_task(self._for_workers.run(), name="fleet-for-workers")
+                if self._workers is not None:
+                    tasks.create_task(self._workers.run(), name="fleet-for-workers")
         finally:
             await self._remembering.close()
             await self._ownership.stop()
@@ -191,10 +194,10 @@ class FleetService:
                 with suppress(StoreUnavailable):
                     await self._line.close()
 
-    def make_for_workers(self) -> FleetForWorkers:
-        """What this process's workers are told of it, and tell it; before `run`."""
-        self._for_workers = FleetForWorkers(self.state, self._servers, reports=self._make_others())
-        return self._for_workers
+    def share_with(self, workers: Callable[[FleetState, Servers, OthersReports], FleetWorkersT]) -> FleetWorkersT:
+        """Have this process's workers take part in it, by what `workers` makes of it; before `run`."""
+        self._workers = made = workers(self.state, self._servers, self._make_others())
+        return made
 
     def _make_asking(self, line: OwnerLine, servers: Servers) -> Asking:
         return Asking(
@@ -212,8 +215,8 @@ class FleetService:
         return OthersReports(self.state, self._servers, want=self._want, on_report=self._heard, revive=revive)
 
     def _heard(self, report: FleetReport) -> None:
-        if self._for_workers is not None:
-            self._for_workers.relay(report)
+        if self._workers is not None:
+            self._workers.relay(report)
 
     def _want(self, wanted: Wanted) -> None:
         """Another process asks for it."""

@@ -31,7 +31,7 @@ _DESCRIBE_EVERY = 10
 
 
 class Looking(Protocol):
-    """`services.server_loads` of one server."""
+    """`fleet/loading/server_loads` of one server."""
 
     async def look(self) -> None:
         """Bring the picture in line with Triton. Raises ControlPlaneError."""

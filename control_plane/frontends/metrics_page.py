@@ -11,8 +11,8 @@ from control_plane.auth.domain.authorization import METRICS_NEED
 from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.steps import Steps
+from control_plane.frontends.common.caller import identify
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.kserve.http import identify
 from control_plane.frontends.merged_metrics import merged_metrics
 from control_plane.inference.run_steps import in_slices
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer

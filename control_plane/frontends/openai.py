@@ -27,9 +27,8 @@ from control_plane.embeddings.domain.openai_request import (
 )
 from control_plane.embeddings.embeddings import Embedded, Embeddings
 from control_plane.embeddings.text_models import TextModels
+from control_plane.frontends.common.caller import identify, timeout_s_of
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.kserve.http import identify
-from control_plane.frontends.kserve.http_infer import timeout_s_of
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.run_steps import in_slices
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content
@@ -47,7 +46,7 @@ _LOOKED_THROUGH_BYTES = 16 * 1024
 
 
 class HttpTextsRequest:
-    """`services.embeddings.TextsRequest`."""
+    """`embeddings/embeddings.TextsRequest`."""
 
     __slots__ = ("_http", "principal")
     door = Door.HTTP

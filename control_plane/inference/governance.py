@@ -14,7 +14,7 @@ from control_plane.triton.compute_time import Ending
 
 
 class Costs(Protocol):
-    """`services.compute_costs`."""
+    """`metering/compute_costs`."""
 
     def of(self, call: InferCall) -> tuple[int, float, float | None, tuple[str, ...]]: ...
 
@@ -22,7 +22,7 @@ class Costs(Protocol):
 
 
 class Meter(Protocol):
-    """`services.metering`."""
+    """`metering/metering`."""
 
     dropped: int
     """Requests that were not metered."""

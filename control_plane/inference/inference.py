@@ -20,8 +20,8 @@ from control_plane.core.infer_call import Door, InferCall, Outcome
 from control_plane.core.principal import NOBODY, Principal
 from control_plane.core.scope import Right
 from control_plane.core.steps import Steps
-from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.inference.cached_inference import CachedInference, KeepableRequest
+from control_plane.inference.catalogue import Catalogue
 from control_plane.inference.governance import Governance
 from control_plane.inference.known_models import KnownModels
 from control_plane.inference.repeated_hits import KnownHits
@@ -29,8 +29,8 @@ from control_plane.inference.run_steps import in_slices
 from control_plane.inference.running_request import UNSEEN, RunningRequest, Source, ToldOf
 from control_plane.inference.running_requests import RunningRequests, untold
 from control_plane.objects.domain.route import Route
-from control_plane.objects.ports import RequestRecorder
 from control_plane.protocols.http1 import HttpAnswer
+from control_plane.telemetry.ports import RequestRecorder
 from control_plane.triton.ports import HttpStream, Upstream
 from control_plane.triton.servers import OneServer, Servers
 
@@ -81,10 +81,10 @@ class GenerateRequest(_DoorRequest, Protocol):
 
 
 class Dispatch(Protocol):
-    """Chooses servers: `services.servers.OneServer`, or in a fleet `services.dispatch`."""
+    """Chooses servers: `triton/servers.OneServer`, or in a fleet `fleet/routing/dispatch`."""
 
     @property
-    def catalogue(self) -> FleetCatalogue | None:
+    def catalogue(self) -> Catalogue | None:
         """What is told of all servers together; None: there is one, which tells it."""
 
     def send(
@@ -280,7 +280,7 @@ def call_of(running: RunningRequest) -> InferCall:
 
 
 class _RecordedStream:
-    """`ports.HttpStream` that records how it ended: closed before its end, its caller has left."""
+    """`triton/ports.HttpStream` that records how it ended: closed before its end, its caller has left."""
 
     def __init__(self, stream: HttpStream, running: RunningRequest) -> None:
         self.status = stream.status

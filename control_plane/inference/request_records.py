@@ -16,7 +16,7 @@ from control_plane.inference.governance import Governance
 from control_plane.inference.known_models import KnownModels
 from control_plane.inference.running_request import RunningRequest, Source
 from control_plane.metering.domain.usage import MOST, Told, UsageEvent
-from control_plane.objects.ports import RequestRecorder
+from control_plane.telemetry.ports import RequestRecorder
 from control_plane.triton.compute_time import Ending
 
 _NEVER_RAN = frozenset((Outcome.UNAVAILABLE, Outcome.MODEL_NOT_FOUND))

@@ -23,7 +23,7 @@ _OUTCOMES = {
 }
 
 ToldOf = Callable[[Door, BaseException], Told]
-"""`api.status.told_of`."""
+"""`frontends/common/status.told_of`."""
 
 
 class Source(Protocol):
@@ -50,7 +50,7 @@ UNSEEN = _Unseen()
 
 
 class Owner(Protocol):
-    """`services.running_requests.RunningRequests`, as its requests see it."""
+    """`inference/running_requests.RunningRequests`, as its requests see it."""
 
     governance: Governance
     has_log: bool

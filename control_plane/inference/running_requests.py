@@ -16,7 +16,7 @@ from control_plane.inference.known_models import KnownModels
 from control_plane.inference.request_records import RequestRecords
 from control_plane.inference.running_request import UNSEEN, RunningRequest, Source, ToldOf
 from control_plane.metering.domain.usage import Told
-from control_plane.objects.ports import RequestRecorder
+from control_plane.telemetry.ports import RequestRecorder
 
 
 def untold(door: Door, error: BaseException) -> Told:

@@ -19,7 +19,7 @@ from control_plane.metering.compute_charges import ComputeCharges, Look
 from control_plane.metering.compute_counts import ComputeCounts
 from control_plane.metering.domain.compute_units import UNKNOWN, ModelCost, RequestCost, request_costs
 from control_plane.metering.domain.learned_cost import LearnedCost, learn
-from control_plane.models.ports import ModelCosts
+from control_plane.metering.ports import ModelCosts
 from control_plane.models.served_variants import served_variants
 from control_plane.triton.compute_time import NOTHING
 from control_plane.triton.servers import Servers

@@ -20,7 +20,7 @@ from control_plane.core.backoff import RestartLimits, restart_delay_s
 from control_plane.core.errors import StoreUnavailable
 from control_plane.core.infer_call import Outcome
 from control_plane.metering.domain.usage import COUNTED_AS, DAY_S, MOST, Usage, UsageBatch, UsageEvent, day_of, storable_key
-from control_plane.objects.ports import RequestLog, UsageSpill, UsageStore
+from control_plane.metering.ports import RequestLog, UsageSpill, UsageStore
 
 _log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from control_plane.core.errors import InvalidRequest
 from control_plane.metering.domain.pricing import report_rows
-from control_plane.metering.domain.usage import Price
 from control_plane.metering.domain.usage_report import Dimension, UsageReport
-from control_plane.objects.ports import UsageStore
+from control_plane.metering.ports import UsageStore
+from control_plane.objects.domain.price import Price
 
 
 class UsageService:

@@ -14,7 +14,7 @@ from control_plane.triton.ports import Upstream
 
 
 class Fingerprints:
-    """By model. In the only process, `ports.FingerprintBoard` and `services.servers.Follower` as well."""
+    """By model. In the only process, `models/ports.FingerprintBoard` and `triton/servers.Follower` as well."""
 
     def __init__(self) -> None:
         self._known: dict[str, Fingerprint] = {}

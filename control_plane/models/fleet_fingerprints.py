@@ -44,7 +44,7 @@ _ABSENT = Fingerprint(b"", False)
 
 
 class ServerFingerprints:
-    """`ports.FingerprintBoard` of one server."""
+    """`models/ports.FingerprintBoard` of one server."""
 
     def __init__(self, fleet: FleetFingerprints, server: str) -> None:
         self._fleet = fleet

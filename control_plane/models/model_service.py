@@ -18,9 +18,9 @@ from control_plane.models.model_changes import ModelChanges
 from control_plane.models.ports import LoadWatch, ModelRepository
 from control_plane.models.served_variants import served_variants
 from control_plane.models.tiers.model_tiers import ModelTiers
-from control_plane.triton.embedded.triton_log import brief, is_told_in_log_only
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Member, Servers
+from control_plane.triton.triton_log import brief, is_told_in_log_only
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ async def _at_once() -> None:
 
 
 class _Unwatched:
-    """`ports.LoadWatch` of a Triton that others run: what it answers is all that is known, and its log is theirs to read."""
+    """`models/ports.LoadWatch` of a Triton that others run: what it answers is all that is known, and its log is theirs to read."""
 
     async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
         try:

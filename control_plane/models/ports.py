@@ -6,14 +6,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from pathlib import Path
 from typing import Protocol
 
-from control_plane.core.endpoints import ListedServer
 from control_plane.core.fingerprint import Fingerprint, ModelContents
 from control_plane.core.model import ModelOverride
-from control_plane.fleet.domain.fleet import DescribedModel, Tier
-from control_plane.fleet.domain.lease import Lease
-from control_plane.fleet.domain.memory import Measured, Wish
-from control_plane.fleet.domain.report import FleetReport
-from control_plane.metering.domain.compute_units import ModelCost
+from control_plane.models.domain.description import DescribedModel, Tier
 from control_plane.models.domain.model_build import BuildEvent
 from control_plane.models.domain.model_source import ModelSource, SourceFile, WarmCopy
 
@@ -176,7 +171,7 @@ class FingerprintBoard(Protocol):
 
 
 class ModelAdministration(Protocol):
-    """Loading and unloading, as both doors call it: `services.models`, or the way to it from a worker process."""
+    """Loading and unloading, as both doors call it: `models/model_service`, or the way to it from a worker process."""
 
     async def load(self, name: str, override: ModelOverride | None = None) -> object:
         """Return when it is ready. A caller that leaves does not end the load.
@@ -189,76 +184,3 @@ class ModelAdministration(Protocol):
     async def unload(self, name: str, *, unload_dependents: bool = False) -> object:
         """Return when Triton has accepted it, for a model it does not know too. Raises as `load`, but not ModelNotFound; StoreUnavailable:
         a fleet cannot remember it."""
-
-
-class ModelCosts(Protocol):
-    """What the model repositories say of their models' costs."""
-
-    async def read(self) -> Mapping[str, ModelCost]:
-        """By model. What cannot be read is left out."""
-
-
-class OwnerLine(Protocol):
-    """How processes of one fleet tell its owner what they do, and ask it for models. Each method raises StoreUnavailable."""
-
-    async def report(self, report: FleetReport) -> None:
-        """To whoever is the owner; what nobody takes within seconds is forgotten."""
-
-    async def take(self, *, timeout_s: float) -> list[FleetReport]:
-        """What has been told, oldest first, as soon as there is any; empty when the time is over."""
-
-    async def close(self) -> None: ...
-
-
-class FleetMemory(Protocol):
-    """What outlives processes of a fleet's models, and is the same for all that share it. Each method raises StoreUnavailable."""
-
-    async def measured(self) -> Mapping[str, Measured]:
-        """By model."""
-
-    async def measure(self, changes: Mapping[str, Measured | None]) -> None:
-        """The owner's alone; None: it is forgotten."""
-
-    async def wishes(self) -> Mapping[str, Wish] | None:
-        """By model; those that have none are as their folders say. None: since they were last read all have been lost, until some are
-        written."""
-
-    async def wish(self, changes: Mapping[str, Wish | None]) -> None:
-        """Whichever process an administrator has told it; None: as its folder says."""
-
-    async def close(self) -> None: ...
-
-
-class ServerList(Protocol):
-    """The servers that others run for a fleet, as somebody lists them. It reads a file, so threads call it."""
-
-    @property
-    def name(self) -> str:
-        """What people call it."""
-
-    def read(self) -> Sequence[ListedServer]:
-        """As it is now, one at least. Raises StartupError: what is wrong with it, and what would be right."""
-
-    def has_changed(self) -> bool:
-        """Since it was read; and it is not just being written."""
-
-
-class LeaseStore(Protocol):
-    """Where processes agree which of them owns their fleet: one record, changed only by who knows it as it is.
-
-    Keeps no time: `fleet/domain/ownership` does. Each method raises StoreUnavailable; then it may have been done, or not.
-    """
-
-    async def look(self) -> Lease | None:
-        """As it is now; None: there is none, or it has been lost."""
-
-    async def take(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
-        """Put one with a higher token in place of `seen`; None: it is not as it was seen any more."""
-
-    async def renew(self, lease: Lease) -> Lease | None:
-        """The holder lives; None: somebody else has taken it, or it is gone."""
-
-    async def release(self, lease: Lease) -> None:
-        """The holder begins nothing more. Of one that somebody else has taken, nothing."""
-
-    async def close(self) -> None: ...

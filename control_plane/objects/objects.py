@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from control_plane.core.errors import Conflict, InvalidRequest, ObjectNotFound
-from control_plane.metering.domain.usage import Price
 from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import Purge
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Stored

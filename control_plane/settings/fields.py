@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from control_plane.core.cpus import parse_cpus
-from control_plane.fleet.domain.fleet import MOST_BYTES
+from control_plane.core.names import MOST_BYTES
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 ENV_PREFIX = "TIDEGATE_"

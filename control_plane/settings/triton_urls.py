@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from control_plane.core.endpoints import ListedServer, TritonEndpoints, server_names
 from control_plane.core.errors import StartupError
-from control_plane.fleet.domain.fleet import POOL_NAME
+from control_plane.core.names import POOL_NAME
 from control_plane.settings.fields import can_be_told, split_names, without_user
 
 POOL = POOL_NAME

@@ -98,7 +98,7 @@ class Streamable(Protocol[AnswerT_co]):
 
 
 class Sent(Protocol):
-    """`services.running_request.RunningRequest`, as far as it is told where it goes, and that it is charged from then on."""
+    """`inference/running_request.RunningRequest`, as far as it is told where it goes, and that it is charged from then on."""
 
     def sent(self, server: str) -> None: ...
 
@@ -199,7 +199,7 @@ class Servers:
 
 
 class OneServer:
-    """`services.inference.Dispatch` where there is nothing to choose: all that is loaded is on one server."""
+    """`inference/inference.Dispatch` where there is nothing to choose: all that is loaded is on one server."""
 
     catalogue = None
     """What there is to tell of all servers, the one tells."""

@@ -29,7 +29,7 @@ from control_plane.tuning.domain.search import (
     next_candidate,
     search_run_s,
 )
-from control_plane.workers.ports import LoadGenerator, TuningServers
+from control_plane.tuning.ports import LoadGenerator, TuningServers
 
 _WARM_UP_S = 0.6
 """The first requests of a session allocate what the later ones use."""

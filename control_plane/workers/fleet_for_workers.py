@@ -43,9 +43,9 @@ _WORTH_TELLING = 0.1
 
 
 class FleetForWorkers:
-    """Of the parent; `services.servers.Follower` as well."""
+    """Of the parent; `triton/servers.Follower` as well."""
 
-    def __init__(self, state: FleetState, servers: Servers, *, reports: OthersReports) -> None:
+    def __init__(self, state: FleetState, servers: Servers, reports: OthersReports) -> None:
         self._state = state
         self._reports = reports
         self._tell: Callable[[ToWorker], None] = lambda message: None
@@ -95,7 +95,7 @@ class FleetForWorkers:
             self._models_from_s = began_s + min(_TICK_S, _LOOKING_SHARE * (self._state.now_s() - began_s))
         self._tell_copies()
 
-    # `services.servers.Follower`
+    # `triton/servers.Follower`
 
     def up(self, upstream: Upstream, server: str) -> None:
         self._tell_upstream(UpstreamUp(upstream.endpoints, server))

@@ -13,8 +13,8 @@ from pydantic import Base64Bytes, TypeAdapter
 
 from control_plane.core.endpoints import ONLY, Endpoints
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import ModelSpec, Tier
 from control_plane.fleet.domain.report import FleetReport
+from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.telemetry.request_counts import RequestCounts
 from control_plane.triton.compute_time import OpenCharge
 
@@ -194,7 +194,7 @@ class Charges:
 
 @dataclass(frozen=True, slots=True)
 class DrawTokens:
-    """Of a tenant's bucket, which all workers draw from; fields as `policy.rate_limit.draw` has them."""
+    """Of a tenant's bucket, which all workers draw from; fields as `admission/domain/rate_limit.draw` has them."""
 
     number: int
     tenant: str

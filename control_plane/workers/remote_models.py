@@ -1,6 +1,6 @@
 """Loads and unloads as a worker process asks for them: the parent does them, and tells what came of it.
 
-`ports.ModelAdministration` for the doors of a worker; the parent's side is in `workers/workers`.
+`models/ports.ModelAdministration` for the doors of a worker; the parent's side is in `workers/workers`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class RemoteModels:
         self._waiting: dict[int, asyncio.Future[Changed]] = {}
 
     async def load(self, name: str, override: ModelOverride | None = None) -> None:
-        """See `ports.ModelAdministration.load`."""
+        """See `models/ports.ModelAdministration.load`."""
         number = next(self._numbers)
         files = dict(override.files) if override is not None else None
         await self._ask(LoadModel(number, name, override.config if override is not None else None, files))
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """See `ports.ModelAdministration.unload`."""
+        """See `models/ports.ModelAdministration.unload`."""
         await self._ask(UnloadModel(next(self._numbers), name, unload_dependents))
 
     def answered(self, changed: Changed) -> None:

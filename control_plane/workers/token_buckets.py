@@ -15,7 +15,7 @@ _MOST_KEPT = 10_000
 
 
 class TokenBuckets:
-    """The parent's; `ports.TokenBuckets`, and without waiting."""
+    """The parent's; `admission/ports.TokenBuckets`, and without waiting."""
 
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -40,7 +40,10 @@ class TokenBuckets:
 
 
 class ParentsBuckets:
-    """A worker's `ports.TokenBuckets`: asks over the link; `answered` is called with what comes back. One that is silent answers never."""
+    """A worker's `admission/ports.TokenBuckets`: asks over the link; `answered` is called with what comes back.
+
+    One that is silent answers never.
+    """
 
     def __init__(self, send: Callable[[DrawTokens], None]) -> None:
         self._send = send

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import NEVER_S, Copy, DescribedModel, ModelFacts, Server
+from control_plane.fleet.domain.fleet import NEVER_S, Copy, ModelFacts, Server
 from control_plane.fleet.domain.memory import Measured, Wish
 from control_plane.fleet.domain.report import FleetReport
 from control_plane.fleet.ownership.owner_requests import Asking
@@ -20,6 +20,7 @@ from control_plane.fleet.routing.dispatch import FleetDispatch
 from control_plane.fleet.routing.residency import Residency
 from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.state import FleetState
+from control_plane.models.domain.description import DescribedModel
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 from control_plane.workers.messages import CopiesSeen, ModelsSeen, Reported, SeenCopy, SeenModel, SeenServer, ServersSeen
@@ -86,7 +87,7 @@ class WorkerFleet:
                 return  # nobody waits for that
         self.state.changed()
 
-    # `services.servers.Follower`
+    # `triton/servers.Follower`
 
     def up(self, upstream: Upstream, server: str) -> None:
         """What it has is told."""
@@ -156,7 +157,7 @@ def _bring_in_line(copy: Copy, seen: SeenCopy) -> None:
 
 
 class _Link:
-    """`ports.OwnerLine` to the parent, which does what the owner does or passes it on."""
+    """`fleet/ports.OwnerLine` to the parent, which does what the owner does or passes it on."""
 
     def __init__(self, send: Callable[[Reported], None]) -> None:
         self._send = send

@@ -73,13 +73,13 @@ class _Worker:
 
 
 class TakesCharges(Protocol):
-    """`services.compute_charges`: what is to be charged of requests that have ended in any process."""
+    """`metering/compute_charges`: what is to be charged of requests that have ended in any process."""
 
     def include(self, charges: Iterable[OpenCharge]) -> None: ...
 
 
 class Workers:
-    """All workers over all their lives; `services.servers.Follower`, and `ports.FingerprintBoard` for what they answer from."""
+    """All workers over all their lives; `triton/servers.Follower`, and `models/ports.FingerprintBoard` for what they answer from."""
 
     def __init__(self, *, count: int, launcher: WorkerLauncher, limits: RestartLimits | None = None) -> None:
         self._count = count

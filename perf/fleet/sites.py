@@ -12,9 +12,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, Server
 from control_plane.fleet.simulation.router import Refusal, Router
 from control_plane.fleet.simulation.workload import Request, server_name
+from control_plane.models.domain.description import ModelSpec
 from perf.fleet.servers import Started
 
 _CONTROL_S = 120.0

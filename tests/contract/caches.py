@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pydantic import SecretStr
 
 from control_plane.cache.adapters.redis_cache import RedisCache
-from control_plane.objects.ports import SharedCache
+from control_plane.cache.ports import SharedCache
 from tests.redis_server import ESCAPED_PASSWORD
 
 LONG_S = 100.0

@@ -1,4 +1,4 @@
-"""What every `ports.DemandBoard` does, and so does the fake that other tests trust."""
+"""What every `admission/ports.DemandBoard` does, and so does the fake that other tests trust."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from pydantic import SecretStr
 
 from control_plane.admission.domain.demand import LIVE_S, Exchange
+from control_plane.admission.ports import DemandBoard
 from control_plane.app.stores import open_demand_board
 from control_plane.core.errors import StoreUnavailable
-from control_plane.objects.ports import DemandBoard
 from tests.aio import run
 from tests.contract.stores import NAMES, Opening, address, empty_redis, handles
 from tests.fakes.demand_board import FakeDemand, FakeDemandBoard

@@ -1,4 +1,4 @@
-"""What every `ports.FleetMemory` does, and its fake."""
+"""What every `fleet/ports.FleetMemory` does, and its fake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from control_plane.core.errors import StoreUnavailable
 from control_plane.fleet.adapters.local_memory import LocalFleetMemory
 from control_plane.fleet.adapters.redis_memory import make_redis_fleet_memory
 from control_plane.fleet.domain.memory import Measured, Wish
-from control_plane.models.ports import FleetMemory
+from control_plane.fleet.ports import FleetMemory
 from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles
 from tests.fakes.fleet_memory import FakeFleetMemory

@@ -1,4 +1,4 @@
-"""What every `ports.LeaseStore` that processes share does, and so does the fake that the proofs rest on."""
+"""What every `fleet/ports.LeaseStore` that processes share does, and so does the fake that the proofs rest on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from control_plane.core.errors import StoreUnavailable
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.domain.lease import Lease
-from control_plane.models.ports import LeaseStore
+from control_plane.fleet.ports import LeaseStore
 from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles
 from tests.fakes.lease import FakeLeaseStore, FakeRecord

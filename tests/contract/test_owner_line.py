@@ -1,4 +1,4 @@
-"""What every `ports.OwnerLine` does, and its fake."""
+"""What every `fleet/ports.OwnerLine` does, and its fake."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from control_plane.core.errors import StoreUnavailable
 from control_plane.fleet.adapters.redis_owner_requests import make_redis_owner_line
 from control_plane.fleet.domain.report import CopyUse, FleetReport, Wanted
-from control_plane.models.ports import OwnerLine
+from control_plane.fleet.ports import OwnerLine
 from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles
 from tests.fakes.owner_line import FakeOwnerLine

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_plane.cache.domain.shared_value import name_of
-from control_plane.objects.ports import SharedCache
+from control_plane.cache.ports import SharedCache
 from tests.aio import run
 from tests.contract.caches import COMPUTING_S, EVICTING, LONG_S, answered, key, put_for_sure, redis_cache, usable
 from tests.fakes.shared_cache import FakeCache, FakeSharedCache

@@ -1,4 +1,4 @@
-"""What every `ports.StateStore` does, and so does the fake that other tests trust."""
+"""What every `objects/ports.StateStore` does, and so does the fake that other tests trust."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every `ports.TokenBuckets` does: those of a parent for its workers, and Redis."""
+"""What every `admission/ports.TokenBuckets` does: those of a parent for its workers, and Redis."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from control_plane.admission.adapters.redis_buckets import RedisTokenBuckets
 from control_plane.admission.domain.rate_limit import RateLimit
+from control_plane.admission.ports import TokenBuckets
 from control_plane.core.errors import StoreUnavailable
-from control_plane.objects.ports import TokenBuckets
 from control_plane.workers.token_buckets import TokenBuckets as ParentsOwn
 from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles, link

@@ -1,4 +1,4 @@
-"""What every `ports.UsageStore` does, and so does the fake; for Redis also how several gateways share the counting."""
+"""What every `metering/ports.UsageStore` does, and so does the fake; for Redis also how several gateways share the counting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from control_plane.app.stores import open_usage_store
 from control_plane.metering.adapters.redis_usage import RedisUsageStore
 from control_plane.metering.domain.usage import EVERY_DAY, Usage, UsageBatch, UsageKey
-from control_plane.objects.ports import UsageStore
+from control_plane.metering.ports import UsageStore
 from tests.aio import run
 from tests.contract.stores import NAMES, Opening, address, empty_redis, handles, link
 from tests.fakes.usage_store import FakeUsage, FakeUsageStore

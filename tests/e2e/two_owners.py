@@ -16,11 +16,12 @@ from control_plane.core.endpoints import UnixAddress
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelState
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
-from control_plane.fleet.domain.fleet import ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.fleet import ModelFacts, Server
 from control_plane.fleet.domain.load_plan import states_of
 from control_plane.fleet.domain.ownership import LeaseLimits
 from control_plane.fleet.loading.load_plans import Begin, LoadPlans, PlanLimits
 from control_plane.fleet.ownership.ownership import Ownership
+from control_plane.models.domain.description import ModelSpec
 from control_plane.triton.adapters.control import TritonGrpc
 
 MIB = 2**20

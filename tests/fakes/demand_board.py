@@ -17,7 +17,7 @@ class FakeDemand:
 
 @dataclass
 class FakeDemandBoard:
-    """`ports.DemandBoard` in memory; while it `is_away` it cannot be reached."""
+    """`admission/ports.DemandBoard` in memory; while it `is_away` it cannot be reached."""
 
     demand: FakeDemand = field(default_factory=FakeDemand)
     is_away: bool = False

@@ -9,7 +9,7 @@ from control_plane.fleet.domain.memory import Measured, Wish
 
 @dataclass
 class FakeFleetMemory:
-    """`ports.FleetMemory`; several processes may share it. While it `is_away` it cannot be reached."""
+    """`fleet/ports.FleetMemory`; several processes may share it. While it `is_away` it cannot be reached."""
 
     models: dict[str, Measured] = field(default_factory=dict)
     wanted: dict[str, Wish] = field(default_factory=dict)

@@ -15,7 +15,7 @@ class FakeRecord:
 
 @dataclass
 class FakeLeaseStore:
-    """`ports.LeaseStore` in memory; while it `is_away` it cannot be reached."""
+    """`fleet/ports.LeaseStore` in memory; while it `is_away` it cannot be reached."""
 
     record: FakeRecord = field(default_factory=FakeRecord)
     is_away: bool = False

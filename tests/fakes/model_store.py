@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StoreUnavailable
-from control_plane.fleet.domain.fleet import Tier
+from control_plane.models.domain.description import Tier
 from control_plane.models.domain.model_source import ModelSource, SourceFile
 from control_plane.models.ports import Stop
 
@@ -63,7 +63,7 @@ class FakeModelStore:
 
 
 class Moves:
-    """`ports.MoveObserver`."""
+    """`models/ports.MoveObserver`."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, int]] = []

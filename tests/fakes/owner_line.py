@@ -9,7 +9,7 @@ from control_plane.fleet.domain.report import FleetReport
 
 @dataclass
 class FakeOwnerLine:
-    """`ports.OwnerLine` in memory; while it `is_away` it cannot be reached."""
+    """`fleet/ports.OwnerLine` in memory; while it `is_away` it cannot be reached."""
 
     told: list[FleetReport] = field(default_factory=list)
     is_away: bool = False

@@ -10,7 +10,7 @@ from control_plane.core.model import ModelOverride
 
 @dataclass
 class FakeReading:
-    """`ports.ModelReading`: what a model's files say, by model; a model that is not in `files` cannot be read."""
+    """`models/ports.ModelReading`: what a model's files say, by model; a model that is not in `files` cannot be read."""
 
     files: dict[str, str] = field(default_factory=dict)
     steps: dict[str, list[str]] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class FakeReading:
 
 @dataclass
 class FakeBoard:
-    """`ports.FingerprintBoard`; `published` has every change, in order, by which of its models are known then."""
+    """`models/ports.FingerprintBoard`; `published` has every change, in order, by which of its models are known then."""
 
     known: dict[str, Fingerprint] = field(default_factory=dict)
     published: list[dict[str, bool]] = field(default_factory=list)

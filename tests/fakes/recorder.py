@@ -15,7 +15,7 @@ class Recorded(NamedTuple):
 
 @dataclass
 class FakeRecorder:
-    """`ports.RequestRecorder`."""
+    """`telemetry/ports.RequestRecorder`."""
 
     records: list[Recorded] = field(default_factory=list)
 

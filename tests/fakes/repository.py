@@ -7,7 +7,8 @@ from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelN
 
 @dataclass
 class FakeRepository:
-    """`ports.ModelRepository`: models by name; `failures` are raised when that model is placed, `unloadable` when it is looked at."""
+    """`models/ports.ModelRepository`: models by name; `failures` are raised when that model is placed,
+    `unloadable` when it is looked at."""
 
     models: list[str] = field(default_factory=list)
     failures: dict[str, ControlPlaneError] = field(default_factory=dict)

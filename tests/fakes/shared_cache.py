@@ -17,7 +17,7 @@ class FakeCache:
 
 @dataclass
 class FakeSharedCache:
-    """`ports.SharedCache` in memory; while it `is_open` it is away; each lookup takes `delay_s`, where computing takes longer."""
+    """`cache/ports.SharedCache` in memory; while it `is_open` it is away; each lookup takes `delay_s`, where computing takes longer."""
 
     cache: FakeCache = field(default_factory=FakeCache)
     is_open: bool = False

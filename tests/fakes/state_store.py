@@ -27,7 +27,7 @@ class FakeState:
 
 @dataclass
 class FakeStateStore:
-    """`ports.StateStore` in memory; while it `is_away` it cannot be reached."""
+    """`objects/ports.StateStore` in memory; while it `is_away` it cannot be reached."""
 
     state: FakeState = field(default_factory=FakeState)
     is_away: bool = False

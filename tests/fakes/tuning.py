@@ -11,7 +11,7 @@ from control_plane.tuning.domain.candidates import Candidate, Level
 
 @dataclass
 class FakeTuningServers:
-    """`ports.TuningServers`: an address is the candidate's label; starting and ending take `start_s` each."""
+    """`tuning/ports.TuningServers`: an address is the candidate's label; starting and ending take `start_s` each."""
 
     start_s: float = 1.0
     failures: dict[Candidate, ControlPlaneError] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class FakeTuningServers:
 
 @dataclass
 class FakeLoad:
-    """`ports.LoadGenerator`: what `measured` says, after `duration_s`; `calls` has the address and concurrency of each run."""
+    """`tuning/ports.LoadGenerator`: what `measured` says, after `duration_s`; `calls` has the address and concurrency of each run."""
 
     measured: Callable[[str, int], Level]
     calls: list[tuple[str, int]] = field(default_factory=list)

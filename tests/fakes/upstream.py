@@ -56,7 +56,7 @@ def echo(request: HttpRequest) -> HttpAnswer:
 
 @dataclass
 class FakeHttp:
-    """`ports.HttpUpstream`."""
+    """`triton/ports.HttpUpstream`."""
 
     answer: Callable[[HttpRequest], HttpAnswer] = echo
     """May raise, too."""
@@ -83,7 +83,7 @@ class FakeHttp:
 
 @dataclass
 class FakeHttpStream:
-    """`ports.HttpStream`; a test puts the pieces in, None for the end, or an error."""
+    """`triton/ports.HttpStream`; a test puts the pieces in, None for the end, or an error."""
 
     status: int = 200
     head: bytes = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -109,7 +109,7 @@ class FakeHttpStream:
 
 @dataclass
 class FakeGrpc:
-    """`ports.GrpcUpstream`."""
+    """`triton/ports.GrpcUpstream`."""
 
     answer: Callable[[GrpcCall], GrpcAnswer] = lambda call: message_answer(bytes(call.frame[PREFIX_BYTES:]))
     """Echoes by default; may raise, too."""
@@ -137,7 +137,7 @@ class FakeGrpc:
 
 @dataclass
 class FakeGrpcStream:
-    """`ports.GrpcStream`; the test plays Triton: takes what was `sent`, puts `answers`, ends it."""
+    """`triton/ports.GrpcStream`; the test plays Triton: takes what was `sent`, puts `answers`, ends it."""
 
     head: GrpcHead
     headers: Fields = HEAD
@@ -179,7 +179,7 @@ class FakeGrpcStream:
 
 @dataclass
 class FakeControl:
-    """`ports.ModelControl`: Triton's repository as far as the control plane sees it."""
+    """`triton/ports.ModelControl`: Triton's repository as far as the control plane sees it."""
 
     states: dict[str, ModelState] = field(default_factory=dict)
     failures: dict[str, ControlPlaneError] = field(default_factory=dict)
@@ -263,7 +263,7 @@ class FakeControl:
 
 @dataclass(eq=False)
 class FakeUpstream:
-    """`ports.Upstream`: one connected Triton."""
+    """`triton/ports.Upstream`: one connected Triton."""
 
     endpoints: TritonEndpoints = field(default_factory=lambda: TritonEndpoints("127.0.0.1", 1, 2, 3))
     http: FakeHttp = field(default_factory=FakeHttp)

@@ -17,7 +17,7 @@ class FakeUsage:
 
 @dataclass
 class FakeUsageStore:
-    """`ports.UsageStore` in memory; while it `is_away` it cannot be reached; one that `loses_answers` stores all the same."""
+    """`metering/ports.UsageStore` in memory; while it `is_away` it cannot be reached; one that `loses_answers` stores all the same."""
 
     usage: FakeUsage = field(default_factory=FakeUsage)
     is_away: bool = False

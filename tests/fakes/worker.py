@@ -13,7 +13,7 @@ MessageT = TypeVar("MessageT")
 
 @dataclass
 class FakeWorker:
-    """`ports.WorkerProcess`: the test says what it sends and when it ends. It takes note of fingerprints while it `takes_note`."""
+    """`workers/ports.WorkerProcess`: the test says what it sends and when it ends. It takes note of fingerprints while it `takes_note`."""
 
     number: int
     told: list[ToWorker] = field(default_factory=list)
@@ -48,7 +48,7 @@ class FakeWorker:
 
 @dataclass
 class FakeWorkers:
-    """`ports.WorkerLauncher`; none can be started while there is a `failure`."""
+    """`workers/ports.WorkerLauncher`; none can be started while there is a `failure`."""
 
     started: list[FakeWorker] = field(default_factory=list)
     take_note: bool = True
@@ -63,7 +63,7 @@ class FakeWorkers:
 
 @dataclass
 class FakeModels:
-    """`ports.ModelAdministration`; `failures` by model; while it `is_stuck`, nothing comes to an end."""
+    """`models/ports.ModelAdministration`; `failures` by model; while it `is_stuck`, nothing comes to an end."""
 
     asked: list[tuple[object, ...]] = field(default_factory=list)
     failures: dict[str, Exception] = field(default_factory=dict)

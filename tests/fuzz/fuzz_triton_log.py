@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from control_plane.triton.embedded.triton_log import StubEnd, brief, load_failure, read_lines, without_frames
+    from control_plane.triton.triton_log import StubEnd, brief, load_failure, read_lines, without_frames
 
 _ANSWERS = (
     "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: ValueError: x;\n",

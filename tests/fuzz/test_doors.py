@@ -82,7 +82,7 @@ def test_the_http_door(pieces: list[bytes]) -> None:
 
 
 class Echoing:
-    """`ports.GrpcUpstream` without a Triton."""
+    """`triton/ports.GrpcUpstream` without a Triton."""
 
     async def unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
         return message_answer(bytes(call.frame)[5:])

@@ -16,10 +16,10 @@ import pytest
 
 from control_plane.core.endpoints import TritonEndpoints
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import ModelSpec, Tier
 from control_plane.fleet.domain.report import Wanted
 from control_plane.host.listening import share_port
 from control_plane.host.service_sockets import ServiceSockets
+from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.settings import load_settings
 from control_plane.workers.adapters.process import RunningWorker, WorkerProcessLauncher
 from control_plane.workers.messages import (

@@ -1,4 +1,7 @@
-"""`ports.TokenBuckets` in the Redis that several gateways share: a key for each tenant whose bucket is not full, in Redis's own time."""
+"""`admission/ports.TokenBuckets` in the Redis that several gateways share: a key for each tenant whose bucket is not full.
+
+Time is Redis's own.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from control_plane.storage.redis import RedisLink
 
 _PREFIX = "tidegate:rate:"
 
-# As `policy.rate_limit.draw`, in microseconds. ARGV: of a token, the burst, tokens wanted, tokens spent. Of a time that is further
-# away than two bursts the clock was put back.
+# As `admission/domain/rate_limit.draw`, in microseconds. ARGV: of a token, the burst, tokens wanted, tokens spent. Of a time that is
+# further away than two bursts the clock was put back.
 _DRAW = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -37,7 +40,7 @@ class RedisTokenBuckets:
         self._draw_script = link.client.register_script(_DRAW)
 
     async def draw(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Drawn:
-        """See `ports.TokenBuckets.draw`."""
+        """See `admission/ports.TokenBuckets.draw`."""
         async with self._link.calling():
             granted, debt = await self._draw_script(keys=[_PREFIX + tenant], args=[1e6 / limit.requests_per_s, limit.burst, want, spent])
         return Drawn(int(granted), float(debt) / 1e6)

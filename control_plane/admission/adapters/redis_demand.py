@@ -1,4 +1,4 @@
-"""`ports.DemandBoard` in the Redis that several gateways share: a hash with a field for each process, in Redis's own time.
+"""`admission/ports.DemandBoard` in the Redis that several gateways share: a hash with a field for each process, in Redis's own time.
 
 The hash expires by itself when nobody writes to it; a single process's field goes when another one's is written.
 """

@@ -1,4 +1,4 @@
-"""`ports.DemandBoard` in an SQLite file, for one gateway's workers: a row for each process.
+"""`admission/ports.DemandBoard` in an SQLite file, for one gateway's workers: a row for each process.
 
 Nothing of it need last: a write is not waited for (synchronous=NORMAL, which with WAL leaves the file whole when power fails).
 """

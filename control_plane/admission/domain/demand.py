@@ -1,4 +1,4 @@
-"""How much tenants ask of all gateway processes together, as `ports.DemandBoard` tells each of them."""
+"""How much tenants ask of all gateway processes together, as `admission/ports.DemandBoard` tells each of them."""
 
 from __future__ import annotations
 

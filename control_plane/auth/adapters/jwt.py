@@ -1,4 +1,4 @@
-"""Tokens of another issuer (JWTs, RFC 7519), checked as RFC 8725 advises; `ports.TokenVerifier`.
+"""Tokens of another issuer (JWTs, RFC 7519), checked as RFC 8725 advises; `auth/ports.TokenVerifier`.
 
 The algorithm is the key's, issuer, audience and an end are demanded, and refusals repeat nothing of a token.
 """
@@ -68,7 +68,7 @@ class JsonWebTokens:
         return self._keys.are_fresh
 
     def verify(self, token: str, *, before_signature: Callable[[], None] = _nothing) -> Principal:
-        """As `ports.TokenVerifier`: a token that was accepted before, or that names no key of the issuer, costs no signature check."""
+        """As `auth/ports.TokenVerifier`: a token that was accepted before, or that names no key of the issuer, costs no signature check."""
         if not self._keys.are_fresh:
             raise Unauthenticated(_NO_KEYS, is_a_guess=False)
         if len(token) > _MAX_TOKEN_CHARS or not token.isascii():

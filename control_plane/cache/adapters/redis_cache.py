@@ -1,4 +1,4 @@
-"""`ports.SharedCache` in a Redis that several gateways share: never needed, never believed unseen, never waited for in vain.
+"""`cache/ports.SharedCache` in a Redis that several gateways share: never needed, never believed unseen, never waited for in vain.
 
 Two connections, one that asks and one that writes, are made, tried and made again in the background; so no caller pays for
 finding out that Redis is away, and only few for finding out that it has become slow.

@@ -1,7 +1,7 @@
 """Reads the requests of OpenAI's embeddings API, and writes its answers.
 
 A request of 2048 pages is megabytes of JSON, and its answer more: large ones are read in pieces (`openai_large_input`) and
-answers written row by row, in steps (`codec.steps`). Lenient where OpenAI is: fields that are not known are passed over,
+answers written row by row, in steps (`core/steps`). Lenient where OpenAI is: fields that are not known are passed over,
 and `user` is one of them. Source: https://platform.openai.com/docs/api-reference/embeddings.
 """
 

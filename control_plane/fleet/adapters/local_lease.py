@@ -1,4 +1,4 @@
-"""`ports.LeaseStore` of a fleet that one process has for itself: nobody else can own it, so there is nothing to wait for."""
+"""`fleet/ports.LeaseStore` of a fleet that one process has for itself: nobody else can own it, so there is nothing to wait for."""
 
 from __future__ import annotations
 

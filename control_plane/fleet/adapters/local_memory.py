@@ -1,4 +1,4 @@
-"""`ports.FleetMemory` of a fleet that one process has for itself: a file in its state folder, replaced in one step by each change."""
+"""`fleet/ports.FleetMemory` of a fleet that one process has for itself: a file in its state folder, replaced in one step by each change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of a fleet's models as text: `domain.fleet_memory` in JSON, as files and Redis keep it.
+"""What is remembered of a fleet's models as text: `fleet/domain/memory` in JSON, as files and Redis keep it.
 
 Fields that are not known here a newer tidegate has written; they are left out.
 """

@@ -16,8 +16,9 @@ from prometheus_client.registry import Collector
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.counts import LOAD_BUCKETS_S, FleetCounts
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Server, Tier
+from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Server
 from control_plane.fleet.view.state import NO_BUDGET
+from control_plane.models.domain.description import Tier
 from control_plane.telemetry.request_counts import RequestCounts
 
 _STATES = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING)

@@ -1,11 +1,11 @@
-"""`ports.MoveObserver`: a line in the log for each model that moves between tiers, and its place in the counts."""
+"""`models/ports.MoveObserver`: a line in the log for each model that moves between tiers, and its place in the counts."""
 
 from __future__ import annotations
 
 import logging
 
 from control_plane.fleet.domain.counts import FleetCounts
-from control_plane.fleet.domain.fleet import Tier
+from control_plane.models.domain.description import Tier
 
 _log = logging.getLogger(__name__)
 

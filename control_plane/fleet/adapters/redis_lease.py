@@ -1,4 +1,4 @@
-"""`ports.LeaseStore` in the Redis that several gateways share: a hash, changed by scripts that compare it first.
+"""`fleet/ports.LeaseStore` in the Redis that several gateways share: a hash, changed by scripts that compare it first.
 
 It does not expire: Redis would have to know what time it is, and a clock that is put forward would give the fleet two owners.
 """

@@ -1,4 +1,4 @@
-"""`ports.FleetMemory` in the Redis that gateways share: two hashes by model, each with a token that every change replaces.
+"""`fleet/ports.FleetMemory` in the Redis that gateways share: two hashes by model, each with a token that every change replaces.
 
 So who has read one before asks for its token only, and reads nothing that it has read.
 """

@@ -1,4 +1,4 @@
-"""`ports.OwnerLine` in the Redis that gateways share: a list that the owner takes from, bounded, and gone when nobody does."""
+"""`fleet/ports.OwnerLine` in the Redis that gateways share: a list that the owner takes from, bounded, and gone when nobody does."""
 
 from __future__ import annotations
 

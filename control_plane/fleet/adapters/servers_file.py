@@ -1,4 +1,4 @@
-"""A YAML file that lists the Tritons of a fleet; `ports.ServerList`.
+"""A YAML file that lists the Tritons of a fleet; `fleet/ports.ServerList`.
 
     - url: http://10.0.0.5:8000?grpc_port=8001&metrics_port=8002
       name: triton-5            # its host and port if it has none
@@ -82,7 +82,7 @@ class ServersFile:
         self._seen: Hashable = None
 
     def read(self) -> list[ListedServer]:
-        """See `ports.ServerList.read`."""
+        """See `fleet/ports.ServerList.read`."""
         self._read = self._seen = self._stamp()  # before, so that what is written meanwhile is seen as a change
         entries = self._parse(self._load())
         servers = [self._server(number, entry) for number, entry in enumerate(entries, start=1)]
@@ -91,7 +91,7 @@ class ServersFile:
         return servers
 
     def has_changed(self) -> bool:
-        """See `ports.ServerList.has_changed`."""
+        """See `fleet/ports.ServerList.has_changed`."""
         before, self._seen = self._seen, self._stamp()
         return self._seen == before and self._seen != self._read
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
-from control_plane.fleet.domain.fleet import Tier
+from control_plane.models.domain.description import Tier
 
 LOAD_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 """Upper bounds of the times that are counted together; one more bucket holds the rest. Python models load in 0.2 s and more."""
@@ -40,7 +40,7 @@ class Moves:
 
 @dataclass(slots=True, eq=False)
 class FleetCounts:
-    """Of one process; `ports.MoveObserver` as well."""
+    """Of one process; `models/ports.MoveObserver` as well."""
 
     events: Counter[FleetEventKind] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)

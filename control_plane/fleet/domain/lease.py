@@ -1,4 +1,4 @@
-"""Which process owns a fleet, as `ports.LeaseStore` has it."""
+"""Which process owns a fleet, as `fleet/ports.LeaseStore` has it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from math import expm1, inf
 from zlib import crc32
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts, Server
+from control_plane.models.domain.description import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ _PAUSE_S = 0.5
 
 
 class Plans(Protocol):
-    """`services.load_plans` of one server."""
+    """`fleet/loading/load_plans` of one server."""
 
     async def bring_in(self, model: ModelFacts, victims: tuple[str, ...]) -> None:
         """Unload the victims, wait for their memory, load the model. Raises ControlPlaneError: it is not there, or nobody knows."""
@@ -55,7 +55,7 @@ class Plans(Protocol):
 
 
 class Files(Protocol):
-    """`services.fleet_files`."""
+    """`fleet/view/files`."""
 
     def is_cold(self, model: str) -> bool:
         """Whether it has to be fetched first."""

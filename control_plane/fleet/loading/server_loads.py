@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelVersion
-from control_plane.fleet.domain.fleet import ModelFacts, Tier
+from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.fleet.loading.load_plans import Begin, LoadPlans, PlanLimits
 from control_plane.fleet.view.state import FleetState
+from control_plane.models.domain.description import Tier
 from control_plane.models.model_service import ModelService
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Member

@@ -1,4 +1,4 @@
-"""The servers of a fleet that others run: they join and leave as a list says that somebody keeps (`ports.ServerList`).
+"""The servers of a fleet that others run: they join and leave as a list says that somebody keeps (`fleet/ports.ServerList`).
 
 Each server has a task of its own from when it joins to when it has left. What keeps the list, and what a server is, others know.
 """
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from control_plane.core.endpoints import ListedServer
 from control_plane.core.errors import StartupError
-from control_plane.models.ports import ServerList
+from control_plane.fleet.ports import ServerList
 from control_plane.triton.servers import Servers
 
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Running(Protocol):
 
 
 class Fleet(Protocol):
-    """`services.fleet`, as far as its servers go."""
+    """`fleet/fleet_service`, as far as its servers go."""
 
     def change(self, listed: ListedServer) -> None:
         """What its list says of a server is something else now."""

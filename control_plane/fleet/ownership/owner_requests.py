@@ -13,8 +13,8 @@ from contextlib import suppress
 from control_plane.core.errors import StoreUnavailable
 from control_plane.core.model import ModelState
 from control_plane.fleet.ownership.reports import OthersReports, OwnReport
+from control_plane.fleet.ports import OwnerLine
 from control_plane.fleet.view.state import FleetState
-from control_plane.models.ports import OwnerLine
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import assert_never
 from control_plane.core.errors import StoreUnavailable, UpstreamUnavailable
 from control_plane.fleet.domain.lease import Lease
 from control_plane.fleet.domain.ownership import LeaseLimits, Owning, Request, State, Watching, after, at, may_begin, next_request, pause_s
-from control_plane.models.ports import LeaseStore
+from control_plane.fleet.ports import LeaseStore
 
 _log = logging.getLogger(__name__)
 

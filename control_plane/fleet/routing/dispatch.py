@@ -27,7 +27,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class FleetDispatch:
-    """`services.inference.Dispatch`."""
+    """`inference/inference.Dispatch`."""
 
     def __init__(
         self, residency: Residency, *, catalogue: FleetCatalogue | None = None, now_s: Callable[[], float] = time.monotonic
@@ -149,7 +149,7 @@ class FleetDispatch:
 
 
 class _ClaimedStream:
-    """`ports.HttpStream` that keeps its place until it is closed."""
+    """`triton/ports.HttpStream` that keeps its place until it is closed."""
 
     def __init__(self, stream: HttpStream, claim: Claim) -> None:
         self.status = stream.status

@@ -23,7 +23,7 @@ _CLEARLY = 1.25
 
 
 class Weighed(Protocol):
-    """`services.running_requests.RunningRequest`, as far as it tells what a request costs, who asks, and by which route."""
+    """`inference/running_requests.RunningRequest`, as far as it tells what a request costs, who asks, and by which route."""
 
     @property
     def pool(self) -> str: ...

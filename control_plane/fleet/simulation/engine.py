@@ -3,7 +3,7 @@
     outcome = simulate(workload, FleetShape(servers=8, budget_bytes=5 * MIB), router)
     outcome.loads, outcome.quantile_s(0.99), outcome.refused
 
-The fleet is a `domain.fleet.Fleet`, which the router reads as production's policies do. Requests, loads and unloads take their time,
+The fleet is a `fleet/domain/fleet.Fleet`, which the router reads as production's policies do. Requests, loads and unloads take their time,
 decisions none; models are known beforehand with their sizes, load times and mean service times.
 """
 
@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from control_plane.fleet.domain.demand import after_use
-from control_plane.fleet.domain.fleet import Fleet, ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Server
 from control_plane.fleet.simulation.clock import Clock
 from control_plane.fleet.simulation.outcome import Outcome
 from control_plane.fleet.simulation.router import Load, Refusal, Router
 from control_plane.fleet.simulation.site import Job, Site, Surroundings
 from control_plane.fleet.simulation.workload import FleetShape, Joins, Leaves, Request, Workload
+from control_plane.models.domain.description import ModelSpec
 
 # Time has to go on.
 _SOONEST_S = 0.001

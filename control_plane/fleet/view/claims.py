@@ -12,7 +12,7 @@ from control_plane.triton.ports import Upstream
 
 
 class Picture(Protocol):
-    """`services.fleet_state`."""
+    """`fleet/view/state`."""
 
     def now_s(self) -> float: ...
 

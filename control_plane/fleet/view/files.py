@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from control_plane.fleet.domain.fleet import DescribedModel, ModelSpec, Tier
 from control_plane.fleet.view.state import FleetState
+from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
 from control_plane.models.ports import ModelDescriptions
 from control_plane.models.tiers.model_tiers import ModelTiers
 
@@ -28,7 +28,8 @@ class FleetFiles:
         require_loadable: Callable[[str], None] | None = None,
     ) -> None:
         """Without `tiers` all models are here. A fetch that takes longer than `timeout_s` goes on, and is waited for no more.
-        `require_loadable` is `ports.ModelRepository.require_loadable`, which reads files; None: servers have folders of their own."""
+        `require_loadable` is `models/ports.ModelRepository.require_loadable`, which reads
+        files; None: servers have folders of their own."""
         self._require_loadable = require_loadable
         self._state = state
         self._descriptions = descriptions

@@ -13,8 +13,10 @@ from dataclasses import replace
 
 from control_plane.core.backoff import RestartLimits, restart_delay_s
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import MOST_BYTES, NEVER_S, Copy, DescribedModel, Fleet, ModelFacts
+from control_plane.core.names import MOST_BYTES
+from control_plane.fleet.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts
 from control_plane.fleet.domain.memory import Measured
+from control_plane.models.domain.description import DescribedModel
 
 FIRST_LOAD_S = 2.0
 """Of a model that has never been loaded: a Python stub with its imports takes about that."""

@@ -14,8 +14,8 @@ from contextlib import suppress
 from control_plane.core.errors import DeadlineExceeded, StoreUnavailable
 from control_plane.core.model import MODEL_NAME
 from control_plane.fleet.domain.memory import Measured, Wish
+from control_plane.fleet.ports import FleetMemory
 from control_plane.fleet.view.state import FleetState
-from control_plane.models.ports import FleetMemory
 
 _log = logging.getLogger(__name__)
 

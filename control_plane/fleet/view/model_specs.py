@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from control_plane.fleet.domain.fleet import DescribedModel, ModelSpec
 from control_plane.fleet.domain.memory import Wish
+from control_plane.models.domain.description import DescribedModel, ModelSpec
 
 _NOTHING = Wish()
 

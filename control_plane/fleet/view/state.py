@@ -1,4 +1,4 @@
-"""The owner's picture of its fleet, kept right as requests come and go: `domain.fleet.Fleet`, which policies decide by."""
+"""The owner's picture of its fleet, kept right as requests come and go: `fleet/domain/fleet.Fleet`, which policies decide by."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.demand import after_use
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import Copy, DescribedModel, Fleet, ModelFacts, Server, Tier
+from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, Server
 from control_plane.fleet.domain.load_plan import states_of
 from control_plane.fleet.domain.memory import Measured, Wish
 from control_plane.fleet.view.claims import Claim
 from control_plane.fleet.view.events import FleetEvents
 from control_plane.fleet.view.measurements import FIRST_LOAD_S, PROCESS_BYTES, Measurements
 from control_plane.fleet.view.model_specs import ModelSpecs
+from control_plane.models.domain.description import DescribedModel, Tier
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 
@@ -30,7 +31,7 @@ NO_BUDGET = 2**62
 
 
 class Tiers(Protocol):
-    """`services.model_tiers`."""
+    """`models/tiers/model_tiers`."""
 
     def tier_of(self, model: str) -> Tier:
         """WARM, or COLD where it has to be fetched first."""
@@ -92,7 +93,7 @@ class FleetState:
         """It is one of the fleet's from now on, and down until it is said to be up."""
         self.fleet.add_server(server)
 
-    # `services.servers.Follower`
+    # `triton/servers.Follower`
 
     def up(self, upstream: Upstream, server: str) -> None:
         """It counts as up once it has been looked at (`observe`): what is there is not known before."""

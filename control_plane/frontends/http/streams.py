@@ -33,7 +33,7 @@ async def watched(asking: Awaitable[HttpAnswer | HttpStream], watch: Watch) -> H
 
 
 class _WatchedStream:
-    """`ports.HttpStream` that ends with an error event, as Triton tells of errors within a stream, when its caller's rights end."""
+    """`triton/ports.HttpStream` that ends with an error event, as Triton tells of errors within a stream, when its caller's rights end."""
 
     def __init__(self, stream: HttpStream, watch: Watch) -> None:
         self.status = stream.status

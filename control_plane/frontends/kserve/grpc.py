@@ -120,7 +120,7 @@ MessageT = TypeVar("MessageT")
 
 
 class GrpcInferRequest(InferMessage):
-    """One ModelInfer call: `services.inference.InferRequest`."""
+    """One ModelInfer call: `inference/inference.InferRequest`."""
 
     __slots__ = ("_came", "_forwarded", "_memory", "_request_id", "principal")
     door = Door.GRPC

@@ -8,8 +8,9 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.view.catalogue import FleetCatalogue, asked_of_all
+from control_plane.fleet.view.catalogue import asked_of_all
 from control_plane.frontends.kserve.http_fleet import not_available
+from control_plane.inference.catalogue import Catalogue
 from control_plane.protocols.grpc import GrpcAnswer, message_answer, message_in, status_answer
 from control_plane.protocols.kserve.body_limits import InflateBound
 from control_plane.protocols.kserve.merged_statistics import merged_statistics, no_statistics
@@ -23,7 +24,7 @@ _BOUND = InflateBound(1 << 26, "a server's statistics are too large")
 class GrpcFleetAnswers:
     """Of one door; messages are read already."""
 
-    def __init__(self, catalogue: FleetCatalogue) -> None:
+    def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
 
     async def index(self, request: Any) -> GrpcAnswer:

@@ -145,7 +145,7 @@ class InferMessage:
 
 @dataclass(frozen=True, slots=True)
 class _Infer:
-    """An ordinary request as it goes on: `services.inference.ServerRequest`."""
+    """An ordinary request as it goes on: `inference/inference.ServerRequest`."""
 
     call: GrpcCall
 

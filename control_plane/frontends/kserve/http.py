@@ -19,6 +19,7 @@ from control_plane.core.errors import ControlPlaneError, InvalidRequest, ModelLo
 from control_plane.core.infer_call import Door
 from control_plane.core.principal import NOBODY, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.common.caller import identify, timeout_s_of
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.http.streams import watched
@@ -30,7 +31,6 @@ from control_plane.frontends.kserve.http_infer import (
     decode,
     is_all_json,
     takes_kept_answers,
-    timeout_s_of,
 )
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.inference.repeated_hits import KnownHits
@@ -295,18 +295,6 @@ def _may_be_answered_again(request: HttpRequest) -> bool:
     except InvalidRequest:
         return False
     return takes_kept_answers(request)
-
-
-def identify(access: Access, request: HttpRequest) -> Principal:
-    """Who sends it. Raises Unauthenticated, LimitExceeded."""
-    if not access.is_on:
-        return NOBODY
-    return access.identify(
-        authorization=request.text_header(b"authorization"),
-        api_key=request.text_header(b"x-api-key"),
-        peer=request.peer,
-        forwarded_for=request.text_header(b"x-forwarded-for"),
-    )
 
 
 def confirm(access: Access, request: HttpRequest) -> Principal:

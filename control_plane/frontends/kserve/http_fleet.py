@@ -8,7 +8,8 @@ import orjson
 
 from control_plane.core.action import Action
 from control_plane.core.model import ModelState, ModelVersion
-from control_plane.fleet.view.catalogue import FleetCatalogue, asked_of_all
+from control_plane.fleet.view.catalogue import asked_of_all
+from control_plane.inference.catalogue import Catalogue
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.kserve.merged_statistics import merged_statistics, no_statistics
 from control_plane.protocols.kserve.model_control import read_index_request
@@ -22,7 +23,7 @@ _NOT_READY = make_answer(400, b'{"error":"Model version not ready"}')
 class HttpFleetAnswers:
     """Of one door."""
 
-    def __init__(self, catalogue: FleetCatalogue, *, timeout_s: float) -> None:
+    def __init__(self, catalogue: Catalogue, *, timeout_s: float) -> None:
         self._catalogue = catalogue
         self._timeout_s = timeout_s
 

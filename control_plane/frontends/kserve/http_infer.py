@@ -1,4 +1,4 @@
-"""One inference request over HTTP, `infer` or `generate`, as `services.inference` takes it."""
+"""One inference request over HTTP, `infer` or `generate`, as `inference/inference` takes it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from control_plane.cache.domain.cached_response import (
 from control_plane.cache.response_cache import CacheScope
 from control_plane.core.action import Action
 from control_plane.core.bounded_cache import BoundedCache
-from control_plane.core.errors import ControlPlaneError, InvalidRequest
+from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import CacheStatus, Door, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.steps import Steps
 from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.common.caller import timeout_s_of
 from control_plane.frontends.common.inflating import Inflated
 from control_plane.inference.known_models import KnownModels
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
@@ -33,7 +34,6 @@ from control_plane.protocols.kserve.infer_json import infer_request_steps, json_
 from control_plane.protocols.kserve.routes import V2Route, target_for
 from control_plane.triton.ports import HttpStream, Upstream
 
-_MAX_TIMEOUT_MS = 24 * 3600 * 1000
 MAX_KEYED_BYTES = 2**20
 """Of a request whose answer is kept: making a key of so much takes most of a millisecond."""
 _KIND = b"http"
@@ -58,7 +58,7 @@ class HttpInferDoor:
 
 
 class HttpInferRequest:
-    """`services.inference.InferRequest` and `GenerateRequest`."""
+    """`inference/inference.InferRequest` and `GenerateRequest`."""
 
     __slots__ = ("_failure", "_forwarding", "_limits", "_memory", "_models", "_request_id", "_route", "_target", "http", "principal")
     door = Door.HTTP
@@ -151,16 +151,6 @@ def takes_kept_answers(http: HttpRequest) -> bool:
 def memory_key_of(http: HttpRequest, target: bytes, forwarded: bytes) -> MemoryKey | None:
     """None of a body that is too large to be remembered. Raises InvalidRequest."""
     return (target, http.single_header(b"inference-header-content-length"), forwarded, http.body) if type(http.body) is bytes else None
-
-
-def timeout_s_of(http: HttpRequest) -> float | None:
-    """The seconds that a caller gives; None leaves it to the default. Raises InvalidRequest."""
-    value = http.single_header(b"tidegate-timeout-ms")
-    if value is None:
-        return None
-    if not value.isdigit() or len(value) > len(str(_MAX_TIMEOUT_MS)) or not 0 < int(value) <= _MAX_TIMEOUT_MS:
-        raise InvalidRequest(f"tidegate-timeout-ms must be a whole number of milliseconds up to a day, got {value.decode('latin-1')!r}")
-    return int(value) / 1000
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """Reads what models cost from their repositories' folders: the manifests of built variants, and each model's configuration.
 
-`ports.ModelCosts`. Manifests are those that recipes write (format 3, `python_backends/export/manifest.py`), which the
+`metering/ports.ModelCosts`. Manifests are those that recipes write (format 3, `python_backends/export/manifest.py`), which the
 control plane does not import.
 """
 

@@ -1,4 +1,4 @@
-"""`ports.UsageStore` in a Redis that several gateways share: batches go on a stream, and from there into sums.
+"""`metering/ports.UsageStore` in a Redis that several gateways share: batches go on a stream, and from there into sums.
 
 `add` puts a batch on the stream, once per id. All gateways read the stream as one consumer of one group; whoever has
 taken a batch adds its sums, acknowledges and removes it in one Lua script, and only if it is not acknowledged yet, so

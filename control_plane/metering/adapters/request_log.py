@@ -1,4 +1,4 @@
-"""The request log: a JSON line per request, appended to a file by a thread; `ports.RequestLog`.
+"""The request log: a JSON line per request, appended to a file by a thread; `metering/ports.RequestLog`.
 
 Several workers may share the file: each appends whole lines with one write, which Linux does not mix with another's.
 """

@@ -1,4 +1,4 @@
-"""`ports.UsageStore` in an SQLite file: a batch is in the sums, and its id among those that are known, in one step."""
+"""`metering/ports.UsageStore` in an SQLite file: a batch is in the sums, and its id among those that are known, in one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of usage in files, for the next process: `ports.UsageSpill` in `<state_dir>/usage-spill`.
+"""Batches of usage in files, for the next process: `metering/ports.UsageSpill` in `<state_dir>/usage-spill`.
 
 Written when a process ends while its usage store is away. Workers share the folder; two that take up the same batch add
 it under the same id, so that it counts once.

@@ -13,8 +13,9 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from math import fsum
 
-from control_plane.metering.domain.usage import Price, Usage, UsageKey
+from control_plane.metering.domain.usage import Usage, UsageKey
 from control_plane.metering.domain.usage_report import Dimension, UsageRow
+from control_plane.objects.domain.price import Price
 
 Totals = Iterable[tuple[UsageKey, Usage]]
 

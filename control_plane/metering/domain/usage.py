@@ -138,17 +138,3 @@ def storable_key(day: str, tenant: str, model: str) -> UsageKey:
 def _storable(name: str) -> str:
     """A token's claims may hold what UTF-8 cannot."""
     return name.encode("utf-8", "replace").decode()
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What a compute unit costs from a moment on, until a later price for the same models and tenant."""
-
-    name: str
-    from_s: float
-    per_unit: float
-    currency: str
-    models: str = "*"
-    """A glob."""
-    tenant: str = ""
-    """Empty: for all who have no price of their own."""

@@ -1,4 +1,4 @@
-"""Builds models with their recipes, as a program of its own at the lowest priority: `ports.ModelBuilder`.
+"""Builds models with their recipes, as a program of its own at the lowest priority: `models/ports.ModelBuilder`.
 
 Recipes are programs of the other half (`python_backends.export`), never imported here. The kernel ends the build when this process
 ends, however it ends.
@@ -37,7 +37,7 @@ class ModelBuildProgram:
         self._environment = {name: value for name, value in environment.items() if not name.startswith(_SECRETS)}
 
     async def build(self) -> AsyncGenerator[BuildEvent]:
-        """See `ports.ModelBuilder.build`."""
+        """See `models/ports.ModelBuilder.build`."""
         folders = sorted({recipe.parent for root in self._repositories for recipe in root.absolute().glob("*/build.py")})
         if not folders:
             return

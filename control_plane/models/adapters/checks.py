@@ -41,7 +41,7 @@ _MOST_FIELDS = 10_000
 def require_loadable(folder: Path, config_name: str, *, backends: Collection[str] | None = None) -> None:
     """Raise ModelLoadFailed, with what would be right, where Triton could not load the model of this folder.
 
-    `config_name` as `model_config.config_name_in_force` says; `backends` are those that this Triton has, None: nobody knows.
+    `config_name` as `triton/config_name.config_name_in_force` says; `backends` are those that this Triton has, None: nobody knows.
     """
     config = read_config(config_file(folder, config_name))
     _require_name(folder, config)

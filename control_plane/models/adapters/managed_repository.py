@@ -1,6 +1,6 @@
 """The model repository that the embedded Triton reads: what the source folders hold, placed under the state folder.
 
-`ports.ModelRepository`, for the model service. Folders are real and files are links to the sources, so that nothing
+`models/ports.ModelRepository`, for the model service. Folders are real and files are links to the sources, so that nothing
 Triton or a stub writes lands in a source, recipes and notes stay out of Triton's sight, and Triton's "has it changed?"
 (it compares modification times, through links) sees a change in a source as one in its own repository.
 """
@@ -28,7 +28,7 @@ _FOR_THE_RECIPE = "texts"
 
 
 class ManagedRepository:
-    """Models of several source folders under one root; `config_name` as `model_config.config_name_in_force` says.
+    """Models of several source folders under one root; `config_name` as `triton/config_name.config_name_in_force` says.
 
     `parameters`, by model, are set over those of its configuration, of which Triton then gets a copy.
     """
@@ -107,7 +107,7 @@ class ManagedRepository:
             require_loadable(each, self._config_name, backends=self._backends)
 
     def with_steps(self, name: str) -> list[str]:
-        """See `ports.ModelRepository.with_steps`."""
+        """See `models/ports.ModelRepository.with_steps`."""
         return [model.name for model in self._with_composing(name)]
 
     def _remove_all_but(self, names: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Reads what models' folders say of them before anybody has loaded them: `ports.ModelDescriptions`, for placement.
+"""Reads what models' folders say of them before anybody has loaded them: `models/ports.ModelDescriptions`, for placement.
 
 An owner declares it in string parameters of the model's Triton configuration, which Triton hands on and heeds no further. A value
 that cannot be used is left out, with a warning: it costs a better placement, not the model.
@@ -19,7 +19,8 @@ from tritonclient.grpc import model_config_pb2
 
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.core.model import MODEL_NAME, NAME_RULE
-from control_plane.fleet.domain.fleet import MOST_BYTES, DescribedModel, ModelSpec
+from control_plane.core.names import MOST_BYTES
+from control_plane.models.domain.description import DescribedModel, ModelSpec
 from control_plane.settings import can_be_told
 from control_plane.triton.adapters.model_config import config_file, read_config, steps_of
 

@@ -1,6 +1,6 @@
 """What a load of a model reads of this machine, as digests: the placed files, files that its configuration names, its backend's code.
 
-`ports.ModelReading`, over the tree that `managed_repository` has placed. Contents are hashed, not looked at by their times; what
+`models/ports.ModelReading`, over the tree that `managed_repository` has placed. Contents are hashed, not looked at by their times; what
 has been hashed is not read again until the file changes. Python code is searched for what calls other models: only the
 server's own `InferenceRequest` does. What installed packages call, or an execution environment's, is not seen.
 """
@@ -64,7 +64,7 @@ class ModelFiles:
         """The latest time that each model's files have had: Triton compares with that of its last load, which may lie in the future."""
 
     def with_steps(self, name: str, override: ModelOverride | None) -> list[str]:
-        """See `ports.ModelReading.with_steps`."""
+        """See `models/ports.ModelReading.with_steps`."""
         found, open_ = dict[str, None](), [name]
         while open_:
             each = open_.pop()
@@ -74,7 +74,7 @@ class ModelFiles:
         return list(found)
 
     def read(self, name: str, override: ModelOverride | None) -> ModelContents:
-        """See `ports.ModelReading.read`."""
+        """See `models/ports.ModelReading.read`."""
         config = self._config(name, override)
         brought = dict(override.files) if override is not None else {}
         try:
@@ -89,7 +89,7 @@ class ModelFiles:
         return ModelContents(digest, frozenset(string_parameters(config)), frozenset(steps_of(config)), bool(brought), calls_others)
 
     def make_look_changed(self, name: str) -> None:
-        """See `ports.ModelReading.make_look_changed`."""
+        """See `models/ports.ModelReading.make_look_changed`."""
         try:
             self._note_times(name)
             later_ns = self._newest_ns[name] = max(time.time_ns(), self._newest_ns[name] + 1)

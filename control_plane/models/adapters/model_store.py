@@ -1,7 +1,7 @@
 """A cold source of models: a folder, or an object store that fsspec has a client for, whose subfolders are models.
 
-`ports.ModelStore`. Credentials are the provider's own chain's (its variables, files, roles): none is in a URL, so none is shown. Calls of
-clients that are asynchronous inside run on fsspec's thread, where they can be cancelled; those of others are short.
+`models/ports.ModelStore`. Credentials are the provider's own chain's (its variables, files, roles): none is in a URL, so none
+is shown. Calls of clients that are asynchronous inside run on fsspec's thread, where they can be cancelled; those of others are short.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class FsspecModelStore:
             raise StartupError(f"--model-store {self.url} is not a folder; name one whose subfolders are models")
 
     def names(self, stop: Stop) -> list[str]:
-        """See `ports.ModelStore.names`. What cannot be a model's name is reported once and left out."""
+        """See `models/ports.ModelStore.names`. What cannot be a model's name is reported once and left out."""
         try:
             entries = self._call(stop, "ls", self._root, detail=True)
         except FileNotFoundError:
@@ -76,7 +76,7 @@ class FsspecModelStore:
         return sorted(good)
 
     def describe(self, name: str, stop: Stop) -> ModelSource:
-        """See `ports.ModelStore.describe`. Hidden files are no part of a model."""
+        """See `models/ports.ModelStore.describe`. Hidden files are no part of a model."""
         if not MODEL_NAME.fullmatch(name):
             raise ModelNotFound(f"{name[:255]!r} cannot be a model's name, which is {NAME_RULE}")
         folder = f"{self._root}/{name}"
@@ -93,7 +93,7 @@ class FsspecModelStore:
         return source
 
     def read(self, name: str, path: str, span: range, stop: Stop) -> Sequence[bytes]:
-        """See `ports.ModelStore.read`."""
+        """See `models/ports.ModelStore.read`."""
         whole = f"{self._root}/{name}/{path}"
         try:
             pieces = self._read_streams(whole, span, stop) if self._is_async else [self._read_piece(whole, span, stop)]

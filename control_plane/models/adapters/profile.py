@@ -17,7 +17,7 @@ from typing import Any
 
 from control_plane.host import gpu_probe
 from control_plane.settings import Settings, TritonSettings
-from control_plane.triton.adapters.model_config import AUTO
+from control_plane.triton.config_name import AUTO
 
 GPU = "gpu"
 PLAIN = ""

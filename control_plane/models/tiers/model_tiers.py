@@ -21,7 +21,7 @@ from control_plane.core.errors import (
     StoreUnavailable,
     UpstreamUnavailable,
 )
-from control_plane.fleet.domain.fleet import Tier
+from control_plane.models.domain.description import Tier
 from control_plane.models.domain.model_source import ModelSource, WarmCopy
 from control_plane.models.ports import ModelStore, MoveObserver, WarmTier
 from control_plane.models.tiers.model_fetch import ModelFetch

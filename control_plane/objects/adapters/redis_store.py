@@ -1,4 +1,4 @@
-"""`ports.StateStore` in a Redis that several gateways share.
+"""`objects/ports.StateStore` in a Redis that several gateways share.
 
 A hash holds the objects (field `kind/name`; an empty value where one was deleted), a sorted set the number of each one's
 last change, so that a range of it is what has changed. Every change is one Lua script, hence one step, and wakes

@@ -1,4 +1,4 @@
-"""`ports.StateStore` in an SQLite file, for one gateway and its workers.
+"""`objects/ports.StateStore` in an SQLite file, for one gateway and its workers.
 
 One row per object, with the number of its last change. A deleted object's row stays without a body, so that the rows
 alone tell what has changed since any change, and the highest number is never given twice.

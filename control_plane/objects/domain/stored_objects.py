@@ -14,10 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
+from control_plane.core.names import POOL_NAME
 from control_plane.core.scope import parse_scope
-from control_plane.fleet.domain.fleet import POOL_NAME
-from control_plane.metering.domain.usage import Price
 from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind, Stored

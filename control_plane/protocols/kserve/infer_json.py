@@ -5,7 +5,7 @@ here (no key twice, no depth or number that only one of two parsers takes), and 
 BYTES framing, shapes whose size overflows or allocates far more than was sent. What Triton itself checks against
 the model's config (names, ranks, data types) is left to Triton, whose own words then reach the caller.
 
-Large requests are read in steps (`codec.steps`): BYTES tensors are walked and large JSON is outlined (`json_outline`).
+Large requests are read in steps (`core/steps`): BYTES tensors are walked and large JSON is outlined (`json_outline`).
 
 Source: KServe v2 inference protocol and Triton's binary tensor data extension, measured against server 2.51.
 """

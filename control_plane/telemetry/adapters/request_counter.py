@@ -1,4 +1,4 @@
-"""Counts requests in one process; `ports.RequestRecorder`.
+"""Counts requests in one process; `telemetry/ports.RequestRecorder`.
 
 In plain dictionaries by the one thread that serves, and turned into metrics when the page is asked for: a labelled counter and a
 histogram of the client library cost 5 us a request, which is a third of a hop.
@@ -27,7 +27,7 @@ class RequestCounter:
         self._seconds: dict[tuple[str, Door], float] = {}
 
     def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float, count: int = 1) -> None:
-        """Count requests of a model that exists, or of those that none has (`domain.model.UNKNOWN_MODEL`)."""
+        """Count requests of a model that exists, or of those that none has (`core/model.UNKNOWN_MODEL`)."""
         model = model_name if model_name in self._models else self._admitted(model_name)
         ended = (model, door, outcome)
         self._ended[ended] = self._ended.get(ended, 0) + count

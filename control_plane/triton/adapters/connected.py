@@ -1,4 +1,4 @@
-"""One connected Triton: its HTTP and gRPC endpoints and its metrics page, as `ports.Upstream`."""
+"""One connected Triton: its HTTP and gRPC endpoints and its metrics page, as `triton/ports.Upstream`."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from control_plane.core.model import ModelOverride, ModelState, ModelVersion
 from control_plane.triton.adapters.connecting import short_path
 from control_plane.triton.adapters.model_config import steps_of, string_parameters
 from control_plane.triton.compute_time import ComputeTime
-from control_plane.triton.embedded.triton_log import without_frames
+from control_plane.triton.triton_log import without_frames
 
 _CONTROL_TIMEOUT_S = 10.0
 """For calls that only read; Triton needs up to 4 s for an index after days of uptime (server issue 5325)."""
@@ -61,7 +61,7 @@ _CHANNEL_CLOSED = "the connection to Triton has been closed"
 
 
 class TritonGrpc:
-    """`ports.ModelControl` over one channel."""
+    """`triton/ports.ModelControl` over one channel."""
 
     def __init__(self, address: Address, *, control_secret: str = "") -> None:
         self._metadata = ((GRPC_CONTROL_FIELD, control_secret),) if control_secret else ()

@@ -63,7 +63,7 @@ class _ConnectedTooLate(UpstreamUnavailable):
 
 
 class TritonHttp2:
-    """`ports.GrpcUpstream` over TCP or a Unix socket."""
+    """`triton/ports.GrpcUpstream` over TCP or a Unix socket."""
 
     def __init__(self, address: Address, *, control_secret: str = "", forwarding: HeaderForwarding = NO_FORWARDING) -> None:
         self._forwarding = forwarding
@@ -77,7 +77,7 @@ class TritonHttp2:
         self._is_closed = False
 
     async def unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
-        """Pass a call on; see `ports.GrpcUpstream.unary`."""
+        """Pass a call on; see `triton/ports.GrpcUpstream.unary`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         lane = _Lane.LARGE if len(call.frame) > _LARGE_BYTES else _Lane.SMALL
@@ -98,7 +98,7 @@ class TritonHttp2:
                 loop.call_later(_CANCEL_AFTER_S, exchange.cancel)
 
     async def open_stream(self, head: GrpcHead, *, timeout_s: float) -> TritonStream:
-        """Open a streaming call; see `ports.GrpcUpstream.open_stream`."""
+        """Open a streaming call; see `triton/ports.GrpcUpstream.open_stream`."""
         lane = _Lane.STREAMS
         connection = self._usable(lane) or await self._connect(lane, asyncio.get_running_loop().time() + timeout_s)
         stream = TritonStream(connection)
@@ -224,7 +224,7 @@ class _Unary(_Exchange):
 
 
 class TritonStream(_Exchange):
-    """`ports.GrpcStream`."""
+    """`triton/ports.GrpcStream`."""
 
     def __init__(self, connection: _Connection) -> None:
         super().__init__(connection)

@@ -23,7 +23,7 @@ _REPOSITORY = b"/v2/repository/"
 
 
 class TritonHttp:
-    """`ports.HttpUpstream` over TCP or a Unix socket."""
+    """`triton/ports.HttpUpstream` over TCP or a Unix socket."""
 
     def __init__(
         self, address: Address, *, max_connections: int, control_secret: str = "", forwarding: HeaderForwarding = NO_FORWARDING
@@ -38,7 +38,7 @@ class TritonHttp:
         self._is_closed = False
 
     async def send(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer:
-        """Send one request and return its whole answer; see `ports.HttpUpstream.send`."""
+        """Send one request and return its whole answer; see `triton/ports.HttpUpstream.send`."""
         answer = await self.stream(request, timeout_s=timeout_s, model_name=model_name)
         if not isinstance(answer, HttpAnswer):
             answer.close()
@@ -46,7 +46,7 @@ class TritonHttp:
         return answer
 
     async def stream(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer | TritonHttpStream:
-        """Send one request and return its answer, whole or as its pieces come; see `ports.HttpUpstream.stream`."""
+        """Send one request and return its answer, whole or as its pieces come; see `triton/ports.HttpUpstream.stream`."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         if self._is_closed:
             raise _closed_pool()

@@ -17,7 +17,7 @@ _MAX_WAITING_BYTES = 256 * 1024
 
 
 class TritonHttpStream:
-    """`ports.HttpStream`. `release(is_whole)` gives the connection back, once."""
+    """`triton/ports.HttpStream`. `release(is_whole)` gives the connection back, once."""
 
     timeout_s: float | None = None
     """Bounds the wait for each piece."""
@@ -36,7 +36,7 @@ class TritonHttpStream:
         self.feed(head.rest)
 
     async def receive(self) -> bytes | None:
-        """See `ports.HttpStream.receive`; one caller at a time."""
+        """See `triton/ports.HttpStream.receive`; one caller at a time."""
         while not self._pieces:
             if self._failure is not None:
                 raise self._failure

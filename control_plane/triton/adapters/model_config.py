@@ -13,16 +13,6 @@ from tritonclient.grpc import model_config_pb2
 
 from control_plane.core.errors import ModelLoadFailed
 
-AUTO = "auto"
-
-
-def config_name_in_force(setting: str) -> str:
-    """The `configs/<name>.pbtxt` that Triton is to prefer; empty for the plain `config.pbtxt`.
-
-    What `auto` is, `model_profile` finds out at the start; where nobody has, it is the plain one.
-    """
-    return "" if setting == AUTO else setting
-
 
 def config_file(model_dir: Path, config_name: str) -> Path:
     """The file Triton reads for this model; it need not exist, since Triton completes configurations itself."""

@@ -11,9 +11,9 @@
     confine.py            what the guardian starts: it gives up what Triton is not to have, and becomes it
     log_file.py           Triton's log: rotated, its tail in every message about an end
     stubs.py              the stubs of its Python models, and how they ended
-    load_watch.py         `ports.LoadWatch`: every load ends, and one that failed says why
+    load_watch.py         `models/ports.LoadWatch`: every load ends, and one that failed says why
     abandoned_load.py     a program of its own that answers Triton where a stub has died during a load
-    process.py            `ports.TritonLauncher` and `ports.TritonProcess`
+    process.py            `triton/ports.TritonLauncher` and `triton/ports.TritonProcess`
 
 What Triton reads lies under `<state_dir>/triton/`: `repository/` (managed_repository.py), `backends/`, `imports/`, `lib/`, and while it
 runs its Unix sockets, below `sockets/`.

@@ -1,4 +1,4 @@
-"""Sees to it that every load of an embedded Triton ends, and says why one has failed: `ports.LoadWatch`.
+"""Sees to it that every load of an embedded Triton ends, and says why one has failed: `models/ports.LoadWatch`.
 
 Triton (24.10) has no deadline for loads, and waits for ever for a Python stub that has died before it has begun
 an instance. So while anything loads its stubs are looked at ten times a second: one that has died is answered
@@ -26,7 +26,7 @@ from control_plane.triton.embedded import abandoned_load
 from control_plane.triton.embedded.account import Account
 from control_plane.triton.embedded.log_file import LogFile
 from control_plane.triton.embedded.stubs import SHARED_MEMORY, TICK_S, Seen, Stub, Stubs, now_s
-from control_plane.triton.embedded.triton_log import StubEnd, load_failure, read_lines
+from control_plane.triton.triton_log import StubEnd, load_failure, read_lines
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class LoadWatch:
     _deserted: dict[str, _Deserted] = field(default_factory=dict)
 
     async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
-        """See `ports.LoadWatch.carry_out`."""
+        """See `models/ports.LoadWatch.carry_out`."""
         # Nothing is awaited before the load: who may load has just been asked.
         watched = _Load(models, self.log.end(), now_s(), is_alone=not self._loads)
         for other in self._loads:

@@ -1,4 +1,4 @@
-"""One embedded Triton at a time: `ports.TritonLauncher` and `ports.TritonProcess`, for the supervisor.
+"""One embedded Triton at a time: `triton/ports.TritonLauncher` and `triton/ports.TritonProcess`, for the supervisor.
 
 The process that it starts is a guardian (guardian.py), which starts Triton: so nothing of Triton outlives this
 process, even one that is killed.
@@ -21,7 +21,7 @@ from control_plane.core.endpoints import Endpoints, TritonEndpoints, TritonSocke
 from control_plane.core.errors import StartupError
 from control_plane.host.process_memory import held_bytes
 from control_plane.settings import TritonSettings
-from control_plane.triton.adapters.model_config import config_name_in_force
+from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.embedded import confine, guardian
 from control_plane.triton.embedded.account import find_account, let_through, require_reach
 from control_plane.triton.embedded.backend_directory import assemble_backends, assemble_imports
@@ -104,7 +104,7 @@ class EmbeddedTritonLauncher:
         return self._latest
 
     async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
-        """See `ports.LoadWatch.carry_out`; of the Triton that was started last."""
+        """See `models/ports.LoadWatch.carry_out`; of the Triton that was started last."""
         await (load(timeout_s) if self._latest is None else self._latest.loads.carry_out(models, load, timeout_s=timeout_s))
 
     def _prepare_alone(self) -> _Launch:

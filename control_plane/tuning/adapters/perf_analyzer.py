@@ -1,6 +1,6 @@
 """Runs NVIDIA's perf_analyzer, the real binary out of the pinned tritonclient wheel, and reads what it measured.
 
-For `tidegate tune` (as `ports.LoadGenerator`) and for the scenarios in `perf/`.
+For `tidegate tune` (as `tuning/ports.LoadGenerator`) and for the scenarios in `perf/`.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class PerfAnalyzer:
 
 
 class PerfAnalyzerLoad:
-    """`ports.LoadGenerator`: the requests of one mix to one model, over gRPC: over HTTP perf_analyzer knows no Unix sockets."""
+    """`tuning/ports.LoadGenerator`: the requests of one mix to one model, over gRPC: over HTTP perf_analyzer knows no Unix sockets."""
 
     def __init__(self, analyzer: PerfAnalyzer, model: str, input_data: Path) -> None:
         self._analyzer = analyzer

@@ -1,4 +1,4 @@
-"""A Triton of its own for each way to serve a model: `ports.TuningServers`, for `tidegate tune`.
+"""A Triton of its own for each way to serve a model: `tuning/ports.TuningServers`, for `tidegate tune`.
 
 Each reads a temporary repository in which the tuned model's folder is linked but for its configuration. It is asked
 over gRPC without a gateway in front, on a Unix socket unless `triton_transport` says ports. Nothing of it is left when its
@@ -19,7 +19,7 @@ from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.settings import TritonSettings
 from control_plane.triton.adapters.connected import Triton
 from control_plane.triton.adapters.control import grpc_target
-from control_plane.triton.adapters.model_config import config_name_in_force
+from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.embedded.process import EmbeddedTriton, EmbeddedTritonLauncher
 from control_plane.tuning.adapters.config import PARAMETERS
 from control_plane.tuning.domain.candidates import Candidate, Knob

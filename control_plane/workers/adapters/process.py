@@ -1,4 +1,4 @@
-"""Starts worker processes: `ports.WorkerLauncher` and `ports.WorkerProcess`, for `workers/workers`.
+"""Starts worker processes: `workers/ports.WorkerLauncher` and `workers/ports.WorkerProcess`, for `workers/workers`.
 
 A worker is a program of its own (`control_plane.app.worker`), started anew and not forked, so that it shares nothing with
 the parent but the ends it is given. The kernel kills it when the parent ends, however it ends.
@@ -35,7 +35,7 @@ class WorkerProcessLauncher:
         self._grpc_socket = grpc_socket
 
     async def start(self, number: int) -> RunningWorker:
-        """See `ports.WorkerLauncher.start`."""
+        """See `workers/ports.WorkerLauncher.start`."""
         inherited = [each.listening.fileno() for each in (self._http_socket, self._grpc_socket) if each is not None]
         try:
             link, process = await _start_linked(inherited)

@@ -31,7 +31,7 @@ def state() -> State:
 
 
 class FakeTiers:
-    """`services.model_tiers` in which `cold` has to be fetched."""
+    """`models/tiers/model_tiers` in which `cold` has to be fetched."""
 
     def expected_fetch_s(self, model: str) -> float:
         return 4.5 if model == "cold" else 0.0

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.metering.domain.usage import Price
+from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body

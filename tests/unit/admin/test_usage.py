@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from control_plane.metering.domain.usage import Price, Usage, UsageKey
+from control_plane.metering.domain.usage import Usage, UsageKey
+from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
 from tests.aio import run

@@ -30,7 +30,7 @@ HERE, THERE = "192.0.2.1", "192.0.2.2"
 
 @dataclass
 class FakeTokens:
-    """`ports.TokenVerifier`: knows one token."""
+    """`auth/ports.TokenVerifier`: knows one token."""
 
     tenant: str = "acme"
     valid: str = TOKEN

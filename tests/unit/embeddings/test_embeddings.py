@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.ports import SharedCache
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.errors import (
     ControlPlaneError,
@@ -36,7 +37,6 @@ from control_plane.inference.inference import InferenceService
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.route import CachePolicy, Route
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.ports import SharedCache
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.servers import OneServer, Servers
 from tests.aio import run_in_virtual_time, settle
@@ -51,7 +51,7 @@ TENANTS = (Tenant("team"), Tenant("busy", concurrency=1))
 
 @dataclass
 class Request(FakeSource):
-    """`services.embeddings.TextsRequest`."""
+    """`embeddings/embeddings.TextsRequest`."""
 
     wanted: EmbeddingsRequest
     timeout_s: float | None = None
@@ -73,7 +73,7 @@ def tokens(*rows: Sequence[int]) -> Request:
 
 
 class Shared:
-    """`ports.SharedCache`."""
+    """`cache/ports.SharedCache`."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}

@@ -18,9 +18,10 @@ from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelOverride, ModelState
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import Copy, DescribedModel, ModelSpec, Server, Tier
+from control_plane.fleet.domain.fleet import Copy, Server
 from control_plane.fleet.loading.copy_loads import AskOwner
 from control_plane.fleet.loading.server_loads import ServerLoads
+from control_plane.fleet.ports import FleetMemory
 from control_plane.fleet.reconciler import Reconciler
 from control_plane.fleet.routing.dispatch import FleetDispatch
 from control_plane.fleet.routing.residency import Residency
@@ -28,8 +29,8 @@ from control_plane.fleet.view.claims import Claim
 from control_plane.fleet.view.files import FleetFiles
 from control_plane.fleet.view.memory import Remembering
 from control_plane.fleet.view.state import FleetState
+from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
 from control_plane.models.model_service import ModelService
-from control_plane.models.ports import FleetMemory
 from control_plane.triton.servers import Servers
 from tests.aio import run_in_virtual_time
 from tests.fakes import FakeControl, FakeUpstream
@@ -128,7 +129,7 @@ def model(
 
 @dataclass
 class FakeDescriptions:
-    """`ports.ModelDescriptions`."""
+    """`models/ports.ModelDescriptions`."""
 
     models: dict[str, DescribedModel]
 
@@ -140,7 +141,7 @@ class FakeDescriptions:
 
 @dataclass
 class FakeTiers:
-    """`services.model_tiers.ModelTiers` as far as a fleet needs it: what is in `cold` takes a while to fetch."""
+    """`models/tiers/model_tiers.ModelTiers` as far as a fleet needs it: what is in `cold` takes a while to fetch."""
 
     described: FakeDescriptions
     fetch_s: float = 10.0

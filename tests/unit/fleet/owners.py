@@ -17,12 +17,13 @@ from typing import Any, Literal, TypeVar, cast
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, StoreUnavailable
 from control_plane.core.model import ModelState, ModelVersion
-from control_plane.fleet.domain.fleet import ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.fleet import ModelFacts, Server
 from control_plane.fleet.domain.lease import Lease
 from control_plane.fleet.domain.load_plan import states_of
 from control_plane.fleet.domain.ownership import LeaseLimits
 from control_plane.fleet.loading.load_plans import Begin, LoadPlans, PlanLimits
 from control_plane.fleet.ownership.ownership import Ownership
+from control_plane.models.domain.description import ModelSpec
 from control_plane.triton.ports import ModelControl
 from tests.fakes.lease import FakeLeaseStore, FakeRecord
 
@@ -307,7 +308,7 @@ def facts(name: str, size: int | None = None) -> ModelFacts:
 
 @dataclass
 class Control:
-    """`ports.ModelControl` as far as plans need it."""
+    """`triton/ports.ModelControl` as far as plans need it."""
 
     process: Process
 
@@ -344,7 +345,7 @@ async def _raised(answer: asyncio.Future[Exception | None], timeout_s: float) ->
 
 @dataclass
 class Store:
-    """`ports.LeaseStore` over a wire; while it is away nothing arrives, or the answer is lost."""
+    """`fleet/ports.LeaseStore` over a wire; while it is away nothing arrives, or the answer is lost."""
 
     process: Process
     token: int = 0

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from control_plane.fleet.domain.fleet import DescribedModel
+from control_plane.models.domain.description import DescribedModel
 from tests.fakes import FakeUpstream
 from tests.fakes.fleet_memory import FakeFleetMemory
 from tests.unit.fleet.fleet_bench import FleetBench, running

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, Overloaded, StoreUnavailable, UpstreamUnavailable
-from control_plane.fleet.domain.fleet import Tier
+from control_plane.models.domain.description import Tier
 from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, model, play, running
 
 

@@ -1,4 +1,4 @@
-"""What a fleet has done is counted where it happens: `domain.fleet_counts`."""
+"""What a fleet has done is counted where it happens: `fleet/domain/counts`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from control_plane.core.errors import ModelLoadFailed, Overloaded
 from control_plane.fleet.domain.counts import LOADING as BEING_LOADED
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import Tier
+from control_plane.models.domain.description import Tier
 from tests.aio import run
 from tests.fakes.model_store import FakeModelStore
 from tests.unit.fleet.fleet_bench import FleetBench, model, play, running

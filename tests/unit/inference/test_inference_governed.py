@@ -80,7 +80,7 @@ def now_s() -> float:
 
 
 class Dispatch:
-    """`services.inference.Dispatch`, which notes what it is told."""
+    """`inference/inference.Dispatch`, which notes what it is told."""
 
     catalogue = None
 

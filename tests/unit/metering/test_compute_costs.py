@@ -24,7 +24,7 @@ MS = 1_000_000
 
 
 class FakeModels:
-    """`ports.ModelCosts`."""
+    """`metering/ports.ModelCosts`."""
 
     def __init__(self, **costs: ModelCost) -> None:
         self.costs: Mapping[str, ModelCost] = costs

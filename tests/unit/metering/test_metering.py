@@ -89,7 +89,7 @@ class ScriptedStore(FakeUsageStore):
 
 
 class FakeSpill:
-    """`ports.UsageSpill` in memory."""
+    """`metering/ports.UsageSpill` in memory."""
 
     def __init__(self) -> None:
         self.kept: list[UsageBatch] = []

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from control_plane.core.errors import InvalidRequest, StoreUnavailable
-from control_plane.metering.domain.usage import Price, Usage, UsageKey
+from control_plane.metering.domain.usage import Usage, UsageKey
 from control_plane.metering.domain.usage_report import Dimension, UsageReport
 from control_plane.metering.reports import UsageService
+from control_plane.objects.domain.price import Price
 from tests.aio import run
 from tests.fakes.usage_store import FakeUsage, FakeUsageStore
 

@@ -18,7 +18,7 @@ BEGUN, STEP, BUILT, SKIPPED, FAILED = BuildEventKind
 
 @dataclass
 class FakeBuilder:
-    """`ports.ModelBuilder`: says what it is given, and with `goes_on` never ends; `said` is set when all of it has been taken."""
+    """`models/ports.ModelBuilder`: says what it is given, and with `goes_on` never ends; `said` is set when all of it has been taken."""
 
     events: list[BuildEvent]
     goes_on: bool = False
@@ -41,7 +41,7 @@ class FakeBuilder:
 
 @dataclass
 class FakeModels:
-    """`services.model_builds.BuiltModels`: one model `m`, of which `served` is served, or which cannot be asked for."""
+    """`models/builds.BuiltModels`: one model `m`, of which `served` is served, or which cannot be asked for."""
 
     served: str | ControlPlaneError | None = "fp32"
     loaded_anew: list[str] = field(default_factory=list)

@@ -214,7 +214,7 @@ class TestWatch:
 
 
 class FakeWatch:
-    """`ports.LoadWatch` that lets all be."""
+    """`models/ports.LoadWatch` that lets all be."""
 
     def __init__(self) -> None:
         self.loads: list[tuple[list[str], float]] = []

@@ -10,8 +10,8 @@ import pytest
 
 from control_plane.core.errors import StoreUnavailable
 from control_plane.core.scope import Right, Scope
-from control_plane.metering.domain.usage import Price
 from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind, Stored

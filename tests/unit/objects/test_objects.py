@@ -6,8 +6,8 @@ import pytest
 
 from control_plane.core.errors import Conflict, ControlPlaneError, InvalidRequest, ObjectNotFound, StoreUnavailable
 from control_plane.core.scope import Right, Scope
-from control_plane.metering.domain.usage import Price
 from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import StoredObject, to_body

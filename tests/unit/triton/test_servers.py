@@ -14,7 +14,7 @@ from tests.unit.fleet.routing.test_dispatch import Request
 
 
 class Listener:
-    """`services.servers.Follower`."""
+    """`triton/servers.Follower`."""
 
     def __init__(self) -> None:
         self.told: list[tuple[object, str]] = []

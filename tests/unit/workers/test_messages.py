@@ -7,8 +7,8 @@ import pytest
 from control_plane.core.endpoints import TritonEndpoints, TritonSockets
 from control_plane.core.infer_call import Door, Outcome
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import ModelSpec, Tier
 from control_plane.fleet.domain.report import CopyUse, FleetReport, Wanted
+from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.telemetry.request_counts import Ended, RequestCounts, Took
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages import (

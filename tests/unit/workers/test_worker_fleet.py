@@ -7,10 +7,11 @@ import pytest
 from control_plane.core.endpoints import TritonEndpoints
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, Overloaded, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
-from control_plane.fleet.domain.fleet import Server, Tier
+from control_plane.fleet.domain.fleet import Server
 from control_plane.fleet.domain.memory import Wish
 from control_plane.fleet.ownership.owner_requests import Asking
 from control_plane.fleet.ownership.reports import OwnReport
+from control_plane.models.domain.description import Tier
 from control_plane.workers.messages import ModelsSeen
 from tests.fakes import FakeUpstream
 from tests.fakes.owner_line import FakeOwnerLine

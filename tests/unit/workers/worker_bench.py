@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from control_plane.core.endpoints import TritonEndpoints
-from control_plane.fleet.domain.fleet import Copy, DescribedModel, Server
+from control_plane.fleet.domain.fleet import Copy, Server
 from control_plane.fleet.ownership.reports import OthersReports
+from control_plane.models.domain.description import DescribedModel
 from control_plane.triton.servers import Servers
 from control_plane.workers.fleet_for_workers import FleetForWorkers
 from control_plane.workers.messages import (

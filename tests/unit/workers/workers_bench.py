@@ -19,7 +19,7 @@ LIMITS = RestartLimits(first_delay_s=1.0, max_delay_s=8.0, settled_after_s=60.0)
 
 
 class FakeCharges:
-    """`services.workers.TakesCharges`."""
+    """`workers/workers.TakesCharges`."""
 
     def __init__(self) -> None:
         self.open: list[OpenCharge] = []

@@ -1,7 +1,8 @@
 """A warm copy that is being fetched, in a folder beside its place until all of it is there and verified.
 
-`ports.PartialCopy`. Its folder is named for the version of the source, so what an earlier life has brought is gone on with only if it
-is of the same; and for the boot of the machine: what was written before a power cut is not known to be on the disk.
+`models/ports.PartialCopy`. Its folder is named for the version of the source, so what an earlier life has brought is
+gone on with only if it is of the same; and for the boot of the machine: what was written before a power cut is not
+known to be on the disk.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class DiskPartialCopy:
             folder.mkdir(parents=True, exist_ok=True)
 
     def fetch(self, file: SourceFile, read: Read, stop: Stop) -> None:
-        """See `ports.PartialCopy.fetch`."""
+        """See `models/ports.PartialCopy.fetch`."""
         if file.path in self._digests:
             return
         path = self._folder / file.path
@@ -63,7 +64,7 @@ class DiskPartialCopy:
         self._verify(file, path, digests)
 
     def finish(self) -> WarmCopy:
-        """See `ports.PartialCopy.finish`."""
+        """See `models/ports.PartialCopy.finish`."""
         missing = [file.path for file in self._source.files if file.path not in self._digests]
         assert not missing, f"not fetched: {missing}"
         with on_full_disk(self._tier):

@@ -1,4 +1,4 @@
-"""The warm tier's folder: one process has it, held by a lock that dies with the process. `ports.WarmTier`."""
+"""The warm tier's folder: one process has it, held by a lock that dies with the process. `models/ports.WarmTier`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DiskWarmTier:
         self._trashed = 0
 
     def open(self) -> list[WarmCopy]:
-        """See `ports.WarmTier.open`. Takes over what an earlier life has left, by size and time; what differs is removed."""
+        """See `models/ports.WarmTier.open`. Takes over what an earlier life has left, by size and time; what differs is removed."""
         try:
             self._take()
             shutil.rmtree(self._own / "trash", ignore_errors=True)
@@ -58,25 +58,25 @@ class DiskWarmTier:
             self._lock = None
 
     def path(self, name: str) -> Path:
-        """See `ports.WarmTier.path`."""
+        """See `models/ports.WarmTier.path`."""
         return self.folder / name
 
     def use(self, copy: WarmCopy) -> bool:
-        """See `ports.WarmTier.use`."""
+        """See `models/ports.WarmTier.use`."""
         if not self._is_as_written(copy):
             return False
         os.utime(self._record(copy.name))  # the order of use, for the next life
         return True
 
     def is_sound(self, copy: WarmCopy, stop: Stop) -> bool:
-        """See `ports.WarmTier.is_sound`."""
+        """See `models/ports.WarmTier.is_sound`."""
         try:
             return all(_sha256(self.path(copy.name) / file.path, stop) == file.sha256 for file in copy.files)
         except OSError:
             return False
 
     def begin(self, source: ModelSource) -> DiskPartialCopy:
-        """See `ports.WarmTier.begin`. What there is of another version is removed."""
+        """See `models/ports.WarmTier.begin`. What there is of another version is removed."""
         above = self._own / "partial" / source.name
         wanted = above / f"{source.version[:24]}-{_boot()}"
         with on_full_disk(self.folder):
@@ -86,21 +86,21 @@ class DiskWarmTier:
         return DiskPartialCopy(wanted, source, self._install, self.folder, chunk_bytes=self._chunk_bytes)
 
     def remove(self, name: str) -> None:
-        """See `ports.WarmTier.remove`."""
+        """See `models/ports.WarmTier.remove`."""
         self._throw_away(self.path(name))
         self._record(name).unlink(missing_ok=True)
 
     def partial_bytes(self, but: Collection[str]) -> int:
-        """See `ports.WarmTier.partial_bytes`."""
+        """See `models/ports.WarmTier.partial_bytes`."""
         return sum(_size(path) for left in self._partials(but) for path in left.rglob("*"))
 
     def drop_partials(self, but: Collection[str]) -> None:
-        """See `ports.WarmTier.drop_partials`."""
+        """See `models/ports.WarmTier.drop_partials`."""
         for left in self._partials(but):
             remove(left)
 
     def drop_partial(self, name: str) -> None:
-        """See `ports.WarmTier.drop_partial`."""
+        """See `models/ports.WarmTier.drop_partial`."""
         remove(self._own / "partial" / name)
 
     def _partials(self, but: Collection[str]) -> Iterator[Path]:

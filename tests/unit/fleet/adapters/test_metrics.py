@@ -11,8 +11,9 @@ from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.fleet.adapters.move_log import MoveLog
 from control_plane.fleet.domain.counts import LOADING, FleetCounts
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
-from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, ModelSpec, Server, Tier
+from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, Server
 from control_plane.fleet.view.state import NO_BUDGET
+from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.telemetry.request_counts import Refused, RequestCounts, Waited
 
 READY, LOADS, UNLOADS = ModelState.READY, ModelState.LOADING, ModelState.UNLOADING

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts, Server
+from control_plane.models.domain.description import ModelSpec
 
 NOW_S = 1000.0
 

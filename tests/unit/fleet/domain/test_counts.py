@@ -4,7 +4,7 @@ import pytest
 
 from control_plane.fleet.domain.counts import LOAD_BUCKETS_S, FleetCounts
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
-from control_plane.fleet.domain.fleet import Tier
+from control_plane.models.domain.description import Tier
 
 
 def event(kind: FleetEventKind, seconds: float = 0.0) -> FleetEvent:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.fleet.domain.demand import after_use
-from control_plane.fleet.domain.fleet import ModelFacts, ModelSpec
+from control_plane.fleet.domain.fleet import ModelFacts
+from control_plane.models.domain.description import ModelSpec
 
 NEVER = ModelFacts(ModelSpec("never"), 1, 1.0, 0.01)
 

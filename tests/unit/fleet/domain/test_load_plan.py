@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from control_plane.core.errors import Overloaded
 from control_plane.core.model import ModelState, ModelVersion
-from control_plane.fleet.domain.fleet import Copy, ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.fleet import Copy, ModelFacts, Server
 from control_plane.fleet.domain.load_plan import AwaitReady, AwaitReleased, Load, Step, Unload, copies_of, held_bytes, plan, states_of
+from control_plane.models.domain.description import ModelSpec
 
 READY, LOADING, UNLOADING, UNAVAILABLE = ModelState.READY, ModelState.LOADING, ModelState.UNLOADING, ModelState.UNAVAILABLE
 MIB = 2**20

@@ -11,8 +11,9 @@ import pytest
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, Overloaded, UpstreamUnavailable
 from control_plane.core.model import ModelState, ModelVersion
-from control_plane.fleet.domain.fleet import ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.fleet import ModelFacts, Server
 from control_plane.fleet.loading.load_plans import Begin, LoadPlans, PlanLimits
+from control_plane.models.domain.description import ModelSpec
 from control_plane.triton.ports import ModelControl
 from tests.aio import run_in_virtual_time, settle
 
@@ -23,7 +24,7 @@ LIMITS = PlanLimits(load_timeout_s=30.0, release_timeout_s=10.0)
 
 @dataclass
 class Triton:
-    """`ports.ModelControl` as far as plans need it: a load or drain takes what the test says."""
+    """`triton/ports.ModelControl` as far as plans need it: a load or drain takes what the test says."""
 
     states: dict[str, ModelState] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)

@@ -6,8 +6,8 @@ import pytest
 
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.fingerprint import LoadedConfig
-from control_plane.fleet.domain.fleet import DescribedModel, ModelSpec
 from control_plane.fleet.loading.server_loads import ServerLoads
+from control_plane.models.domain.description import DescribedModel, ModelSpec
 from control_plane.models.fleet_fingerprints import FleetFingerprints
 from control_plane.models.loaded_contents import LoadedContents
 from control_plane.models.model_service import ModelService

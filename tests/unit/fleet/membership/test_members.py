@@ -28,7 +28,7 @@ A, B, C = at(1, "a"), at(11, "b"), at(21, "c")
 
 @dataclass
 class FakeServerList:
-    """`ports.ServerList`."""
+    """`fleet/ports.ServerList`."""
 
     servers: list[ListedServer] | StartupError
     name: str = "the list"

@@ -8,10 +8,10 @@ import pytest
 
 from control_plane.core.endpoints import TritonEndpoints
 from control_plane.core.errors import Overloaded
-from control_plane.fleet.domain.fleet import DescribedModel
 from control_plane.fleet.domain.report import Wanted
 from control_plane.fleet.ownership.owner_requests import Asking
 from control_plane.fleet.ownership.reports import OthersReports, OwnReport
+from control_plane.models.domain.description import DescribedModel
 from tests.fakes import FakeUpstream
 from tests.fakes.owner_line import FakeOwnerLine
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, play, running

@@ -15,7 +15,7 @@ from control_plane.fleet.adapters.local_lease import LocalLease
 from control_plane.fleet.domain.lease import Lease
 from control_plane.fleet.domain.ownership import LeaseLimits
 from control_plane.fleet.ownership.ownership import Ownership, boot_time_s
-from control_plane.models.ports import LeaseStore
+from control_plane.fleet.ports import LeaseStore
 from tests.aio import run, run_in_virtual_time, settle
 from tests.fakes.lease import FakeLeaseStore, FakeRecord
 

@@ -18,7 +18,7 @@ from tests.unit.fleet.fleet_bench import READY, FleetBench, call, model, play, r
 
 @dataclass
 class Request:
-    """`services.inference.InferRequest` and `GenerateRequest` as far as a dispatch needs them; `answers` are given one after the other."""
+    """`inference/inference.InferRequest` and `GenerateRequest` as far as a dispatch needs them; `answers` are given one after the other."""
 
     answers: list[object] = field(default_factory=lambda: [make_answer(200, b"")])
     takes_s: float = 0.0
@@ -218,7 +218,7 @@ def pooled(*pools: str) -> FleetBench:
 
 @dataclass
 class Asked:
-    """`services.running_request.RunningRequest`, as far as a dispatch reads it, and tells it where it goes."""
+    """`inference/running_request.RunningRequest`, as far as a dispatch reads it, and tells it where it goes."""
 
     units: float | None
     pool: str = ""

@@ -6,16 +6,17 @@ from random import Random
 import pytest
 
 from control_plane.core.infer_call import InferCall
-from control_plane.fleet.domain.fleet import Fleet, ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Server
 from control_plane.fleet.domain.workload import WorkloadLimits
 from control_plane.fleet.routing.workloads import Workloads
+from control_plane.models.domain.description import ModelSpec
 
 LIMITS = WorkloadLimits(long_units=50.0, long_rows=64, long_bytes=1000, urgent_from=1)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """`services.workloads.Weighed`."""
+    """`fleet/routing/workloads.Weighed`."""
 
     units: float | None = None
     pool: str = ""

@@ -7,12 +7,13 @@ from random import Random
 import pytest
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, Server
 from control_plane.fleet.simulation.engine import simulate
 from control_plane.fleet.simulation.generators import drifting, model_names, poisson
 from control_plane.fleet.simulation.ours import Ours
 from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
 from control_plane.fleet.simulation.workload import FleetShape, Joins, Leaves, ModelCost, Request, Workload
+from control_plane.models.domain.description import ModelSpec
 
 SLOT = 100
 

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy, ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.fleet import Copy, ModelFacts, Server
 from control_plane.fleet.view.claims import Claim
+from control_plane.models.domain.description import ModelSpec
 from tests.fakes import FakeUpstream
 
 

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from control_plane.fleet.domain.fleet import MOST_BYTES, NEVER_S, Copy, DescribedModel, Fleet, ModelFacts, ModelSpec, Server
+from control_plane.core.names import MOST_BYTES
+from control_plane.fleet.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts, Server
 from control_plane.fleet.domain.memory import Measured
 from control_plane.fleet.view.measurements import FIRST_LOAD_S, FIRST_SERVICE_S, PROCESS_BYTES, Measurements
+from control_plane.models.domain.description import DescribedModel, ModelSpec
 from tests.unit.fleet.fleet_bench import READY
 
 MIB = 2**20

@@ -8,8 +8,8 @@ import pytest
 
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, Overloaded, StoreUnavailable
 from control_plane.core.model import MODEL_NAME
-from control_plane.fleet.domain.fleet import DescribedModel, ModelSpec
 from control_plane.fleet.domain.memory import Measured, Wish
+from control_plane.models.domain.description import DescribedModel, ModelSpec
 from tests.fakes.fleet_memory import FakeFleetMemory
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, play, running
 from tests.unit.fleet.remembering_bench import HOUR_S, SOON_S, restarted, two

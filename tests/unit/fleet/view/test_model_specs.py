@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.fleet.domain.fleet import DescribedModel, ModelSpec
 from control_plane.fleet.domain.memory import Wish
 from control_plane.fleet.view.model_specs import ModelSpecs
+from control_plane.models.domain.description import DescribedModel, ModelSpec
 
 
 @pytest.mark.parametrize(

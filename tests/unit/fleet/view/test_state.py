@@ -9,10 +9,11 @@ import pytest
 
 from control_plane.core.model import ModelVersion
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import Copy, DescribedModel, ModelSpec, Tier
+from control_plane.fleet.domain.fleet import Copy
 from control_plane.fleet.domain.memory import Measured
 from control_plane.fleet.view.claims import Claim
 from control_plane.fleet.view.state import FleetState
+from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
 from control_plane.triton.servers import Servers
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeUpstream

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.metering.domain.pricing import price_in_force, report_rows
-from control_plane.metering.domain.usage import Price, Usage, UsageKey
+from control_plane.metering.domain.usage import Usage, UsageKey
 from control_plane.metering.domain.usage_report import Dimension
+from control_plane.objects.domain.price import Price
 
 
 def at(text: str) -> float:

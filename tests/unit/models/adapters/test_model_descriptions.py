@@ -6,10 +6,11 @@ from tempfile import TemporaryFile
 
 import pytest
 
+from control_plane.core.names import MOST_BYTES
 from control_plane.fleet.adapters import memory_text as fleet_memory
-from control_plane.fleet.domain.fleet import MOST_BYTES, DescribedModel, ModelSpec, Tier
 from control_plane.fleet.domain.memory import Wish
 from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
+from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
 from control_plane.workers.messages import ModelsSeen, SeenModel, encode
 
 MIB = 2**20

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded, ModelLoadFailed, ModelNotFound, Overloaded, StoreUnavailable
-from control_plane.fleet.domain.fleet import Tier
+from control_plane.models.domain.description import Tier
 from tests.aio import run
 from tests.fakes.model_store import FakeModelStore
 from tests.unit.models.tiers.tiers_bench import bench, model, until

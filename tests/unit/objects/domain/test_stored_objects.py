@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.model import MODEL_NAME
 from control_plane.core.scope import Right, Scope
-from control_plane.metering.domain.usage import Price
 from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
 from control_plane.objects.domain.route import CachePolicy, Route
 from control_plane.objects.domain.stored import Kind, Stored

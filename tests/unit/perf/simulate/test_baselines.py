@@ -8,9 +8,10 @@ from random import Random
 import pytest
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, Server
 from control_plane.fleet.simulation.router import Choice, Refusal
 from control_plane.fleet.simulation.workload import Request
+from control_plane.models.domain.description import ModelSpec
 from perf.simulate.baselines import BoundedHash, ConsistentHash, LeastOutstanding, RandomServer, RoundRobin, least_recently_used
 
 SERVICE_S = 0.1

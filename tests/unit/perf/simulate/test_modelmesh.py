@@ -7,9 +7,10 @@ from random import Random
 import pytest
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, ModelSpec, Server
+from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, Server
 from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
 from control_plane.fleet.simulation.workload import Request
+from control_plane.models.domain.description import ModelSpec
 from perf.simulate.modelmesh import ModelMesh
 
 READY, LOADING, UNLOADING = ModelState.READY, ModelState.LOADING, ModelState.UNLOADING

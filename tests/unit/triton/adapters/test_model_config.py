@@ -7,7 +7,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from control_plane.core.errors import ModelLoadFailed
-from control_plane.triton.adapters.model_config import composing_models, config_file, config_name_in_force, is_ensemble, with_parameters
+from control_plane.triton.adapters.model_config import composing_models, config_file, is_ensemble, with_parameters
+from control_plane.triton.config_name import config_name_in_force
 
 ENSEMBLE = """
 # the two steps

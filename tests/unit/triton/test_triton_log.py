@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.triton.embedded.triton_log import LogLine, StubEnd, brief, load_failure, read_lines, without_frames
+from control_plane.triton.triton_log import LogLine, StubEnd, brief, load_failure, read_lines, without_frames
 
 _FRAMES = "\\n\\nAt:\\n  /s/triton/repository/m/1/model.py(4): initialize\\n"
 _RAISED = "\n\nAt:\n  /s/triton/repository/m/1/model.py(4): initialize\n"

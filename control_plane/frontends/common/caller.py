@@ -1,0 +1,33 @@
+"""Who sends a request, and how long it may take: what both protocols read of a request's head."""
+
+from __future__ import annotations
+
+from control_plane.auth.access import Access
+from control_plane.core.errors import InvalidRequest
+from control_plane.core.principal import NOBODY, Principal
+from control_plane.protocols.http1 import HttpRequest
+
+
+def identify(access: Access, request: HttpRequest) -> Principal:
+    """Who sends it. Raises Unauthenticated, LimitExceeded."""
+    if not access.is_on:
+        return NOBODY
+    return access.identify(
+        authorization=request.text_header(b"authorization"),
+        api_key=request.text_header(b"x-api-key"),
+        peer=request.peer,
+        forwarded_for=request.text_header(b"x-forwarded-for"),
+    )
+
+
+_MAX_TIMEOUT_MS = 24 * 3600 * 1000
+
+
+def timeout_s_of(http: HttpRequest) -> float | None:
+    """The seconds that a caller gives; None leaves it to the default. Raises InvalidRequest."""
+    value = http.single_header(b"tidegate-timeout-ms")
+    if value is None:
+        return None
+    if not value.isdigit() or len(value) > len(str(_MAX_TIMEOUT_MS)) or not 0 < int(value) <= _MAX_TIMEOUT_MS:
+        raise InvalidRequest(f"tidegate-timeout-ms must be a whole number of milliseconds up to a day, got {value.decode('latin-1')!r}")
+    return int(value) / 1000
