@@ -57,9 +57,9 @@ def located(state_dir: Path | None, state_url: str | None = None) -> Settings:
     if _is_told(settings) or read_endpoints(usual):
         return settings
     running = running_state_dirs()
-    if len(running) > 1:
+    if len(running) > 1 and state_url is None:  # with it no folder is needed
         raise InvalidRequest(f"you run {len(running)} tidegates; {_TELL_WHICH}: {', '.join(map(str, running))}")
-    if not running:
+    if len(running) != 1:
         return settings
     return replace(settings, process=settings.process.model_copy(update={"state_dir": running[0]}))
 

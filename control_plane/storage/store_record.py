@@ -6,6 +6,7 @@ Without it `tidegate backup` beside a server with `--state-url` would save the f
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -42,8 +43,14 @@ def write_store_record(state_dir: Path, state_url: SecretStr | None) -> None:
     """In one step. Raises OSError, StartupError."""
     record = record_of(state_url)
     partial = state_dir / f".{_FILE}"
-    partial.write_text(json.dumps({"state": record.place, "is_whole": record.is_whole}) + "\n", encoding="utf-8")
+    partial.unlink(missing_ok=True)
+    with open(partial, "x", encoding="utf-8", opener=_private) as file:
+        file.write(json.dumps({"state": record.place, "is_whole": record.is_whole}) + "\n")
     partial.replace(state_dir / _FILE)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def read_store_record(state_dir: Path) -> StoreRecord | None:

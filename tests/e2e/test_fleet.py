@@ -258,12 +258,12 @@ def test_metrics_of_both_say_whose_they_are(fleet: Tidegate) -> None:
     for model in MODELS[1:]:
         assert answer_of(ask(fleet, model)) == 1 + MODELS.index(model)
     assert status(ask(fleet, "huge")) == 503
-    page = exchange(fleet.port_of_metrics(), "GET", "/metrics").decode()
+    wait_for(lambda: loads_less_unloads(samples_of(metrics_page(fleet))) == sum(map(len, loaded(fleet).values())), what="a fleet at rest")
+    page = metrics_page(fleet)
     assert 'server="triton-0"' in page
     assert 'server="triton-1"' in page
     assert page.count("# TYPE nv_inference_request_success ") == 1
-    text = page.partition("\r\n\r\n")[2]
-    samples = {name: float(value) for name, _, value in (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))}
+    samples = samples_of(page)
     assert samples['tidegate_fleet_server_up{server="triton-1"}'] == samples["tidegate_fleet_owner"] == 1
     assert samples['tidegate_fleet_server_budget_bytes{server="triton-0"}'] == BUDGET_BYTES
     assert 24 * MIB <= samples['tidegate_fleet_server_held_bytes{server="triton-0"}'] <= BUDGET_BYTES
@@ -271,10 +271,22 @@ def test_metrics_of_both_say_whose_they_are(fleet: Tidegate) -> None:
     assert samples['tidegate_fleet_events_total{kind="evicted"}'] >= 1
     assert samples['tidegate_fleet_requests_refused_total{reason="too_large"}'] >= 1
     assert samples["tidegate_fleet_wait_duration_seconds_count"] >= 1
+
+
+def metrics_page(fleet: Tidegate) -> str:
+    return exchange(fleet.port_of_metrics(), "GET", "/metrics").decode()
+
+
+def samples_of(page: str) -> dict[str, float]:
+    text = page.partition("\r\n\r\n")[2]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))}
+
+
+def loads_less_unloads(samples: dict[str, float]) -> float:
     into, out = (
         samples[f'tidegate_fleet_moves_total{{source="{one}",target="{other}"}}'] for one, other in (("warm", "hot"), ("hot", "warm"))
     )
-    assert into - out == sum(map(len, loaded(fleet).values()))
+    return into - out
 
 
 def test_when_a_triton_is_killed_the_other_takes_its_models_over(fleet: Tidegate) -> None:

@@ -255,7 +255,7 @@ def test_parameters_of_any_type_get_tritons_own_answer(gateway: Tidegate) -> Non
 
 def test_a_large_json_tensor_is_tritons_to_read(gateway: Tidegate) -> None:
     values = json.dumps([0.5] * 200_000)
-    for data in (values, "[" + ",".join(f"[{number}]" for number in range(200_000)) + "]", values[:-1] + ",1]", values[:-1] + "x]"):
+    for data in (values, "[" + ",".join(f"[{number}]" for number in range(200_000)) + "]", values[:-1] + "x]"):
         body = ('{"inputs":[{"name":"INPUT0","shape":[1,200000],"datatype":"FP32","data":%s}]}' % data).encode()  # noqa: UP031
         straight, through = (raw_http.infer(port, "echo", body) for port in doors(gateway))
         assert _without_place(through) == _without_place(straight)
