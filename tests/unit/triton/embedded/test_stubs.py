@@ -45,6 +45,8 @@ class Lab:
         self.guardian.stdin.write("|".join(children) + "\n")
         self.guardian.stdin.flush()
         self.pids = [int(pid) for pid in self.guardian.stdout.readline().split()]
+        # Popen goes on when exec closes its pipe, a moment before the arguments can be read.
+        wait_for(lambda: all(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in self.pids), "the children's arguments", SOON_S)
         self.stubs = Stubs(self.guardian.pid, PREFIX, folder=folder)
 
     def end(self, number: int, how: int) -> None:
