@@ -1,6 +1,6 @@
-"""Runs an ASGI application behind `http_server`: the admin API, which so has the limits and time-outs of the data ports.
+"""Runs an ASGI application behind `frontends/http/server`: the admin API, which so has the limits and time-outs of the data ports.
 
-A request comes whole and its answer goes whole: nothing here streams, and bodies are small. Called by `admin_server`.
+A request comes whole and its answer goes whole: nothing here streams, and bodies are small. Called by `admin/server`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 _log = logging.getLogger(__name__)
 
 _ORIGIN = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
-"""Of a target in absolute form (RFC 9112, 3.2.2)."""
+"""Matches the beginning of a request target in absolute form, `http://HOST` (RFC 9112, 3.2.2)."""
 
 _OF_THE_CONNECTION = (b"connection", b"transfer-encoding")
 _DEFECT = make_answer(500, b'{"error":"internal error of the gateway; its log has the details","code":"internal","retryable":false}')
 
 
 class AsgiBridge:
-    """An application of `http_server` that asks an ASGI one."""
+    """An application of `frontends/http/server` that asks an ASGI one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -20,7 +20,7 @@ MAX_BODY_BYTES = 256 * 2**10
 """The largest there is, a route with a thousand tenants of the longest names, fits."""
 
 _MAX_BUFFERED_BYTES = 32 * MAX_BODY_BYTES
-"""Of bodies beyond 64 KiB, of all callers together."""
+"""The most memory that request bodies beyond 64 KiB may hold at a time, all callers together."""
 
 
 def make_admin_server(api: FastAPI, access: Access, limits: HttpLimits, hosts: AllowedHosts | None) -> HttpServer:

@@ -128,7 +128,7 @@ class RouteSpec(_View):
 
 
 class RoutePatch(RouteSpec):
-    """What changes of a route."""
+    """A PATCH of a route: the fields that are to change, the others stay."""
 
     model: _NameText = Field(default_factory=str)
 
@@ -170,7 +170,7 @@ class PriceSpec(_View):
 
 
 class PricePatch(PriceSpec):
-    """What changes of a price."""
+    """A PATCH of a price: the fields that are to change, the others stay."""
 
     from_s: float = Field(default_factory=float, allow_inf_nan=False, ge=0, le=_MAX_TIME_S)
     per_unit: _Limit = Field(default_factory=float)

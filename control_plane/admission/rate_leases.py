@@ -65,7 +65,7 @@ class RatedAccount(Protocol):
 
 
 class RateLeases:
-    """Those of one process; without `buckets` it is the only one, and decides by itself."""
+    """The token leases of one process, a lease for each tenant with a rate; without `buckets` it is the only one, and decides by itself."""
 
     def __init__(self, buckets: TokenBuckets | None = None, *, now_s: Callable[[], float] = time.monotonic) -> None:
         """`now_s` is the loop's time."""

@@ -21,7 +21,7 @@ _EVERY_S = 1.0
 
 
 class TenantShares:
-    """Those of one process."""
+    """The parts of tenants' limits that this process enforces."""
 
     def __init__(self, board: DemandBoard, admission: Admission, process_id: str) -> None:
         self._board = board

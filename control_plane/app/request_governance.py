@@ -54,7 +54,7 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 class Governing:
-    """Of one process; made by `open_governing`."""
+    """The stores, mirrors and background tasks that one process's `Governance` needs; made by `open_governing`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The Tritons of one gateway, wired: one, or a fleet of those that run here, or of those that others run (`triton_units` has each)."""
+"""The Tritons of one gateway, wired: one, or a fleet of those that run here, or of those that others run (`app/server_unit` has each)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from control_plane.objects.mirror import KnownState
 
 
 class Access:
-    """Of one process."""
+    """Authenticates callers and checks their rights, for all ports of one process."""
 
     def __init__(
         self, known: KnownState, authentication: Authentication | None, *, trusted_proxies: Sequence[IPv4Network | IPv6Network] = ()

@@ -13,7 +13,7 @@ _WAIT_S = 1.0
 
 
 class Purges:
-    """Of the store behind `objects`."""
+    """Purges kept answers on every gateway, by objects in the store that `objects` writes to."""
 
     def __init__(
         self, objects: Objects, known: KnownState, *, dependents: Callable[[str], Iterable[str]] = lambda model: (), wait_s: float = _WAIT_S

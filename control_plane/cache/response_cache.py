@@ -54,7 +54,7 @@ class CacheScope:
 
 
 class ResponseCache:
-    """Of one process; without room for anything it keeps nothing."""
+    """The response cache of one process; with no room at all it keeps nothing."""
 
     def __init__(
         self,

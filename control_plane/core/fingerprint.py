@@ -11,7 +11,8 @@ DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fingerprint:
-    """Of one load; compared by identity, so that the same content loaded again is another one to whoever holds it."""
+    """Identifies the content of one load of a model; compared by identity, so that the same content loaded again is
+    another one to whoever holds it."""
 
     digest: bytes
     """32 bytes, over the files of all its versions, its configuration, its backend's code and all that of what it needs: the

@@ -93,7 +93,7 @@ class _Flown:
 
 
 class Embeddings:
-    """Of one process."""
+    """Answers embedding calls for one process: looks each text up, computes the rest, and records the call."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ _ID_BYTES = 8
 
 @dataclass(slots=True)
 class TextBatches:
-    """Of one call to one server."""
+    """Sends the texts of one call to one server in batches."""
 
     server: Upstream
     call: InferCall

@@ -32,7 +32,7 @@ class _Known:
 
 
 class TextModels:
-    """Of one process."""
+    """Knows, for one process, which models embed texts and how to call them."""
 
     def __init__(
         self, dispatch: Dispatch, fingerprints: Fingerprints, access: Access, *, now_s: Callable[[], float] = time.monotonic

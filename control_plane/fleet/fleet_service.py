@@ -53,7 +53,7 @@ class FleetUnit:
 
 
 class FleetService:
-    """Of one process."""
+    """A fleet as one process runs it: routing, loading, membership, ownership and their background tasks."""
 
     def __init__(
         self,

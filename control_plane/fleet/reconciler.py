@@ -41,7 +41,7 @@ class Looking(Protocol):
 
 
 class Reconciler:
-    """Of the fleet's owner."""
+    """The fleet owner's reconciliation loop."""
 
     def __init__(
         self,

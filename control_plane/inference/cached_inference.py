@@ -63,7 +63,7 @@ Compute = Callable[[Any, RunningRequest, Permit, float], Awaitable[Any]]
 
 
 class CachedInference:
-    """Of one process, for both doors."""
+    """Looks answers up and coalesces equal requests, for both data ports of one process."""
 
     def __init__(self, cache: ResponseCache, *, now_s: Callable[[], float] = time.monotonic) -> None:
         """`now_s` is the loop's time."""

@@ -43,7 +43,7 @@ class Meter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Governance:
-    """Of one process, for all doors."""
+    """Bundles access, admission, costs and metering of one process, for all its ports."""
 
     access: Access
     admission: Admission

@@ -45,7 +45,8 @@ class _KnownHit(Generic[AnswerT]):
 
 
 class KnownHits(Generic[MessageT, AnswerT]):
-    """Of one door. A message holds who sends it, and nothing else that its answer depends on comes from its connection."""
+    """Answers of one data port to byte-equal messages. A message holds who sends it, and nothing else that its
+    answer depends on comes from its connection."""
 
     def __init__(
         self, door: Door, running: RunningRequests, cache: ResponseCache | None, *, today_s: Callable[[], float] = time.time

@@ -63,7 +63,7 @@ class _Step:
 
 
 class ComputeCharges:
-    """Those of one process, or of a gateway with all its workers."""
+    """The open charges of one process, or of a gateway with all its workers."""
 
     def __init__(self, charge: ChargeUnits, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._charge = charge

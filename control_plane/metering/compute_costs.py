@@ -38,7 +38,7 @@ _LAST_LOOK_S = 1.0
 
 
 class ComputeCosts:
-    """Of all models, in one process."""
+    """Estimates and charges the compute units of all models, in one process."""
 
     def __init__(
         self,

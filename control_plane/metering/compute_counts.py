@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class NewCounts:
-    """Of all servers that told theirs, by model."""
+    """The compute time that Tritons counted since the last look: all servers that answered, by model."""
 
     after_loads: dict[str, Computed] = field(default_factory=dict)
     """Where a load's first executions are among it."""

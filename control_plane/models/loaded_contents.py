@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class LoadedContents:
-    """Of one Triton that nobody else loads models into."""
+    """The fingerprints of what is loaded in one Triton that nobody else loads models into."""
 
     def __init__(self, reading: ModelReading, board: FingerprintBoard) -> None:
         self._reading = reading

@@ -1,6 +1,6 @@
 """Decompression within a bound, in pieces: what 128 KiB inflate to can be 128 MiB, so whoever collects them can count, and stop.
 
-Used for bodies over HTTP (`content_encoding`) and for messages over gRPC (`grpc_message`).
+Used for bodies over HTTP (`content_encoding`) and for messages over gRPC (`protocols/grpc`).
 """
 
 from __future__ import annotations

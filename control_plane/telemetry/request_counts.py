@@ -75,7 +75,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """How long requests of a fleet waited for their model: how many by bucket of `fleet_counts` (not accumulated), and seconds in all."""
+    """How long requests of a fleet waited for their model: how many by bucket of `fleet/domain/counts` (not
+    accumulated), and seconds in all."""
 
     buckets: tuple[int, ...] = ()
     seconds: float = 0.0

@@ -8,7 +8,7 @@ from enum import Enum, auto
 
 @dataclass(frozen=True, slots=True)
 class ComputeTime:
-    """Of one model, over all its versions and instances, since it was loaded."""
+    """The compute time of one model, over all its versions and instances, since it was loaded."""
 
     inferences: int = 0
     """Rows that were computed; a batch of eight counts eight."""

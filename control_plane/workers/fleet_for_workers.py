@@ -43,7 +43,7 @@ _WORTH_TELLING = 0.1
 
 
 class FleetForWorkers:
-    """Of the parent; `triton/servers.Follower` as well."""
+    """The parent's end of its workers' fleet: `fleet/ports.FleetWorkers`; `triton/servers.Follower` as well."""
 
     def __init__(self, state: FleetState, servers: Servers, reports: OthersReports) -> None:
         self._state = state

@@ -59,7 +59,7 @@ class SeenServer:
 
 @dataclass(frozen=True, slots=True)
 class ServersSeen:
-    """Those that have joined or changed; None: it has left. Told before anything else of them."""
+    """The servers that have joined or changed; None: it has left. Told before anything else of them."""
 
     servers: dict[str, SeenServer | None]
 
@@ -105,7 +105,7 @@ class SeenModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelsSeen:
-    """Those that are new or have changed; None: it is gone."""
+    """The models that are new or have changed; None: it is gone."""
 
     models: dict[str, SeenModel | None]
 
@@ -194,7 +194,8 @@ class Charges:
 
 @dataclass(frozen=True, slots=True)
 class DrawTokens:
-    """Of a tenant's bucket, which all workers draw from; fields as `admission/domain/rate_limit.draw` has them."""
+    """A worker's request for tokens of a tenant's bucket, which all workers draw from; fields as
+    `admission/domain/rate_limit.draw` has them."""
 
     number: int
     tenant: str

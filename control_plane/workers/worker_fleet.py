@@ -29,7 +29,7 @@ _TICK_S = 0.5
 
 
 class WorkerFleet:
-    """Of one worker."""
+    """A fleet as one worker process takes part in it."""
 
     def __init__(
         self,

@@ -14,9 +14,9 @@ from enum import Enum, auto
 from math import inf
 
 _UNASKED_PART = 0.25
-"""Of the burst, of all processes together."""
+"""The part of the burst that all processes together may hold or spend ahead."""
 _AHEAD_S = 0.1
-"""Of demand that is drawn at a time."""
+"""How many seconds of recent demand a process draws ahead at a time."""
 _ASK_EVERY_S = 0.02
 """While the bucket is empty: a flood on a high rate draws several tokens at a time instead of each for itself."""
 _IDLE_S = 0.5
@@ -24,7 +24,7 @@ _IDLE_S = 0.5
 
 
 class Taking(Enum):
-    """What comes of a request."""
+    """The decision on a request: admitted, refused, or first to ask the bucket."""
 
     TAKEN = auto()
     REFUSED = auto()
@@ -35,7 +35,7 @@ class Taking(Enum):
 
 @dataclass(slots=True)
 class Lease:
-    """What one process has of one bucket, and knows of it."""
+    """A process's share of one token bucket: the tokens it holds, and what it last heard of the bucket."""
 
     tokens: int = 0
     """Drawn and not used yet."""

@@ -25,7 +25,7 @@ _EVICTING = "set `maxmemory` and `maxmemory-policy allkeys-lfu` there"
 
 
 class RedisCache:
-    """Of one process; `run` connects."""
+    """One process's client of the shared cache; `run` connects."""
 
     def __init__(self, url: SecretStr, *, max_value_bytes: int) -> None:
         """Raises StartupError: the URL is not one of a Redis."""

@@ -25,7 +25,7 @@ _STATES = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING)
 
 
 class FleetMetrics(Collector):
-    """Of one process."""
+    """A Prometheus collector over one process's view of its fleet."""
 
     def __init__(
         self,

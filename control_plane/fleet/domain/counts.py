@@ -40,7 +40,7 @@ class Moves:
 
 @dataclass(slots=True, eq=False)
 class FleetCounts:
-    """Of one process; `models/ports.MoveObserver` as well."""
+    """Counters of what one process's fleet did; `models/ports.MoveObserver` as well."""
 
     events: Counter[FleetEventKind] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class CopyUse:
-    """Of one copy, by one process."""
+    """How one process uses one loaded copy of a model."""
 
     in_flight: int = 0
     sequences: int = 0

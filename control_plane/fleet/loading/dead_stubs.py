@@ -32,7 +32,7 @@ class _Record:
 
 
 class Revivals:
-    """Of one process."""
+    """Reloads copies whose stub has died, as one process notices them."""
 
     def __init__(self, state: FleetState, loads: CopyLoads) -> None:
         self._state = state

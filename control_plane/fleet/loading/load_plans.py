@@ -49,7 +49,7 @@ class PlanLimits:
 
 
 class LoadPlans:
-    """Those of one server, for as long as one Triton lives there."""
+    """Carries out load plans on one server, for as long as one Triton lives there."""
 
     def __init__(
         self,

@@ -46,7 +46,8 @@ class LeavingLimits:
 
 
 class FleetLeaving:
-    """Of one process. Only the fleet's owner loads elsewhere and unloads; the others wait for what they have under way themselves."""
+    """Drains leaving servers, as far as one process has to. Only the fleet's owner loads elsewhere and unloads; the
+    others wait for what they have under way themselves."""
 
     def __init__(
         self,

@@ -50,7 +50,8 @@ class _Joined:
 
 
 class FleetMembers:
-    """Of one process; other gateways follow the same list by themselves, and for a moment may be behind or ahead.
+    """Adds and removes a process's servers as the list changes; other gateways follow the same list by themselves,
+    and for a moment may be behind or ahead.
 
     That is harmless: who still lists a server finds there what it finds, who does not sends nothing there, and what is loaded where is
     the owner's to say, and found in Triton's index by all. So a model that one of them misses is loaded where both look.

@@ -25,7 +25,7 @@ class _Wish:
 
 
 class UnseenCopies:
-    """Of the fleet's owner."""
+    """Remembers, at the fleet's owner, which processes do not see which copies."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s

@@ -40,7 +40,7 @@ _HANGS_S, _HANGS_TIMES = 1.0, 10.0
 
 
 class Residency:
-    """Of one process."""
+    """Gives requests of one process a place at a loaded copy, and has missing models loaded."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ ANY = Aim()
 
 
 class Workloads:
-    """Of one process."""
+    """Classifies the requests of one process for routing."""
 
     def __init__(self, fleet: Fleet, *, limits: WorkloadLimits | None = None, draw: Callable[[], float] = random.random) -> None:
         """`draw` is random, of [0, 1)."""

@@ -26,7 +26,7 @@ _PASSING = frozenset((Obstacle.IN_USE, Obstacle.CHURN, Obstacle.LATE))
 
 
 class FleetCatalogue:
-    """Of one process."""
+    """Lists a fleet's models as one process sees them: `inference/catalogue.Catalogue`."""
 
     def __init__(self, state: FleetState, servers: Servers) -> None:
         self._state = state

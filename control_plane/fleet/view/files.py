@@ -16,7 +16,7 @@ from control_plane.models.tiers.model_tiers import ModelTiers
 
 
 class FleetFiles:
-    """Of one process."""
+    """Sees to it, for one process, that a model's files are here and described before it is placed."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ _TEXT_BYTES = 2000
 
 
 class Measurements:
-    """Of one process; another one's may be put in their place (`recall`)."""
+    """The sizes, load times and failures of models that one process has measured; another one's may be put in their place (`recall`)."""
 
     def __init__(self, fleet: Fleet, *, now_s: Callable[[], float], today_s: Callable[[], float]) -> None:
         """`now_s` is the loop's time, `today_s` seconds since 1970."""

@@ -27,7 +27,7 @@ _KEPT_S = 3600.0
 
 
 class Remembering:
-    """Of one process."""
+    """Synchronises one process's measurements and wishes with the fleet's memory."""
 
     def __init__(self, memory: FleetMemory, state: FleetState, *, is_owner: Callable[[], bool]) -> None:
         self.is_owner = is_owner

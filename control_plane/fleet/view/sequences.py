@@ -26,7 +26,7 @@ class _Sequence:
 
 
 class Sequences:
-    """Of one process."""
+    """The sequences under way that one process knows, each with the copy that holds its state."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s

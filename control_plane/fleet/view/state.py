@@ -49,7 +49,7 @@ def _shown(server: Server) -> dict[str, tuple[Copy, ModelState]]:
 
 
 class FleetState:
-    """Of the process that owns the fleet."""
+    """The fleet's servers, copies and claims as the owner sees them."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ class Limits(Protocol):
 
 
 class Connection(Protocol):
-    """One client's."""
+    """A client's connection, as far as its server has to know it."""
 
     def check_time(self, now_s: float) -> None:
         """Called now and then: end what has made no progress for too long."""

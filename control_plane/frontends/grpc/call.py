@@ -1,6 +1,6 @@
 """One gRPC call as the door holds it: collects its messages, runs its handler in a task, writes what it answers.
 
-Made by `grpc_connection` for every stream of a client's connection; handlers come from the application (`v2_grpc`).
+Made by `frontends/grpc/connection` for every stream of a client's connection; handlers come from the application (`frontends/kserve/grpc`).
 """
 
 from __future__ import annotations

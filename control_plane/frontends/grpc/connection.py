@@ -1,7 +1,7 @@
 """One client's HTTP/2 connection on an asyncio transport: every stream on it is a gRPC call.
 
 `protocols/http2/connection` keeps the protocol's state; this moves its bytes, and ends a client that breaks the protocol or
-keeps a connection for nothing. Made by `grpc_server`.
+keeps a connection for nothing. Made by `frontends/grpc/server`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ConnectionOwner(Protocol):
 
 
 class GrpcConnection(asyncio.Protocol):
-    """`asyncio.Protocol`, and what its calls see of it (`grpc_call.CallConnection`)."""
+    """`asyncio.Protocol`, and what its calls see of it (`frontends/grpc/call.CallConnection`)."""
 
     def __init__(self, server: ConnectionOwner, tasks: asyncio.TaskGroup) -> None:
         limits = server.limits

@@ -1,4 +1,4 @@
-"""The gRPC data port: HTTP/2 on asyncio transports, like `http_server`.
+"""The gRPC data port: HTTP/2 on asyncio transports, like `frontends/http/server`.
 
 Not grpc.aio: its hop costs about half a millisecond, several times what a proxy's does (perf/README.md has the comparison).
 """

@@ -1,7 +1,7 @@
 """One client's HTTP/1.1 connection on an asyncio transport: answers the requests that its reader finds, in order.
 
 A connection is one task; a client that leaves cancels it, and with it everything its request had under way. Made by
-`http_server`, which knows the address and the other connections, and looks at the time for all of them.
+`frontends/http/server`, which knows the address and the other connections, and looks at the time for all of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The reading side of one client's HTTP/1.1 connection: turns what arrives into whole requests, within limits.
 
 httptools (llhttp) parses. What can be decided on a head is decided before its body is read. Knows no transport: its
-connection (`http_connection`) hands it bytes and is told what they were.
+connection (`frontends/http/connection`) hands it bytes and is told what they were.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers over HTTP that come piece by piece, for as long as their caller may have them; called by `v2_http`."""
+"""Answers over HTTP that come piece by piece, for as long as their caller may have them; called by `frontends/kserve/http`."""
 
 from __future__ import annotations
 

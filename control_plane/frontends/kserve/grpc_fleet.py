@@ -22,7 +22,7 @@ _BOUND = InflateBound(1 << 26, "a server's statistics are too large")
 
 
 class GrpcFleetAnswers:
-    """Of one door; messages are read already."""
+    """Answers the calls of the gRPC port that concern all servers; messages are parsed already."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue

@@ -21,7 +21,7 @@ _NOT_READY = make_answer(400, b'{"error":"Model version not ready"}')
 
 
 class HttpFleetAnswers:
-    """Of one door."""
+    """Answers the calls of the HTTP port that concern all servers."""
 
     def __init__(self, catalogue: Catalogue, *, timeout_s: float) -> None:
         self._catalogue = catalogue

@@ -49,7 +49,7 @@ Part = tuple[str, bytes]
 
 
 class ModelFiles:
-    """Of the models placed under `root`; its methods read files, so threads call them."""
+    """Reads and digests the files of the models placed under `root`; its methods read files, so threads call them."""
 
     def __init__(
         self, root: Path, *, config_name: str, python_backends: Path, surroundings: Callable[[], Iterable[bytes]] | None = None
@@ -146,7 +146,7 @@ class ModelFiles:
 
 
 class FileDigests:
-    """Of files by their content; one that has not changed is read once."""
+    """A cache of files' digests; one that has not changed is read once."""
 
     def __init__(self, *, settled_ns: int = _SETTLED_NS, most: int = _MOST_REMEMBERED) -> None:
         self._settled_ns = settled_ns

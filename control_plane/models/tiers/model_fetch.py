@@ -27,7 +27,7 @@ _FILES_AT_ONCE = 4
 
 
 class ModelFetch:
-    """Of one model; `done_bytes` says how far it is."""
+    """The fetch of one model; `done_bytes` says how far it is."""
 
     def __init__(
         self, name: str, *, store: ModelStore, warm: WarmTier, threads: StoppableThreads, first_delay_s: float = _FIRST_DELAY_S

@@ -1,7 +1,7 @@
 """Huffman's code of HPACK (RFC 7541, 5.2 and appendix B), read a byte at a time.
 
 hpack's table moves on by half bytes, which costs a fifth of a microsecond a byte; a peer may send 16 KB of it in one block. The rows here
-are made from that table and take a third of the time. Used by `http2_hpack`.
+are made from that table and take a third of the time. Used by `protocols/http2/hpack`.
 """
 
 from __future__ import annotations

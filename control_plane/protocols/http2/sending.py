@@ -19,7 +19,7 @@ class Http2Sender:
         self._block_prefix = NO_TABLE
 
     def send_headers(self, stream: Stream, block: bytes, *, ends: bool = False) -> None:
-        """Send a header block (`http2_headers.encode_fields`), behind what is pending."""
+        """Send a header block (`protocols/http2/headers.encode_fields`), behind what is pending."""
         if stream.pending:
             stream.pending.append((block, ends))
         else:

@@ -1,6 +1,7 @@
 """What reading and writing one HTTP/2 connection share: its open streams, the windows of both directions, and what is to be written.
 
-`http2_connection` reads what the peer sends, `http2_sending` writes what goes to it; neither knows the other. A stream ends here.
+`protocols/http2/connection` reads what the peer sends, `protocols/http2/sending` writes what goes to it; neither
+knows the other. A stream ends here.
 """
 
 from __future__ import annotations

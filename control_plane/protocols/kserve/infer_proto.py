@@ -33,7 +33,7 @@ class Parameterised(Protocol):
 
 
 class InferTensorContents(Protocol):
-    """Of `inference.InferTensorContents`, what is counted."""
+    """The fields of `inference.InferTensorContents` whose elements are counted."""
 
     bytes_contents: Sequence[bytes]
 

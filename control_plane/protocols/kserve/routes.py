@@ -27,7 +27,7 @@ class V2Route:
 
 
 _ORIGIN = re.compile("https?://[^/]+(?=/)")
-"""Of a target in absolute form, which a server must take (RFC 9112, 3.2.2)."""
+"""Matches the beginning of a request target in absolute form, which a server must take (RFC 9112, 3.2.2)."""
 
 _AUTHORITY = re.compile(rb"https?://([^/]*)", re.IGNORECASE)
 

@@ -36,7 +36,7 @@ class OwnMetrics:
         fleet: Collector | None = None,
     ) -> None:
         """`cache_bytes` is what the response cache may hold; `most_models`, and as many tenants, the page tells apart; `fleet` is
-        `fleet_metrics`."""
+        `fleet/adapters/metrics`."""
         self._counts, self._bounded = counts, BoundedCounts(most_models)
         self._shown = RequestCounts()
         self._registry = CollectorRegistry()

@@ -1,6 +1,7 @@
 """Connections to a Triton, over TCP or through a Unix socket, also one whose path the kernel or gRPC does not take.
 
-For the adapters that speak to Triton: `triton_http`, `triton_http2`, `triton_grpc`, `triton`.
+For the adapters that speak to Triton: `triton/adapters/http`, `triton/adapters/grpc`, `triton/adapters/control`,
+`triton/adapters/connected`.
 """
 
 from __future__ import annotations

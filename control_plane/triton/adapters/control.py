@@ -1,4 +1,4 @@
-"""Model control over Triton's gRPC endpoint, by the typed stubs of its own client; inference goes by `triton_http2`.
+"""Model control over Triton's gRPC endpoint, by the typed stubs of its own client; inference goes by `triton/adapters/grpc`.
 
 Every load and unload goes this way: over HTTP ten parallel loads hold all of Triton's HTTP threads (server 24.10).
 """

@@ -3,7 +3,7 @@
 The hot path of the gRPC door, so it sits directly on asyncio transports and the same HTTP/2 as the door. It never
 retries. Large messages have a connection of their own, and so have streams: on a shared one they, or what a slow reader
 leaves waiting, would fill the window that small calls need.
-Typed calls of the control plane go by `triton_grpc`.
+Typed calls of the control plane go by `triton/adapters/control`.
 """
 
 from __future__ import annotations

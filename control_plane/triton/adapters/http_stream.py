@@ -1,6 +1,6 @@
 """The body of one of Triton's chunked answers, piece by piece, with back-pressure: what nobody takes is not read.
 
-Opened by `triton_http`, whose connection hands it what arrives.
+Opened by `triton/adapters/http`, whose connection hands it what arrives.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ Answer = Callable[[str], Awaitable[bool]]
 
 @dataclass(slots=True)
 class LoadWatch:
-    """Of one life of a Triton."""
+    """Watches the loads of one Triton process."""
 
     log: LogFile
     stubs: Stubs

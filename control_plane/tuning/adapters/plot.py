@@ -1,6 +1,6 @@
 """The plot of a tuning run: requests per second against p99, a line for each candidate over its levels.
 
-Called by `tuning_report`. Needs matplotlib, which serving does not (extra `tune`).
+Called by `tuning/adapters/report`. Needs matplotlib, which serving does not (extra `tune`).
 """
 
 from __future__ import annotations

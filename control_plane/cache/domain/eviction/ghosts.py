@@ -14,7 +14,7 @@ _LAST_USE = 2**32 - 1
 
 
 class Forgotten:
-    """Of keys that are no longer kept, when and how they were used; a newer one in the same slot takes its place.
+    """A ghost list: of keys that are no longer kept, when and how they were used; a newer one in the same slot takes its place.
 
     A slot is 0 or, from its low bits on: 1, 4 bits of uses, 6 of the interval's octave, 32 of the last use, 21 of the key.
     """

@@ -120,7 +120,7 @@ class DiskPartialCopy:
 
 
 class _Digests:
-    """Of what has come of a file so far."""
+    """The digests of what has come of a file so far."""
 
     def __init__(self, file: SourceFile) -> None:
         self.count = 0

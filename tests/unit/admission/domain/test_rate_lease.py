@@ -1,4 +1,4 @@
-"""What a lease decides at each step; `services/test_rate_leases` has what several of them admit together."""
+"""What a lease decides at each step; `tests/unit/admission/test_rate_leases` has what several of them admit together."""
 
 from __future__ import annotations
 
