@@ -33,6 +33,7 @@ def test_an_answer_for_who_has_given_up_is_nobodys() -> None:
         drawing.cancel()
         await asyncio.wait([drawing])
         worker.answered(parent.answer(asked[0]))
+        assert drawing.cancelled()
 
     run_in_virtual_time(main())
 

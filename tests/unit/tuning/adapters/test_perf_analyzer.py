@@ -26,6 +26,7 @@ case "$BEHAVIOUR" in
   ;;
   fails) echo "error: no such model"; exit 1 ;;
   slow) if [ "$window" -lt 1000 ]; then echo "$WORDS"; exit 1; fi; cp "$GOOD" "$report" ;;
+  hangs_once) [ "$(wc -l < "$NOTES")" -gt 1 ] || exec sleep 600; cp "$GOOD" "$report" ;;
   hangs) echo $$ > "$NOTES.pid"; sleep 100 ;;
 esac
 """
@@ -125,6 +126,11 @@ def test_without_tritons_libraries_it_says_so(lab: Lab) -> None:
 def test_a_run_is_read(lab: Lab) -> None:
     assert lab.analyzer().run(LOAD) == Measured(2.0, 5.5, 1234.5)
     assert run(lab.analyzer().run_async(LOAD)) == Measured(2.0, 5.5, 1234.5)
+    assert len(lab.calls()) == 2
+
+
+def test_a_run_that_hangs_is_begun_again(lab: Lab) -> None:
+    assert lab.analyzer("hangs_once").run(LOAD, usual_s=3.0).p99_ms == 5.5
     assert len(lab.calls()) == 2
 
 
