@@ -14,14 +14,14 @@ BUILD_MODELS := $(BIN)/python -m python_backends.export model_repository
 REFERENCE := model_repository/text_encoder/1/fp32
 # Tests that need nothing but themselves, and so run beside each other.
 ALONE := tests/unit tests/wire
-SOURCES := control_plane python_backends model_repository dependencies tests perf
+SOURCES := control_plane python_backends model_repository dependencies tests perf docs examples
 
 # Sections of constraints.txt: whole, with the digest of each file, so that pip looks for nothing else.
 install = $(BIN)/python -m dependencies.sections $(1) | $(PIP) install --quiet --no-deps --require-hashes --requirement /dev/stdin
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
-.PHONY: help setup serve test check lint format models extras lock perf perf-docs fuzz programs clean
+.PHONY: help setup serve test check lint format models extras lock docs perf perf-docs fuzz programs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -37,7 +37,7 @@ ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
 	@$(BIN)/python -m pytest -n 2 $(ALONE)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
 endif
 
 check: lint ## As lint, and unit and wire tests; needs no Triton
@@ -61,6 +61,10 @@ extras: $(VENV)/.extras ## Packages for models from s3:// and for the plot of `t
 lock: $(VENV)/.dev ## Pin what pyproject.toml asks for, with digests, in constraints.txt (ARGS=--upgrade: anew)
 	@$(BIN)/python -m dependencies.lock $(ARGS)
 
+docs: $(VENV)/.dev ## Write the reference from the code, and build the documents as a site in .cache/site
+	@$(BIN)/python -m docs.generate
+	@$(BIN)/python -m mkdocs build --strict
+
 FUZZ_S ?= 60
 fuzz: $(VENV)/.dev ## Search every parser for crashes, FUZZ_S seconds each (60)
 	@for target in tests/fuzz/fuzz_*.py; do name="$$(basename $$target .py)"; mkdir -p .cache/fuzz/$$name; \
@@ -80,6 +84,7 @@ perf-docs: $(VENV)/.perf ## Write the figures of perf/results into the documents
 clean: ## Remove the environment, caches, built models and state
 	@rm -rf $(VENV) .cache .state .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 	@rm -rf model_repository/*/1 model_repository/*/.1.*
+	@rm -rf examples/fleet_of_three/models examples/python_model/env examples/*/models/*/1/{*.onnx,*.joblib,*.pt,vocabulary.txt}
 
 $(VENV)/.created:
 	@echo "==> virtual environment in $(VENV)"
@@ -106,7 +111,7 @@ $(VENV)/.torch: $(VENV)/.serve
 	@echo "==> packages for PyTorch's variants"
 	@$(call install,torch) || $(call explain,$(PIP_FAILED))
 	@$(call install,torch-cpu) 2> /dev/null \
-		|| { echo "==> PyTorch with CUDA, several GB (its CPU build is not to be had here: see README)"; $(call install,torch-cuda); } \
+		|| { echo "==> PyTorch with CUDA, several GB (its CPU build is not to be had here: see docs/how-to/variants.md)"; $(call install,torch-cuda); } \
 		|| $(call explain,$(PIP_FAILED))
 	@touch $@
 

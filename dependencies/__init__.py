@@ -1,1 +1,3 @@
-"""The packages that are installed: `constraints.txt`, how it is made (`lock.py`) and which part of it a purpose needs (`sections.py`)."""
+"""Locked dependencies: `lock.py` writes `constraints.txt`, `sections.py` prints the part of it that an
+installation needs.
+"""

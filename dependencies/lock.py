@@ -1,9 +1,10 @@
-"""Writes `constraints.txt`: every package that is installed, pinned, with the SHA-256 of each of its files on the index.
+"""Writes `constraints.txt`, the lock file: every package pinned, with the SHA-256 of each of its files on the
+index.
 
-    make lock                                  # what pyproject.toml now asks for, all else as it was
-    make lock ARGS='--upgrade'                 # everything anew; or ARGS='--upgrade-package NAME'
+    make lock                                  # follow changes of pyproject.toml, keep all other versions
+    make lock ARGS='--upgrade'                 # upgrade everything; or ARGS='--upgrade-package NAME'
 
-uv resolves for all platforms and Python versions at once. Which index it asks is its own configuration's business.
+uv resolves for all platforms and Python versions at once, from the index that its own configuration names.
 """
 
 from __future__ import annotations
@@ -26,21 +27,22 @@ HEADER = """\
 # `make lock` writes it, {module} prints the sections that an installation takes, in the order in which they follow.
 """
 
-# Section -> pyproject.toml's extras that it serves, beside those before it. What PyTorch needs of NVIDIA's is `torch-cuda`.
+# Section -> pyproject.toml's extras whose packages it has, beside those of the sections before it. NVIDIA's
+# packages that PyTorch needs are in `torch-cuda`.
 EXTRAS: dict[str, Sequence[str]] = {
     "serve": ["build"],
     "torch": ["build", "torch"],
     "extras": ["build", "s3", "tune"],
-    "dev": ["build", "torch", "s3", "tune", "dev", "perf"],
+    "dev": ["build", "torch", "s3", "tune", "dev", "perf", "docs"],
 }
 
-# Where PyTorch needs nothing of NVIDIA's.
+# A platform on which PyTorch needs none of NVIDIA's packages.
 WITHOUT_CUDA = "aarch64-apple-darwin"
 
 TORCH = "torch"
 
-# PyTorch's version -> the SHA-256 of its CPU builds. They are a version of their own (2.13.0+cpu), since pip would rather take a file whose
-# digest an index names than one that lies on the disk.
+# PyTorch's version -> the SHA-256 of its CPU builds. They have a version of their own (2.13.0+cpu): with an
+# equal version pip would prefer a file whose digest the index names over one on the disk.
 CPU_BUILDS = {
     # torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl
     "2.13.0": ["6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"],
@@ -50,7 +52,7 @@ _NAME = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==", re.MULTILINE)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write it."""
+    """Write the lock file; `arguments` go to uv."""
     before = LOCK.read_text() if LOCK.exists() else ""
     everything = _resolve(EXTRAS["dev"], "--universal", "--generate-hashes", *arguments, preferred=before)
     entries = _entries(everything)
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _sections(entries: dict[str, list[str]], everything: str) -> dict[str, list[str]]:
-    """The packages of each section, by name."""
+    """Return the names of each section's packages; a package is in the first section that needs it."""
 
     def needed(section: str, *options: str) -> set[str]:
         return set(_NAME.findall(_resolve(EXTRAS[section], *options, preferred=everything)))
@@ -74,7 +76,9 @@ def _sections(entries: dict[str, list[str]], everything: str) -> dict[str, list[
 
 
 def _resolve(extras: Iterable[str], *options: str, preferred: str) -> str:
-    """What uv makes of pyproject.toml with these extras; `preferred` has the versions to keep where they fit."""
+    """Resolve pyproject.toml with these extras by uv; `preferred` are requirements whose versions to keep if
+    they fit.
+    """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "requirements.txt")
         output.write_text(preferred)
@@ -90,7 +94,9 @@ def _resolve(extras: Iterable[str], *options: str, preferred: str) -> str:
 
 
 def _entries(requirements: str) -> dict[str, list[str]]:
-    """By package its requirements, each with its hashes; several where versions of Python differ."""
+    """Split requirements by package, each with its hashes; a package has several if its version depends on
+    Python's.
+    """
     found: dict[str, list[str]] = {}
     for entry in re.split(r"\n(?=\S)", requirements.strip()):
         match = _NAME.match(entry)
@@ -100,7 +106,9 @@ def _entries(requirements: str) -> dict[str, list[str]]:
 
 
 def _cpu_build(entries: dict[str, list[str]]) -> list[str]:
-    """Where it is known of the version that is pinned."""
+    """Return the requirement of PyTorch's CPU build; empty if its digests are not known for the pinned
+    version.
+    """
     (entry,) = entries[TORCH]
     version = entry.partition("==")[2].split()[0]
     lines = [f"{TORCH}=={version}+cpu", *(f"    --hash=sha256:{digest}" for digest in CPU_BUILDS.get(version, []))]

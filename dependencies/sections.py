@@ -1,6 +1,8 @@
-"""Part of `constraints.txt` for pip: `python -m dependencies.sections NAME... | pip install --no-deps --require-hashes -r /dev/stdin`.
+"""Prints sections of `constraints.txt` for pip.
 
-Standard library only: it runs before anything is installed.
+    python -m dependencies.sections NAME... | pip install --no-deps --require-hashes -r /dev/stdin
+
+Uses the standard library only, since it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from pathlib import Path
 
 LOCK = Path(__file__).resolve().parents[1] / "constraints.txt"
 
-# A line of its own before a section's first package.
+# Start of the line before a section's first package.
 HEADING = "# == "
 
 SECTIONS = {
@@ -20,13 +22,14 @@ SECTIONS = {
     "torch-cpu": "PyTorch's CPU build, which no package index but its own has: for machines that have it at hand",
     "torch-cuda": "PyTorch as package indexes have it, with what its CUDA build needs; in place of torch-cpu",
     "extras": "models in S3, and the plot of `tidegate tune`",
-    "dev": "tests and measurements",
+    "dev": "tests, measurements, and the documents as a site",
 }
-"""In their order. A package stands in the first one that needs it: `extras` needs `serve`, and `dev` needs both."""
+"""Section -> what it is for, in the file's order. A package is in the first section that needs it, so
+`extras` needs `serve` installed, and `dev` both."""
 
 
 def read_sections(text: str) -> dict[str, str]:
-    """The requirements of each section of a lock file, as pip reads them."""
+    """Split a lock file into the requirements of each section, as pip reads them."""
     found: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
@@ -39,13 +42,13 @@ def read_sections(text: str) -> dict[str, str]:
 
 
 def requirements(text: str) -> Iterator[str]:
-    """Each of them with its hashes, on one line."""
+    """Yield each requirement with its hashes, on one line."""
     joined = text.replace("\\\n", " ")
     yield from (" ".join(line.split()) for line in joined.splitlines() if line.strip() and not line.startswith("#"))
 
 
 def main(names: list[str]) -> int:
-    """Print the sections that are named."""
+    """Print the named sections; return 1 if there is no such section."""
     sections = read_sections(LOCK.read_text())
     if unknown := [name for name in names if name not in sections]:
         print(f"error: no section {unknown[0]!r} in {LOCK.name}: there are {', '.join(sections)}", file=sys.stderr)

@@ -2,9 +2,10 @@
 
     python -m perf.documents
 
-writes them anew. There are two forms, and both are plain Markdown:
+writes them anew. There are three forms, and all are plain Markdown:
 
 * a block, between `<!-- perf NAME -->` and `<!-- perf end -->`: the tables of that scenario's result;
+* a block of the name `targets`: of every scenario its targets, what was measured, and whether they are met;
 * a figure in a sentence, which is a link to its result with the figure's name as title, `[17.2](results/simulate.json
   "times_fewer_loads")`: the file has it under `figures`. It is shown with as many decimals as are written there.
 
@@ -20,11 +21,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from perf.markdown import table
 from perf.processes import PROJECT
 from perf.report import RESULTS
 from perf.scenarios import SCENARIOS
 
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "perf/README.md")
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "perf/README.md", "docs/**/*.md")
+"""Globs; each must find something."""
+TARGETS = "targets"
 BLOCK = re.compile(r"(<!-- perf ([a-z-]+) -->\n).*?(\n<!-- perf end -->)", re.DOTALL)
 FIGURE = re.compile(r'\[([^\[\]]*)\]\(((?:[\w./-]*/)?results/([a-z-]+)\.json) "(\w+)"\)')
 
@@ -38,7 +42,8 @@ def renewed(document: Path, results: Path = RESULTS) -> str:
 def quoted(document: Path) -> set[str]:
     """The scenarios whose results it quotes."""
     text = document.read_text()
-    return {found[2] for found in BLOCK.finditer(text)} | {found[3] for found in FIGURE.finditer(text)}
+    blocks = {found[2] for found in BLOCK.finditer(text)}
+    return blocks - {TARGETS} | (set(SCENARIOS) if TARGETS in blocks else set()) | {found[3] for found in FIGURE.finditer(text)}
 
 
 def renew_all() -> None:
@@ -47,7 +52,7 @@ def renew_all() -> None:
 
 
 def paths() -> Iterator[Path]:
-    return (PROJECT / each for each in DOCUMENTS)
+    return (path for each in DOCUMENTS for path in sorted(PROJECT.glob(each)))
 
 
 def measured(scenario: str, results: Path = RESULTS) -> Mapping[str, Any] | None:
@@ -59,8 +64,23 @@ def measured(scenario: str, results: Path = RESULTS) -> Mapping[str, Any] | None
 
 def _block(found: re.Match[str], results: Path) -> str:
     begin, scenario, end = found.groups()
+    if scenario == TARGETS:
+        return begin + _targets(results) + end
     report = SCENARIOS[scenario].report
     return begin + report.read(results).block() + end if measured(scenario, results) else found[0]
+
+
+def _targets(results: Path) -> str:
+    """The table of every scenario's targets; one without a result that says where it is from is to be measured again."""
+    rows: list[tuple[str, ...]] = []
+    for name, scenario in SCENARIOS.items():
+        if measured(name, results):
+            report = scenario.report.read(results)
+            figures = report.figures()
+            rows += [(name, *target.row(figures[target.figure])) for target in report.targets() if target.figure in figures]
+        else:
+            rows.append((name, "", "to be measured again", "", ""))
+    return table(("scenario", "target", "measured", "wanted", ""), rows)
 
 
 def _figure(found: re.Match[str], results: Path) -> str:

@@ -1,16 +1,44 @@
-"""What every test gets: Hypothesis without a per-example deadline, as shared machines are slow; and the contract's count."""
+"""What every test gets: a loop where it is async, Hypothesis without deadlines, as shared machines are slow; and the contract's count."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.aio import run, run_in_virtual_time
 from tests.contract import ledger
 
 settings.register_profile("default", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
+
+
+BEGUN_FIRST = (
+    "test_perf.py",
+    "test_perf_analyzer.py",
+    "test_tune.py",
+    "test_model_builds.py",
+    "test_cache_faults.py",
+    "test_response_cache.py",
+)
+"""The files that take longest: a worker that begins one of them last is alone at it while the others have nothing left to do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in BEGUN_FIRST)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an async test on a loop of its own: uvloop, as in production, or one whose clock jumps to the next timer."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    play = run_in_virtual_time if pyfuncitem.get_closest_marker("virtual_time") else run
+    play(pyfuncitem.obj(**arguments))
+    return True
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

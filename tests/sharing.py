@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from control_plane.admission.admission import Admission
-from control_plane.admission.concurrency_slots import SlotLimits
+from control_plane.admission.concurrency_limiter import SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.core.errors import Overloaded
 from control_plane.objects.domain.tenant import Tenant
@@ -122,9 +122,9 @@ class _Model:
 
     async def _run(self, sender: Sender, cost: float) -> float:
         """When it had its turn."""
-        permit = self._admission.enter(sender.tenant.name)
+        permit = self._admission.admit(sender.tenant.name)
         try:
-            await permit.turn("model", cost_units=cost, deadline_s=self._now_s() + 1e5)
+            await permit.acquire_slot("model", cost_units=cost, deadline_s=self._now_s() + 1e5)
             turn_s = self._now_s()
             await asyncio.sleep(cost * UNIT_S)
             return turn_s

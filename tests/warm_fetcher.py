@@ -10,7 +10,7 @@ from pathlib import Path
 
 from control_plane.models.adapters.model_store import FsspecModelStore
 from control_plane.models.adapters.warm_tier.tier import DiskWarmTier
-from control_plane.models.tiers.model_tiers import ModelTiers
+from control_plane.models.tiers.warm_tier_manager import WarmTierManager
 from control_plane.triton.adapters.model_config import composing_models
 from tests.fakes.model_store import Moves
 
@@ -18,9 +18,9 @@ CHUNK_BYTES = 1 << 20
 
 
 @asynccontextmanager
-async def tiers_over(url: str, warm_dir: Path, *, max_bytes: int = 1 << 30) -> AsyncIterator[ModelTiers]:
+async def tiers_over(url: str, warm_dir: Path, *, max_bytes: int = 1 << 30) -> AsyncIterator[WarmTierManager]:
     """As the gateway runs them."""
-    tiers = ModelTiers(
+    tiers = WarmTierManager(
         stores=[FsspecModelStore(url)],
         warm=DiskWarmTier(warm_dir, max_bytes=max_bytes, chunk_bytes=CHUNK_BYTES),
         steps_of=lambda folder: composing_models(folder, ""),

@@ -1,4 +1,4 @@
-"""Who may call the admin API: asked before anything of a larger body is read, so that strangers cost little."""
+"""Authorization of admin API calls, before a large body is read, so that calls of strangers cost little."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from control_plane.host.exposure import is_loopback
 
 
 class AdminAccess:
-    """ASGI middleware: lets in who may make the call."""
+    """ASGI middleware that refuses calls without the needed permission, and calls from other sites' web
+    pages.
+    """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -39,7 +41,7 @@ class AdminAccess:
 
     @staticmethod
     def authorize(scope: Scope, access: Access) -> None:
-        """Raises Unauthenticated, PermissionDenied, LimitExceeded."""
+        """Check that the caller may do this. Raises Unauthenticated, PermissionDenied, LimitExceeded."""
         need, headers = need_of_admin_path(scope["path"]), Headers(scope=scope)
         if need is None:
             return
@@ -53,15 +55,17 @@ class AdminAccess:
 
 
 def _whole(headers: Headers, name: str) -> str | None:
-    """All fields of a name as one, as RFC 9110 has it; None where there is none."""
+    """Return all header fields of a name, joined by commas (RFC 9110, 5.3); None if there is none."""
     fields = headers.getlist(name)
     return ", ".join(fields) if fields else None
 
 
 def _is_own_page(origin: str, host: str) -> bool:
-    """A page of another site, open in a browser on this machine, must not load models here: its Origin tells.
+    """Whether the Origin is this API's own documentation page, not a site that a browser on this machine has
+    open.
 
-    A site that lets its own name resolve to this machine sends that name as Host too, so it must be one of loopback.
+    A site whose name resolves to this machine (DNS rebinding) sends that name as Host too, so Host must be a
+    name of loopback.
     """
     try:
         name = urlsplit(f"//{host}").hostname

@@ -1,4 +1,8 @@
-"""The admin API: health, models, and who may do what at which price. OpenAPI at `/docs`."""
+"""The admin API (FastAPI): health, models, fleet, keys, tenants, routes, prices, cache and usage. OpenAPI at
+`/docs`.
+
+The modules beside this one add the paths; they parse, call one service method and render.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ from control_plane.fleet.fleet_service import FleetService
 from control_plane.metering.reports import UsageService
 from control_plane.models.builds import ModelBuilds
 from control_plane.models.model_service import ModelService
-from control_plane.objects.mirror import KnownState
+from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
 from control_plane.triton.servers import Servers
 
@@ -42,11 +46,13 @@ class HealthView(BaseModel):
 
 
 class StoreHealthView(BaseModel):
-    """Whether all that administrators have changed is known here; while it is not, the last known state is in force."""
+    """Whether this gateway knows all changes by administrators; while it does not, the last known state is in
+    force.
+    """
 
     is_current: bool
     behind_s: float | None
-    """Seconds since it was current; null: never."""
+    """Seconds since the state was last current; null: never."""
 
 
 class ReadinessView(HealthView):
@@ -70,13 +76,16 @@ def make_admin_api(
     objects: Objects,
     purges: Purges,
     usage: UsageService,
-    known: KnownState,
+    known: ObjectMirror,
     version: str,
     fleet: FleetService | None = None,
     builds: ModelBuilds | None = None,
 ) -> FastAPI:
-    """Build the application; it holds no state of its own. `fleet` where there is one, `builds` where models are built meanwhile."""
-    # Its own redirects would be to whatever the caller sent as Host.
+    """Build the application, which has no state of its own.
+
+    `fleet` is None for a single Triton, `builds` without background builds.
+    """
+    # FastAPI's redirects (trailing slash) would go to whatever host the caller sent as Host.
     app = FastAPI(title="Tidegate admin API", version=version, redirect_slashes=False, responses=_PAGE_ERRORS | _KEY_ERRORS)
     app.openapi = lambda: _document(app, access)  # type: ignore[method-assign]
     app.add_middleware(AdminAccess, access=access)
@@ -93,7 +102,7 @@ def make_admin_api(
     return app
 
 
-def _add_health_paths(app: FastAPI, servers: Servers, known: KnownState, version: str) -> None:
+def _add_health_paths(app: FastAPI, servers: Servers, known: ObjectMirror, version: str) -> None:
     @app.get("/health/live", tags=["health"])
     async def live() -> HealthView:
         """Whether this process answers."""
@@ -101,8 +110,8 @@ def _add_health_paths(app: FastAPI, servers: Servers, known: KnownState, version
 
     @app.get("/health/ready", tags=["health"], responses=error_responses(ErrorCode.UPSTREAM_UNAVAILABLE))
     async def ready() -> ReadinessView:
-        """Whether inference requests can be served, which the state store need not be reachable for."""
-        servers.pick()
+        """Whether inference requests can be served. The state store need not be reachable for that."""
+        servers.pick()  # raises UpstreamUnavailable where no Triton accepts requests
         behind_s = known.behind_s if math.isfinite(known.behind_s) else None
         return ReadinessView(ready=True, reason="", state_store=StoreHealthView(is_current=known.is_current, behind_s=behind_s))
 
@@ -112,7 +121,9 @@ def _add_health_paths(app: FastAPI, servers: Servers, known: KnownState, version
 
 
 def _document(app: FastAPI, access: Access) -> dict[str, Any]:
-    """FastAPI's, with what `AdminAccess` adds, and without the 422 that is a 400 here."""
+    """Return FastAPI's OpenAPI document, with the security that `AdminAccess` adds and without 422, which is
+    400 here.
+    """
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         if access.is_on:

@@ -1,6 +1,8 @@
-"""Runs an ASGI application behind `frontends/http/server`: the admin API, which so has the limits and time-outs of the data ports.
+"""Bridge from our HTTP server to an ASGI application: the admin API gets the limits and timeouts of the data
+ports.
 
-A request comes whole and its answer goes whole: nothing here streams, and bodies are small. Called by `admin/server`.
+Requests and responses are passed as a whole: nothing streams here, and bodies are small. Used by
+`admin/server`.
 """
 
 from __future__ import annotations
@@ -18,20 +20,21 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 _log = logging.getLogger(__name__)
 
 _ORIGIN = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
-"""Matches the beginning of a request target in absolute form, `http://HOST` (RFC 9112, 3.2.2)."""
+"""Matches the start of a request target in absolute form, `http://HOST` (RFC 9112, 3.2.2)."""
 
-_OF_THE_CONNECTION = (b"connection", b"transfer-encoding")
+# Hop-by-hop headers, which `frontends/http/server` sets itself.
+_HOP_BY_HOP_HEADERS = (b"connection", b"transfer-encoding")
 _DEFECT = make_answer(500, b'{"error":"internal error of the gateway; its log has the details","code":"internal","retryable":false}')
 
 
 class AsgiBridge:
-    """An application of `frontends/http/server` that asks an ASGI one."""
+    """Application of `frontends/http/server` that calls an ASGI application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Its answer; cancelled when the caller leaves."""
+        """Call the application and return its response; cancelled when the caller leaves."""
         exchange = _Exchange(request)
         try:
             await self._app(scope_of(request), exchange.receive, exchange.send)
@@ -41,7 +44,7 @@ class AsgiBridge:
 
 
 def scope_of(request: HttpRequest) -> Scope:
-    """The request's head, as ASGI has it."""
+    """Translate the request's head into an ASGI scope."""
     path, _, query = _ORIGIN.sub(b"", request.target, count=1).partition(b"?")
     return {
         "type": "http",
@@ -60,7 +63,7 @@ def scope_of(request: HttpRequest) -> Scope:
 
 
 class _Exchange:
-    """One request's messages to the application and back."""
+    """The ASGI messages of one request: `receive` and `send` of the application."""
 
     def __init__(self, request: HttpRequest) -> None:
         self._body: bytes | None = bytes(request.body)
@@ -69,7 +72,9 @@ class _Exchange:
 
     async def receive(self) -> Message:
         if self._body is None:
-            await asyncio.Event().wait()  # a caller that leaves cancels all of this
+            # ASGI would report a disconnect here. Wait for ever instead: when the caller leaves, the server
+            # cancels us.
+            await asyncio.Event().wait()
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
 
@@ -85,7 +90,7 @@ class _Exchange:
         status, body = int(self._start["status"]), b"".join(self._pieces)
         lines = [b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode())]
         names = {name.lower() for name, _ in self._start["headers"]}
-        lines += [name + b": " + value for name, value in self._start["headers"] if name.lower() not in _OF_THE_CONNECTION]
+        lines += [name + b": " + value for name, value in self._start["headers"] if name.lower() not in _HOP_BY_HOP_HEADERS]
         if b"content-length" not in names and status != HTTPStatus.NO_CONTENT:
             lines.append(b"content-length: %d" % len(body))
         return HttpAnswer(status, b"\r\n".join(lines) + b"\r\n\r\n", body)

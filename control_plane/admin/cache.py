@@ -1,4 +1,4 @@
-"""Purging the response cache over the admin API."""
+"""Paths of the admin API that purge the response cache."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ _ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE)
 
 
 def add_cache_paths(app: FastAPI, purges: Purges) -> None:
-    """`/cache` and what is below it."""
+    """Add `/cache` and the paths below it."""
 
     @app.delete("/cache", tags=["cache"], status_code=204, responses=_ERRORS)
     async def purge_cache() -> None:
-        """Every answer that is kept is found no more, on all gateways within a second."""
+        """Purge the cached responses of all models, on all gateways within a second."""
         await purges.purge()
 
     @app.delete("/cache/{name}", tags=["cache"], status_code=204, responses=_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT))
     async def purge_model(name: Name) -> None:
-        """As `/cache`, of one model, loaded or not, or of the model behind a route; with it of the ensembles loaded here that use it."""
+        """Purge the cached responses of one model, or of the model behind a route, and of loaded ensembles
+        that use it.
+        """
         await purges.purge(name)

@@ -1,4 +1,4 @@
-"""Clients of a running `tidegate`, for the command line: its admin API and its data port."""
+"""HTTP clients of a running `tidegate` for the command line: of its admin API, and of its data port."""
 
 from __future__ import annotations
 
@@ -13,20 +13,26 @@ import httpx
 
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ObjectNotFound, UpstreamUnavailable
 
-_LOAD_TIMEOUT_S = 600.0
+_LOAD_TIMEOUT_S = 600.0  # above the gateway's own deadline of a load, whose error is more to the point than a timeout here
 _INFER_TIMEOUT_S = 60.0
 _SHOWABLE = re.compile("[!-~]+")
 
 
 class AdminClient:
-    """Speaks to `admin/api`. Every method raises UpstreamUnavailable (nobody there) or its refusal: InvalidRequest, ObjectNotFound."""
+    """Client of the admin API.
+
+    Every method raises UpstreamUnavailable if nobody answers, and InvalidRequest or ObjectNotFound if the API
+    refuses.
+    """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        """`url` may be `unix:PATH`; `api_key` is a key or a token. Raises InvalidRequest: it can be neither."""
+        """`url` may be `unix:PATH`; `api_key` is a key or a token. Raises InvalidRequest if it can be
+        neither.
+        """
         self._url = url
         self._headers = _authorization(api_key)
         self._verify = ssl.create_default_context() if url.startswith("https:") else False
-        """The system's authorities, or those in the file that SSL_CERT_FILE names."""
+        """Trusts the system's authorities, or those in the file that SSL_CERT_FILE names."""
 
     def list_models(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.ask("GET", "models")
@@ -56,22 +62,26 @@ class AdminClient:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Any call, by the segments of its path: what its JSON says, its CSV as text, or None."""
+        """Make any call, by the segments of its path; return its JSON decoded, its CSV as text, or None
+        without content.
+        """
         path = "".join(f"/{quote(segment, safe='')}" for segment in segments)
         with _client(self._url, _LOAD_TIMEOUT_S, self._headers, self._verify) as client:
             return _content(self._url, lambda: client.request(method, path, json=body, params=query, headers=headers))
 
 
 class EmbeddingClient:
-    """Sends texts to the `text_embedding` ensemble over one kept connection."""
+    """Client of an embedding ensemble on the data port; keeps one connection open."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        """`url` may be `unix:PATH`. Raises as AdminClient."""
+        """`url` may be `unix:PATH`. Raises as AdminClient does."""
         self._url = url
         self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), True)
 
     def embed(self, texts: list[str], model: str) -> list[list[float]]:
-        """One embedding of 384 numbers per text. Raises as AdminClient's methods."""
+        """Return one embedding per text, of as many numbers as the model gives. Raises as AdminClient's
+        methods do.
+        """
         tensor = {"name": "TEXT", "shape": [len(texts), 1], "datatype": "BYTES", "data": texts}
         answer = _content(
             self._url,
@@ -103,12 +113,14 @@ def _client(url: str, timeout_s: float, headers: dict[str, str], verify: ssl.SSL
 
 
 def _authorization(api_key: str | None) -> dict[str, str]:
-    """Checked here, since what a client says of a header that it cannot send has all of it."""
+    """Make the Authorization header. The key is checked here: httpx's error for an invalid header would show
+    all of it.
+    """
     shown = (api_key or "").strip()
     if not shown:
         return {}
     if not _SHOWABLE.fullmatch(shown):
-        raise InvalidRequest("TIDEGATE_API_KEY has a character that no API key or token has")
+        raise InvalidRequest("TIDEGATE_API_KEY has a character that cannot occur in an API key or token")
     return {"Authorization": f"Bearer {shown}"}
 
 
@@ -133,6 +145,6 @@ def _refusal(response: httpx.Response) -> ControlPlaneError:
         text = response.json()["error"]
     except (ValueError, KeyError, TypeError):
         text = response.text
-    advice = "; commands show the key in TIDEGATE_API_KEY" if response.status_code == httpx.codes.UNAUTHORIZED else ""
+    advice = "; commands send the key in TIDEGATE_API_KEY" if response.status_code == httpx.codes.UNAUTHORIZED else ""
     refusal = ObjectNotFound if response.status_code == httpx.codes.NOT_FOUND else InvalidRequest
     return refusal(f"{text} (HTTP {response.status_code}){advice}")

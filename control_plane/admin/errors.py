@@ -1,4 +1,4 @@
-"""How the admin API tells what went wrong: one form for every refusal, also of the framework's own."""
+"""Error responses of the admin API: one JSON form for all errors, also those of FastAPI and Starlette."""
 
 from __future__ import annotations
 
@@ -26,29 +26,30 @@ class ErrorView(BaseModel):
 
 
 _FOREIGN_ORIGIN = "foreign_origin"
-"""Our only code that is no ErrorCode: no other door knows it."""
+"""The only code that is not an `ErrorCode`, since no other frontend has this error."""
 
 
 def error_responses(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
-    """For OpenAPI: that these can come."""
+    """Describe the responses of these errors for OpenAPI."""
     return {STATUS[code].http: {"model": ErrorView} for code in codes}
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Have every error answered here."""
+    """Register the handlers that answer every error in our form."""
     app.add_exception_handler(ControlPlaneError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_framework_error)
 
 
 def render_answer(error: ControlPlaneError, target: bytes = b"") -> HttpAnswer:
-    """For what is refused before it is read: as `render_error`, without the framework."""
+    """Render a refusal before the request has reached FastAPI, in the form of `render_error`."""
     response = render_error(error)
     headers = [(name.encode(), value.encode()) for name, value in response.headers.items() if not name.startswith("content-")]
     return make_answer(response.status_code, bytes(response.body), headers=headers)
 
 
 def render_error(error: ControlPlaneError) -> Response:
+    """Render an error with its HTTP status, and with Retry-After where a retry may succeed."""
     status = STATUS[error.code]
     headers = {"Retry-After": "1"} if status.retryable else {}
     headers |= {name.decode(): value.decode() for name, value in advice_of(error)}
@@ -56,7 +57,7 @@ def render_error(error: ControlPlaneError) -> Response:
 
 
 def render_foreign_origin(origin: str) -> Response:
-    """403: a page of `origin` asks."""
+    """Render the refusal (403) of a request from a web page of `origin`."""
     said = message_of(InvalidRequest(f"requests from pages of {origin} are refused"))
     return _render(ErrorView(error=said, code=_FOREIGN_ORIGIN, retryable=False), STATUS[ErrorCode.PERMISSION_DENIED].http, {})
 
@@ -77,7 +78,7 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 
 
 async def _on_framework_error(request: Request, error: Exception) -> Response:
-    """No such path or method, or a body that cannot be read."""
+    """Answer Starlette's own errors: no such path or method, or a body that cannot be read."""
     assert isinstance(error, HTTPException)
     response = render_error(_error_of(request, error))
     response.headers.update(error.headers or {})
@@ -87,7 +88,7 @@ async def _on_framework_error(request: Request, error: Exception) -> Response:
 
 
 def _methods_at(request: Request) -> str:
-    """Of the whole path: the framework tells those of its first handler only."""
+    """List all methods of the path: Starlette names only those of the first handler that matches."""
     handlers = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
     return ", ".join(sorted({method for handler in handlers for method in handler.methods}))
 
@@ -95,7 +96,7 @@ def _methods_at(request: Request) -> str:
 def _error_of(request: Request, error: HTTPException) -> ControlPlaneError:
     match error.status_code:
         case HTTPStatus.NOT_FOUND:
-            return RouteNotFound(f"no path {request.url.path[:100]!r} here; /openapi.json has those there are")
+            return RouteNotFound(f"no path {request.url.path[:100]!r} here; /openapi.json lists all paths")
         case HTTPStatus.METHOD_NOT_ALLOWED:
             return MethodNotAllowed(f"{request.url.path[:100]} does not take {request.method[:20]}")
         case HTTPStatus.REQUEST_ENTITY_TOO_LARGE:

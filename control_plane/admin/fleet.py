@@ -1,4 +1,7 @@
-"""The fleet over the admin API: servers, what is on them, what is known of models, and what has happened lately."""
+"""The admin API's view of the fleet: servers with their replicas, models, and recent events.
+
+Field docstrings are the texts of the OpenAPI document.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from control_plane.admin.errors import error_responses
 from control_plane.core.errors import ErrorCode, RouteNotFound
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
-from control_plane.fleet.domain.fleet import NEVER_S, Copy, ModelFacts, Server
+from control_plane.fleet.domain.fleet import NEVER_S, ModelFacts, Replica, Server
 from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import Tier
 
 _NO_FLEET = (
-    "this serves one Triton, and what was loaded stays there: `tidegate models list` shows it; "
+    "this tidegate serves one Triton without loading on demand: `tidegate models list` shows its models; "
     "--servers, --memory-budget, --servers-file or several --triton-url make a fleet"
 )
 
@@ -25,78 +28,82 @@ class _View(BaseModel):
 
 
 class CopyView(_View):
-    """A model on a server."""
+    """A replica: one model on one server."""
 
     model: str
     state: ModelState
     bytes: int
-    """That count for it; 0 of an ensemble's step, which counts with the ensemble, and of one whose load has not begun."""
+    """Memory that counts for it; 0 for an ensemble's step, which counts with the ensemble, and before its
+    load starts."""
     in_flight: int
     sequences: int
-    """Under way: it stays until they have ended."""
+    """Sequences in progress; the replica is not unloaded before they end."""
     idle_s: float | None
-    """Since a request last came for it; null: none has."""
+    """Seconds since a request last used it; null: none has."""
     ready_in_s: float | None
-    """Of one that loads: when it is expected to be ready."""
+    """Expected seconds until it is ready; null unless it is loading."""
 
 
 class ServerView(_View):
-    """One Triton."""
+    """A server of the fleet: one Triton."""
 
     name: str
     is_up: bool
     is_ejected: bool
-    """It answers too slowly or with errors, and gets no requests but probes."""
-    is_leaving: bool
-    """It gets nothing new, and goes when what is there has ended."""
+    """Whether it is ejected (outlier detection): it answers too slowly or with errors, and gets only
+    probes."""
+    is_draining: bool
+    """Whether it is draining: it gets no new requests and leaves the fleet when those it has are done."""
     pool: str
-    """Of workloads that it is for; empty: of all."""
+    """Pool that it belongs to; empty: it serves all pools."""
     labels: dict[str, str]
     budget_bytes: int | None
-    """For models; null: no bound."""
+    """Bytes that models may take; null: no bound."""
     held_bytes: int
-    """What is loaded, loads or is not surely gone."""
+    """Bytes of models that are loaded, loading, or not yet known to be unloaded."""
     copies: list[CopyView]
 
 
 class FleetModelView(_View):
-    """What is known of a model besides where it is."""
+    """A model of the fleet: its tier, its servers, its costs and its demand."""
 
     name: str
     tier: Tier
-    """The nearest place where it is."""
+    """The nearest tier that has it: hot (ready on a server), warm (on this machine) or cold (in a model
+    store)."""
     servers: list[str]
     resident_bytes: int
     load_s: float
-    """That a load is expected to take, with its fetch."""
+    """Expected seconds of a load, including the fetch."""
     fetch_s: float
-    """Of these, for the fetch; 0 of a model that is on this machine."""
+    """Expected seconds of the fetch alone; 0 for a model on this machine."""
     fetch_bytes: int | None
-    """To be fetched; null: nobody has looked yet."""
+    """Bytes to fetch; null: not yet known."""
     uses_per_s: float
-    """At which it is expected to be asked for."""
-    min_copies: int
-    max_copies: int | None
+    """Expected requests per second."""
+    min_replicas: int
+    max_replicas: int | None
     quarantined_for_s: float
-    """It failed to load and is not tried again before; 0: it is not."""
+    """Seconds until a load is tried again after it failed; 0: the model is not quarantined."""
     why_quarantined: str
-    is_withdrawn: bool
-    """An administrator has unloaded it: it is loaded for nobody."""
+    is_suspended: bool
+    """Whether an administrator has unloaded it, so that requests do not load it again."""
 
 
 class FleetEventView(_View):
     at_s: float
     kind: FleetEventKind
     model: str
-    """Empty of what has happened to a server."""
+    """Empty for events of a server."""
     server: str
     reason: str
     seconds: float
 
 
 class FleetView(_View):
-    is_owner: bool
-    """Whether this process loads and unloads; else another one does, and events and what is expected are told there."""
+    is_leader: bool
+    """Whether this process is the fleet's leader, which loads and unloads. Only the leader shows events and
+    expectations."""
     servers: list[ServerView]
     models: list[FleetModelView]
     events: list[FleetEventView]
@@ -104,16 +111,16 @@ class FleetView(_View):
 
 
 def add_fleet_path(app: FastAPI, fleet: FleetService | None) -> None:
-    """`/fleet`."""
+    """Add `/fleet`."""
 
     @app.get("/fleet", tags=["fleet"], responses=error_responses(ErrorCode.ROUTE_NOT_FOUND))
     async def show() -> FleetView:
-        """Servers, models by tier with their copies, and what has happened to either lately."""
+        """Servers with their replicas, models by tier, and recent events."""
         if fleet is None:
             raise RouteNotFound(_NO_FLEET)
         state, now_s = fleet.state, fleet.state.now_s()
         return FleetView(
-            is_owner=fleet.is_owner,
+            is_leader=fleet.is_leader,
             servers=[_server(server, now_s) for server in state.fleet.servers.values()],
             models=[_model(facts, fleet, now_s) for _, facts in sorted(state.fleet.models.items())],
             events=[_event(event) for event in fleet.state.events.latest],
@@ -125,7 +132,7 @@ def _server(server: Server, now_s: float) -> ServerView:
         name=server.name,
         is_up=server.is_up,
         is_ejected=server.is_ejected,
-        is_leaving=server.is_leaving,
+        is_draining=server.is_draining,
         pool=server.pool,
         labels=dict(server.labels),
         budget_bytes=server.budget_bytes if server.budget_bytes < NO_BUDGET else None,
@@ -134,7 +141,7 @@ def _server(server: Server, now_s: float) -> ServerView:
     )
 
 
-def _copy(copy: Copy, now_s: float) -> CopyView:
+def _copy(copy: Replica, now_s: float) -> CopyView:
     return CopyView(
         model=copy.model,
         state=copy.state,
@@ -157,16 +164,16 @@ def _model(facts: ModelFacts, fleet: FleetService, now_s: float) -> FleetModelVi
         fetch_s=0.0 if tiers is None else tiers.expected_fetch_s(facts.name),
         fetch_bytes=0 if tiers is None else tiers.bytes_to_fetch(facts.name),
         uses_per_s=facts.uses_per_s(now_s),
-        min_copies=facts.spec.min_copies,
-        max_copies=facts.spec.max_copies,
+        min_replicas=facts.spec.min_replicas,
+        max_replicas=facts.spec.max_replicas,
         quarantined_for_s=max(0.0, facts.quarantined_until_s - now_s),
-        why_quarantined=fleet.residency.loads.why_quarantined(facts.name) or "",
-        is_withdrawn=fleet.state.is_withdrawn(facts.name),
+        why_quarantined=fleet.router.loads.why_quarantined(facts.name) or "",
+        is_suspended=fleet.state.is_suspended(facts.name),
     )
 
 
 def nearest_tier(fleet: FleetService, facts: ModelFacts) -> Tier:
-    """Where it is, as seen from a request."""
+    """Return the nearest tier of a model, as seen from a request: hot if it is ready on any server."""
     holders = fleet.state.fleet.holders.get(facts.name, {})
     is_hot = any(server.copies[facts.name].state is ModelState.READY for server in holders.values())
     return Tier.HOT if is_hot else facts.tier

@@ -1,4 +1,4 @@
-"""API keys over the admin API."""
+"""Paths of the admin API for API keys."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ _ROTATE_ERRORS = _MAKE_ERRORS | _REVOKE_ERRORS
 
 
 def add_key_paths(app: FastAPI, keys: Keys) -> None:
-    """`/keys` and what is below it."""
+    """Add `/keys` and the paths below it."""
 
     @app.get("/keys", tags=["keys"], responses=_LIST_ERRORS)
     async def list_keys() -> list[KeyView]:
-        """Every key, also those that are no longer valid, by id."""
+        """List every key by id, also those that are no longer valid."""
         return [KeyView.of(key) for key in await keys.list_all()]
 
     @app.post("/keys", tags=["keys"], status_code=201, responses=_MAKE_ERRORS)
     async def create_key(spec: KeySpec) -> NewKeyView:
-        """Make one. Its text is in this answer and nowhere else."""
+        """Make a key. Its text is in this response and nowhere else."""
         expires_s = None if spec.lifetime_s is None else time.time() + spec.lifetime_s
         key, text = await keys.create(spec.tenant, spec.parsed_scopes(), expires_s=expires_s, description=spec.description)
         return NewKeyView.of(key, text=text)
 
     @app.post("/keys/{id}/rotate", tags=["keys"], status_code=201, responses=_ROTATE_ERRORS)
     async def rotate_key(id: KeyId, spec: RotationSpec | None = None) -> NewKeyView:  # noqa: A002
-        """Make a new one with the same tenant, scopes, lifetime and description; the old one is valid for the overlap."""
+        """Make a new key with the same tenant, scopes, lifetime and description; the old one stays valid for
+        the overlap.
+        """
         key, text = await keys.rotate(id, overlap_s=(spec or RotationSpec()).overlap_s)
         return NewKeyView.of(key, text=text)
 
     @app.delete("/keys/{id}", tags=["keys"], responses=_REVOKE_ERRORS)
     async def revoke_key(id: KeyId) -> KeyView:  # noqa: A002
-        """Within a second it is accepted nowhere. It stays in the list."""
+        """Revoke a key: within a second no gateway accepts it. It stays in the list."""
         return KeyView.of(await keys.revoke(id))

@@ -1,4 +1,4 @@
-"""Models over the admin API, through Triton's model control."""
+"""Paths of the admin API for models: their states, and loading and unloading by Triton's model control."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ class ModelView(BaseModel):
     versions: list[str]
     memory_bytes: int | None
     tier: Tier | None
-    """In a fleet the nearest place where it is; null where there is one Triton."""
+    """In a fleet, the nearest tier that has it (hot, warm, cold); null for a single Triton."""
     servers: list[str]
-    """In a fleet those that have it, in whatever state."""
+    """In a fleet, the servers that have it, in whatever state."""
     variant: str | None
-    """The one that is served, of a model that is built in several; null where it has none or is not loaded."""
+    """The variant that is served; null for a model without variants, or one that is not loaded."""
     variant_reason: str | None
-    """Why that one is served and no other."""
+    """Why this variant is served and no other."""
     build: str
-    """What is built of it in the background now, and what could not be; else empty."""
+    """State of its background build: what is being built, and what failed; else empty."""
 
 
 _LIST_ERRORS = error_responses(
     ErrorCode.UPSTREAM_UNAVAILABLE,
     ErrorCode.UPSTREAM_FAILED,
     ErrorCode.DEADLINE_EXCEEDED,
-    ErrorCode.STARTUP,  # the repositories have become unusable, such as by two models of one name
+    ErrorCode.STARTUP,  # the repositories have become unusable, such as by two models with the same name
 )
 _READ_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.MODEL_NOT_FOUND)
 _CHANGE_ERRORS = _READ_ERRORS | error_responses(
     ErrorCode.LOAD_FAILED,
     ErrorCode.STORE_UNAVAILABLE,
     ErrorCode.OVERLOADED,  # a fleet has no room for it
-    ErrorCode.NOT_SUPPORTED,  # by a fleet
-    ErrorCode.CONFLICT,  # an administrator has unloaded it meanwhile
+    ErrorCode.NOT_SUPPORTED,  # the fleet cannot do it
+    ErrorCode.CONFLICT,  # an administrator has unloaded it in the meantime
 )
 
 
 def add_model_paths(
     app: FastAPI, models: ModelService | FleetModels, fleet: FleetService | None = None, builds: ModelBuilds | None = None
 ) -> None:
-    """`/models` and what is below it."""
+    """Add `/models` and the paths below it."""
 
     async def view(name: str) -> ModelView:
         return _view(await models.get(name), fleet, builds)
@@ -74,22 +74,22 @@ def add_model_paths(
 
     @app.post("/models/{name}/load", tags=["models"], responses=_CHANGE_ERRORS)
     async def load_model(name: Name) -> ModelView:
-        """Load it, or reload it if its files changed; answers when it is ready."""
+        """Load the model, or reload it if its files changed. Responds when it is ready."""
         await models.load(name)
         return await view(name)
 
     @app.post("/models/{name}/unload", tags=["models"], responses=_CHANGE_ERRORS)
     async def unload_model(name: Name) -> ModelView:
-        """Unload it; requests in flight finish first, so it may be UNLOADING in the answer."""
-        await models.get(name)  # Triton says nothing about an unknown one
+        """Unload the model. Requests in flight finish first, so it may be UNLOADING in the response."""
+        await models.get(name)  # raises ModelNotFound: Triton accepts the unload of a model that it does not know
         await models.unload(name)
         return await view(name)
 
     @app.post("/models/{name}/release", tags=["models"], responses=_CHANGE_ERRORS)
     async def release_model(name: Name) -> ModelView:
-        """In a fleet: forget that it was loaded to stay or unloaded for good; from now on its requests decide."""
+        """In a fleet, undo `load` and `unload`: the model is loaded on demand and evicted again."""
         if fleet is None:
-            raise RouteNotFound("this tidegate runs no fleet: its Triton keeps what was loaded, and nothing else")
+            raise RouteNotFound("this tidegate runs no fleet: only `load` and `unload` decide which models its Triton has")
         await models.get(name)
         await fleet.models.release(name)
         return await view(name)

@@ -1,4 +1,7 @@
-"""Tenants, routes and prices over the admin API: written whole or in part, and on request only as they were read (RFC 9110, section 13)."""
+"""Paths of the admin API for tenants, routes and prices: PUT replaces, PATCH changes single fields.
+
+Writes can be conditional on the version that was read (ETag, If-Match, If-None-Match; RFC 9110, section 13).
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ _PUT_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCo
 _PATCH_ERRORS = _PUT_ERRORS | error_responses(ErrorCode.OBJECT_NOT_FOUND)
 _DELETE_ERRORS = _GET_ERRORS | error_responses(ErrorCode.CONFLICT)
 
-# Each may be absent, and is never null.
+# SkipJsonSchema keeps null out of the document: a header may be absent, but is never null.
 _ETag = Annotated[str, Field(pattern='^"[1-9][0-9]{0,14}"$')] | SkipJsonSchema[None]
 _Any = Annotated[str, Field(pattern=r"^\*$")] | SkipJsonSchema[None]
-IfMatch = Annotated[_ETag, Header(description='`"RESOURCE_VERSION"`, the ETag that it must have now; else the answer is 409.')]
-IfNoneMatch = Annotated[_Any, Header(description="`*`: it must not exist; else the answer is 409.")]
+IfMatch = Annotated[_ETag, Header(description='`"RESOURCE_VERSION"`, the ETag that the object must have now; else the response is 409.')]
+IfNoneMatch = Annotated[_Any, Header(description="`*`: the object must not exist; else the response is 409.")]
 
 
 async def _expected(if_match: IfMatch = None) -> int | None:
@@ -38,7 +41,7 @@ async def _expected(if_match: IfMatch = None) -> int | None:
 
 async def _expected_or_none(expected: _Expected, if_none_match: IfNoneMatch = None) -> int | None:
     if expected is not None and if_none_match is not None:
-        raise Conflict("if-match says that it exists and if-none-match that it does not, which cannot both be; send one of them")
+        raise Conflict("if-match demands that the object exists and if-none-match that it does not; send only one of them")
     return expected if if_none_match is None else 0
 
 
@@ -54,7 +57,7 @@ def _with_etag(view: ViewT, response: Response) -> ViewT:
 
 
 def add_tenant_paths(app: FastAPI, objects: Objects) -> None:
-    """`/tenants` and what is below it."""
+    """Add `/tenants` and the paths below it."""
 
     @app.get("/tenants", tags=["tenants"], responses=_LIST_ERRORS)
     async def list_tenants() -> list[TenantView]:
@@ -66,22 +69,22 @@ def add_tenant_paths(app: FastAPI, objects: Objects) -> None:
 
     @app.put("/tenants/{name}", tags=["tenants"], responses=_PUT_ERRORS | _TAGGED)
     async def put_tenant(name: Name, spec: TenantSpec, expected: _ExpectedOrNone, response: Response) -> TenantView:
-        """Make it, or replace it whole: what is not given is as if it never was."""
+        """Create the tenant, or replace it as a whole: fields that are not given get their defaults."""
         return _with_etag(TenantView.of(await objects.put(spec.named(name), expected)), response)
 
     @app.patch("/tenants/{name}", tags=["tenants"], responses=_PATCH_ERRORS | _TAGGED)
     async def patch_tenant(name: Name, patch: TenantSpec, expected: _Expected, response: Response) -> TenantView:
-        """Change what is given, and leave the rest as it is (RFC 7396, but null is only where null is a value)."""
+        """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
         return _with_etag(TenantView.of(await objects.patch(Tenant, name, patch.patched, expected)), response)
 
     @app.delete("/tenants/{name}", tags=["tenants"], status_code=204, responses=_DELETE_ERRORS)
     async def delete_tenant(name: Name, expected: _Expected) -> None:
-        """Refused with 409 while it has keys that are valid."""
+        """Delete the tenant. Refused with 409 while it has valid keys."""
         await objects.delete(Tenant, name, expected)
 
 
 def add_route_paths(app: FastAPI, objects: Objects) -> None:
-    """`/routes` and what is below it."""
+    """Add `/routes` and the paths below it."""
 
     @app.get("/routes", tags=["routes"], responses=_LIST_ERRORS)
     async def list_routes() -> list[RouteView]:
@@ -93,12 +96,12 @@ def add_route_paths(app: FastAPI, objects: Objects) -> None:
 
     @app.put("/routes/{name}", tags=["routes"], responses=_PUT_ERRORS | _TAGGED)
     async def put_route(name: Name, spec: RouteSpec, expected: _ExpectedOrNone, response: Response) -> RouteView:
-        """Make it, or replace it whole: what is not given is as if it never was."""
+        """Create the route, or replace it as a whole: fields that are not given get their defaults."""
         return _with_etag(RouteView.of(await objects.put(spec.named(name), expected)), response)
 
     @app.patch("/routes/{name}", tags=["routes"], responses=_PATCH_ERRORS | _TAGGED)
     async def patch_route(name: Name, patch: RoutePatch, expected: _Expected, response: Response) -> RouteView:
-        """Change what is given, and leave the rest as it is (RFC 7396, but null is only where null is a value)."""
+        """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
         return _with_etag(RouteView.of(await objects.patch(Route, name, patch.patched, expected)), response)
 
     @app.delete("/routes/{name}", tags=["routes"], status_code=204, responses=_DELETE_ERRORS)
@@ -107,7 +110,7 @@ def add_route_paths(app: FastAPI, objects: Objects) -> None:
 
 
 def add_price_paths(app: FastAPI, objects: Objects) -> None:
-    """`/prices` and what is below it."""
+    """Add `/prices` and the paths below it."""
 
     @app.get("/prices", tags=["prices"], responses=_LIST_ERRORS)
     async def list_prices() -> list[PriceView]:
@@ -119,12 +122,12 @@ def add_price_paths(app: FastAPI, objects: Objects) -> None:
 
     @app.put("/prices/{name}", tags=["prices"], responses=_PUT_ERRORS | _TAGGED)
     async def put_price(name: Name, spec: PriceSpec, expected: _ExpectedOrNone, response: Response) -> PriceView:
-        """Make it, or replace it whole. Usage of the past is priced by it as well, from its `from_s` on."""
+        """Create the price, or replace it as a whole. It also prices past usage, from its `from_s` on."""
         return _with_etag(PriceView.of(await objects.put(spec.named(name), expected)), response)
 
     @app.patch("/prices/{name}", tags=["prices"], responses=_PATCH_ERRORS | _TAGGED)
     async def patch_price(name: Name, patch: PricePatch, expected: _Expected, response: Response) -> PriceView:
-        """Change what is given, and leave the rest as it is (RFC 7396, but null is only where null is a value)."""
+        """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
         return _with_etag(PriceView.of(await objects.patch(Price, name, patch.patched, expected)), response)
 
     @app.delete("/prices/{name}", tags=["prices"], status_code=204, responses=_DELETE_ERRORS)

@@ -1,4 +1,6 @@
-"""The admin port: the admin API behind an HTTP server of the data ports' kind, within limits that hold before authentication."""
+"""The admin port: the admin API behind the same HTTP server as the data ports, with limits that hold before
+authentication.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,20 @@ from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpRequest
 
 MAX_BODY_BYTES = 256 * 2**10
-"""The largest there is, a route with a thousand tenants of the longest names, fits."""
+"""Largest request body. The largest valid one, a route with a thousand tenants of the longest names, fits."""
 
 _MAX_BUFFERED_BYTES = 32 * MAX_BODY_BYTES
-"""The most memory that request bodies beyond 64 KiB may hold at a time, all callers together."""
+"""Bytes of memory that request bodies beyond 64 KiB may take at a time, of all callers together."""
 
 
 def make_admin_server(api: FastAPI, access: Access, limits: HttpLimits, hosts: AllowedHosts | None) -> HttpServer:
-    """`limits` are the data ports'; bodies are smaller here. `hosts` are the names that it may be asked by; None: any."""
+    """Make the server; `limits` are the data ports', with smaller bodies. `hosts` is its host check, None for
+    no check.
+    """
 
     def admit(request: HttpRequest) -> None:
+        # Called before the body is read; the middleware checks again, since it also guards the ASGI
+        # application alone.
         AdminAccess.authorize(scope_of(request), access)
 
     return HttpServer(

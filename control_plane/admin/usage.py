@@ -1,4 +1,4 @@
-"""What was used and what it costs, over the admin API."""
+"""Path of the admin API for usage reports: what was used and what it costs."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _BY = "^((tenant|model|day)(,(tenant|model|day)){0,2})?$"
 
 
 class UsageQuery(BaseModel):
-    """What is asked for."""
+    """Parameters of a usage report."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     by: str = Field("tenant,day", pattern=_BY)
-    """Some of tenant, model, day, each at most once; empty: everything in one row."""
+    """Columns to group by: any of tenant, model, day, each at most once; empty: everything in one row."""
     since: str = Field("7d", pattern=_DAY)
-    """The first day (UTC): a date, `today`, or `7d` for seven days ago."""
+    """First day (UTC): a date, `today`, or `7d` for seven days ago."""
     until: str = Field("today", pattern=_DAY)
-    """The last day, included."""
+    """Last day, included."""
     tenant: _NameText | SkipJsonSchema[None] = None
-    """Only of this one; empty: of callers without one."""
+    """Only this tenant's usage; empty: that of callers without a tenant."""
     model: _ModelText | SkipJsonSchema[None] = None
-    """Only of this one; `(unknown)`: of names that no model has."""
+    """Only this model's usage; `(unknown)`: that of names that no model has."""
     format: Literal["json", "csv"] = "json"
 
 
 class UsageRowView(BaseModel):
-    """The sum of what was used; has those of tenant, model and day that were asked for."""
+    """Sums of usage; has those of the columns tenant, model and day that were asked for."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -51,23 +51,23 @@ class UsageRowView(BaseModel):
     model: str = ""
     day: str = ""
     requests: int
-    """Answered with success."""
+    """Requests answered with success."""
     failed: int
-    """Answered with an error of the model's or the server's, or abandoned."""
+    """Requests that failed in the model or server, or that the caller abandoned."""
     refused: int
-    """Not sent to a model: invalid, not allowed, beyond a limit."""
+    """Requests not sent to a model: invalid, not allowed, or beyond a limit."""
     rows: int
     elements: int
     compute_units: float
     cache_hits: int
     unpriced_units: float
-    """Compute units that no price covered; they are in no cost."""
+    """Compute units that no price covers; they are in no cost."""
     costs: dict[str, float]
-    """By currency."""
+    """Currency -> cost."""
 
 
 class UsageView(BaseModel):
-    """A report."""
+    """A usage report."""
 
     by: list[Dimension]
     since: str
@@ -80,11 +80,13 @@ _AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"sche
 
 
 def add_usage_path(app: FastAPI, usage: UsageService) -> None:
-    """`/usage`."""
+    """Add `/usage`."""
 
     @app.get("/usage", tags=["usage"], responses=_ERRORS | _AS_CSV, response_model=UsageView, response_model_exclude_unset=True)
     async def get_usage(query: Annotated[UsageQuery, Query()]) -> Any:
-        """What was used, and what it costs at the prices of now, also those that were made later."""
+        """Report what was used, and what it costs at the present prices, including prices made after the
+        usage.
+        """
         today = datetime.now(UTC).date()
         report = await usage.report(
             by=parse_dimensions(query.by),

@@ -1,4 +1,7 @@
-"""What the admin API takes and shows of keys, tenants, routes and prices; field texts are those of its OpenAPI document."""
+"""Request and response bodies of the admin API for keys, tenants, routes and prices.
+
+Field docstrings are the texts of the OpenAPI document.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,15 @@ from control_plane.objects.domain.stored_objects import (
     to_body,
 )
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.objects import Held
+from control_plane.objects.objects import Versioned
 
 NAME = f"^{MODEL_NAME.pattern}$"
 NAME_OR_NONE = f"^({MODEL_NAME.pattern})?$"
 _SCOPE = f"^(infer:{NAME_GLOB.pattern}|repository|admin|metrics)$"
 
-_LEAST_RATE = 1e-6
+_MIN_RATE = 1e-6
 _MOST = 1e9
-"""Of any limit: beyond what can be reached, and far from what arithmetic with them can bear."""
+"""Largest value of any limit: more than can be reached, and far below where arithmetic loses precision."""
 _MAX_TIME_S = 253_402_300_799.0
 """The last second of the year 9999."""
 _MAX_LIFETIME_S = 100 * 366 * 86_400.0
@@ -43,7 +46,8 @@ _NameText = Annotated[str, Field(pattern=NAME)]
 _ScopeText = Annotated[str, Field(pattern=_SCOPE)]
 _Limit = Annotated[float, Field(allow_inf_nan=False, ge=0, le=_MOST)]
 _Whole = BeforeValidator(lambda given: int(given) if isinstance(given, float) and given.is_integer() else given)
-"""To JSON, and so to the document, 2.0 is an integer. Stands behind the bounds, which the document would lose otherwise."""
+"""Accepts 2.0 as an integer, as JSON and JSON Schema do. It must come after the bounds, or the document would
+lose them."""
 _Count = Annotated[int, Field(ge=1, le=int(_MOST)), _Whole]
 
 
@@ -57,69 +61,72 @@ ObjectT = TypeVar("ObjectT", Tenant, Route, Price)
 class _Object(_View, Generic[ObjectT]):
     name: str
     resource_version: int
-    """Of its last change; the ETag, without the quotes."""
+    """Version of the last change: the ETag without its quotes."""
 
     @classmethod
-    def of(cls, held: Held[ObjectT]) -> Self:
-        """Without checking: what another version wrote may be beyond today's bounds, and is shown all the same."""
+    def of(cls, held: Versioned[ObjectT]) -> Self:
+        """Make the view without validation: another version's object may exceed today's bounds."""
         body: dict[str, Any] = to_body(held.value)
         return cls.model_construct(resource_version=held.resource_version, **body)
 
 
 class TenantSpec(_View):
-    """What a tenant may use; null is no limit."""
+    """Limits of a tenant; null means no limit."""
 
-    requests_per_s: Annotated[_Limit, Field(ge=_LEAST_RATE)] | None = None
+    requests_per_s: Annotated[_Limit, Field(ge=_MIN_RATE)] | None = None
     burst: _Count | None = None
-    """Requests that may come at once; null is one second's worth, at least 1."""
+    """Requests that may arrive at once (size of the token bucket); null: one second's worth, at least 1."""
     concurrency: _Count | None = None
-    """Requests that may be under way."""
+    """Requests that may be in flight."""
     daily_compute_units: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e15)] | None = None
-    """From midnight to midnight, UTC. One unit is a millisecond of one instance at batch 1."""
+    """Compute units per day (UTC). One unit is a millisecond of one instance at batch 1."""
     weight: Annotated[float, Field(allow_inf_nan=False, ge=1e-3, le=1e6)] = 1.0
-    """Its share of a model that cannot serve everybody, next to the other tenants' weights."""
+    """Share of a model that cannot serve everybody, relative to the other tenants' weights."""
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), _Whole] = 0
-    """Tenants of a higher one are served first where a model cannot serve everybody; weights count among equals."""
+    """A model that cannot serve everybody serves higher priorities first; weights count among equal
+    priorities."""
 
     def named(self, name: str) -> Tenant:
         return Tenant(name=name, **self.model_dump())
 
     def patched(self, tenant: Tenant) -> Tenant:
-        """With what is given, and the rest as it was."""
+        """Return the tenant with the given fields changed."""
         return replace(tenant, **self.model_dump(exclude_unset=True))
 
 
 class TenantView(TenantSpec, _Object[Tenant]):
-    """One account."""
+    """A tenant: an account with limits, to which usage is charged."""
 
 
 class CacheSpec(_View):
-    """Whether and how answers are kept."""
+    """Whether and how responses are cached."""
 
     is_on: bool | None = None
-    """null: as the model's own configuration says (`response_cache { enable: true }`)."""
+    """Whether responses are cached; null: as the model's configuration says (`response_cache { enable: true
+    }`)."""
     ttl_s: Annotated[_Limit, Field(ge=1e-3)] | None = None
-    """Seconds; null: as long as the server keeps answers (`cache_ttl_s`)."""
+    """Most seconds that a response is cached; null: the gateway's setting (`cache_ttl_s`)."""
     is_private: bool = False
-    """Whether tenants never see each other's entries."""
+    """Whether each tenant has cache entries of its own, which others never see."""
     min_cost_units: _Limit = 0.0
-    """In compute units; what costs less is not kept."""
+    """Compute units; responses that cost less are not cached."""
 
 
 class RouteSpec(_View):
-    """What stands behind a name that callers use."""
+    """The model behind a public name, and how it is served under that name."""
 
     model: _NameText
-    """Need not be there yet, and must have another name than the route."""
+    """The model; it need not exist yet, and must have another name than the route."""
     version: str = Field("", pattern=f"^{VERSION.pattern}$")
-    """Empty: the one that the model's version policy chooses."""
+    """Version of the model; empty: the model's version policy chooses."""
     deadline_s: Annotated[_Limit, Field(ge=1e-3)] | None = None
-    """Of requests that name none."""
+    """Deadline in seconds of requests that name none; null: the gateway's setting."""
     tenants: list[_NameText] | None = Field(None, max_length=1000)
-    """Who may call it, beside what their scopes say; null is everybody."""
+    """Tenants that may call it, if their scopes allow it too; null: all tenants."""
     cache: CacheSpec = CacheSpec()
     pool: str = Field("", pattern=f"^{POOL_OR_NONE.pattern}$")
-    """Of servers, to which its requests go where there are such; empty: each by what kind of request it is."""
+    """In a fleet, pool of servers for its requests, if it has servers; empty: chosen by the kind of each
+    request."""
 
     def named(self, name: str) -> Route:
         tenants = None if self.tenants is None else tuple(self.tenants)
@@ -128,12 +135,12 @@ class RouteSpec(_View):
 
 
 class RoutePatch(RouteSpec):
-    """A PATCH of a route: the fields that are to change, the others stay."""
+    """A PATCH of a route: the fields to change."""
 
     model: _NameText = Field(default_factory=str)
 
     def patched(self, route: Route) -> Route:
-        """With what is given, of its cache, too, and the rest as it was."""
+        """Return the route with the given fields changed, also single fields of its cache."""
         changes = self.model_dump(exclude_unset=True)
         if changes.get("tenants") is not None:
             changes["tenants"] = tuple(changes["tenants"])
@@ -143,57 +150,57 @@ class RoutePatch(RouteSpec):
 
 
 class RouteView(RouteSpec, _Object[Route]):
-    """A name that callers use, before the model of that name."""
+    """A route: a public name that callers use. It takes precedence over a model of the same name."""
 
     @classmethod
-    def of(cls, held: Held[Route]) -> Self:
+    def of(cls, held: Versioned[Route]) -> Self:
         view = super().of(held)
         view.cache = CacheSpec.model_construct(**asdict(held.value.cache))
         return view
 
 
 class PriceSpec(_View):
-    """What a compute unit costs from a moment on, until a later price for the same models and tenant."""
+    """Price of a compute unit from a time on, until a later price for the same models and tenant."""
 
     from_s: float = Field(allow_inf_nan=False, ge=0, le=_MAX_TIME_S)
-    """In seconds since 1970; a day (UTC) is charged at the price in force at its start."""
+    """Start in seconds since 1970; a day (UTC) is charged at the price in force at its start."""
     per_unit: _Limit
     currency: str = Field(pattern=f"^{CURRENCY.pattern}$")
-    """Three letters (ISO 4217)."""
+    """Currency, as three letters (ISO 4217)."""
     models: str = Field("*", pattern=f"^{NAME_GLOB.pattern}$")
-    """A glob."""
+    """Glob of the models that it holds for."""
     tenant: str = Field("", pattern=NAME_OR_NONE)
-    """Empty: for all who have no price of their own."""
+    """Tenant that it holds for; empty: all tenants without a price of their own."""
 
     def named(self, name: str) -> Price:
         return Price(name=name, **self.model_dump())
 
 
 class PricePatch(PriceSpec):
-    """A PATCH of a price: the fields that are to change, the others stay."""
+    """A PATCH of a price: the fields to change."""
 
     from_s: float = Field(default_factory=float, allow_inf_nan=False, ge=0, le=_MAX_TIME_S)
     per_unit: _Limit = Field(default_factory=float)
     currency: str = Field(default_factory=str, pattern=f"^{CURRENCY.pattern}$")
 
     def patched(self, price: Price) -> Price:
-        """With what is given, and the rest as it was."""
+        """Return the price with the given fields changed."""
         return replace(price, **self.model_dump(exclude_unset=True))
 
 
 class PriceView(PriceSpec, _Object[Price]):
-    """One price."""
+    """A price of compute units."""
 
 
 class KeySpec(_View):
-    """What a new key is for."""
+    """Tenant, scopes and lifetime of a new key."""
 
     tenant: _NameText
-    """Must exist."""
+    """Tenant that requests with the key are counted for; it must exist."""
     scopes: list[_ScopeText] = Field(min_length=1, max_length=100)
-    """`infer:GLOB` of names of models and routes, `repository`, `admin`, `metrics`."""
+    """Permissions: `infer:GLOB` (names of models and routes), `repository`, `admin`, `metrics`."""
     lifetime_s: Annotated[float, Field(allow_inf_nan=False, ge=1, le=_MAX_LIFETIME_S)] | None = None
-    """From now on; null is for ever."""
+    """Seconds from now until it expires; null: never."""
     description: str = Field("", max_length=MAX_DESCRIPTION_CHARS)
 
     def parsed_scopes(self) -> list[Scope]:
@@ -201,14 +208,14 @@ class KeySpec(_View):
 
 
 class RotationSpec(_View):
-    """How a key is replaced."""
+    """Options of a key rotation."""
 
     overlap_s: Annotated[float, Field(allow_inf_nan=False, ge=0, le=_MAX_LIFETIME_S)] = 86_400.0
-    """For how long the old key is valid beside the new one."""
+    """Seconds for which the old key stays valid beside the new one."""
 
 
 class KeyView(_View):
-    """One key, without what it takes to use it; times are in seconds since 1970."""
+    """An API key without its secret; times are in seconds since 1970."""
 
     id: str
     tenant: str
@@ -216,18 +223,18 @@ class KeyView(_View):
     created_s: float
     expires_s: float | None
     revoked_s: float | None
-    """When it was revoked, or will be: a key that is rotated goes on for an overlap."""
+    """When it was revoked, or will be: a rotated key stays valid for the overlap."""
     description: str
 
     @classmethod
     def of(cls, key: ApiKey, **more: str) -> Self:
         fields = to_body(key)
-        del fields["secret_sha256"], fields["is_revoked"]  # `revoked_s` tells callers of both
+        del fields["secret_sha256"], fields["is_revoked"]  # callers see the latter by `revoked_s`
         return cls.model_validate(fields | more)
 
 
 class NewKeyView(KeyView):
-    """A key that has just been made."""
+    """A new API key with its secret."""
 
     text: str
-    """What callers show. It is told here and never again."""
+    """The key as callers send it. It is shown here and never again."""

@@ -1,6 +1,9 @@
-"""Whether a request may go on now: its tenant's limits on its head, then its turn at the model.
+"""Admission control: a request's tenant limits are checked on its head, and its model's concurrency limit
+before it is sent.
 
-A door calls `enter` before it reads a body and `turn` before it sends to Triton; the permit is released in any case.
+A frontend calls `enter` before it reads a body, and `inference/` calls `turn` before it sends to Triton.
+Whatever becomes of the request, its permit is released. This module knows no protocol: an error says how long
+to wait, frontends render it.
 """
 
 from __future__ import annotations
@@ -8,18 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from control_plane.admission.concurrency_slots import ModelSlots, SlotLimits
-from control_plane.admission.domain.fair_queue import Claim, QueueLimits
+from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
+from control_plane.admission.domain.fair_queue import QueueLimits, Ticket
 from control_plane.admission.rate_leases import RateLeases, Undecided
-from control_plane.admission.tenant_limits import Account, KnownTenants, Sheds, TenantLimits
+from control_plane.admission.tenant_limits import ShedCounts, TenantLimits, TenantSource, TenantUsage
 from control_plane.core.errors import Overloaded
 from control_plane.telemetry.shed_reason import ShedReason
 
-# A request counts as this many compute units at least, or those of no known cost would take any number of turns.
-_LEAST_COST = 1e-3
+# Least cost of a request in compute units: the fair queue would never charge a tenant for requests of cost 0.
+_MIN_COST = 1e-3
 
-# Models that nobody asks for are remembered, with their pace, up to this number: anybody may ask for any name.
-_MOST_IDLE_MODELS = 1024
+# Most idle models whose measured pace is remembered. Clients may send any model name, so the number must be
+# bounded.
+_MAX_IDLE_MODELS = 1024
 
 _WHY = {
     ShedReason.QUEUE_FULL: "too many requests wait for model {model!r}; try again later",
@@ -28,11 +32,11 @@ _WHY = {
 
 
 class Admission:
-    """Admits the requests of one process."""
+    """Admission control of one process: issues a permit for each request, or says why not."""
 
     def __init__(
         self,
-        known: KnownTenants,
+        known: TenantSource,
         *,
         slots: SlotLimits,
         queue: QueueLimits,
@@ -40,32 +44,41 @@ class Admission:
         today_s: Callable[[], float] = time.time,
         leases: RateLeases | None = None,
     ) -> None:
-        """`now_s` is the loop's time, `today_s` seconds since 1970. Without `leases` this is the only process."""
+        """`now_s` is the event loop's clock, `today_s` the wall clock in seconds since 1970.
+
+        Without `leases` this is the only process, and it enforces rates alone.
+        """
         self.now_s = now_s
         self._slots = slots
         self._queue = queue
-        self._sheds: Sheds = Sheds()
+        self._sheds: ShedCounts = ShedCounts()
         self._leases = leases or RateLeases(now_s=now_s)
         self._limits = TenantLimits(known, self._sheds, leases=self._leases, today_s=today_s)
-        self._models: dict[str, ModelSlots] = {}
+        self._models: dict[str, ConcurrencyLimiter] = {}
 
     @property
     def counts(self) -> Mapping[tuple[str, ShedReason], int]:
-        """Requests turned away since the process began, by tenant and reason."""
+        """Requests shed since the process started, by tenant and reason."""
         return self._sheds
 
-    def enter(self, tenant: str) -> Permit | None:
-        """Admit a request on its head; None: its tenant is near its rate, so `enter_when_told`. Raises LimitExceeded."""
+    def admit(self, tenant: str) -> Permit | None:
+        """Admit a request on its head. Raises LimitExceeded.
+
+        Returns None where the tenant is near its rate, and only the bucket of all processes can decide:
+        `admit_when_synced` asks it.
+        """
         account = self._limits.account(tenant)
         if account.is_limited and isinstance(self._limits.check(account), Undecided):
             return None
         account.in_flight += 1
         return Permit(self, account)
 
-    async def enter_when_told(self, tenant: str) -> Permit:
-        """The same where only what all processes have let in decides. Raises LimitExceeded."""
+    async def admit_when_synced(self, tenant: str) -> Permit:
+        """Admit a request after asking the token bucket that all processes share. Raises LimitExceeded;
+        cancelled it admits nothing.
+        """
         account = self._limits.account(tenant)
-        account.in_flight += 1
+        account.in_flight += 1  # before the wait: the concurrency limit counts requests that wait here too
         try:
             await self._limits.ask(account)
         except BaseException:
@@ -73,93 +86,111 @@ class Admission:
             raise
         return Permit(self, account)
 
-    def let_by(self, tenant: str) -> bool:
-        """Count a request that is over as it comes; False: it has to `enter_when_told`. Raises LimitExceeded."""
+    def check_without_permit(self, tenant: str) -> bool:
+        """Check and count a request that is answered at once and needs no permit, such as a cache hit. Raises
+        LimitExceeded.
+
+        Returns False where only the shared bucket can decide: the request then has to `admit_when_synced`.
+        """
         account = self._limits.account(tenant)
         return not (account.is_limited and isinstance(self._limits.check(account), Undecided))
 
-    def account(self, tenant: str) -> Account:
-        """With the limits that hold now, and any other as long as nothing that is known changes."""
+    def account(self, tenant: str) -> TenantUsage:
+        """Return the tenant's account with the limits that hold now; they stay right until an object in the
+        store changes.
+        """
         return self._limits.account(tenant)
 
-    def look(self, tenant: str) -> None:
-        """Raises LimitExceeded where `enter` would now; for a request whose body is still to come."""
+    def check(self, tenant: str) -> None:
+        """Raise LimitExceeded where `enter` would now, without admitting; for a request whose body is still
+        to come.
+        """
         account = self._limits.account(tenant)
         if account.is_limited:
-            self._limits.look(account)
+            self._limits.precheck(account)
 
     def set_shares(self, shares: Mapping[str, float], *, other: float = 1.0, processes: int = 1) -> None:
-        """Enforce these parts of the tenants' limits, above 0 and at most 1, and `other` of all that are not named.
+        """Enforce these shares of the tenants' limits, above 0 and at most 1, and the share `other` for
+        tenants not named.
 
-        So many processes share them, this one included.
+        `processes` is how many share the limits, this one included.
         """
         self._leases.processes = processes
         self._limits.set_shares(shares, other=other)
 
     def set_spent(self, day: str, units: Mapping[str, float]) -> None:
-        """The stored sums of a day (ISO 8601, UTC) by tenant, all processes' together; of a day that is over they are ignored.
+        """Set the compute units that all processes together have used on a day (ISO 8601, UTC), by tenant.
 
-        To be told every few seconds: what this process lets through is counted from one time to the next.
+        Call it every few seconds: between two calls this process counts what it admits itself. A day before
+        the present one is ignored.
         """
         self._limits.set_spent(day, units)
 
-    def take_demand(self) -> dict[str, int]:
-        """Requests since the last call, admitted or not, by tenant that has limits: what `admission/domain/shares` shares by."""
-        return self._limits.take_demand()
+    def drain_demand(self) -> dict[str, int]:
+        """Return the requests since the last call by tenant, admitted or not, and start counting anew; shares
+        follow from it.
+        """
+        return self._limits.drain_demand()
 
-    def slots(self, model: str) -> ModelSlots:
-        """Those of one model."""
+    def slots(self, model: str) -> ConcurrencyLimiter:
+        """Return the slots of a model, made when they are first needed."""
         slots = self._models.get(model)
         if slots is None:
-            slots = self._models[model] = ModelSlots(self._slots, self._queue, self.now_s)
+            slots = self._models[model] = ConcurrencyLimiter(self._slots, self._queue, self.now_s)
         return slots
 
     def forget_if_idle(self, model: str) -> None:
-        """Keep the number of idle models bounded; called when a request of one has ended."""
-        if len(self._models) > _MOST_IDLE_MODELS and self._models[model].are_idle:
+        """Forget a model that is idle if too many are remembered; called when one of its requests has
+        ended.
+        """
+        if len(self._models) > _MAX_IDLE_MODELS and self._models[model].are_idle:
             del self._models[model]
 
     def overloaded(self, tenant: str, reason: ShedReason, model: str) -> Overloaded:
-        """Count a request that a busy model turns away, and say so."""
+        """Count a request that is shed by a busy model, and return the error for its caller."""
         self._sheds[tenant, reason] += 1
         return Overloaded(_WHY[reason].format(model=model), retry_after_s=self.slots(model).retry_after_s)
 
 
 class Permit:
-    """One request that was admitted; released once."""
+    """Permit of an admitted request: holds its place in the tenant's limits and its slot at the model;
+    released exactly once.
+    """
 
     __slots__ = ("_account", "_admission", "_cost", "_is_released", "_model", "_slots", "_started_s", "is_waiting")
 
-    def __init__(self, admission: Admission, account: Account) -> None:
+    def __init__(self, admission: Admission, account: TenantUsage) -> None:
         self._admission = admission
         self._account = account
-        self._slots: ModelSlots | None = None
+        self._slots: ConcurrencyLimiter | None = None
         self._is_released = False
         self.is_waiting = False
-        """Whether its turn at a busy model has not come yet."""
+        """Whether the request waits for a slot at a busy model."""
 
     @property
     def priority(self) -> int:
-        """Its tenant's."""
+        """Priority of the request's tenant."""
         return self._account.tenant.priority
 
-    async def turn(self, model: str, *, cost_units: float, deadline_s: float) -> None:
-        """Return when a request of so many compute units may go to Triton; once. Cancelled it holds no slot.
+    async def acquire_slot(self, model: str, *, cost_units: float, deadline_s: float) -> None:
+        """Acquire a slot at the model, waiting for it where the model is busy; may be called once. Cancelled
+        it holds no slot.
 
-        Raises Overloaded: it would not be answered before the loop's time `deadline_s`, or too many wait.
+        Raises Overloaded: the request would not be answered before the loop's time `deadline_s`, or too many
+        wait.
         """
         assert self._slots is None, "a permit is for one turn"
         assert not self._is_released, "the permit was released before"
-        cost = cost_units if cost_units > _LEAST_COST else _LEAST_COST
+        cost = cost_units if cost_units > _MIN_COST else _MIN_COST
         slots = self._admission.slots(model)
-        if not slots.take_at_once(self._account.tenant.name):
+        if not slots.try_acquire(self._account.tenant.name):
             await self._wait(slots, model, cost, deadline_s)
         self._slots, self._model, self._cost = slots, model, cost
         self._account.units_in_flight += cost
         self._started_s = self._admission.now_s()
 
     def release(self) -> None:
-        """Give back what it holds; the request has ended, however it did."""
+        """Give back all that the permit holds, after the request has ended, however it did."""
         assert not self._is_released, "the permit was released before"
         self._is_released = True
         account = self._account
@@ -167,15 +198,16 @@ class Permit:
         if self._slots is not None:
             account.units_in_flight -= self._cost
             account.units_ended += self._cost
-            self._slots.give(account.tenant.name, cost=self._cost, held_s=self._admission.now_s() - self._started_s)
+            self._slots.release(account.tenant.name, cost=self._cost, held_s=self._admission.now_s() - self._started_s)
             self._admission.forget_if_idle(self._model)
 
-    async def _wait(self, slots: ModelSlots, model: str, cost: float, deadline_s: float) -> None:
+    async def _wait(self, slots: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:
+        """Wait for a slot in the fair queue. Raises Overloaded."""
         tenant = self._account.tenant
-        claim = Claim(tenant=tenant.name, weight=tenant.weight, priority=tenant.priority, cost=cost)
+        claim = Ticket(tenant=tenant.name, weight=tenant.weight, priority=tenant.priority, cost=cost)
         self.is_waiting = True
         try:
-            reason = await slots.take(claim, deadline_s)
+            reason = await slots.acquire(claim, deadline_s)
         finally:
             self.is_waiting = False
         if reason is not None:

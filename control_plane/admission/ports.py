@@ -1,4 +1,6 @@
-"""What admission needs of others: shared buckets, and what other gateways want."""
+"""Ports of admission: token buckets that processes share, and the board on which they tell each other their
+demand.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +8,34 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from control_plane.admission.domain.demand import Exchange
-from control_plane.admission.domain.rate_limit import Drawn, RateLimit
+from control_plane.admission.domain.rate_limit import Draw, RateLimit
 
 
 class DemandBoard(Protocol):
-    """Where processes that share tenants' limits tell each other what is asked of them; nothing of it lasts."""
+    """Board on which the processes that share tenants' limits publish their demand; its contents are
+    ephemeral.
+    """
 
     async def exchange(self, process: str, demand: Mapping[str, float]) -> Exchange:
-        """Tell this process's demand, in place of what it told before, and hear that of all. Raises StoreUnavailable.
+        """Publish this process's demand in requests per second by tenant, replacing its last, and return the
+        sum over all.
 
-        A process that has not exchanged for `LIVE_S` counts no longer; `process` is a name that no other has.
+        A process that has not exchanged for `LIVE_S` is no longer counted; `process` is a name that no other
+        has. Raises StoreUnavailable.
         """
 
     async def leave(self, process: str) -> None:
-        """It counts no longer; idempotent. Raises StoreUnavailable."""
+        """Withdraw this process's demand at once; idempotent. Raises StoreUnavailable."""
 
     async def close(self) -> None: ...
 
 
 class TokenBuckets(Protocol):
-    """Tenants' token buckets, which several processes draw from; nothing of it lasts longer than a bucket takes to fill."""
+    """Shared token buckets, one per tenant; a bucket is stored only until it is full again."""
 
-    async def draw(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Drawn:
-        """As `admission/domain/rate_limit.draw`, of the tenant's one bucket. Raises StoreUnavailable."""
+    async def draw(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Draw:
+        """Draw tokens from the tenant's bucket, as `admission/domain/rate_limit.draw` does. Raises
+        StoreUnavailable.
+        """
 
     async def close(self) -> None: ...

@@ -1,8 +1,10 @@
-"""Tenants' rates over all processes together: each draws tokens from buckets that they share, and decides by what it has.
+"""Distributed rate limiting: processes lease tokens from shared token buckets and decide on requests by the
+tokens they hold.
 
-`admission/tenant_limits` asks for each request of a tenant with a rate. Far from the limit it is decided here; near it the request
-waits for the bucket, half a millisecond mostly. While the buckets are silent nobody waits: each process enforces its part of every
-rate (`admission/tenant_shares`), so all together let through about the whole.
+`admission/tenant_limits` asks for each request of a tenant with a rate. Far from the limit a request is
+decided here; near it the request waits for the bucket, mostly half a millisecond. While the buckets do not
+answer no request waits: each process enforces its share of every rate (`admission/tenant_shares`), so that
+all together admit about the whole.
 """
 
 from __future__ import annotations
@@ -18,39 +20,39 @@ from math import inf
 from typing import Protocol
 
 from control_plane.admission.domain import rate_lease
-from control_plane.admission.domain.rate_lease import Lease, Taking
-from control_plane.admission.domain.rate_limit import Drawn, RateDecision, RateLimit, RateState, admit
+from control_plane.admission.domain.rate_lease import LeaseDecision, TokenLease
+from control_plane.admission.domain.rate_limit import Draw, RateDecision, RateLimit, RateState, admit
 from control_plane.admission.ports import TokenBuckets
 from control_plane.core.errors import StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
 ANSWER_S = 0.25
-"""For the buckets to answer; after it they count as silent."""
+"""Time limit for an answer of the buckets; after it they count as silent."""
 _LOOK_EVERY_S = 0.25
-"""For tokens that nobody wants any more."""
-_TRY_EVERY_S = 1.0
-"""Whether silent buckets answer again."""
+"""Pause between looks for idle tokens to give back."""
+_PROBE_EVERY_S = 1.0
+"""Pause between probes of silent buckets."""
 
 
 class Undecided(Enum):
-    """Only the bucket knows: `RateLeases.ask`."""
+    """Answer of `RateLeases.decide` where only the bucket can decide: `RateLeases.ask` asks it."""
 
     ASK = "ask"
 
 
 Answer = RateDecision | Undecided | None
-"""To a request: the refusal; None: it may go on."""
+"""Decision on a request: a refusal, None if it is admitted, or `Undecided`."""
 
 
 class RatedAccount(Protocol):
-    """A tenant with a rate: `admission/tenant_limits.Account`."""
+    """A tenant with a rate: `admission/tenant_limits.TenantUsage`."""
 
     rate: RateState
-    """Of this process's own bucket."""
-    lease: Lease
+    """State of this process's own token bucket, which decides while the shared ones are silent."""
+    lease: TokenLease
     waiting: deque[asyncio.Future[Answer]]
-    """Requests that the bucket decides on; those that stay undecided it is silent to."""
+    """Requests that wait for the bucket's decision; `Undecided` tells them that it is silent."""
 
     @property
     def name(self) -> str: ...
@@ -61,43 +63,48 @@ class RatedAccount(Protocol):
 
     @property
     def own_rate(self) -> RateLimit | None:
-        """This process's part of it."""
+        """This process's share of the limit."""
 
 
 class RateLeases:
-    """The token leases of one process, a lease for each tenant with a rate; without `buckets` it is the only one, and decides by itself."""
+    """Client side of the shared token buckets: one token lease for each tenant with a rate.
+
+    Without `buckets` this is the only process, and it decides alone.
+    """
 
     def __init__(self, buckets: TokenBuckets | None = None, *, now_s: Callable[[], float] = time.monotonic) -> None:
-        """`now_s` is the loop's time."""
+        """`now_s` is the event loop's clock."""
         self.processes = 1
-        """That draw from the same buckets, as far as is known."""
+        """Processes that draw from the same buckets, as far as is known."""
         self._buckets = buckets
         self._now_s = now_s
-        self._is_silent = False
+        self._buckets_are_down = False
         self._wanted: set[RatedAccount] = set()
         self._drawing: set[RatedAccount] = set()
         self._holding: set[RatedAccount] = set()
         self._wake = asyncio.Event()
 
     def decide(self, account: RatedAccount) -> Answer:
-        """On a request of a tenant that has a rate, which comes now."""
+        """Decide on a request that comes now; its tenant must have a rate."""
         whole = account.whole_rate
         assert whole is not None, "it has no rate"
-        if self._buckets is None or self._is_silent or whole.requests_per_s <= 0:
-            return self._alone(account)
+        if self._buckets is None or self._buckets_are_down or whole.requests_per_s <= 0:
+            return self._decide_locally(account)
         now_s, lease = self._now_s(), account.lease
-        taking = rate_lease.take(lease, whole.requests_per_s, whole.burst, self.processes, now_s)
-        if taking is Taking.TAKEN:
+        taking = rate_lease.decide(lease, whole.requests_per_s, whole.burst, self.processes, now_s)
+        if taking is LeaseDecision.ADMITTED:
             if rate_lease.is_low(lease, now_s):
                 self._draw_soon(account)
             return None
-        return Undecided.ASK if taking is Taking.ASK else self._refusal(account, whole)
+        return Undecided.ASK if taking is LeaseDecision.ASK else self._refusal(account, whole)
 
-    def look(self, account: RatedAccount) -> RateDecision | None:
-        """The refusal that `decide` would come to now; None of anything else. Counts nothing."""
+    def peek(self, account: RatedAccount) -> RateDecision | None:
+        """Return the refusal that `decide` would give now, or None if it would admit or leave it undecided;
+        uses no token.
+        """
         whole, now_s = account.whole_rate, self._now_s()
         assert whole is not None, "it has no rate"
-        if self._buckets is None or self._is_silent or whole.requests_per_s <= 0:
+        if self._buckets is None or self._buckets_are_down or whole.requests_per_s <= 0:
             own = account.own_rate
             decision = None if own is None else admit(account.rate, own, now_s)
             return None if decision is None or decision.is_admitted else decision
@@ -106,26 +113,32 @@ class RateLeases:
         return self._refusal(account, whole)
 
     async def ask(self, account: RatedAccount) -> RateDecision | None:
-        """On a request that is undecided: the refusal; None: it may go on. Cancelled it has used no token."""
+        """Wait for the bucket's decision: a refusal, or None if the request is admitted. Cancelled it has
+        used no token.
+        """
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         account.waiting.append(waiting)
         self._draw_soon(account)
         try:
-            async with asyncio.timeout(2 * ANSWER_S):  # one that is under way may come first
+            # Twice the time limit of a draw: the one under way, which does not include this request, is
+            # finished first.
+            async with asyncio.timeout(2 * ANSWER_S):
                 answer = await waiting
         except TimeoutError:
             answer = Undecided.ASK
         except asyncio.CancelledError:
+            # The token may have been granted in the turn of the loop in which the request was cancelled: it
+            # stays in the lease.
             if waiting.done() and not waiting.cancelled() and waiting.result() is None:
                 account.lease.tokens += 1
                 self._holding.add(account)
             raise
         if not isinstance(answer, Undecided):
             return answer
-        return None if account.own_rate is None else self._alone(account)
+        return None if account.own_rate is None else self._decide_locally(account)
 
     async def run(self) -> None:
-        """Draw, tell what was spent and give back what is idle, until cancelled."""
+        """Draw tokens, report those spent in advance and give idle ones back, until cancelled."""
         tried_s = -inf
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._give_back_what_is_idle(), name="idle-tokens")
@@ -134,9 +147,9 @@ class RateLeases:
                     async with asyncio.timeout(_LOOK_EVERY_S):
                         await self._wake.wait()
                 self._wake.clear()
-                if self._is_silent:
+                if self._buckets_are_down:
                     self._give_up_waiting()
-                    if self._now_s() - tried_s >= _TRY_EVERY_S:
+                    if self._now_s() - tried_s >= _PROBE_EVERY_S:
                         tried_s = self._now_s()
                         await self._try_again()
                 else:
@@ -148,11 +161,11 @@ class RateLeases:
             await self._give_back(lambda account: rate_lease.idle_tokens(account.lease, self._now_s()))
 
     async def stop(self) -> None:
-        """Give back all that was drawn."""
+        """Give all tokens back to the buckets; called when the process shuts down."""
         await self._give_back(lambda account: account.lease.tokens)
 
-    def _alone(self, account: RatedAccount) -> RateDecision | None:
-        """By this process's own part."""
+    def _decide_locally(self, account: RatedAccount) -> RateDecision | None:
+        """Decide by this process's own bucket, which has its share of the rate."""
         own = account.own_rate
         assert own is not None, "it has no rate"
         decision = admit(account.rate, own, self._now_s())
@@ -176,17 +189,20 @@ class RateLeases:
         self._wanted.clear()
 
     async def _draw(self, account: RatedAccount) -> None:
+        """Draw once for the requests that wait and some ahead; at most one draw of a tenant is under way at a
+        time.
+        """
         whole, lease = account.whole_rate, account.lease
         try:
-            if whole is None or whole.requests_per_s <= 0:  # since a moment ago
-                _leave_to_own(account)
+            if whole is None or whole.requests_per_s <= 0:  # the limit was changed a moment ago
+                _fall_back_to_own_bucket(account)
                 return
-            lease.untold += self._take_over_own(account)
+            lease.unreported += self._take_over_own(account)
             ahead = rate_lease.wanted(lease, burst=whole.burst, processes=self.processes, now_s=self._now_s())
-            want, told = len(account.waiting) + ahead, lease.untold
+            want, told = len(account.waiting) + ahead, lease.unreported
             found = await self._ask_bucket(account.name, whole, want=want, spent=told)
             if found is None:
-                _leave_to_own(account)
+                _fall_back_to_own_bucket(account)
                 return
             granted, rate, burst = found.granted, whole.requests_per_s, whole.burst
             rate_lease.drawn(
@@ -194,6 +210,7 @@ class RateLeases:
             )
             self._decide_those_that_wait(account, whole, is_empty=granted < want)
         finally:
+            # Requests that came while the draw was under way are the next draw's.
             self._drawing.discard(account)
             if lease.tokens > 0:
                 self._holding.add(account)
@@ -201,29 +218,35 @@ class RateLeases:
                 self._draw_soon(account)
 
     def _take_over_own(self, account: RatedAccount) -> int:
-        """Tokens of this process's own bucket that were used while the shared ones were silent, and have not come back since."""
+        """Empty this process's own bucket, and return the tokens it owes: spent while the shared buckets were
+        silent, not refilled since. The shared bucket is told of them, or an outage would end with another
+        burst for everybody.
+        """
         own, debt_s = account.own_rate, account.rate.full_at_s - self._now_s()
         account.rate = RateState()
         return 0 if own is None or debt_s <= 0 else int(debt_s * own.requests_per_s)
 
-    async def _ask_bucket(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Drawn | None:
-        """None: it is silent."""
+    async def _ask_bucket(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Draw | None:
+        """Draw from the tenant's bucket; None if it is silent. Logs when the buckets fall silent and when
+        they answer again.
+        """
         assert self._buckets is not None, "there is none"
         try:
             async with asyncio.timeout(ANSWER_S):
                 found = await self._buckets.draw(tenant, limit, want=want, spent=spent)
         except (StoreUnavailable, TimeoutError) as exc:
-            if not self._is_silent:
+            if not self._buckets_are_down:
                 why = str(exc) or f"no answer within {ANSWER_S:g} s"
                 _log.warning("tenants' rates are enforced by each process for its part, since their buckets are silent: %s", why)
-            self._is_silent = True
+            self._buckets_are_down = True
             return None
-        if self._is_silent:
+        if self._buckets_are_down:
             _log.info("tenants' rates are enforced over all processes together again")
-        self._is_silent = False
+        self._buckets_are_down = False
         return found
 
     def _decide_those_that_wait(self, account: RatedAccount, whole: RateLimit, *, is_empty: bool) -> None:
+        """Give the tokens to waiting requests, oldest first; refuse the others if the bucket is empty."""
         lease, waiting = account.lease, account.waiting
         while waiting and (lease.tokens > 0 or is_empty):
             asked = waiting.popleft()
@@ -234,27 +257,30 @@ class RateLeases:
 
     def _give_up_waiting(self) -> None:
         for account in self._wanted:
-            _leave_to_own(account)
+            _fall_back_to_own_bucket(account)
         self._wanted.clear()
 
     async def _try_again(self) -> None:
-        """Whether it answers; no tenant has an empty name."""
+        """Probe silent buckets with a draw of no tokens; no tenant has the empty name."""
         await self._ask_bucket("", RateLimit(1.0, 1.0), want=0, spent=0)
 
     async def _give_back(self, tokens_of: Callable[[RatedAccount], int]) -> None:
-        if self._buckets is None or self._is_silent:
+        """Return tokens to the buckets, as many of each account as `tokens_of` says."""
+        if self._buckets is None or self._buckets_are_down:
             return
         for account in tuple(self._holding):
             tokens, whole = tokens_of(account), account.whole_rate
-            if tokens and whole is not None and whole.requests_per_s > 0 and not self._is_silent:
+            # Deducted before the call: requests that come meanwhile must not use tokens that are on their way
+            # back.
+            if tokens and whole is not None and whole.requests_per_s > 0 and not self._buckets_are_down:
                 account.lease.tokens -= tokens
                 await self._ask_bucket(account.name, whole, want=0, spent=-tokens)
             if not account.lease.tokens:
                 self._holding.discard(account)
 
 
-def _leave_to_own(account: RatedAccount) -> None:
-    """All that wait: this process's part decides."""
+def _fall_back_to_own_bucket(account: RatedAccount) -> None:
+    """End the wait of all requests for the bucket; each is then decided by this process's own bucket."""
     while account.waiting:
         asked = account.waiting.popleft()
         if not asked.done():

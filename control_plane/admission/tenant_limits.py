@@ -1,7 +1,8 @@
-"""What each tenant has under way in this process, held against its limits; `admission/admission` asks for every request.
+"""Enforcement of tenants' limits in this process: rate, concurrency and daily quota. Called by
+`admission/admission`.
 
-Rates hold over all processes (`admission/rate_leases`). Of requests at a time and of daily quotas `set_shares` says which part is this
-process's (`admission/domain/shares`).
+Rates hold over all processes together (`admission/rate_leases`). Of concurrency limits and daily quotas this
+process enforces the share that `set_shares` tells (`admission/domain/shares`).
 """
 
 from __future__ import annotations
@@ -12,29 +13,30 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from control_plane.admission.domain.daily_quota import DAY_S, day_number, number_of_day, quota_wait_s
-from control_plane.admission.domain.rate_lease import Lease
+from control_plane.admission.domain.rate_lease import TokenLease
 from control_plane.admission.domain.rate_limit import Fields, RateDecision, RateState, limit_fields, part_of_limit
 from control_plane.admission.rate_leases import Answer, RateLeases, Undecided
 from control_plane.core.errors import LimitExceeded
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.telemetry.shed_reason import ShedReason
 
-Sheds = Counter[tuple[str, ShedReason]]
+ShedCounts = Counter[tuple[str, ShedReason]]
 
-# When one of a tenant's requests ends nobody knows; the least that `Retry-After` can say.
+# Retry-After for a concurrency limit. Nobody knows when one of the tenant's requests ends: this is the least
+# that the field can say.
 _CONCURRENCY_RETRY_S = 1.0
 
 
-class KnownTenants(Protocol):
-    """Who has limits at all."""
+class TenantSource(Protocol):
+    """Lookup of tenants that have limits; implemented by the object mirror."""
 
     @property
     def tenants(self) -> Mapping[str, Tenant]:
-        """By name; read for each request."""
+        """Tenants by name; read for each request, so it must be cheap."""
 
 
-class Account:
-    """One tenant's requests under way, and its limits in this process."""
+class TenantUsage:
+    """Usage of one tenant in this process, with the limits it is held against."""
 
     __slots__ = (
         "asked",
@@ -59,9 +61,11 @@ class Account:
         self.in_flight = 0
         self.units_in_flight = 0.0
         self.units_ended = 0.0
-        """Since the stored sums came, which have those before."""
+        """Compute units of requests that ended since the stored sums came; those sums include all that ended
+        before.
+        """
         self.rate = RateState()
-        self.lease = Lease()
+        self.lease = TokenLease()
         self.waiting: deque[asyncio.Future[Answer]] = deque()
         self.set_limits(None, 1.0)
 
@@ -70,6 +74,7 @@ class Account:
         return self.tenant.name
 
     def set_limits(self, known: Tenant | None, share: float) -> None:
+        """Take on the tenant's limits, None for one without any, and this process's share of them."""
         tenant = known or Tenant(self.tenant.name)
         self.known, self.tenant, self.share = known, tenant, share
         rate, concurrency = tenant.requests_per_s, tenant.concurrency
@@ -81,38 +86,39 @@ class Account:
 
 
 class TenantLimits:
-    """The accounts of all tenants that have sent anything."""
+    """Limits of all tenants in this process, with an account for each tenant that has sent requests."""
 
-    def __init__(self, known: KnownTenants, sheds: Sheds, *, leases: RateLeases, today_s: Callable[[], float]) -> None:
-        """Counts what it refuses in `sheds`. `today_s` is seconds since 1970."""
+    def __init__(self, known: TenantSource, sheds: ShedCounts, *, leases: RateLeases, today_s: Callable[[], float]) -> None:
+        """Refusals are counted in `sheds`; `today_s` is the wall clock in seconds since 1970."""
         self._known = known
         self._sheds = sheds
         self._leases = leases
         self._today_s = today_s
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, TenantUsage] = {}
         self._shares: Mapping[str, float] = {}
         self._other_share = 1.0
         self._day = 0
         self._stored: Mapping[str, float] = {}
 
-    def account(self, name: str) -> Account:
-        """With the limits that hold now; a tenant that is not known has none."""
+    def account(self, name: str) -> TenantUsage:
+        """Return the tenant's account with the limits that hold now; an unknown tenant has no limits."""
         tenant = self._known.tenants.get(name)
         account = self._accounts.get(name)
         if account is None:
-            account = self._accounts[name] = Account(name)
+            account = self._accounts[name] = TenantUsage(name)
         elif account.known is tenant:
             return account
         account.set_limits(tenant, self._shares.get(name, self._other_share))
         return account
 
-    def check(self, account: Account) -> Undecided | None:
-        """None: no limit of its stands against a request; if it is undecided, `ask`.
+    def check(self, account: TenantUsage) -> Undecided | None:
+        """Check a request against all limits: None admits it, `Undecided` leaves it to `ask`. Raises
+        LimitExceeded.
 
-        Raises LimitExceeded; only what all limits admit counts for the rate.
+        Only a request that passes the other limits uses a token of the rate.
         """
         account.asked += 1
-        self._check_quota(account)  # what lasts longest is told first
+        self._check_quota(account)  # the limit that lasts longest is reported first
         self._check_concurrency(account)
         if account.whole_rate is None:
             return None
@@ -120,23 +126,27 @@ class TenantLimits:
         if answer is None:
             return None
         if isinstance(answer, Undecided):
-            account.asked -= 1
+            account.asked -= 1  # `ask` counts it
             return answer
         raise self._refuse_rate(account, answer)
 
-    async def ask(self, account: Account) -> None:
-        """Return when a request that is undecided may go on. Raises LimitExceeded."""
+    async def ask(self, account: TenantUsage) -> None:
+        """Wait for the shared bucket's decision on a request that `check` left undecided. Raises
+        LimitExceeded.
+        """
         account.asked += 1
         refusal = await self._leases.ask(account)
         if refusal is not None:
             raise self._refuse_rate(account, refusal)
 
-    def look(self, account: Account) -> None:
-        """Raises LimitExceeded where `check` would now; counts nothing for the rate, and only who is refused as having asked."""
+    def precheck(self, account: TenantUsage) -> None:
+        """Raise LimitExceeded where `check` would now, using no token; only a refused request counts as
+        demand.
+        """
         try:
             self._check_quota(account)
             self._check_concurrency(account)
-            if account.whole_rate is not None and (refusal := self._leases.look(account)) is not None:
+            if account.whole_rate is not None and (refusal := self._leases.peek(account)) is not None:
                 raise self._refuse_rate(account, refusal)
         except LimitExceeded:
             account.asked += 1
@@ -149,27 +159,32 @@ class TenantLimits:
 
     def set_spent(self, day: str, units: Mapping[str, float]) -> None:
         number = number_of_day(day)
+        # Sums of yesterday may still arrive after midnight, when this process counts the new day already.
         if number >= self._day:
             self._begin(number, units)
         self._forget_unknown()
 
-    def take_demand(self) -> dict[str, int]:
+    def drain_demand(self) -> dict[str, int]:
         demand = {name: account.asked for name, account in self._accounts.items() if account.asked}
         for account in self._accounts.values():
             account.asked = 0
         return demand
 
     def _forget_unknown(self) -> None:
-        """Tokens may name any number of tenants."""
+        """Drop idle accounts of unknown tenants: bearer tokens may name any number of tenants, so they must
+        not pile up.
+        """
         known = self._known.tenants
         self._accounts = {name: account for name, account in self._accounts.items() if account.in_flight or name in known}
 
     def _begin(self, day: int, stored: Mapping[str, float]) -> None:
+        """Count from the stored sums of a day on."""
         self._day, self._stored = day, stored
         for account in self._accounts.values():
             account.units_ended = 0.0
 
-    def _check_quota(self, account: Account) -> None:
+    def _check_quota(self, account: TenantUsage) -> None:
+        """Raise LimitExceeded if the tenant has used up its compute units of today."""
         quota = account.tenant.daily_compute_units
         if quota is None:
             return
@@ -182,14 +197,14 @@ class TenantLimits:
             fields = limit_fields(limit=quota, remaining=0, reset_s=DAY_S - now_s % DAY_S)
             raise self._refuse(account, ShedReason.QUOTA, f"has used its {quota:g} compute units of today (UTC)", wait_s, fields)
 
-    def _check_concurrency(self, account: Account) -> None:
+    def _check_concurrency(self, account: TenantUsage) -> None:
         limit = account.concurrency
         if limit is not None and account.in_flight >= limit:
             fields = limit_fields(limit=account.tenant.concurrency or 0, remaining=0, reset_s=_CONCURRENCY_RETRY_S)
             text = f"may have {account.tenant.concurrency} requests under way at a time"
             raise self._refuse(account, ShedReason.CONCURRENCY, text, _CONCURRENCY_RETRY_S, fields)
 
-    def _refuse_rate(self, account: Account, decision: RateDecision) -> LimitExceeded:
+    def _refuse_rate(self, account: TenantUsage, decision: RateDecision) -> LimitExceeded:
         tenant, whole = account.tenant, account.whole_rate
         assert whole is not None, "it has no rate"
         fields = limit_fields(limit=whole.burst, remaining=0, reset_s=decision.reset_s)
@@ -197,6 +212,6 @@ class TenantLimits:
         text = f"may send {tenant.requests_per_s:g} requests per second{at_once}"
         return self._refuse(account, ShedReason.RATE, text, decision.retry_after_s, fields)
 
-    def _refuse(self, account: Account, reason: ShedReason, text: str, retry_after_s: float, fields: Fields) -> LimitExceeded:
+    def _refuse(self, account: TenantUsage, reason: ShedReason, text: str, retry_after_s: float, fields: Fields) -> LimitExceeded:
         self._sheds[account.tenant.name, reason] += 1
         return LimitExceeded(f"tenant {account.tenant.name!r} {text}", retry_after_s=retry_after_s, limits=fields)

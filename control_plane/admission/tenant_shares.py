@@ -1,6 +1,8 @@
-"""A tenant's limits over all processes together: each enforces a part, in proportion to what it is asked (`admission/domain/shares`).
+"""Exchange of demand among processes, by which each knows its share of every tenant's limits
+(`admission/domain/shares`).
 
-Of rates that is what holds while their buckets are silent (`admission/rate_leases`). While the board is away the last parts stay in force.
+Shares apply to concurrency limits and daily quotas, and to rates while the shared token buckets do not answer
+(`admission/rate_leases`). While the demand board is away the last shares stay in force. Run by `app/`.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from control_plane.core.errors import StoreUnavailable
 _log = logging.getLogger(__name__)
 
 _EVERY_S = 1.0
-"""What tenants' limits may be off by, for a change of demand, is about as much as comes in this time."""
+"""Seconds between exchanges. After a change of demand tenants' limits may be off by about the requests of
+this time.
+"""
 
 
 class TenantShares:
-    """The parts of tenants' limits that this process enforces."""
+    """Background task that keeps this process's shares of tenants' limits up to date."""
 
     def __init__(self, board: DemandBoard, admission: Admission, process_id: str) -> None:
         self._board = board
@@ -32,12 +36,12 @@ class TenantShares:
         self._is_away = False
 
     async def start(self) -> None:
-        """Take part, before the first request. Raises StoreUnavailable."""
+        """Exchange for the first time, before the first request is admitted. Raises StoreUnavailable."""
         self._counted_s = asyncio.get_running_loop().time()
         await self._exchange()
 
     async def run(self) -> None:
-        """Follow the demand until cancelled, also through the board's outages."""
+        """Exchange demand every second until cancelled, also through outages of the board."""
         while True:
             await asyncio.sleep(_EVERY_S)
             self._count()
@@ -49,13 +53,16 @@ class TenantShares:
                 self._is_away = True
 
     async def stop(self) -> None:
-        """Leave its part to the others at once; without the board they take it when they hear no more of this process."""
+        """Leave the board, so that the other processes take over this one's shares at once.
+
+        If the board is away they do so `LIVE_S` after this process's last exchange.
+        """
         with suppress(StoreUnavailable):
             await self._board.leave(self._process_id)
 
     def _count(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        self._demand = recent_demand(self._demand, self._admission.take_demand(), now_s - self._counted_s)
+        self._demand = recent_demand(self._demand, self._admission.drain_demand(), now_s - self._counted_s)
         self._counted_s = now_s
 
     async def _exchange(self) -> None:

@@ -1,8 +1,10 @@
-"""Builds everything and runs it: the only place that knows which adapter stands behind which port.
+"""The composition root of `tidegate serve`: wires every part and runs it; only `app` knows which adapter
+implements which port.
 
-Start: ports bound -> Triton up -> models loaded -> listening -> `endpoints.json`. Stop, on SIGTERM or SIGINT: not
-ready -> drain both doors -> pools closed -> Triton ended, in reverse. The doors are this process's own
-(`data_plane.py`) or, with `--workers`, those of others (`workers/workers.py`); all the rest is here.
+Start: bind ports -> Triton up -> models loaded -> listen -> write `endpoints.json`. Stop, on SIGTERM or
+SIGINT, in reverse: not ready -> drain the frontends -> close the pools -> end Triton. The frontends run in
+this process (`data_plane.py`) or, with `--workers`, in worker processes (`workers/workers.py`); everything
+else runs here.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from importlib.metadata import version
 from control_plane.admin.api import make_admin_api
 from control_plane.admin.server import make_admin_server
 from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps, http_limits
-from control_plane.app.request_governance import Governing, open_governing
+from control_plane.app.request_services import RequestServices, open_request_services
 from control_plane.app.servers import Tritons
 from control_plane.auth.access import Access
 from control_plane.auth.keys import Keys
@@ -49,20 +51,24 @@ from control_plane.storage.store_record import write_store_record
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
 from control_plane.telemetry.request_counts import RequestCounts
 from control_plane.workers.adapters.process import WorkerProcessLauncher
-from control_plane.workers.fleet_for_workers import FleetForWorkers
+from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.workers import Workers
 
 _ADMIN_DRAIN_S = 1.0
-"""For calls of the admin API that are under way when the doors have been drained."""
+"""Time that admin API calls in flight get after the data ports have been drained."""
 
 Announce = Callable[[Mapping[str, str], list[LoadFailure]], None]
 
 
 class App:
-    """One `tidegate serve`: every part, wired; `run` is its whole life."""
+    """The application of one `tidegate serve`: the constructor wires it and binds the ports, `run` serves
+    until a signal.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        """Wire everything and bind every port. Raises StartupError."""
+        """Wire everything that needs no I/O and bind every port. Raises StartupError."""
+        # The ports come before everything slow: a port that is taken is reported at once, not after Triton's
+        # start.
         _refuse_exposure(settings)
         _require_cpus(settings)
         settings = self._settings = with_profile(settings)
@@ -75,11 +81,13 @@ class App:
             raise
 
     def _wire(self) -> None:
+        # With workers, requests are served elsewhere: the workers are told where Triton is and what is
+        # loaded.
         self._workers = self._make_workers() if self._settings.process.workers > 1 else None
         self._fingerprints = Fingerprints()
         self._tritons = Tritons(self._settings, self._workers or self._fingerprints, self._workers or self._fingerprints)
         if self._workers is not None and self._tritons.fleet is not None:
-            self._workers.join_fleet(self._tritons.fleet.share_with(FleetForWorkers))
+            self._workers.join_fleet(self._tritons.fleet.share_with(FleetPublisher))
         self._servers = self._tritons.servers
         self._models = self._tritons.models
         self._builds = self._make_builds()
@@ -87,8 +95,8 @@ class App:
     def _service_limits(self, access: Access) -> HttpLimits:
         return replace(http_limits(self._settings.gateway, access), max_connections=self._caps.service)
 
-    def _wire_ports(self, governing: Governing) -> None:
-        """What answers on them."""
+    def _wire_ports(self, governing: RequestServices) -> None:
+        """Make the servers of the ports; needs the stores, so it comes after they are open."""
         self._caps = connection_caps(self._settings.gateway, self._settings.admin, servers=len(self._servers.members))
         self._data_plane = None if self._workers else self._make_data_plane(governing)
         page = self._metrics_page(governing)
@@ -98,7 +106,9 @@ class App:
         self._admin = self._make_admin(governing)
 
     async def run(self, announce: Announce) -> None:
-        """Serve until a signal; `announce` is told once, when everything is ready. Raises StartupError, in a group."""
+        """Serve until SIGTERM or SIGINT; call `announce` once, when everything is ready. Raises StartupError,
+        in a group.
+        """
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -106,20 +116,22 @@ class App:
             held.callback(self._sockets.close)
             state = held.enter_context(StateDir(self._settings.process.state_dir))
             write_store_record(state.path, self._settings.state.state_url)
-            self._sockets.bind_in_state_dir()
-            opened = open_governing(self._settings, self._servers, admits_requests=self._workers is None)
+            self._sockets.bind_in_state_dir()  # only after the folder is locked: its socket file may be another's until then
+            opened = open_request_services(self._settings, self._servers, admits_requests=self._workers is None)
             async with opened as governing, asyncio.TaskGroup() as tasks:
                 self._wire_ports(governing)
                 background = [*self._start(tasks, governing), tasks.create_task(governing.run(), name="governing")]
                 opening = tasks.create_task(self._open_when_up(tasks, state, announce), name="opening")
                 await stop.wait()
-                opening.cancel()
+                opening.cancel()  # a signal during the start ends it as well
+                # The background tasks, Triton's among them, are needed until the last request in flight is
+                # answered and charged.
                 await self._drain()
                 await governing.costs.settle()
                 for task in background:
                     task.cancel()
 
-    def _start(self, tasks: asyncio.TaskGroup, governing: Governing) -> list[asyncio.Task[None]]:
+    def _start(self, tasks: asyncio.TaskGroup, governing: RequestServices) -> list[asyncio.Task[None]]:
         started = [tasks.create_task(self._tritons.run(), name="tritons")]
         if self._workers is not None:
             charges = governing.costs.charges
@@ -147,10 +159,12 @@ class App:
         endpoints = self._sockets.endpoints()
         state.write_endpoints(endpoints)
         announce(endpoints, self._tritons.failures)
-        if self._builds is not None:
+        if self._builds is not None:  # after the announcement, since building takes minutes
             await self._builds.run()
 
     async def _drain(self) -> None:
+        # The metrics page and the admin API stay up while the data ports drain, so that the drain can be
+        # watched.
         doors = self._workers or self._data_plane
         assert doors is not None
         await doors.drain(self._settings.gateway.drain_timeout_s)
@@ -162,7 +176,7 @@ class App:
         if self._workers is not None:
             self._workers.reload_tls()
 
-    def _make_data_plane(self, governing: Governing) -> DataPlane:
+    def _make_data_plane(self, governing: RequestServices) -> DataPlane:
         pin_worker(self._settings.process.gateway_cpus, 0, 1)
         held = self._sockets
         sockets = DataSockets(held.http, held.grpc, _listening_on(held.http_unix), _listening_on(held.grpc_unix))
@@ -178,7 +192,7 @@ class App:
             dispatch=self._tritons.fleet.dispatch if self._tritons.fleet is not None else None,
         )
 
-    def _make_admin(self, governing: Governing) -> HttpServer:
+    def _make_admin(self, governing: RequestServices) -> HttpServer:
         objects, access = Objects(governing.state), governing.governance.access
         api = make_admin_api(
             models=self._models,
@@ -205,12 +219,14 @@ class App:
 
     def _make_workers(self) -> Workers:
         sockets = self._sockets
+        # The parent holds the data ports but never listens on them: workers bind the same ports
+        # (SO_REUSEPORT).
         for bound in (sockets.http, sockets.grpc):
             share_port(bound)
         launcher = WorkerProcessLauncher(sockets.settings_in_force(), http_socket=sockets.http_unix, grpc_socket=sockets.grpc_unix)
         return Workers(count=self._settings.process.workers, launcher=launcher)
 
-    def _metrics_page(self, governing: Governing) -> MetricsPage:
+    def _metrics_page(self, governing: RequestServices) -> MetricsPage:
         own = OwnMetrics(
             version=version("tidegate"),
             counts=self._counts,
@@ -231,7 +247,7 @@ class App:
             self._tritons.counts,
             self._counts,
             fleet=fleet.state.fleet,
-            is_owner=lambda: fleet.is_owner,
+            is_leader=lambda: fleet.is_leader,
             losses=lambda: self._servers.losses,
             now_s=fleet.state.now_s,
         )
@@ -267,6 +283,6 @@ def _require_cpus(settings: Settings) -> None:
     for setting, cpus in (("--triton-cpus", triton.triton_cpus), ("--model-cpus", triton.model_cpus)):
         require_cpus(cpus, setting=setting)
         if cpus and settings.is_attached:
-            raise StartupError(f"{setting} is for the embedded Triton; one that others run is pinned by whoever starts it")
+            raise StartupError(f"{setting} is for the embedded Triton; an attached Triton is pinned by whoever starts it")
     if not is_range(triton.model_cpus):
         raise StartupError(f"--model-cpus {format_cpus(triton.model_cpus)}: Triton takes a range only, such as 3-7")

@@ -1,7 +1,7 @@
-"""Both doors and what stands behind them, as one process runs them: the only one, or one of several workers.
+"""The data plane of one process: the HTTP and gRPC frontends and the inference service behind them, wired.
 
-`app` makes one when there is one process; with more, `worker` makes one in each. Triton's life, the models and the
-admin API are not here.
+`application` makes one when a single process serves; with `--workers`, `worker` makes one in each worker
+process. Starting Triton, loading models and the admin API are not here.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from control_plane.core.endpoints import Endpoints
 from control_plane.embeddings.embeddings import Embeddings
 from control_plane.embeddings.text_models import TextModels
 from control_plane.fleet.domain.counts import FleetCounts
-from control_plane.fleet.routing.dispatch import FleetDispatch
+from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_limits import ConnectionCaps, descriptors_wanted, fit
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.common.status import told_of
+from control_plane.frontends.common.status import client_status_of
 from control_plane.frontends.data_http import DataHttp
 from control_plane.frontends.grpc.connection import GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
@@ -37,23 +37,24 @@ from control_plane.host.tls import GRPC, HTTP, Tls
 from control_plane.inference.cached_inference import CachedInference
 from control_plane.inference.governance import Governance
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.known_models import KnownModels
+from control_plane.inference.model_names import ModelNames
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.settings import AdminSettings, GatewaySettings
 from control_plane.telemetry.adapters.request_counter import RequestCounter
-from control_plane.telemetry.request_counts import Cached, Refused, RequestCounts, Shed, Waited
-from control_plane.triton.adapters.connected import Triton
+from control_plane.telemetry.request_counts import CacheStatusCount, FleetRefusalCount, RequestCounts, ShedCount, WaitHistogram
+from control_plane.triton.adapters.connected import UpstreamClient
 from control_plane.triton.servers import Servers
 
-_FIRST_LOOK_S = 1.0
+_FIRST_LIST_TIMEOUT_S = 1.0
+"""Longest wait for Triton's list of models before the ports open."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataSockets:
-    """What the doors listen on: bound sockets; the Unix ones listen already."""
+    """The bound sockets of the HTTP and gRPC frontends; the Unix sockets listen already."""
 
     http: socket.socket
     grpc: socket.socket
@@ -62,7 +63,7 @@ class DataSockets:
 
 
 class DataPlane:
-    """The doors of one process, wired."""
+    """The HTTP and gRPC frontends of one process, wired to the services behind them."""
 
     def __init__(
         self,
@@ -75,12 +76,12 @@ class DataPlane:
         servers: Servers,
         cache: ResponseCache,
         fingerprints: Fingerprints,
-        dispatch: FleetDispatch | None = None,
+        dispatch: FleetDispatcher | None = None,
     ) -> None:
-        """`gateway` with this process's share of what is limited for all together, as far as its descriptors go."""
+        """Wire everything; `gateway` has this process's share of the limits, within its file descriptors."""
         self._sockets = sockets
         self._tls = tls
-        self._models = KnownModels(
+        self._models = ModelNames(
             servers, is_described=None if dispatch is None or dispatch.catalogue is None else dispatch.catalogue.knows
         )
         self._counter = RequestCounter(most_models=gateway.max_metric_models, existing=self._models)
@@ -93,7 +94,7 @@ class DataPlane:
             cached=self._cached,
             dispatch=dispatch,
             models=self._models,
-            told_of=told_of,
+            client_status_of=client_status_of,
             default_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
@@ -107,14 +108,17 @@ class DataPlane:
         budget = BodyBudget(gateway.max_buffered_bytes)
         self._governance = governance
         self._hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=governance.access.is_on)
-        self._http = self._http_door(gateway, budget, models, servers)
-        self._grpc = self._grpc_door(gateway, budget, models, servers)
+        # One budget for both frontends: the limit on buffered bodies is for the process's memory.
+        self._http = self._make_http_frontend(gateway, budget, models, servers)
+        self._grpc = self._make_grpc_frontend(gateway, budget, models, servers)
 
     async def listen(self, tasks: asyncio.TaskGroup) -> None:
-        """Open the doors; their connections' tasks belong to `tasks`."""
+        """Start listening; the connections' tasks run in `tasks`."""
         sockets, tls = self._sockets, self._tls
-        with suppress(TimeoutError):  # of a Triton that hangs: requests are served and counted before its models are known
-            async with asyncio.timeout(_FIRST_LOOK_S):
+        # If Triton hangs, the ports open all the same: requests can be served and counted before its models
+        # are known.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_LIST_TIMEOUT_S):
                 await self._models.refresh()
         self._cached.begin(tasks)
         self._embeddings.begin(tasks)
@@ -126,33 +130,38 @@ class DataPlane:
             await self._grpc.listen(tasks, sockets.grpc_unix)
 
     async def run(self) -> None:
-        """Keep up with which models there are until cancelled; returns at once in a fleet, which knows."""
+        """Refresh the list of Triton's models until cancelled; in a fleet, which knows its models, return at
+        once.
+        """
         await self._models.run()
 
     async def drain(self, timeout_s: float) -> None:
-        """Accept no more, and let requests in flight finish for `timeout_s` at most."""
+        """Accept no new connections, and let requests in flight finish for at most `timeout_s`."""
         await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s))
-        self._inference.settle()
+        self._inference.flush_counts()
 
     def counts(self) -> RequestCounts:
-        self._inference.settle()
+        """Collect this process's request counters for the metrics page."""
+        self._inference.flush_counts()  # count requests that have ended since, but were not yet accounted for
         admission, shared, dispatch = self._governance.admission, self._cache.shared, self._inference.dispatch
-        catalogue = dispatch.catalogue if isinstance(dispatch, FleetDispatch) else None
+        catalogue = dispatch.catalogue if isinstance(dispatch, FleetDispatcher) else None
         fleet = FleetCounts() if catalogue is None else catalogue.counts
         return replace(
             self._counter.counts(in_flight=self._inference.in_flight),
-            refused=tuple(Refused(*each) for each in fleet.refused.items()),
-            waited=Waited(tuple(fleet.waits.buckets), fleet.waits.seconds),
-            shed=tuple(Shed(*key, count) for key, count in admission.counts.items()),
+            refused=tuple(FleetRefusalCount(*each) for each in fleet.refused.items()),
+            waited=WaitHistogram(tuple(fleet.waits.buckets), fleet.waits.seconds),
+            shed=tuple(ShedCount(*key, count) for key, count in admission.counts.items()),
             unmetered=self._governance.meter.dropped,
-            cached=tuple(Cached(*key, count) for key, count in self._cache.counts.items()),
+            cached=tuple(CacheStatusCount(*key, count) for key, count in self._cache.counts.items()),
             holding=self._cache.holding,
             shared_cache=replace(shared.counts) if shared is not None else None,
-            shared_cache_away=int(shared is not None and shared.is_open),
+            shared_cache_away=int(shared is not None and shared.is_bypassed),
             shared_cache_answer_s=0.0 if shared is None else shared.answer_s,
         )
 
-    def _http_door(self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers) -> HttpServer:
+    def _make_http_frontend(
+        self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers
+    ) -> HttpServer:
         v2 = V2Http(
             inference=self._inference,
             access=self._governance.access,
@@ -177,13 +186,15 @@ class DataPlane:
             render_error,
             http_limits(gateway, self._governance.access),
             admit=application.admit,
-            answer_at_once=application.answer_at_once,
-            answer_known=application.answer_known,
+            try_answer=application.try_answer,
+            answer_verbatim=application.answer_verbatim,
             budget=budget,
             hosts=self._hosts,
         )
 
-    def _grpc_door(self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers) -> GrpcServer:
+    def _make_grpc_frontend(
+        self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers
+    ) -> GrpcServer:
         application = V2Grpc(
             inference=self._inference,
             access=self._governance.access,
@@ -199,7 +210,7 @@ class DataPlane:
 
 
 def body_limits(gateway: GatewaySettings) -> BodyLimits:
-    """What both doors hold one request's body to."""
+    """Limits on one request's body, the same for HTTP and gRPC."""
     return BodyLimits(
         max_body_bytes=gateway.max_body_bytes,
         max_inflate_ratio=gateway.max_inflate_ratio,
@@ -210,7 +221,7 @@ def body_limits(gateway: GatewaySettings) -> BodyLimits:
 
 
 def http_limits(gateway: GatewaySettings, access: Access) -> HttpLimits:
-    """What an HTTP server holds its clients to."""
+    """Limits that an HTTP server sets to its clients."""
     return HttpLimits(
         source_share=gateway.source_share,
         trusted_proxies=access.trusted_proxies,
@@ -236,9 +247,9 @@ def _grpc_limits(gateway: GatewaySettings, access: Access) -> GrpcLimits:
     )
 
 
-def connect(gateway: GatewaySettings, endpoints: Endpoints) -> Triton:
-    """One process's connections to Triton."""
-    return Triton(endpoints, max_connections=gateway.max_upstream_connections, forwarding=_forwarding(gateway))
+def connect(gateway: GatewaySettings, endpoints: Endpoints) -> UpstreamClient:
+    """Make this process's client of one Triton."""
+    return UpstreamClient(endpoints, max_connections=gateway.max_upstream_connections, forwarding=_forwarding(gateway))
 
 
 def _forwarding(gateway: GatewaySettings) -> HeaderForwarding:
@@ -246,15 +257,18 @@ def _forwarding(gateway: GatewaySettings) -> HeaderForwarding:
 
 
 def connection_caps(gateway: GatewaySettings, admin: AdminSettings, *, servers: int) -> ConnectionCaps:
-    """What each port of this process takes, as far as its descriptors go, of which it asks for as many as it needs."""
+    """Connections that each port of this process may have; raises the limit of file descriptors if it can,
+    else fits in.
+    """
     wanted = ConnectionCaps(gateway.max_connections, admin.admin_max_connections)
     upstream = max(1, servers) * gateway.max_upstream_connections
     return fit(wanted, upstream=upstream, descriptors=allow_open_files(descriptors_wanted(wanted, upstream)))
 
 
 def share_of(gateway: GatewaySettings, workers: int) -> GatewaySettings:
-    """One worker's part of what is limited for all workers together."""
+    """Return the settings with one worker's share of the limits that hold for all workers together."""
     shared = ("max_connections", "max_upstream_connections")
     parts: dict[str, int] = {name: max(1, getattr(gateway, name) // workers) for name in shared}
+    # Not a plain share: with less than `max_body_bytes` the largest bodies would fit into no worker.
     parts["max_buffered_bytes"] = max(gateway.max_body_bytes, gateway.max_buffered_bytes // workers)
     return gateway.model_copy(update=parts)

@@ -1,4 +1,8 @@
-"""The Tritons of one gateway, wired: one, or a fleet of those that run here, or of those that others run (`app/server_unit` has each)."""
+"""The Tritons of one gateway, wired: a single one, or a fleet of embedded or attached ones.
+
+`app/triton_instances` wires each Triton; this module decides which there are, and makes the fleet service around
+them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from uuid import uuid4
 
 from pydantic import SecretStr
 
-from control_plane.app.server_unit import Unit, Units
+from control_plane.app.triton_instances import TritonInstance, TritonInstances
 from control_plane.core.endpoints import ListedServer, server_names
 from control_plane.core.errors import StartupError
 from control_plane.fleet.adapters.local_lease import LocalLease
@@ -18,13 +22,13 @@ from control_plane.fleet.adapters.local_memory import LocalFleetMemory
 from control_plane.fleet.adapters.move_log import MoveLog
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.adapters.redis_memory import make_redis_fleet_memory
-from control_plane.fleet.adapters.redis_owner_requests import make_redis_owner_line
+from control_plane.fleet.adapters.redis_owner_requests import make_redis_leader_channel
 from control_plane.fleet.adapters.servers_file import ServersFile
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.counts import FleetCounts
-from control_plane.fleet.fleet_service import FleetService, FleetUnit
+from control_plane.fleet.fleet_service import FleetInstance, FleetService
 from control_plane.fleet.membership.members import FleetMembers
-from control_plane.fleet.ownership.ownership import Ownership
+from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.fleet.ports import FleetMemory
 from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
@@ -33,31 +37,35 @@ from control_plane.models.adapters.warm_tier.tier import DiskWarmTier
 from control_plane.models.fleet_fingerprints import FleetFingerprints
 from control_plane.models.model_service import LoadFailure, ModelService
 from control_plane.models.ports import FingerprintBoard
-from control_plane.models.tiers.model_tiers import ModelTiers
+from control_plane.models.tiers.warm_tier_manager import WarmTierManager
 from control_plane.settings import Settings, parse_triton_urls
 from control_plane.triton.adapters.model_config import composing_models
 from control_plane.triton.config_name import config_name_in_force
-from control_plane.triton.servers import Follower, Servers
+from control_plane.triton.servers import ServerObserver, Servers
 
 _log = logging.getLogger(__name__)
 
-_FILES_FLEET = "default"
-"""The name of a fleet whose servers come and go."""
+_DEFAULT_FLEET_NAME = "default"
+"""Default name of a fleet with `--servers-file`: a name made from its servers would change with them."""
 
 
 class Tritons:
-    """All of them; one, unless a fleet is asked for."""
+    """All Tritons of a gateway, and the fleet service if there are several or models are loaded on demand."""
 
-    def __init__(self, settings: Settings, follower: Follower, board: FingerprintBoard) -> None:
-        """`follower` is told where requests can go, `board` what is loaded. Nothing is started yet. Raises StartupError."""
+    def __init__(self, settings: Settings, follower: ServerObserver, board: FingerprintBoard) -> None:
+        """Wire everything; nothing is started yet.
+
+        `follower` is told which Tritons are up, `board` which contents are loaded. Raises StartupError.
+        """
         self._settings = settings
         self.counts = FleetCounts()
         attached = parse_triton_urls(settings.triton.triton_url)
         _refuse_contradictions(settings, len(attached))
         self._tiers = self._make_tiers() if settings.triton.model_store and not settings.is_attached else None
         is_fleet = settings.fleet.is_on or len(attached) > 1
-        self._units = Units(settings, sources=self._sources, tiers=self._tiers, is_fleet=is_fleet)
-        # What is known of a fleet's models does not end with one server: there `FleetFingerprints` stands between.
+        self._units = TritonInstances(settings, sources=self._sources, tiers=self._tiers, is_fleet=is_fleet)
+        # A single Triton's end makes all fingerprints unknown, so `follower` forgets them. In a fleet other
+        # servers may still have the models: `FleetFingerprints` combines the servers' boards there.
         self.servers = Servers(None if is_fleet else follower, ())
         self._failures: list[LoadFailure] = []
         self.fleet = self._make_fleet() if is_fleet else None
@@ -67,16 +75,18 @@ class Tritons:
 
     @property
     def failures(self) -> list[LoadFailure]:
-        """Of what was to be loaded at the start."""
+        """Models that were to be loaded at the start and failed."""
         return [*(failure for each in self._units.failures.values() for failure in each), *self._failures]
 
     async def open(self) -> None:
-        """All are up: load what a fleet is to have from the start. (One by itself has it already.)"""
+        """Load a fleet's models of `--load`, once all servers are up; a single Triton loads its own when it
+        starts.
+        """
         if self.fleet is not None:
             self._failures += await self.fleet.open(self._settings.triton.load or [])
 
     async def run(self) -> None:
-        """Run all of them until cancelled. Raises StartupError, in a group."""
+        """Run all Tritons and the fleet service until cancelled. Raises StartupError, in a group."""
         if self._tiers is None:
             await self._run()
             return
@@ -98,12 +108,14 @@ class Tritons:
                 tasks.create_task(self._members.run(), name="fleet-members")
 
     def dependents_of(self, model: str) -> set[str]:
-        """The models loaded anywhere that need this one."""
+        """Return the models loaded on any server that depend on this one: ensembles, and models whose code
+        may call it.
+        """
         return {each for unit in self.units if unit.contents is not None for each in unit.contents.dependents_of(model)}
 
     @property
     def _sources(self) -> list[Path]:
-        """Of models that are on this machine."""
+        """Folders of models on this machine; with model stores the warm tier's is one of them."""
         own = self._settings.triton.model_repository
         return own if self._tiers is None else [*own, self._warm_dir]
 
@@ -111,12 +123,12 @@ class Tritons:
     def _warm_dir(self) -> Path:
         return self._settings.triton.warm_dir or self._settings.process.state_dir.absolute() / "warm"
 
-    def _make_tiers(self) -> ModelTiers:
+    def _make_tiers(self) -> WarmTierManager:
         triton = self._settings.triton
         config_name = config_name_in_force(triton.model_config_name)
         self._warm_dir.mkdir(parents=True, exist_ok=True)
         own = ManagedRepository(triton.model_repository, self._settings.process.state_dir, config_name=config_name)
-        return ModelTiers(
+        return WarmTierManager(
             stores=[FsspecModelStore(url) for url in triton.model_store],
             warm=DiskWarmTier(self._warm_dir, max_bytes=triton.warm_bytes),
             steps_of=lambda folder: composing_models(folder, config_name),
@@ -129,17 +141,17 @@ class Tritons:
         config_name = config_name_in_force(settings.triton.model_config_name)
         parameters, url = settings.triton.model_parameter, self._shared_url()
         if url is not None:
-            _log.info("the fleet is %r for all gateways that share --state-url: see that each of them says so", self.fleet_name)
+            _log.info("this gateway belongs to fleet %r: all gateways that share its servers must log the same name", self.fleet_name)
         return FleetService(
             self.servers,
             ModelDescriptionFiles(self._sources, config_name=config_name, parameters=parameters),
-            Ownership(LocalLease() if url is None else make_redis_lease(url, fleet=self.fleet_name), holder=uuid4().hex),
+            LeaderElection(LocalLease() if url is None else make_redis_lease(url, fleet=self.fleet_name), holder=uuid4().hex),
             memory=self._make_memory(url),
             budget_bytes=settings.fleet.memory_budget,
             wait_s=settings.fleet.load_wait_s,
             load_timeout_s=settings.triton.load_timeout_s,
             tiers=self._tiers,
-            line=None if url is None else make_redis_owner_line(url, fleet=self.fleet_name),
+            line=None if url is None else make_redis_leader_channel(url, fleet=self.fleet_name),
             counts=self.counts,
             require_loadable=None if settings.is_attached else self._units.repository(settings.process.state_dir).require_loadable,
         )
@@ -151,18 +163,26 @@ class Tritons:
 
     @property
     def fleet_name(self) -> str:
-        """The same for all gateways before the same Tritons, in whatever order, if each names them alike; a file's change, it stays."""
+        """Name of the fleet, equal on all gateways that list the same Tritons in the same spelling, in any
+        order.
+
+        With `--servers-file` it does not depend on the list, so that it stays when servers join or leave.
+        """
         fleet = self._settings.fleet
         if fleet.fleet_name or fleet.servers_file is not None:
-            return fleet.fleet_name or _FILES_FLEET
-        places = sorted(each.endpoints.place for each in parse_triton_urls(self._settings.triton.triton_url))
+            return fleet.fleet_name or _DEFAULT_FLEET_NAME
+        places = sorted(each.endpoints.address for each in parse_triton_urls(self._settings.triton.triton_url))
         return sha256(",".join(places).encode()).hexdigest()[:16]
 
     def _shared_url(self) -> SecretStr | None:
-        """Of the Redis by which gateways that may have the same Tritons agree; embedded ones are this process's alone."""
+        """URL of the Redis through which gateways with the same Tritons elect a leader; None for embedded
+        Tritons.
+
+        Embedded Tritons belong to this process alone, so there is nobody to agree with.
+        """
         return self._settings.state.state_url if self._settings.is_attached else None
 
-    def _embedded(self, board: FingerprintBoard) -> list[Unit]:
+    def _embedded(self, board: FingerprintBoard) -> list[TritonInstance]:
         names = server_names(self._settings.fleet.servers)
         fleet = FleetFingerprints(board)
         units = [self._units.embedded(self.servers.add(name), board if len(names) == 1 else fleet.of_server(name)) for name in names]
@@ -170,28 +190,28 @@ class Tritons:
             self._join(unit, pool=pool)
         return units
 
-    def _attached(self, listed: list[ListedServer]) -> list[Unit]:
+    def _attached(self, listed: list[ListedServer]) -> list[TritonInstance]:
         units = [self._units.attached(self.servers.add(each.name), each.endpoints) for each in listed]
         for unit, each in zip(units, listed, strict=True):
             self._join(unit, listed=each)
         return units
 
     def _listed_members(self) -> FleetMembers | None:
-        """Of a fleet whose servers join and leave."""
+        """Make the membership service of a fleet with `--servers-file`, whose servers join and leave."""
         path, start_timeout_s = self._settings.fleet.servers_file, self._settings.triton.start_timeout_s
         if path is None or self.fleet is None:
             return None
         listed = ServersFile(path)
         return FleetMembers(listed, self.servers, self.fleet, self._join_listed, first=listed.read(), start_timeout_s=start_timeout_s)
 
-    def _join_listed(self, listed: ListedServer) -> Unit:
+    def _join_listed(self, listed: ListedServer) -> TritonInstance:
         unit = self._units.attached(self.servers.add(listed.name, is_needed=False), listed.endpoints)
         self._join(unit, listed=listed)
         return unit
 
-    def _join(self, unit: Unit, *, pool: str = "", listed: ListedServer | None = None) -> None:
+    def _join(self, unit: TritonInstance, *, pool: str = "", listed: ListedServer | None = None) -> None:
         if self.fleet is not None:
-            self.fleet.join(unit.name, FleetUnit(unit.models, unit.triton.resident_bytes), pool=pool, listed=listed)
+            self.fleet.join(unit.name, FleetInstance(unit.models, unit.triton.resident_bytes), pool=pool, listed=listed)
 
 
 def _refuse_contradictions(settings: Settings, attached: int) -> None:
@@ -200,15 +220,15 @@ def _refuse_contradictions(settings: Settings, attached: int) -> None:
         other = "--triton-url" if attached else "--servers"
         raise StartupError(f"--servers-file lists all servers of a fleet; leave {other} out")
     if settings.is_attached and triton.model_parameter:
-        raise StartupError("--model-parameter is for the embedded Triton; those that others run have configurations of their own")
+        raise StartupError("--model-parameter is for the embedded Triton; attached Tritons have configurations of their own")
     if settings.is_attached and (triton.triton_arg or triton.triton_user):
         setting = "--triton-arg" if triton.triton_arg else "--triton-user"
-        raise StartupError(f"{setting} is for the embedded Triton; those that others run are as they were started")
+        raise StartupError(f"{setting} is for the embedded Triton; attached Tritons stay as they were started")
     if attached and fleet.servers > 1:
-        raise StartupError("--servers is for embedded Tritons; name those that others run in --triton-url, with commas between them")
+        raise StartupError("--servers is for embedded Tritons; list attached ones in --triton-url, separated by commas")
     if fleet.pools and settings.is_attached:
         raise StartupError(
-            "--pools is for embedded Tritons; of others each entry of --servers-file or --triton-url (?pool=NAME) names its own"
+            "--pools is for embedded Tritons; for attached ones each entry of --servers-file or --triton-url (?pool=NAME) names its pool"
         )
     if fleet.pools and len(fleet.pools) != fleet.servers:
         raise StartupError(f"--pools names {len(fleet.pools)} for {fleet.servers} of --servers; name one for each, in their order")

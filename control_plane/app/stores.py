@@ -1,4 +1,6 @@
-"""Opens what remembers: the Redis of `--state-url`, else SQLite files in the state folder."""
+"""Opens the stores of state, usage and demand: the Redis of `--state-url`, else SQLite files in the state
+folder.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +21,32 @@ from control_plane.objects.ports import StateStore
 _STATE_FILE = "state.sqlite"
 
 
-def holds_state(state_url: SecretStr | None, state_dir: Path) -> bool:
-    """Whether there is a store, be it an empty one; of a Redis only opening it tells."""
+def state_exists(state_url: SecretStr | None, state_dir: Path) -> bool:
+    """Whether a store exists, even an empty one. A Redis counts as one: only opening it can tell more."""
     return state_url is not None or (state_dir / _STATE_FILE).exists()
 
 
 async def open_state_store(state_url: SecretStr | None, state_dir: Path) -> StateStore:
-    """Raises StartupError: it cannot be used as it is. StoreUnavailable: it cannot be reached now."""
+    """Open the store of keys, tenants, routes and prices.
+
+    Raises:
+        StartupError: the store cannot be used as it is, such as a Redis that evicts.
+        StoreUnavailable: it cannot be reached now.
+    """
     if state_url is None:
         return await open_sqlite_state(state_dir / _STATE_FILE)
     return await open_redis_state(state_url)
 
 
 async def open_usage_store(state_url: SecretStr | None, state_dir: Path) -> UsageStore:
-    """Raises as `open_state_store`."""
+    """Open the store of usage sums. Raises as `open_state_store` does."""
     if state_url is None:
         return await open_sqlite_usage(state_dir / "usage.sqlite")
     return await open_redis_usage(state_url)
 
 
 async def open_demand_board(state_url: SecretStr | None, state_dir: Path) -> DemandBoard:
-    """Raises as `open_state_store`."""
+    """Open the board on which processes share their tenants' demand. Raises as `open_state_store` does."""
     if state_url is None:
         return await open_sqlite_demand(state_dir / "demand.sqlite")
     return make_redis_demand(state_url)

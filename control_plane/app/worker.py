@@ -1,8 +1,10 @@
-"""One worker process of `tidegate serve --workers N`: both doors, and a link to the parent, which has all the rest.
+"""One worker process of `tidegate serve --workers N`: the frontends, and a link to the parent, which has
+everything else.
 
     python -m control_plane.app.worker LINK_DESCRIPTOR PARENT_PID
 
-It lives no longer than its parent: the kernel kills it when the parent ends, and the end of the link ends it too.
+A worker never outlives its parent: the kernel kills it when the parent ends, and it ends when the link
+closes.
 """
 
 from __future__ import annotations
@@ -19,56 +21,65 @@ from uuid import uuid4
 import uvloop
 
 from control_plane.app.data_plane import DataPlane, DataSockets, connect, connection_caps, share_of
-from control_plane.app.request_governance import Governing, open_governing
+from control_plane.app.request_services import RequestServices, open_request_services
 from control_plane.core.endpoints import ONLY, Endpoints
 from control_plane.core.errors import StartupError
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.host.cpu_affinity import pin_worker
-from control_plane.host.garbage import keep_what_is_there
+from control_plane.host.garbage import freeze_garbage_collector
 from control_plane.host.listening import bind_shared_tcp
 from control_plane.host.tls import Tls, make_tls
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.settings import GatewaySettings, Settings, from_plain
 from control_plane.telemetry.adapters.logs import configure_logging
-from control_plane.triton.adapters.connected import Triton
+from control_plane.triton.adapters.connected import UpstreamClient
 from control_plane.triton.servers import Servers
 from control_plane.workers.adapters.link import WorkerLink
+from control_plane.workers.fleet_follower import FleetFollower
 from control_plane.workers.messages import (
-    Begin,
-    CannotBegin,
     Changed,
     Charges,
-    CopiesSeen,
-    Counted,
+    CollectCharges,
+    Configure,
+    CountsReported,
     Drain,
+    FingerprintsAcknowledged,
     FingerprintsChanged,
-    FingerprintsTaken,
     Listen,
     Listening,
-    ModelsSeen,
+    LoadReported,
+    ModelsChanged,
     ReloadTls,
-    Reported,
-    ServersSeen,
-    TellCharges,
+    ReplicasChanged,
+    ServersChanged,
+    StartFailed,
     TokensDrawn,
     UpstreamDown,
     UpstreamUp,
 )
 from control_plane.workers.remote_models import RemoteModels
-from control_plane.workers.token_buckets import ParentsBuckets
-from control_plane.workers.worker_fleet import WorkerFleet
+from control_plane.workers.token_buckets import RemoteTokenBuckets
 
 _COUNT_EVERY_S = 1.0
 _CHARGE_EVERY_S = 0.25
 _CLOSE_TIMEOUT_S = 1.0
 _PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that the kernel sends to this process when its parent ends."""
 
 
 class Worker:
-    """The process from its first message to its last."""
+    """A worker process: a data plane that follows its parent's messages, and reports counts and charges to
+    it.
+    """
 
     def __init__(
-        self, begin: Begin, settings: Settings, link: WorkerLink, servers: Servers, governing: Governing, buckets: ParentsBuckets
+        self,
+        begin: Configure,
+        settings: Settings,
+        link: WorkerLink,
+        servers: Servers,
+        governing: RequestServices,
+        buckets: RemoteTokenBuckets,
     ) -> None:
         """Wire everything and bind the ports. Raises StartupError."""
         self._link = link
@@ -77,10 +88,10 @@ class Worker:
         gateway = share_of(settings.gateway, settings.process.workers)
         caps = connection_caps(gateway, settings.admin, servers=len(servers.members))
         self._gateway = gateway.model_copy(update={"max_connections": caps.data})
-        self._must_end = asyncio.Event()
+        self._stop = asyncio.Event()
         self._drain_timeout_s = 0.0
         self._servers = servers
-        self._upstreams: dict[str, Triton] = {}
+        self._upstreams: dict[str, UpstreamClient] = {}
         self._fleet = _fleet_of(settings, servers, link)
         self._fingerprints = Fingerprints()
         self._models = RemoteModels(link.send)
@@ -98,38 +109,40 @@ class Worker:
         )
 
     async def run(self) -> None:
-        """Serve until the parent says `Drain`, SIGTERM comes, or the link ends."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end_within, self._gateway.drain_timeout_s)
+        """Serve until the parent sends `Drain`, SIGTERM arrives, or the link closes."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._start_drain, self._gateway.drain_timeout_s)
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(self._follow(tasks), name="link"), tasks.create_task(self._tell_counts(), name="counts")]
-            background.append(tasks.create_task(self._tell_charges(), name="charges"))
+            background = [tasks.create_task(self._follow(tasks), name="link"), tasks.create_task(self._report_counts(), name="counts")]
+            background.append(tasks.create_task(self._report_charges(), name="charges"))
             background.append(tasks.create_task(self._governing.run(), name="governing"))
             background.append(tasks.create_task(self._data_plane.run(), name="known-models"))
             if self._tls is not None:
                 background.append(tasks.create_task(self._tls.watch(), name="tls-files"))
             if self._fleet is not None:
                 background.append(tasks.create_task(self._fleet.run(), name="fleet"))
-            await self._must_end.wait()
+            await self._stop.wait()
             await self._data_plane.drain(self._drain_timeout_s)
             for task in background:
                 task.cancel()
 
-    def _end_within(self, timeout_s: float) -> None:
+    def _start_drain(self, timeout_s: float) -> None:
         self._drain_timeout_s = timeout_s
-        self._must_end.set()
+        self._stop.set()
 
     async def _follow(self, tasks: asyncio.TaskGroup) -> None:
-        """Do what the parent says, also while requests in flight finish; without a parent there is nothing to wait for."""
+        """Carry out the parent's messages, also during the drain; if the link closes, end without a drain."""
         while (message := await self._link.receive()) is not None:
             match message:
                 case UpstreamUp(endpoints, server):
                     await self._connect(server, endpoints)
                 case UpstreamDown(reason, server):
-                    if self._fleet is None:  # else the parent tells what is known no longer
+                    # Triton has restarted, maybe with other contents. In a fleet other servers may still have
+                    # the model: there the parent sends which fingerprints no longer hold.
+                    if self._fleet is None:
                         self._fingerprints.forget_all()
                     await self._disconnect(server, reason)
-                case ServersSeen() | ModelsSeen() | CopiesSeen() | Reported() if self._fleet is not None:
-                    self._fleet.take(message)
+                case ServersChanged() | ModelsChanged() | ReplicasChanged() | LoadReported() if self._fleet is not None:
+                    self._fleet.apply(message)
                     for server in self._upstreams.keys() - self._servers.members.keys():
                         await self._disconnect(server, "it has left the fleet")
                 case Listen():
@@ -137,18 +150,18 @@ class Worker:
                     self._link.send(Listening())
                 case FingerprintsChanged(number, changes):
                     self._fingerprints.change({name: Fingerprint(*known) if known else None for name, known in changes.items()})
-                    self._link.send(FingerprintsTaken(number))
+                    self._link.send(FingerprintsAcknowledged(number))
                 case TokensDrawn():
                     self._buckets.answered(message)
                 case Changed():
                     self._models.answered(message)
-                case TellCharges(number):
+                case CollectCharges(number):
                     self._link.send(Charges(self._governing.costs.charges.take(), number))
                 case ReloadTls() if self._tls is not None:
                     self._tls.reload()
                 case Drain(timeout_s):
-                    self._end_within(timeout_s)
-        self._end_within(0.0)
+                    self._start_drain(timeout_s)
+        self._start_drain(0.0)
 
     async def _connect(self, server: str, endpoints: Endpoints) -> None:
         await self._disconnect(server, "Triton is being restarted")
@@ -156,34 +169,35 @@ class Worker:
         self._servers.members[server].up(upstream)
 
     async def _disconnect(self, server: str, reason: str) -> None:
-        if server in self._servers.members:  # else it has left
+        if server in self._servers.members:  # it may have left the fleet
             self._servers.members[server].down(reason)
         upstream = self._upstreams.pop(server, None)
         if upstream is not None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                    await upstream.close()
+                await asyncio.wait_for(upstream.close(), _CLOSE_TIMEOUT_S)  # not asyncio.timeout: see `supervisor._close`
 
-    async def _tell_counts(self) -> None:
+    async def _report_counts(self) -> None:
         while True:
             await asyncio.sleep(_COUNT_EVERY_S)
-            self._link.send(Counted(self._data_plane.counts()))
+            self._link.send(CountsReported(self._data_plane.counts()))
 
-    async def _tell_charges(self) -> None:
+    async def _report_charges(self) -> None:
         while True:
             await asyncio.sleep(_CHARGE_EVERY_S)
-            self._hand_over_charges()
+            self._send_charges()
 
-    def _hand_over_charges(self) -> None:
+    def _send_charges(self) -> None:
         charges = self._governing.costs.charges.take()
         if charges:
             self._link.send(Charges(charges))
 
     async def end(self) -> None:
-        """Tell the last counts; the parent waits for nothing more from then on."""
+        """Close the connections to Triton and send the last charges and counts; the parent waits for nothing
+        after them.
+        """
         await asyncio.gather(*(self._disconnect(server, "the gateway is stopping") for server in list(self._upstreams)))
-        self._hand_over_charges()
-        self._link.send(Counted(self._data_plane.counts()))
+        self._send_charges()
+        self._link.send(CountsReported(self._data_plane.counts()))
         await self._link.flush()
         self._link.close()
 
@@ -191,33 +205,33 @@ class Worker:
 async def _serve(end: socket.socket) -> int:
     link = await WorkerLink.over(end)
     begin = await link.receive()
-    if not isinstance(begin, Begin):  # the parent has ended in the meantime
+    if not isinstance(begin, Configure):  # the link closed: the parent has ended in the meantime
         return 1
     settings = from_plain(begin.settings)
     process = settings.process
     configure_logging(process.log_format)
     pin_worker(process.gateway_cpus, begin.worker, process.workers)
-    servers = Servers(None, () if settings.is_fleet else (ONLY,))
+    servers = Servers(None, () if settings.is_fleet else (ONLY,))  # the parent sends a fleet's members
     try:
-        buckets = ParentsBuckets(link.send)
-        async with open_governing(settings, servers, buckets=buckets) as governing:
+        buckets = RemoteTokenBuckets(link.send)
+        async with open_request_services(settings, servers, buckets=buckets) as governing:
             worker = Worker(begin, settings, link, servers, governing, buckets)
             await worker.run()
     except StartupError as exc:
-        link.send(CannotBegin(str(exc)))
+        link.send(StartFailed(str(exc)))
         await link.flush()
         return 1
     await worker.end()
     return 0
 
 
-def _fleet_of(settings: Settings, servers: Servers, link: WorkerLink) -> WorkerFleet | None:
+def _fleet_of(settings: Settings, servers: Servers, link: WorkerLink) -> FleetFollower | None:
     if not settings.is_fleet:
         return None
-    return WorkerFleet(servers, send=link.send, wait_s=settings.fleet.load_wait_s, process=uuid4().hex)
+    return FleetFollower(servers, send=link.send, wait_s=settings.fleet.load_wait_s, process=uuid4().hex)
 
 
-def _sockets(begin: Begin, gateway: GatewaySettings) -> DataSockets:
+def _sockets(begin: Configure, gateway: GatewaySettings) -> DataSockets:
     return DataSockets(
         http=bind_shared_tcp(gateway.host, gateway.http_port, setting="--http-port"),
         grpc=bind_shared_tcp(gateway.host, gateway.grpc_port, setting="--grpc-port"),
@@ -238,7 +252,7 @@ def _die_with(parent: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl failed")
-    if os.getppid() != parent:  # it ended before this could be asked for
+    if os.getppid() != parent:  # the parent ended before the prctl, which then never fires
         sys.exit(1)
 
 
@@ -248,7 +262,7 @@ def main() -> None:
     _die_with(parent)
     end = socket.socket(fileno=descriptor)
     end.setblocking(False)
-    keep_what_is_there()
+    freeze_garbage_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         sys.exit(runner.run(_serve(end)))
 

@@ -1,6 +1,7 @@
-"""Who asks: API keys against what the store remembers, tokens against their issuer's keys; called on every request.
+"""Authentication: API keys are checked against the object mirror, tokens against their issuer's keys. Runs on
+every request.
 
-The texts of refusals are constants: nothing of what was shown is repeated, logged or kept but as a digest.
+The texts of refusals are constants: credentials are never repeated or logged, and remembered only as digests.
 """
 
 from __future__ import annotations
@@ -12,21 +13,26 @@ import time
 from collections.abc import Callable
 from hashlib import sha256
 
-from control_plane.auth.domain.failed_attempts import FailedAttempts
+from control_plane.auth.domain.auth_backoff import AuthBackoff
 from control_plane.auth.ports import TokenVerifier
 from control_plane.core.errors import LimitExceeded, Unauthenticated
 from control_plane.core.principal import Credentials, Principal
 from control_plane.core.scope import Scopes
 from control_plane.objects.domain.api_key import ApiKey
-from control_plane.objects.mirror import KnownState
+from control_plane.objects.mirror import ObjectMirror
 
 _log = logging.getLogger(__name__)
 
 _MAX_CACHED = 4096
+"""Credentials whose check is remembered, of each kind; at the limit all are forgotten, and those in use soon
+come back.
+"""
 _KEY_START = "tg_"
 _KEY_TEXT = re.compile(r"tg_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NO_SECRET = "0" * 64
-"""Compared with where there is no such key, so that time does not tell which ids exist."""
+"""Digest to compare with where no key has the id: the comparison takes as long, so timing does not tell which
+ids exist.
+"""
 
 _NOTHING_SHOWN = "no API key or token was given; send one as `authorization: Bearer ...`, or a key as `x-api-key`"
 _NOT_BEARER = "the header authorization must be `Bearer` and one API key or token"
@@ -40,38 +46,46 @@ _TOO_MANY_CHECKS = "too many tokens from this address were forged or out of date
 
 
 class Authentication:
-    """Turns what requests show into principals."""
+    """Authenticator of requests: turns an API key or a token into a principal."""
 
     def __init__(
-        self, known: KnownState, tokens: TokenVerifier | None, *, attempts: FailedAttempts, now_s: Callable[[], float] = time.time
+        self, known: ObjectMirror, tokens: TokenVerifier | None, *, attempts: AuthBackoff, now_s: Callable[[], float] = time.time
     ) -> None:
         self._known = known
         self._tokens = tokens
         self._attempts = attempts
         self._now_s = now_s
         self._cached: dict[bytes, Principal] = {}
-        """Of valid API keys, by their text's digest; emptied by every change of what is known."""
+        """Principals of valid API keys by the digest of the key's text; emptied whenever a stored object
+        changes.
+        """
         self._accepted: set[bytes] = set()
-        """Digests of tokens that were valid when they came last: their signatures may be checked again, whoever else shares the source."""
+        """Digests of tokens that were valid when last shown. Their signatures are checked again even if the
+        source has used up its budget, so that a client does not suffer from forged tokens that come from the
+        same address.
+        """
         self._generation = known.generation
 
     def authenticate(self, credentials: Credentials) -> Principal:
-        """The principal whose key or token is shown.
+        """Return the principal of the credentials.
 
         Raises:
-            Unauthenticated: nothing is shown, or nothing that is valid. LimitExceeded: the same, from a source that has shown too much
-                that was not; or a token that nobody has seen yet, from one whose forged tokens cost too much already.
+            Unauthenticated: there are no credentials, or they are not valid.
+            LimitExceeded: they are not valid, and their source has failed too often; or they are a new token,
+                and checking forged ones from the same source has cost too much already.
         """
         shown, is_key = _read(credentials)
         try:
             return self._valid(shown, is_key=is_key, source=credentials.source)
         except Unauthenticated as exc:
-            if exc.is_a_guess:
-                self._slow(credentials.source)
+            if exc.counts_as_failed_attempt:
+                self._back_off(credentials.source)
             raise
 
-    def confirm(self, credentials: Credentials) -> Principal:
-        """The same of one who was let in before, with a stream that goes on: that what he shows has ended is no failed attempt."""
+    def reauthenticate(self, credentials: Credentials) -> Principal:
+        """Authenticate the caller of an open stream again; credentials that have expired since do not count
+        as a failed attempt.
+        """
         shown, is_key = _read(credentials)
         return self._valid(shown, is_key=is_key, source=credentials.source)
 
@@ -88,7 +102,7 @@ class Authentication:
             self._cached.clear()
         return self._cached.get(digest)
 
-    def _slow(self, source: str) -> None:
+    def _back_off(self, source: str) -> None:
         """One more attempt has failed. Raises LimitExceeded: after too many others."""
         now_s = self._now_s()
         refused_for_s = self._attempts.refused_for_s(source, now_s)
@@ -98,6 +112,7 @@ class Authentication:
             _log.warning("too many failed attempts to authenticate from one source, which is slowed", extra={"source": source})
 
     def _check_key(self, shown: str, digest: bytes) -> Principal:
+        """Check an API key against the object mirror and remember its principal. Raises Unauthenticated."""
         key = self._find(shown)
         now_s = self._now_s()
         if key is None or key.tenant not in self._known.tenants or key.is_revoked_at(now_s):
@@ -105,7 +120,7 @@ class Authentication:
         if not key.is_valid_at(now_s):
             raise Unauthenticated(_EXPIRED)
         if len(self._cached) >= _MAX_CACHED:
-            self._cached.clear()  # what is in use is soon there again
+            self._cached.clear()
         principal = self._cached[digest] = _principal_of(key)
         return principal
 
@@ -114,14 +129,18 @@ class Authentication:
         if match is None:
             return None
         key_id, secret = match.groups()
+        # Found by its id, which is no secret; the secret is then compared in constant time.
         key = self._known.keys.get(key_id)
         stored = _NO_SECRET if key is None else key.secret_sha256
         return key if hmac.compare_digest(sha256(secret.encode()).hexdigest(), stored) else None
 
     def _check_token(self, shown: str, digest: bytes, source: str) -> Principal:
+        """Verify a token, charging a failed signature check to its source. Raises Unauthenticated,
+        LimitExceeded.
+        """
         if self._tokens is None:
             raise Unauthenticated(_NO_TOKENS)
-        checks = _SignatureChecks(self._attempts, source, self._now_s(), is_known=digest in self._accepted)
+        checks = _SignatureCharge(self._attempts, source, self._now_s(), is_known=digest in self._accepted)
         try:
             principal = self._tokens.verify(shown, before_signature=checks.begin)
             if principal.tenant not in self._known.tenants:
@@ -136,10 +155,12 @@ class Authentication:
         return principal
 
 
-class _SignatureChecks:
-    """What the check of one token's signature is charged to: the budget of its source, if it fails."""
+class _SignatureCharge:
+    """Charge for the check of one token's signature: a failed check is charged to the budget of the token's
+    source.
+    """
 
-    def __init__(self, attempts: FailedAttempts, source: str, now_s: float, *, is_known: bool) -> None:
+    def __init__(self, attempts: AuthBackoff, source: str, now_s: float, *, is_known: bool) -> None:
         self._attempts = attempts
         self._source = source
         self._now_s = now_s
@@ -147,7 +168,7 @@ class _SignatureChecks:
         self._has_begun = False
 
     def begin(self) -> None:
-        """Raises LimitExceeded: too many others from there have failed."""
+        """Raise LimitExceeded if the source's budget for failed signature checks is used up."""
         refused_for_s = 0.0 if self._is_known else self._attempts.checks_refused_for_s(self._source, self._now_s)
         if refused_for_s > 0:
             raise LimitExceeded(_TOO_MANY_CHECKS, retry_after_s=refused_for_s)
@@ -159,7 +180,7 @@ class _SignatureChecks:
 
 
 def _read(credentials: Credentials) -> tuple[str, bool]:
-    """What is shown, and whether it is an API key. Raises Unauthenticated."""
+    """Return the text of the key or token, and whether it is an API key. Raises Unauthenticated."""
     bearer = _read_bearer(credentials.authorization) if credentials.authorization else None
     api_key = credentials.api_key or None
     if bearer is None and api_key is None:

@@ -1,6 +1,7 @@
-"""API keys over their life: made, listed, rotated, revoked; the admin API's and the command line's way to them.
+"""Lifecycle of API keys: create, list, rotate and revoke. Called by the admin API and the command line.
 
-A key's text leaves this module once, in what `create` and `rotate` return; what is stored is a digest of its secret.
+A key's text leaves this module once, as the result of `create` or `rotate`; only a digest of its secret is
+stored.
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.objects import Held, read, read_all
+from control_plane.objects.objects import Versioned, read, read_all
 from control_plane.objects.ports import StateStore
 
 _ID_BYTES = 6
 _SECRET_BYTES = 32
 _REVOKE_ATTEMPTS = 5
-"""Others may change the key between reading and writing it; a key has few administrators."""
+"""Optimistic writes before giving up: another administrator may change the key between a read and its
+write.
+"""
 
 
 class Keys:
-    """Each method raises StoreUnavailable when the store cannot be reached."""
+    """Service that creates, rotates and revokes API keys; each method raises StoreUnavailable if the store
+    cannot be reached.
+    """
 
     def __init__(self, store: StateStore, *, now_s: Callable[[], float] = time.time, random: Callable[[int], bytes] = token_bytes) -> None:
         self._store = store
@@ -38,10 +43,11 @@ class Keys:
     async def create(
         self, tenant: str, scopes: Sequence[Scope], *, expires_s: float | None = None, description: str = ""
     ) -> tuple[ApiKey, str]:
-        """A new key and its text, which is nowhere else. `expires_s` is a time, in seconds since 1970.
+        """Create a key and return it with its text, which is not stored anywhere. `expires_s` is in seconds
+        since 1970.
 
         Raises:
-            InvalidRequest: no scopes, a past expiry, a tenant that does not exist.
+            InvalidRequest: no scopes, an expiry in the past, a tenant that does not exist.
         """
         now_s = self._now_s()
         if expires_s is not None and expires_s <= now_s:
@@ -64,15 +70,17 @@ class Keys:
         return key, f"tg_{key.id}_{secret}"
 
     async def list_all(self) -> list[ApiKey]:
-        """Every key, also those that are no longer valid, by id."""
+        """Return every key by id, expired and revoked ones included."""
         return [held.value for held in await read_all(self._store, ApiKey)]
 
     async def rotate(self, id: str, *, overlap_s: float) -> tuple[ApiKey, str]:  # noqa: A002
-        """A new key with the tenant, scopes, lifetime and description of `id`, which is revoked `overlap_s` seconds from now.
+        """Replace key `id`: create a key with its tenant, scopes, lifetime and description, and revoke `id`
+        in `overlap_s` seconds.
 
         Raises:
-            ObjectNotFound. InvalidRequest: a negative overlap. Conflict: `id` is no longer valid, or is being changed; then there is
-                no new key either.
+            ObjectNotFound: there is no key `id`.
+            InvalidRequest: a negative overlap.
+            Conflict: `id` is no longer valid, or is being changed by others; then no new key remains either.
         """
         now_s = self._now_s()
         if not 0 <= overlap_s < float("inf"):
@@ -83,7 +91,8 @@ class Keys:
         lifetime_s = None if old.value.expires_s is None else old.value.expires_s - old.value.created_s
         expires_s = None if lifetime_s is None else now_s + lifetime_s
         new, text = await self.create(old.value.tenant, old.value.scopes, expires_s=expires_s, description=old.value.description)
-        try:  # the new one first: whatever happens in between, the caller has a key
+        # The new key is stored first: if this process dies in between, the old key still works.
+        try:
             await self._revoke_at(old, now_s + overlap_s)
         except ControlPlaneError:
             await self._store.delete(Kind.API_KEY, new.id)
@@ -91,7 +100,9 @@ class Keys:
         return new, text
 
     async def revoke(self, id: str) -> ApiKey:  # noqa: A002
-        """It is not accepted any more; idempotent. Raises ObjectNotFound, Conflict: others keep changing it."""
+        """Revoke a key at once; idempotent. Raises ObjectNotFound, Conflict (others keep changing the
+        key).
+        """
         for attempt in range(1, _REVOKE_ATTEMPTS + 1):
             held = await read(self._store, ApiKey, id)
             try:
@@ -101,8 +112,8 @@ class Keys:
                     raise
         raise AssertionError("unreachable")
 
-    async def _revoke_at(self, held: Held[ApiKey], moment_s: float, *, at_once: bool = False) -> ApiKey:
-        """Never later than it was to be."""
+    async def _revoke_at(self, held: Versioned[ApiKey], moment_s: float, *, at_once: bool = False) -> ApiKey:
+        """Revoke a key as of `moment_s`; a revocation that is due earlier stays as it is."""
         old = held.value
         is_soon_enough = old.revoked_s is not None and old.revoked_s <= moment_s
         if old.is_revoked or (is_soon_enough and not at_once):

@@ -1,4 +1,4 @@
-"""What authentication needs of others."""
+"""Port of authentication: the verifier of tokens that another issuer has signed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from control_plane.core.principal import Principal
 
 
 class TokenVerifier(Protocol):
-    """Checks the tokens (JWTs) of another issuer; without waiting, since every request asks."""
+    """Verifier of another issuer's tokens (JWTs). It never waits for the issuer, since every request
+    asks it.
+    """
 
     def verify(self, token: str, *, before_signature: Callable[[], None]) -> Principal:
-        """Whom it speaks for; `before_signature` is called before what is costly, and may raise.
+        """Return the principal that the token speaks for.
 
-        Raises Unauthenticated: why it does not count, in words that repeat nothing of it.
+        `before_signature` is called just before the costly check of the signature, and may raise to prevent
+        it. Raises Unauthenticated: why the token is not valid, in a text that repeats nothing of the token.
         """

@@ -1,4 +1,10 @@
-"""Has answers that are kept found no more: those of one model or of all, on every gateway that shares the store."""
+"""Cache invalidation: makes the cached responses of one model, or of all, unreachable on every gateway that
+shares the store.
+
+Called by the admin API. A purge deletes nothing: it stores an object with a new id, which
+`cache/response_cache` puts into the key of every request, so that older entries are not found again and leave
+by eviction.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +12,48 @@ from collections.abc import Callable, Iterable
 from uuid import uuid4
 
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
-from control_plane.objects.mirror import KnownState
+from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
 
 _WAIT_S = 1.0
 
 
 class Purges:
-    """Purges kept answers on every gateway, by objects in the store that `objects` writes to."""
+    """Cache invalidation across gateways, carried by `Purge` objects in the store that `objects`
+    writes to.
+    """
 
     def __init__(
-        self, objects: Objects, known: KnownState, *, dependents: Callable[[str], Iterable[str]] = lambda model: (), wait_s: float = _WAIT_S
+        self,
+        objects: Objects,
+        known: ObjectMirror,
+        *,
+        dependents: Callable[[str], Iterable[str]] = lambda model: (),
+        wait_s: float = _WAIT_S,
     ) -> None:
-        """`known` is this process's, which is waited for, up to `wait_s`; `dependents` of a model have answers that are made of its own."""
+        """`known` is this process's mirror of the store; a purge waits up to `wait_s` until it shows there.
+
+        `dependents` of a model are those whose responses are made from its own, such as ensembles.
+        """
         self._objects = objects
         self._known = known
         self._dependents = dependents
         self._wait_s = wait_s
 
     async def purge(self, name: str = EVERY_MODEL) -> None:
-        """Those of a model, or of the model behind a route, and of its dependents. Once it is stored it holds everywhere within a
-        second, where the store can be followed; this process is waited for so long, and no longer.
+        """Purge the responses of a model, or of the model behind a route, and of the model's dependents.
 
-        Cancelling, or a store that goes away, may leave some of it stored. Raises InvalidRequest (no model can have that name),
-        StoreUnavailable.
+        Other gateways follow the store and apply a stored purge within a second, as long as they can reach
+        it. This call waits for its own process at most that long, so that the caller's next request does not
+        find an old response.
+
+        A cancellation, or a store that goes away, may leave some dependents purged and others not. Raises
+        InvalidRequest (no model can have that name), StoreUnavailable.
         """
         route = self._known.routes.get(name)
         model = name if route is None else route.model
         newest = 0
+        # A model's dependents may list it again, or each other: one purge of each is enough.
         for each in dict.fromkeys((model, *self._dependents(model))):
             held = await self._objects.put(Purge(each, uuid4().hex))
             newest = held.resource_version

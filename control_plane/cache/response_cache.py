@@ -1,9 +1,11 @@
-"""Answers that were given before: level one in this process, level two in a Redis that gateways share.
+"""Response cache: level one in the memory of this process, level two in a Redis that gateways share.
 
-An answer is found by a key over everything that it depends on: what is loaded under the model's name (`Fingerprints`), the
-last purge, the caller's tenant where a route is private, and the request. What is not certain is not kept, so an
-answer from here is the one that the model would give now. Doors make the keys of requests (`cache/domain/cached_response`);
-`inference/inference` and `embeddings/embeddings` ask.
+An entry's key is a digest of everything that the response depends on: the fingerprint of what is loaded under
+the model's name (`Fingerprints`), the last purge, the caller's tenant where a route's cache is private, and
+the request. Where one of these is not certain nothing is cached, so a hit is the response that the model
+would give now. Frontends compute the part of the key that stands for the request
+(`cache/domain/cached_response`); `inference/cached_inference` and `embeddings/embeddings` look up and store.
+This module knows neither protocol: values are bytes to it.
 """
 
 from __future__ import annotations
@@ -15,51 +17,67 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from control_plane.cache.domain.cached_response import identity_of
-from control_plane.cache.domain.eviction import Kept, KeptAnswers
-from control_plane.cache.domain.lookup_worth import UsualTime
+from control_plane.cache.domain.eviction import CacheEntry, EvictingCache
+from control_plane.cache.domain.lookup_worth import RunningMedian
 from control_plane.cache.ports import SharedCache
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.infer_call import CacheStatus
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.route import CachePolicy, Route
-from control_plane.telemetry.request_counts import CacheHolding
+from control_plane.telemetry.request_counts import CacheSize
 
 _FOLLOW_THE_MODEL = CachePolicy()
+"""Policy of a request that came by no route: the model's own configuration says whether its responses are
+cached.
+"""
 
 _UNKNOWN_S = 0.025
-"""What computing is taken to take that has not been done here yet, so that level two is asked unless it is slow."""
+"""Assumed time to compute a response of a model that this process has not measured yet: level two is then
+asked unless it is slow.
+"""
 
-_MOST_SCOPES = 4096
+_MAX_SCOPES = 4096
+"""Scopes and models' overheads that are remembered. Both are only memos and cost little to make anew: at the
+limit all are dropped.
+"""
 
 _EXPIRY = Struct("<d")
-"""Before each value in level two: when it is no longer to be found, in seconds since 1970."""
+"""Header of each value in level two: when the entry expires, in seconds since 1970. Redis's own TTL knows
+whole seconds only.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheScope:
-    """How the answers of one model are kept for some callers, as of now."""
+    """Cache key prefix and policy for one model, route and tenant, valid until the model is loaded anew or
+    purged.
+    """
 
     model: str
     fingerprint: Fingerprint
     generation: str
-    """Changes with each purge."""
+    """Id of the model's last purge; changes with each purge."""
     policy: CachePolicy
     tenant: str
-    """Whose they are alone; empty: everybody's."""
+    """The tenant whose callers alone share the entries; empty where all callers share them."""
     seed: bytes = field(repr=False)
+    """Digest of all the fields above: the prefix of each key."""
 
     def key(self, *parts: bytes | bytearray) -> bytes:
-        """Of a request that is so many `parts`, in this order, and nothing else: 32 bytes. One use has one number of parts."""
+        """Return the 32-byte key of the request that consists of exactly these `parts`, in this order.
+
+        Each kind of caller must always use the same number of parts, or keys of two kinds could collide.
+        """
         return identity_of(self.seed, *parts)
 
 
 class ResponseCache:
-    """The response cache of one process; with no room at all it keeps nothing."""
+    """Two-level response cache of one process; with a capacity of zero bytes level one stores nothing."""
 
     def __init__(
         self,
         fingerprints: Fingerprints,
-        kept: KeptAnswers,
+        kept: EvictingCache,
         shared: SharedCache | None = None,
         *,
         generation_of: Callable[[str], str] = lambda model: "",
@@ -68,7 +86,12 @@ class ResponseCache:
         now_s: Callable[[], float] = time.monotonic,
         today_s: Callable[[], float] = time.time,
     ) -> None:
-        """`generation_of` a model changes with each purge of it. `today_s` is seconds since 1970."""
+        """`generation_of` returns the id of a model's last purge; `today_s` is the wall clock, in seconds
+        since 1970.
+
+        Level one expires by the monotonic clock `now_s`; level two by the wall clock, since gateways share no
+        other.
+        """
         self._fingerprints = fingerprints
         self._kept = kept
         self._shared = shared
@@ -78,66 +101,85 @@ class ResponseCache:
         self._now_s = now_s
         self._today_s = today_s
         self.counts: Counter[tuple[str, CacheStatus]] = Counter()
-        """Answers so far, by model and what was done for them; whoever asks this counts."""
+        """Responses so far by model and cache status; the callers of this cache count, since only they know
+        the outcome.
+        """
         self._scopes: dict[tuple[str, str, str, str], CacheScope] = {}
-        self._overheads: dict[str, UsualTime] = {}
+        self._overheads: dict[str, RunningMedian] = {}
 
     @property
     def shared(self) -> SharedCache | None:
-        """Level two, if there is one."""
+        """Level two; None where no shared cache is configured."""
         return self._shared
 
     @property
-    def holding(self) -> CacheHolding:
-        """What level one has, and has had."""
-        return CacheHolding(len(self._kept), self._kept.held_bytes, self._kept.evicted)
+    def holding(self) -> CacheSize:
+        """Size of level one (entries, bytes) and its evictions so far, for metrics."""
+        return CacheSize(len(self._kept), self._kept.held_bytes, self._kept.evicted)
 
     def scope(self, model: str, route: Route | None, tenant: str) -> CacheScope | None:
-        """How answers of `model` are kept for a caller of `tenant` who came by `route`; None: they are not."""
-        fingerprint = self._fingerprints.of(model)
+        """Return the scope for a caller of `tenant` who came by `route`, or None where responses of `model`
+        are not cached.
+        """
+        fingerprint = self._fingerprints.get(model)
         if fingerprint is None or not fingerprint.is_repeatable:
-            return None
+            return None  # what is loaded is unknown, or may answer equal requests differently
         policy = _FOLLOW_THE_MODEL if route is None else route.cache
-        if not (fingerprint.keeps_answers if policy.is_on is None else policy.is_on):
+        if not (fingerprint.is_cacheable if policy.is_on is None else policy.is_on):
             return None
         return self._scope(model, fingerprint, route, tenant if policy.is_private else "")
 
     def is_current(self, scope: CacheScope) -> bool:
-        """Whether what was computed since `scope` was asked for is an answer of the model that it was asked for."""
-        return self._fingerprints.of(scope.model) is scope.fingerprint and self._generation_of(scope.model) == scope.generation
+        """Whether the model was neither loaded anew nor purged since `scope` was made, so a response computed
+        since is the scope's.
+        """
+        # By identity: a model that was unloaded and loaded again may have an equal fingerprint, yet in
+        # between another one may have computed the response.
+        return self._fingerprints.get(scope.model) is scope.fingerprint and self._generation_of(scope.model) == scope.generation
 
     @property
     def generation(self) -> int:
-        """Grows whenever what is loaded may have changed."""
+        """Counter that grows whenever what is loaded may have changed."""
         return self._fingerprints.generation
 
-    def entry(self, key: bytes) -> Kept | None:
-        """Of this process, for `look_again`."""
+    def entry(self, key: bytes) -> CacheEntry | None:
+        """Return the level-one entry of `key`, a handle for `look_again`, without counting a use; None on a
+        miss.
+        """
         return self._kept.entry(key)
 
-    def look_again(self, kept: Kept) -> bool:
-        """Whether what was found before is still to be found, as of the `generation` in which it was."""
-        return self._kept.use_again(kept, self._now_s())
+    def reuse(self, kept: CacheEntry) -> bool:
+        """Count another hit of an entry and return whether it is still valid.
 
-    def look(self, key: bytes) -> bytes | None:
-        """What this process has."""
+        The caller checks that `generation` has not changed since it got the entry: then the key is still the
+        right one.
+        """
+        return self._kept.reuse(kept, self._now_s())
+
+    def get_local(self, key: bytes) -> bytes | None:
+        """Look up `key` in level one; None on a miss."""
         return self._kept.get(key, self._now_s())
 
-    def computed(self, scope: CacheScope, took_s: float, *, cost_units: float | None) -> None:
-        """An answer took so long, from the decision to compute it until it was here; level two must be quicker than that.
+    def record_compute_time(self, scope: CacheScope, took_s: float, *, cost_units: float | None) -> None:
+        """Record that computing a response took `took_s`, from the decision to compute until it arrived;
+        level two must be quicker.
 
-        What it took beyond its compute units (None: nobody knows them) is waiting, the way to Triton and this process's own slowness.
-        The same slows answers of level two, so it must not speak against them.
+        `cost_units` are milliseconds of compute, None where unknown. The rest of the time is queueing, the
+        way to Triton and delays of this process's own event loop. It is learned apart and added back to the
+        estimate of each computation: the same delays slow the answers of level two, and must not make it look
+        slow beside computing.
         """
         if self._shared is not None:
-            if scope.model not in self._overheads and len(self._overheads) >= _MOST_SCOPES:
+            if scope.model not in self._overheads and len(self._overheads) >= _MAX_SCOPES:
                 self._overheads.clear()
-            self._overheads.setdefault(scope.model, UsualTime()).add(max(0.0, took_s - (cost_units or 0.0) / 1e3))
+            self._overheads.setdefault(scope.model, RunningMedian()).add(max(0.0, took_s - (cost_units or 0.0) / 1e3))
 
-    async def find(self, scope: CacheScope, keys: Sequence[bytes], *, cost_units: float | None, timeout_s: float) -> list[bytes | None]:
-        """What there is, in the order of `keys`; level two is asked for what level one lacks, and waited for as long as is worth it.
+    async def get_many(self, scope: CacheScope, keys: Sequence[bytes], *, cost_units: float | None, timeout_s: float) -> list[bytes | None]:
+        """Look up `keys` in level one, then those it lacks in level two, and return the values in order, None
+        for each miss.
 
-        `cost_units` is what computing all of it would take, None where nobody knows; `timeout_s` is what the caller has left.
+        `cost_units` is the cost of computing all of them, None where unknown: it bounds the wait for level
+        two. `timeout_s` is the time that the caller's deadline leaves.
         """
         now_s = self._now_s()
         found = [self._kept.get(key, now_s) for key in keys]
@@ -150,36 +192,52 @@ class ResponseCache:
         return found
 
     async def find_shared(self, scope: CacheScope, key: bytes, *, cost_units: float | None, timeout_s: float) -> bytes | None:
-        """What level two has, for a key that level one has not."""
+        """Look up in level two a key that the caller has not found in level one; None on a miss or without a
+        level two.
+        """
         return None if self._shared is None else (await self._find_shared(scope, [key], cost_units, timeout_s))[0]
 
     async def _find_shared(
         self, scope: CacheScope, keys: Sequence[bytes], cost_units: float | None, timeout_s: float
     ) -> list[bytes | None]:
-        """`cost_units` of one."""
+        """Look up `keys` in level two and copy what is found to level one; `cost_units` is the cost of one of
+        them.
+        """
         assert self._shared is not None, "there is no level two"
         computing_s = self._computing_s(scope, None if cost_units is None else cost_units * len(keys))
         values = await self._shared.get(keys, computing_s=min(computing_s, timeout_s))
         found = [self._unexpired(value) for value in values]
         for key, aged in zip(keys, found, strict=True):
+            # The model may have been loaded anew while level two was asked. The caller still gets its answer,
+            # as if it had asked a moment earlier, but nobody finds it here later.
             if aged is not None and self.is_current(scope):
                 value, left_s = aged
                 self._kept.put(key, value, cost_units=1.0 if cost_units is None else cost_units, expires_s=self._now_s() + left_s)
         return [None if aged is None else aged[0] for aged in found]
 
     def _computing_s(self, scope: CacheScope, cost_units: float | None) -> float:
+        """Estimate how long computing would take: `cost_units` of compute and the model's usual overhead."""
         overhead, units_s = self._overheads.get(scope.model), (cost_units or 0.0) / 1e3
-        return max(_UNKNOWN_S, units_s) if overhead is None else overhead.usual_s + units_s
+        return max(_UNKNOWN_S, units_s) if overhead is None else overhead.median_s + units_s
 
     def _unexpired(self, stored: bytes | None) -> tuple[bytes, float] | None:
-        """What was kept, and the seconds that it has left; gateways' clocks are taken to agree within what a ttl leaves open."""
+        """Return the value and the seconds until it expires; None if it has expired or is not one of ours.
+
+        The clocks of gateways are assumed to agree well enough: an error of theirs lengthens or shortens a
+        TTL by as much.
+        """
         if stored is None or len(stored) < _EXPIRY.size:
             return None
         left_s = _EXPIRY.unpack_from(stored)[0] - self._today_s()
         return (stored[_EXPIRY.size :], left_s) if left_s > 0 else None
 
-    def keep(self, scope: CacheScope, key: bytes, value: bytes, *, cost_units: float) -> None:
-        """Keep an answer that was computed since `scope` was asked for, if it is worth it and still that model's."""
+    def put(self, scope: CacheScope, key: bytes, value: bytes, *, cost_units: float) -> None:
+        """Store a response that was computed after `scope` was made.
+
+        Not stored are a response that costs less than the policy's minimum, one that is too large, and one
+        computed while the model was loaded anew or purged, since nobody knows which version of the model gave
+        it.
+        """
         if cost_units < scope.policy.min_cost_units or len(value) > self._max_entry_bytes or not self.is_current(scope):
             return
         ttl_s = scope.policy.ttl_s or self._ttl_s
@@ -188,15 +246,20 @@ class ResponseCache:
             self._shared.put(key, _EXPIRY.pack(self._today_s() + ttl_s) + value, ttl_s=ttl_s)
 
     def _scope(self, model: str, fingerprint: Fingerprint, route: Route | None, tenant: str) -> CacheScope:
+        """Return the scope from the memo, or make it: a request must not pay for a digest of what seldom
+        changes.
+        """
         generation = self._generation_of(model)
         policy, via = (_FOLLOW_THE_MODEL, "") if route is None else (route.cache, route.name)
         name = (model, via, generation, tenant)
         scope = self._scopes.get(name)
         if scope is None or scope.fingerprint is not fingerprint or scope.policy is not policy:
-            if len(self._scopes) >= _MOST_SCOPES:
+            if len(self._scopes) >= _MAX_SCOPES:
                 self._scopes.clear()
             whose = tenant.encode() if tenant else b"everybody"
-            lasts = b"%r" % policy.ttl_s  # what was kept for long is not there for a route that wants it fresher
+            # The TTL is part of the key: a response stored for a long time must not be found by a route that
+            # wants it fresher.
+            lasts = b"%r" % policy.ttl_s
             seed = identity_of(fingerprint.digest, model.encode(), generation.encode(), b"private" if tenant else b"", whose, lasts)
             scope = self._scopes[name] = CacheScope(model, fingerprint, generation, policy, tenant, seed)
         return scope

@@ -1,4 +1,9 @@
-"""The command line: `tidegate serve | models | fleet | keys | tenants | routes | prices | cache | usage | embed | tune | ...`."""
+"""The command line: one Typer application, and a module beside this one for each command or group of
+commands.
+
+Commands parse options and print. What they do is done by the admin API, or by `app` for `serve`; heavy
+packages are imported inside the commands that need them, so that `--help` stays quick.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +57,16 @@ app.add_typer(config.app, name="config")
 
 
 def main() -> None:
-    """Run the command; an error of ours is one line on standard error and exit status 1."""
+    """Run the command; an error of ours is printed as one line on standard error, with exit status 1."""
+    messages: list[str] = []
     try:
         app()
+    # `except*`, since `serve` runs in a TaskGroup, which raises groups; it also catches a single error.
     except* ControlPlaneError as group:
-        for line in _messages(group):
-            Console(stderr=True).print(f"[bold red]error:[/] {line}", highlight=False, soft_wrap=True)
+        messages = _messages(group)
+    for line in messages:
+        Console(stderr=True).print(f"[bold red]error:[/] {line}", highlight=False, soft_wrap=True)
+    if messages:  # not within `except*`: early Pythons 3.11 wrap what is raised there in a group, SystemExit too
         sys.exit(1)
 
 

@@ -1,4 +1,7 @@
-"""`tidegate backup | restore`: everything that is remembered, to a file and back; also from SQLite to Redis and the other way."""
+"""`tidegate backup | restore`: save the state store to a file and load it back.
+
+The file does not depend on the kind of store, so it also moves state from SQLite to Redis and back.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from control_plane.cli.backup_lines import Backup, read_backup, write_backup
-from control_plane.cli.options import StateDirOption, StateUrlOption, require_state, stores_located
+from control_plane.cli.options import StateDirOption, StateUrlOption, locate_store_settings, require_state
 from control_plane.core.errors import Conflict, InvalidRequest
 from control_plane.metering.domain.usage import EVERY_DAY
 from control_plane.metering.ports import UsageStore
@@ -28,15 +31,16 @@ from control_plane.storage.store_record import record_of
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(help="Where to; one that exists is replaced when the new one is complete.")],
+    file: Annotated[Path, typer.Argument(help="File to write; an existing one is replaced once the new one is complete.")],
     state_url: StateUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Write keys (without their secrets), tenants, routes, prices and usage sums to a file that only you can read.
+    """Write keys (without their secrets), tenants, routes, prices and usage sums to a file that only you can
+    read.
 
     A running tidegate goes on meanwhile.
     """
-    settings = stores_located(state_dir, state_url)
+    settings = locate_store_settings(state_dir, state_url)
     require_state(settings)
     saved = asyncio.run(_read(settings))
     _write_private(file, write_backup(saved))
@@ -44,14 +48,15 @@ def backup(
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(help="What `tidegate backup` wrote.")],
-    force: Annotated[bool, typer.Option("--force", help="Also over a store that is not empty: what it holds is lost.")] = False,
+    file: Annotated[Path, typer.Argument(help="File that `tidegate backup` wrote.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a store that is not empty: its content is lost.")] = False,
     state_url: StateUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Put back what a backup holds, and nothing else; running tidegates take it up within a second. Kept answers are purged.
+    """Replace the store's content by a backup's. Running tidegates see it within a second; cached responses
+    are purged.
 
-    The file is checked whole before anything is written.
+    The whole file is checked before anything is written.
     """
     try:
         saved = read_backup(file.read_bytes())
@@ -59,7 +64,7 @@ def restore(
         raise InvalidRequest(f"{file} cannot be read: {exc.strerror}") from exc
     except InvalidRequest as exc:
         raise InvalidRequest(f"{file} is not restored: {exc}") from exc
-    settings = stores_located(state_dir, state_url)
+    settings = locate_store_settings(state_dir, state_url)
     asyncio.run(_replace(settings, saved, force=force))
     Console().print(escape(f"{_describe(saved)} restored from {file} to {_place(settings)}"), highlight=False, soft_wrap=True)
 
@@ -89,16 +94,17 @@ async def _replace(settings: Settings, saved: Backup, *, force: bool) -> None:
     async with _stores(settings) as (state, usage):
         present = await _content(state, usage)
         if not force and (present.objects or present.totals):
-            raise Conflict(f"the store is not empty, it holds {_describe(present)}: they would be lost; with --force they are")
-        # Else the last purge that this store knows may be one of long ago, and what was purged since would be found again.
+            raise Conflict(f"the store is not empty, it holds {_describe(present)}, which would be lost; use --force to overwrite them")
+        # A new purge of all models: the store that is replaced may hold newer purges than the backup, and
+        # without them responses that were purged since the backup would be found in the caches again.
         purge = Purge(EVERY_MODEL, uuid4().hex)
         await state.restore([*saved.objects, Stored(Kind.PURGE, purge.model, 0, to_body(purge))])
         await usage.restore(saved.totals)
 
 
 async def _content(state: StateStore, usage: UsageStore) -> Backup:
-    """Without purges: they say what is not to be found in a cache, which a restore does of all anyway."""
-    everything = await state.changes(0, timeout_s=0)  # unlike list_all, all of one moment
+    """Read what a backup contains: everything but purges, since a restore purges all models anyway."""
+    everything = await state.changes(0, timeout_s=0)  # unlike list_all, this is a consistent snapshot of all kinds
     objects = [stored for stored in everything if stored.body is not None and stored.kind != Kind.PURGE]
     return Backup(objects, await usage.totals(since_day=EVERY_DAY[0], until_day=EVERY_DAY[1]))
 
@@ -112,7 +118,7 @@ def _describe(backup: Backup) -> str:
 
 
 def _write_private(file: Path, content: bytes) -> None:
-    """In one step, with mode 0600 from its first moment. Raises InvalidRequest."""
+    """Write the file atomically, readable by this user only from the start. Raises InvalidRequest."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with open(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as written:

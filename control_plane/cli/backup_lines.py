@@ -1,6 +1,7 @@
-"""A backup of what is remembered, as JSON lines: what it is, an object or a sum each, and a digest of all before it.
+"""File format of a backup: JSON lines, a header, then one object or usage sum per line, then a digest of all
+of them.
 
-Called by `cli/backup`. A file that was cut short or changed is refused whole.
+Called by `cli/backup`; does no I/O. A file that was cut short or changed is refused as a whole.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Totals = list[tuple[UsageKey, Usage]]
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """All that is remembered."""
+    """Snapshot of the state store (keys, tenants, routes, prices) and of the usage sums."""
 
     objects: list[Stored]
     totals: Totals
@@ -50,17 +51,17 @@ _LINE: TypeAdapter[_ObjectLine | _UsageLine] = TypeAdapter(Annotated[_ObjectLine
 
 
 def write_backup(backup: Backup) -> bytes:
-    """The whole file."""
+    """Encode the content of a backup file."""
     content = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in _lines(backup))
     return content + _end(content)
 
 
 def read_backup(file: bytes) -> Backup:
-    """What `write_backup` was given. Raises InvalidRequest: what is wrong with it."""
+    """Decode what `write_backup` returned. Raises InvalidRequest, which says what is wrong with the file."""
     lines = file.splitlines(keepends=True)
     found = _read_header(lines[0] if lines else b"")
     if found != FORMAT:
-        raise InvalidRequest(f"it has format {found}, and this tidegate reads {FORMAT}: use the one that wrote it, or a newer one")
+        raise InvalidRequest(f"it has format {found}, and this tidegate reads {FORMAT}: use the tidegate that wrote it, or a newer one")
     if lines[-1] != _end(b"".join(lines[:-1])):
         raise InvalidRequest("it is incomplete, or was changed: its last line is not the digest of the others")
     read = [_read_line(number, line) for number, line in enumerate(lines[1:-1], start=2)]
@@ -89,11 +90,11 @@ def _read_header(line: bytes) -> int:
             return int(header["format"])
     except (ValueError, TypeError, KeyError):
         pass
-    raise InvalidRequest("it is no backup of tidegate's: its first line does not say so")
+    raise InvalidRequest("it is not a backup by tidegate: its first line does not say so")
 
 
 def _read_line(number: int, line: bytes) -> _ObjectLine | _UsageLine:
     try:
         return _LINE.validate_json(line)
     except ValidationError as exc:
-        raise InvalidRequest(f"line {number} cannot be read: {exc.error_count()} fields are not as they should be") from exc
+        raise InvalidRequest(f"line {number} cannot be read: {exc.error_count()} fields are missing or invalid") from exc

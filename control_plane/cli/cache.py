@@ -1,4 +1,4 @@
-"""`tidegate cache`: the response cache, over the admin API."""
+"""`tidegate cache purge`: invalidate cached responses, over the admin API."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ app = typer.Typer(help="Purge the response cache.", no_args_is_help=True)
 
 @app.callback()
 def _group() -> None:
-    """Else the only command would be the group itself."""
+    """Keep `purge` a subcommand: without a callback Typer makes the only command the group itself."""
 
 
 @app.command()
 def purge(
-    name: Annotated[str | None, typer.Argument(help="The model, or a route to it, whose answers are to be found no more.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Those of every model.")] = False,
+    name: Annotated[str | None, typer.Argument(help="The model, or a route to it, whose cached responses to purge.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Purge those of every model.")] = False,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Have kept answers found no more, on all gateways within a second: after a change that no load tells of."""
+    """Purge cached responses, on all gateways within a second. Needed only after a change that is not a
+    model's reload.
+    """
     if every == (name is not None):
-        raise InvalidRequest("which answers? give a model, or --all")
+        raise InvalidRequest("give either the model whose cached responses to purge, or --all")
     client = admin_client(state_dir, admin_url)
     if name is None:
         client.ask("DELETE", "cache")
-        remark("kept answers of every model are found no more")
+        remark("cached responses of every model are purged")
     elif MODEL_NAME.fullmatch(name) is None:
-        raise InvalidRequest(f"{name!r} is no model's name, which is {NAME_RULE}")
+        raise InvalidRequest(f"{name!r} is not a model's name, which is {NAME_RULE}")
     else:
         _purge_one(client, name)
 
@@ -45,7 +47,9 @@ def _purge_one(client: AdminClient, name: str) -> None:
     client.ask("DELETE", "cache", name)
     model = next((str(route["model"]) for route in client.ask("GET", "routes") if route["name"] == name), name)
     via = f", which is behind route {name}," if model != name else ""
-    remark(f"kept answers of {model}{via} and of ensembles that use it are found no more")
-    with suppress(ControlPlaneError):  # without a Triton nobody knows
+    remark(f"cached responses of {model}{via} and of ensembles that use it are purged")
+    # A hint against typing errors only: a purge also works for models that are not loaded, or while Triton is
+    # down.
+    with suppress(ControlPlaneError):
         if not any(each["name"] == model and each["state"] == "READY" for each in client.list_models()):
             remark(f"model {model} is not loaded")

@@ -1,4 +1,8 @@
-"""How `set` changes an object of the admin API: what is named, or with `--replace` all of it; and what it says of that."""
+"""The `set` commands: create an object of the admin API or change it, and report each changed field.
+
+Used by `tenants`, `routes` and `prices`. Without `--replace` only the fields that options name change
+(PATCH); with it the object is replaced as a whole (PUT).
+"""
 
 from __future__ import annotations
 
@@ -14,42 +18,45 @@ from control_plane.cli.printing import remark
 from control_plane.core.errors import ControlPlaneError, ErrorCode, InvalidRequest
 
 NONE = "none"
-"""What an option is given to take a limit, or whatever else there need not be, away."""
+"""Value of an option that removes a limit, or another field that may be absent."""
 
 ReplaceOption = Annotated[
-    bool, typer.Option("--replace", help="Replace all of it: what no option names gets its default. Else it stays as it is.")
+    bool, typer.Option("--replace", help="Replace the object: fields that no option names get their defaults, instead of staying.")
 ]
 
 Fields = Mapping[str, Any]
 
 
 def number_or_none(text: str) -> float | str:
-    """Parses an option. Raises BadParameter."""
+    """Parse an option that is a number, or `none` to remove the limit. Raises BadParameter."""
     return NONE if text.lower() == NONE else finite_number(text, expected=f"a number or `{NONE}`")
 
 
 def finite_number(text: str, *, expected: str = "a number") -> float:
-    """Parses an option. Raises BadParameter."""
+    """Parse an option that is a finite number. Raises BadParameter."""
     try:
         number = float(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not {expected}") from None
     if not isfinite(number):
-        raise typer.BadParameter(f"{text!r} is no finite number")
+        raise typer.BadParameter(f"{text!r} is not a finite number")
     return number
 
 
 def limit_option(help_: str) -> Any:
-    """Of something that there need not be."""
+    """Declare an option for a limit that may be absent; `none` removes it."""
     return typer.Option(parser=number_or_none, metavar=f"NUMBER|{NONE}", help=help_)
 
 
 def number_option(help_: str, *, metavar: str = "NUMBER") -> Any:
+    """Declare an option for a finite number that is always present."""
     return typer.Option(parser=finite_number, metavar=metavar, help=help_)
 
 
 def given(**options: object) -> dict[str, Any]:
-    """Those that are, as the admin API takes them: null for what is taken away."""
+    """Return the options that were given, as fields of an admin API request: `none` becomes null, which
+    removes a field.
+    """
     return {field: None if value == NONE else value for field, value in options.items() if value is not None}
 
 
@@ -61,12 +68,13 @@ def set_object(
     *,
     replace: bool,
     needed: Mapping[str, str] = MappingProxyType({}),
-    at_first: Fields = MappingProxyType({}),
+    defaults_when_new: Fields = MappingProxyType({}),
 ) -> Any:
-    """Make it, or change what `changes` has: the object as it is then, and remarks on what has changed.
+    """Create the object, or apply `changes` to it; return the new object and print what has changed.
 
-    `needed` are the fields that a new one must have, with the options that give them, `at_first` what it has where `changes` does not say.
-    Raises InvalidRequest.
+    `needed` maps each field that a new object must have to the option that sets it; `defaults_when_new` are a new
+    object's defaults. Raises InvalidRequest for a missing field, and the admin API's errors, such as a
+    conflict if somebody else changed the object between the read and the write.
     """
     before = _read(client, kind, name)
     if before is None or replace:
@@ -74,7 +82,7 @@ def set_object(
         if missing:
             raise InvalidRequest(f"{'a new' if before is None else 'all of a'} {kind.removesuffix('s')} needs {' and '.join(missing)}")
         condition = {"If-None-Match": "*"} if before is None else _as_read(before)
-        after = client.ask("PUT", kind, name, body={**at_first, **changes}, headers=condition)
+        after = client.ask("PUT", kind, name, body={**defaults_when_new, **changes}, headers=condition)
     elif changes:
         after = client.ask("PATCH", kind, name, body=changes, headers=_as_read(before))
     else:
@@ -94,7 +102,7 @@ def _read(client: AdminClient, kind: str, name: str) -> Fields | None:
 
 
 def _as_read(before: Fields) -> dict[str, str]:
-    """Nobody else's change is overwritten unseen."""
+    """Make the write conditional on the version that was read (ETag): a concurrent change is not lost."""
     return {"If-Match": f'"{before["resource_version"]}"'}
 
 

@@ -1,4 +1,4 @@
-"""`tidegate config show`: the settings in force."""
+"""`tidegate config show`: prints the settings in force."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rich.text import Text
 from control_plane.settings import ENV_PREFIX, effective, load_settings
 
 _WIDE = 1000
-"""Columns of what is no terminal: there each value is whole, for `grep` and for copying."""
+"""Width in columns of output that goes to a pipe or file: values stay on one line there, for `grep` and for
+copying."""
 
 app = typer.Typer(help="Show settings.", no_args_is_help=True)
 
@@ -22,7 +23,10 @@ def _group() -> None:
 
 @app.command()
 def show() -> None:
-    """Every setting's variable and its value in force, secrets masked; an option of `serve` is named as the rest of its variable."""
+    """Show every setting's variable and its value in force, with secrets masked.
+
+    An option of `serve` has the name of its variable, without TIDEGATE_ and in lower case.
+    """
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDE

@@ -1,4 +1,4 @@
-"""`tidegate doctor`: what this machine has and lacks for serving."""
+"""`tidegate doctor`: checks that this machine has what serving needs, without starting anything."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ _MIN_GLIBC = (2, 35)
 _MIN_DISK_BYTES = 2 * 2**30
 _MIN_SHARED_MEMORY_BYTES = 256 * 2**20
 _SECCOMP_ACTIONS = Path("/proc/sys/kernel/seccomp/actions_avail")
-"""There where the kernel filters system calls (since Linux 4.14)."""
+"""Exists if the kernel has seccomp filters (since Linux 4.14), which keep Triton's shared memory private to
+its user."""
 
 
 class Verdict(Enum):
+    """Result of one check; only MISSING prevents serving. Values are Rich markup for the table."""
+
     OK = "[green]ok[/]"
     NOTE = "[yellow]note[/]"
     MISSING = "[red]missing[/]"
@@ -40,7 +43,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding; `advice` says what to do when it is not OK."""
+    """Result of one check; `advice` says what to do where the verdict is not OK."""
 
     name: str
     verdict: Verdict
@@ -49,7 +52,7 @@ class Check:
 
 
 def doctor(state_dir: StateDirOption = None) -> None:
-    """Say what is there and what is missing; exit status 1 when serving cannot work."""
+    """Check what this machine has and lacks for serving; exit status 1 if serving cannot work."""
     checks = list(run_checks(load_settings({"state_dir": state_dir})))
     table = Table("check", "", "found", "what to do", box=None)
     for check in checks:
@@ -60,7 +63,7 @@ def doctor(state_dir: StateDirOption = None) -> None:
 
 
 def run_checks(settings: Settings) -> Iterator[Check]:
-    """Every check, in the order in which they matter."""
+    """Run every check, the most fundamental first."""
     yield _python()
     yield _glibc()
     yield _libpython()
@@ -155,7 +158,7 @@ def _shared_memory() -> Check:
     if size < _MIN_SHARED_MEMORY_BYTES:
         return Check("shared memory", Verdict.NOTE, found, "Python backends exchange tensors there; 256 MiB or more (docker: --shm-size)")
     if not _SECCOMP_ACTIONS.exists():
-        advice = "other users of this machine could read Triton's: a kernel with seccomp filters keeps them out"
+        advice = "other users of this machine could read Triton's shared memory: a kernel with seccomp filters prevents that"
         return Check("shared memory", Verdict.NOTE, found, advice)
     return Check("shared memory", Verdict.OK, found)
 

@@ -1,4 +1,4 @@
-"""`tidegate embed`: the main job in one line."""
+"""`tidegate embed`: embeds a text, or every line of a file, through the running gateway."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def embed(
 
 
 def _embed_lines(client: EmbeddingClient, model: str, lines: list[str]) -> tuple[int, list[float]]:
-    """How many were embedded, and the first one's embedding."""
+    """Embed all lines; return their number and the first line's embedding."""
     first: list[float] = []
     for start in track(range(0, len(lines), _LINES_PER_REQUEST), description="embedding", console=Console(stderr=True)):
         embeddings = client.embed(lines[start : start + _LINES_PER_REQUEST], model)

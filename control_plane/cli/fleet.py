@@ -1,4 +1,8 @@
-"""`tidegate fleet`: the servers of a running tidegate and what is on them, over the admin API; with `--watch` a table that lives."""
+"""`tidegate fleet`: shows the servers of a running tidegate, their replicas and recent events, over the admin
+API.
+
+With `--watch` the tables are refreshed until interrupted.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +14,23 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.fleet_tables import fitting_tables, fleet_tables
+from control_plane.cli.fleet_tables import fleet_tables, tables_that_fit
 from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
 
 
 def fleet(
-    watch: Annotated[bool, typer.Option("--watch", help="Keep it up to date until interrupted.")] = False,
-    every_s: Annotated[float, typer.Option(min=0.2, max=60.0, help="Seconds between two looks.")] = 1.0,
-    events: Annotated[int, typer.Option(min=0, max=500, help="How many of the latest events.")] = 10,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh the tables until interrupted.")] = False,
+    every_s: Annotated[float, typer.Option(min=0.2, max=60.0, help="Seconds between refreshes.")] = 1.0,
+    events: Annotated[int, typer.Option(min=0, max=500, help="Number of latest events to show.")] = 10,
     models: Annotated[
-        int | None, typer.Option(min=1, help="How many models at most, the most used ones; with --watch as many as there is room for.")
+        int | None, typer.Option(min=1, help="Show only this many models, the most used ones. \\[all; with --watch those that fit]")
     ] = None,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Servers with their models and memory, models by tier, and what has been loaded and evicted lately, and why."""
+    """Show servers with their models and memory, models by tier, and what was loaded and evicted lately, and
+    why.
+    """
     client = admin_client(state_dir, admin_url)
     console = Console()
     if not watch:
@@ -51,6 +57,6 @@ def _ask(client: AdminClient) -> dict[str, Any]:
 def _fitting(found: dict[str, Any], console: Console, events: int, models: int | None) -> RenderableType:
     if not console.is_terminal:
         return fleet_tables(found, events=events, models=models)
-    return fitting_tables(
+    return tables_that_fit(
         found, height=console.height, events=events, models=models, rows_of=lambda tables: len(console.render_lines(tables))
     )

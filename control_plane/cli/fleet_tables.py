@@ -1,4 +1,6 @@
-"""What `tidegate fleet` prints: `GET /fleet` as tables that can be read in 80 columns, and in colour or without."""
+"""Tables of `tidegate fleet`: renders `GET /fleet`, readable in 80 columns, with or without colour. Does no
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from rich.table import Column, Table
 from control_plane.cli.printing import printable
 
 View = Mapping[str, Any]
-"""An object of the admin API's answer."""
+"""A JSON object of the admin API's response."""
 
 _MIB = 2**20
 _FEW = 8
-"""Models that should be seen before events are."""
+"""Models that a short terminal shows before it shows any events."""
 _KINDS = {"evicted": "yellow", "loaded": "green", "up": "green", "readmitted": "green"} | dict.fromkeys(
     ("failed", "lost", "down", "ejected"), "red"
 )
@@ -26,12 +28,12 @@ _TIERS = {"hot": 0, "warm": 1, "cold": 2}
 
 
 def fleet_tables(found: View, *, events: int, models: int | None = None) -> RenderableType:
-    """So many of the latest events, and of the models so many: those that are used most; None: all of them."""
+    """Render servers, the `models` most used models (None: all) and the latest `events` events."""
     parts: list[RenderableType] = [*_servers(found["servers"]), "", *_models(found["models"], models)]
     if events and found["events"]:
         parts += ["", _events(found["events"][-events:])]
-    if not found["is_owner"]:
-        parts += ["", "[dim]Another process loads and unloads this fleet's models: what happened to them, and why, is told there.[/]"]
+    if not found["is_leader"]:
+        parts += ["", "[dim]Another process is this fleet's leader: the events of loads and unloads are shown there.[/]"]
     return Group(*parts)
 
 
@@ -48,7 +50,7 @@ def _figure(header: str) -> Column:
 
 
 def _servers(servers: Sequence[View]) -> list[RenderableType]:
-    """Below each what is on it, over the whole width."""
+    """Render one line per server, and below it its replicas over the whole width."""
     width = max((len(server["name"]) for server in servers), default=0)
     parts: list[RenderableType] = ["[italic]servers[/]"]
     for server in servers:
@@ -62,7 +64,7 @@ def _servers(servers: Sequence[View]) -> list[RenderableType]:
 def _server_state(server: View) -> str:
     if not server["is_up"]:
         return "[red]down[/]"
-    if server["is_leaving"]:
+    if server["is_draining"]:
         return "[yellow]leaving[/]"
     return "[red]ejected[/]" if server["is_ejected"] else "[green]up[/]"
 
@@ -74,7 +76,7 @@ def _pool(server: View) -> str:
 
 
 def _copy(copy: View) -> str:
-    """With what tells it from one that just serves."""
+    """Render one replica: its model, and its state where it is not simply ready."""
     name = _text(copy["model"])
     match copy["state"]:
         case "LOADING":
@@ -99,8 +101,8 @@ def _models(models: Sequence[View], most: int | None) -> list[RenderableType]:
 
 
 def _copies(model: View) -> str:
-    """How many there are, and between how many there should be, where anybody has said so."""
-    least, most = model["min_copies"], model["max_copies"]
+    """Render the number of replicas, with its bounds where any are set: `2 (1-4)`, `3 (2+)`."""
+    least, most = model["min_replicas"], model["max_replicas"]
     bounds = "" if not least and most is None else f" ({least}{'+' if most is None else f'-{most}'})"
     return f"{len(model['servers'])}{bounds}"
 
@@ -113,16 +115,16 @@ def _fetch(model: View) -> str:
 
 
 def _is_refused(model: View) -> bool:
-    return bool(model["is_withdrawn"] or model["quarantined_for_s"])
+    return bool(model["is_suspended"] or model["quarantined_for_s"])
 
 
 def _trouble(model: View) -> str:
-    """A line of its own: reasons are long."""
+    """Say why a model is not loaded, on a line of its own, since reasons are long."""
     name = _text(model["name"])
-    if model["is_withdrawn"]:
-        return f"[yellow]{name} is not loaded: an administrator has unloaded it[/]"
+    if model["is_suspended"]:
+        return f"[yellow]{name} is not loaded on demand: an administrator has unloaded it[/]"
     why = _text(_first_line(model["why_quarantined"]) or "it failed to load")
-    return f"[red]{name} is not tried for {model['quarantined_for_s']:.0f} s: {why}[/]"
+    return f"[red]{name} is quarantined for {model['quarantined_for_s']:.0f} s: {why}[/]"
 
 
 def _events(events: Sequence[View]) -> Table:
@@ -145,12 +147,12 @@ def _after(event: View) -> str:
     return f" after {event['seconds']:.1f} s" if event["seconds"] else ""
 
 
-def fitting_tables(
+def tables_that_fit(
     found: View, *, height: int, events: int, models: int | None, rows_of: Callable[[RenderableType], int]
 ) -> RenderableType:
-    """What can be shown of it in so many rows, the most important first: what is below a live table's end nobody can scroll to.
+    """Render as much as fits into `height` rows, since nobody can scroll in a table that is refreshed.
 
-    Where there is no room for both, events make room for models. `rows_of` what is printed.
+    Where there is no room for all, events make room for models. `rows_of` counts the rows of a rendering.
     """
     wanted = len(found["models"]) if models is None else models
     for fewer in (events, events // 2, events // 4, 0):
@@ -161,7 +163,9 @@ def fitting_tables(
 
 
 def _text(text: str) -> str:
-    """What models, servers and their files say, as it is."""
+    """Show text from models, servers and files literally: no markup and no control characters of theirs take
+    effect.
+    """
     return escape(printable(text))
 
 

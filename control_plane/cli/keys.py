@@ -1,4 +1,8 @@
-"""`tidegate keys`: API keys, over the admin API; and the first one, which needs no running tidegate."""
+"""`tidegate keys`: makes, lists, rotates and revokes API keys over the admin API.
+
+The first key cannot be made that way, as the admin API demands a key: `create --offline` writes to the store
+itself.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from control_plane.auth.keys import Keys
-from control_plane.cli.options import AdminUrlOption, StateDirOption, StateUrlOption, admin_client, stores_located
+from control_plane.cli.options import AdminUrlOption, StateDirOption, StateUrlOption, admin_client, locate_store_settings
 from control_plane.cli.printing import moment, print_table, remark
 from control_plane.core.duration import parse_duration_s
 from control_plane.core.errors import Conflict, InvalidRequest
@@ -27,38 +31,38 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The part of the k
 
 @app.command()
 def create(
-    tenant: Annotated[str, typer.Option(help="On whose account requests go.")],
-    scope: Annotated[list[str], typer.Option(help="infer:GLOB (of names of models and routes), repository, admin or metrics; repeatable.")],
-    expires: Annotated[str | None, typer.Option(metavar="DURATION", help="After how long, such as 90d. \\[never]")] = None,
-    description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    tenant: Annotated[str, typer.Option(help="Tenant that requests with this key are counted for.")],
+    scope: Annotated[list[str], typer.Option(help="infer:GLOB (names of models and routes), repository, admin or metrics; repeatable.")],
+    expires: Annotated[str | None, typer.Option(metavar="DURATION", help="How long it is valid, such as 90d. \\[for ever]")] = None,
+    description: Annotated[str, typer.Option(help="What the key is for.")] = "",
     offline: Annotated[
-        bool, typer.Option("--offline", help="Write to the store itself, and make the tenant if it is not there: for the first key.")
+        bool, typer.Option("--offline", help="Write to the store directly, and make the tenant if there is none: for the first key.")
     ] = False,
     admin_url: AdminUrlOption = None,
     state_url: StateUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Make a key and print it: alone on standard output, once and never again."""
+    """Make a key and print it on standard output. It is shown only this once."""
     if (admin_url if offline else state_url) is not None:
         raise InvalidRequest(
-            "--state-url goes with --offline, --admin-url goes without: only a running tidegate has one, and knows its store"
+            "--state-url is for use with --offline, --admin-url without it: a running tidegate has an admin API and knows its own store"
         )
     lifetime_s = None if expires is None else parse_duration_s(expires)
     if offline:
-        settings = stores_located(state_dir, state_url)
+        settings = locate_store_settings(state_dir, state_url)
         scopes = [parse_scope(text) for text in scope]
         id_, text = asyncio.run(_create_offline(settings, tenant, scopes, lifetime_s, description))
     else:
         spec = {"tenant": tenant, "scopes": scope, "lifetime_s": lifetime_s, "description": description}
         made = admin_client(state_dir, admin_url).ask("POST", "keys", body=spec)
         id_, text = made["id"], made["text"]
-    remark(f"key {id_} of tenant {tenant}; what follows is shown only now")
+    remark(f"key {id_} of tenant {tenant}; the following is shown only once")
     typer.echo(text)
 
 
 @app.command(name="list")
 def list_keys(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
-    """Every key, also those that are no longer valid."""
+    """List every key, also those that are no longer valid."""
     found: list[dict[str, Any]] = admin_client(state_dir, admin_url).ask("GET", "keys")
     print_table(
         ("id", "tenant", "scopes", "state", "created", "ends", "description"),
@@ -84,16 +88,18 @@ def rotate(
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Replace a key by a new one with the same tenant, scopes and lifetime, and print that as `create` does."""
+    """Replace a key by a new one with the same tenant, scopes and lifetime, and print the new one as `create`
+    does.
+    """
     overlap_s = parse_duration_s(overlap)
     made = admin_client(state_dir, admin_url).ask("POST", "keys", id_, "rotate", body={"overlap_s": overlap_s})
-    remark(f"key {made['id']} replaces {id_}, which is valid for another {overlap}; what follows is shown only now")
+    remark(f"key {made['id']} replaces {id_}, which is valid for another {overlap}; the following is shown only once")
     typer.echo(made["text"])
 
 
 @app.command()
 def revoke(id_: IdArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
-    """Have a key accepted nowhere, within a second."""
+    """Revoke a key: within a second no gateway accepts it."""
     admin_client(state_dir, admin_url).ask("DELETE", "keys", id_)
     remark(f"key {id_} is revoked")
 
@@ -105,7 +111,7 @@ async def _create_offline(
 
     store = await open_state_store(settings.state.state_url, settings.process.state_dir)
     try:
-        with suppress(Conflict):  # it is there, and stays as it is
+        with suppress(Conflict):  # the tenant exists, and keeps its limits
             await Objects(store).put(Tenant(tenant), expected=0)
         expires_s = None if lifetime_s is None else time.time() + lifetime_s
         key, text = await Keys(store).create(tenant, scopes, expires_s=expires_s, description=description)

@@ -1,4 +1,7 @@
-"""`tidegate models`: what there is, and loading and unloading it, over the admin API; and building it, which needs no running tidegate."""
+"""`tidegate models`: lists, loads and unloads models over the admin API, and builds models' variants.
+
+Building needs no running tidegate: it runs the program `python_backends.export`.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,13 @@ _STYLES = {"READY": "green", "LOADING": "yellow", "UNLOADING": "yellow"}
 
 @app.command(name="list")
 def list_models(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
-    """Every model of the repositories, loaded or not."""
+    """List every model of the repositories, loaded or not."""
     _show(admin_client(state_dir, admin_url).list_models())
 
 
 @app.command()
 def show(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
-    """One model: its state with the whole reason, and which of its variants is served and why."""
+    """Show one model: its state with the whole reason, and which of its variants is served and why."""
     model = admin_client(state_dir, admin_url).get(name)
     fields = {
         "model": model["name"],
@@ -67,7 +70,7 @@ def unload(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: Stat
 
 @app.command()
 def release(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
-    """In a fleet, neither keep a model loaded nor away any longer, whatever `load` or `unload` said: its requests decide."""
+    """In a fleet, undo `load` or `unload` of a model: it is loaded on demand and evicted again."""
     _show([admin_client(state_dir, admin_url).release(name)])
 
 
@@ -75,13 +78,14 @@ def release(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: Sta
 def build(
     name: NameArgument,
     variant: Annotated[list[str] | None, typer.Option(help="Build only this variant; repeatable.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Build also what is up to date.")] = False,
-    sts: Annotated[Path | None, typer.Option(metavar="FILE", help="Measure also on this STS benchmark file (csv) and record it.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Build up-to-date variants too.")] = False,
+    sts: Annotated[Path | None, typer.Option(metavar="FILE", help="Also measure accuracy on this STS benchmark file (csv).")] = None,
 ) -> None:
-    """Build a model that has a recipe, as far as it is not up to date."""
+    """Build the variants of a model that has a recipe (`build.py`), except those that are up to date."""
     folder = _folder_with_recipe(name, load_settings().triton.model_repository)
     options = [*(f"--variant={each}" for each in variant or []), *(["--force"] if force else []), *([f"--sts={sts}"] if sts else [])]
-    # In this process's place: the exit status and an interrupt are the build's own. It is a program of the other half, never imported here.
+    # exec, so that the build itself gets interrupts and sets the exit status. The control plane never imports
+    # `python_backends`: its packages (torch, onnx) need not be installed for serving.
     os.execv(sys.executable, [sys.executable, "-m", "python_backends.export", *options, "--", str(folder)])  # noqa: S606
 
 
@@ -100,7 +104,8 @@ def _show(models: list[dict[str, Any]]) -> None:
     table = Table("model", "state", *places, "versions", *variants, "memory", "reason", box=None)
     for model in models:
         state = model["state"]
-        said = "; ".join(filter(None, (model["reason"].partition("\n")[0], model["build"])))  # of the first the line that says what
+        # Triton's reasons may be whole stack traces, whose first line says what failed.
+        said = "; ".join(filter(None, (model["reason"].partition("\n")[0], model["build"])))
         reason = escape(printable(said))
         where = [model["tier"] or "", " ".join(model["servers"])] if is_fleet else []
         versions = ", ".join(model["versions"])

@@ -1,4 +1,4 @@
-"""`tidegate prices`: what a compute unit costs, over the admin API."""
+"""`tidegate prices`: makes, lists and deletes prices of compute units, over the admin API."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ NameArgument = Annotated[str, typer.Argument(help="The price's name.")]
 @app.command(name="set")
 def set_price(
     name: NameArgument,
-    per_unit: Annotated[float | None, number_option("Of one compute unit: a millisecond of one instance.")] = None,
+    per_unit: Annotated[float | None, number_option("Price of one compute unit, which is a millisecond of one instance.")] = None,
     currency: Annotated[str | None, typer.Option(help="Three letters, such as EUR.")] = None,
     from_day: Annotated[
-        str | None, typer.Option("--from", metavar="DAY", help="From its start (UTC) on, such as 2026-01-01; of a new one today.")
+        str | None,
+        typer.Option("--from", metavar="DAY", help="First day (UTC) that it holds for, such as 2026-01-01. \\[a new price: today]"),
     ] = None,
-    models: Annotated[str | None, typer.Option(metavar="GLOB", help="Of these models; * is all.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="For this tenant only; none: for all who have no price of their own.")] = None,
+    models: Annotated[str | None, typer.Option(metavar="GLOB", help="Models that it holds for; * is all.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only for this tenant; none: for all tenants without a price of their own.")] = None,
     replace: ReplaceOption = False,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Make a price, or change what options name and leave the rest; for one that changes, make another with a later --from."""
+    """Make a price, or change the fields that options name. For a price that rises or falls, make another
+    with a later --from.
+    """
     changes = given(per_unit=per_unit, currency=currency, models=models)
     if tenant is not None:
         changes["tenant"] = "" if tenant == NONE else tenant
@@ -39,24 +42,24 @@ def set_price(
         changes["from_s"] = _start_of(from_day)
     client = admin_client(state_dir, admin_url)
     needed = {"per_unit": "--per-unit", "currency": "--currency"}
-    _show([set_object(client, "prices", name, changes, replace=replace, needed=needed, at_first={"from_s": _start_of("today")})])
+    _show([set_object(client, "prices", name, changes, replace=replace, needed=needed, defaults_when_new={"from_s": _start_of("today")})])
 
 
 @app.command(name="list")
 def list_prices(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
-    """Every price."""
+    """List every price."""
     _show(admin_client(state_dir, admin_url).ask("GET", "prices"))
 
 
 @app.command()
 def delete(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
-    """Delete a price: what it covered, also in the past, is priced by what is left."""
+    """Delete a price: usage that it covered, also past usage, is priced by the remaining prices."""
     admin_client(state_dir, admin_url).ask("DELETE", "prices", name)
     remark(f"price {name} is deleted")
 
 
 def _start_of(day: str) -> float:
-    """In seconds since 1970."""
+    """Return the start of the day (UTC), in seconds since 1970."""
     return datetime.fromisoformat(parse_day(day, today=datetime.now(UTC).date())).replace(tzinfo=UTC).timestamp()
 
 

@@ -1,4 +1,4 @@
-"""How commands print: tables on standard output, remarks beside them on standard error."""
+"""Printing of commands: results as tables on standard output, remarks about them on standard error."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 _WIDTH = 10_000
-"""Names and numbers are there to be copied: whole in a narrow terminal and in a pipe."""
+"""Width in columns of tables. So wide that no cell is ever cut: names and numbers are there to be copied."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """None is an empty cell; no cell can do anything to a terminal."""
+    """Print rows as a table; None is an empty cell. Control characters in cells are replaced by blanks."""
     table = Table(*columns, box=None)
     for row in rows:
         table.add_row(*map(_cell, row))
@@ -22,7 +22,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """One thing, a line for each of its fields that is not empty."""
+    """Print one object: a line for each field that is not empty."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for field, value in fields:
         if value:
@@ -31,12 +31,12 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 
 def remark(text: str) -> None:
-    """Beside what the command answers: a program that reads its output does not get it."""
+    """Print a note for people on standard error, so that programs that read the output do not get it."""
     Console(stderr=True).print(escape(printable(text)), highlight=False, soft_wrap=True)
 
 
 def moment(time_s: float | None) -> str:
-    """Seconds since 1970 as people read them, in UTC; None is empty."""
+    """Format seconds since 1970 as date and time in UTC; None is empty."""
     return "" if time_s is None else datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M")
 
 
@@ -47,5 +47,7 @@ def _cell(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what would do something to a terminal."""
+    """Replace control characters by blanks: names and reasons from models must not send escape codes to a
+    terminal.
+    """
     return "".join(letter if letter.isprintable() else " " for letter in text)

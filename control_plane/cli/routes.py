@@ -1,4 +1,4 @@
-"""`tidegate routes`: names that callers use and the models behind them, over the admin API."""
+"""`tidegate routes`: makes, lists and deletes routes (public names of models), over the admin API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ app = typer.Typer(help="Make, list and delete routes.", no_args_is_help=True)
 
 
 class Caching(StrEnum):
-    """`model`: as its own configuration says."""
+    """Whether a route's responses are cached: yes, no, or as the model's configuration says (`model`)."""
 
     ON = "on"
     OFF = "off"
@@ -30,22 +30,22 @@ NameArgument = Annotated[str, typer.Argument(help="The name that callers use.")]
 @app.command(name="set")
 def set_route(
     name: NameArgument,
-    model: Annotated[str | None, typer.Option(help="The model behind it.")] = None,
-    version: Annotated[str | None, typer.Option(help="Its version; none: as the model's version policy chooses.")] = None,
-    deadline_ms: Annotated[float | None, limit_option("Of requests that name none; none: the gateway's.")] = None,
-    tenant: Annotated[list[str] | None, typer.Option(help="Who may call it; repeatable. none: everybody whose key allows it.")] = None,
-    cache: Annotated[Caching | None, typer.Option(help="Whether answers are kept; `model`: as its configuration says.")] = None,
-    cache_ttl: Annotated[float | None, limit_option("Seconds that answers are kept; none: as the gateway says.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model behind the route.")] = None,
+    version: Annotated[str | None, typer.Option(help="The model's version; none: its version policy chooses.")] = None,
+    deadline_ms: Annotated[float | None, limit_option("Deadline of requests that name none; none: the gateway's.")] = None,
+    tenant: Annotated[list[str] | None, typer.Option(help="Tenant that may call it; repeatable. none: all whose keys allow it.")] = None,
+    cache: Annotated[Caching | None, typer.Option(help="Whether responses are cached; `model`: as its configuration says.")] = None,
+    cache_ttl: Annotated[float | None, limit_option("Seconds that responses are cached; none: the gateway's setting.")] = None,
     cache_private: Annotated[
-        bool | None, typer.Option("--cache-private/--cache-shared", help="Whether tenants never see each other's answers.")
+        bool | None, typer.Option("--cache-private/--cache-shared", help="Whether each tenant has cached responses of its own.")
     ] = None,
-    cache_min_cost: Annotated[float | None, number_option("Compute units; what costs less is not kept.", metavar="UNITS")] = None,
-    pool: Annotated[str | None, typer.Option(help="Of servers, in a fleet; none: by the kind of each request.")] = None,
+    cache_min_cost: Annotated[float | None, number_option("Cache only responses that cost at least this.", metavar="UNITS")] = None,
+    pool: Annotated[str | None, typer.Option(help="Fleet: pool that serves it; none: chosen by the kind of each request.")] = None,
     replace: ReplaceOption = False,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Make a route, or change what options name and leave the rest."""
+    """Make a route, or change the fields that options name."""
     deadline_s = deadline_ms / 1000 if isinstance(deadline_ms, float) else deadline_ms
     tenants = NONE if tenant == [NONE] else tenant
     changes = given(model=model, deadline_s=deadline_s, tenants=tenants)
@@ -61,13 +61,13 @@ def set_route(
 
 @app.command(name="list")
 def list_routes(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
-    """Every route."""
+    """List every route."""
     _show(admin_client(state_dir, admin_url).ask("GET", "routes"))
 
 
 @app.command()
 def delete(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
-    """Delete a route: from then on the name is a model's, if there is one."""
+    """Delete a route. Its name then means the model of that name, if there is one."""
     admin_client(state_dir, admin_url).ask("DELETE", "routes", name)
     remark(f"route {name} is deleted")
 
@@ -91,7 +91,7 @@ def _tenants(route: dict[str, Any]) -> str:
 
 
 def _cache(route: dict[str, Any]) -> str:
-    """What was set, and of the rest nothing: `on, 60 s, private, from 5 units`."""
+    """Render the cache fields that are set, such as `on, 60 s, private, from 5 units`."""
     cache = route["cache"]
     told = [next(name.value for name, is_on in _IS_ON.items() if is_on is cache["is_on"])]
     if cache["ttl_s"] is not None:

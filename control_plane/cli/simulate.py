@@ -1,4 +1,7 @@
-"""`tidegate simulate`: what a fleet would do with a trace, and how many servers it takes; nothing is served or started."""
+"""`tidegate simulate`: replays a trace against a simulated fleet, to plan its capacity; starts no servers.
+
+The decisions are those of `tidegate serve` (`fleet/simulation`), so that the plan holds for the real fleet.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from control_plane.core.errors import InvalidRequest
 from control_plane.fleet.simulation.capacity import Trial, fewest_servers
 from control_plane.fleet.simulation.engine import simulate as run_simulation
 from control_plane.fleet.simulation.generators import model_names, poisson, zipf
-from control_plane.fleet.simulation.ours import Ours
+from control_plane.fleet.simulation.production_router import ProductionRouter
 from control_plane.fleet.simulation.traces import parse_costs, parse_requests
 from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Request, Workload
 
-MOST_SERVERS = 1024
-"""That are tried."""
+MAX_SERVERS = 1024
+"""Largest fleet that `--p99-ms` tries."""
 
-_MOST_REQUESTS = 5_000_000
+_MAX_REQUESTS = 5_000_000
 _BYTES = TypeAdapter(ByteSize)
 _COLUMNS = ("servers", "loads", "unloads", "p50 ms", "p99 ms", "p99.9 ms", "refused", "busy")
 
@@ -34,22 +37,24 @@ def simulate(
     ] = None,
     models: Annotated[int, typer.Option(min=1, max=1_000_000, help="Without a trace: models.")] = 100,
     zipf: Annotated[float, typer.Option(min=0, max=10, help="Without a trace: popularity is 1 / rank to the power of this.")] = 1.0,
-    requests: Annotated[int, typer.Option(min=1, max=_MOST_REQUESTS, help="Without a trace: requests.")] = 20_000,
+    requests: Annotated[int, typer.Option(min=1, max=_MAX_REQUESTS, help="Without a trace: requests.")] = 20_000,
     rate: Annotated[float, typer.Option(min=0.001, help="Without a trace: requests per second.")] = 200.0,
-    servers: Annotated[int, typer.Option(min=1, max=MOST_SERVERS, help="Servers; with --p99-ms they are searched for.")] = 8,
+    servers: Annotated[int, typer.Option(min=1, max=MAX_SERVERS, help="Servers; with --p99-ms they are searched for.")] = 8,
     memory_budget: Annotated[str, typer.Option(help="Memory for models on each server.")] = "2GiB",
     parallel: Annotated[int, typer.Option(min=1, max=1024, help="Requests that a server works on at a time.")] = 1,
-    serves_while_loading: Annotated[bool, typer.Option(help="Whether a server begins requests during a load.")] = True,
+    serves_while_loading: Annotated[bool, typer.Option(help="Whether a server starts requests while it loads a model.")] = True,
     model_bytes: Annotated[str, typer.Option(help="Memory that a model takes.")] = "200MiB",
-    load_ms: Annotated[float, typer.Option(min=0, help="What loading a model takes.")] = 1000.0,
-    service_ms: Annotated[float, typer.Option(min=0.001, help="What a server works on a request.")] = 10.0,
+    load_ms: Annotated[float, typer.Option(min=0, help="Time to load a model.")] = 1000.0,
+    service_ms: Annotated[float, typer.Option(min=0.001, help="Time that a server works on a request.")] = 10.0,
     costs: Annotated[Path | None, typer.Option(help="CSV with the header model,bytes,load_ms, where models differ.")] = None,
-    p99_ms: Annotated[float | None, typer.Option(min=0.01, help="Find the fewest servers with this 99th percentile.")] = None,
-    seed: Annotated[int, typer.Option(help="Another one draws other requests and choices.")] = 0,
+    p99_ms: Annotated[float | None, typer.Option(min=0.01, help="Find the fewest servers that reach this p99 latency.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random requests and choices.")] = 0,
 ) -> None:
-    """Say how a fleet would serve a trace: loads, latencies, refusals; with --p99-ms how many servers it takes.
+    """Say how a fleet would serve a trace: loads, latencies, refusals; with --p99-ms how many servers it
+    takes.
 
-    Runs the decisions of `tidegate serve` against simulated servers. Each starts with nothing loaded; models are known with what they cost.
+    Runs the decisions of `tidegate serve` against simulated servers, which start empty; what each model costs
+    is known.
     """
     drawn = _Drawn(models, zipf, requests, rate)
     usual = ModelCost(_bytes("--model-bytes", model_bytes), load_ms / 1000)
@@ -60,9 +65,9 @@ def simulate(
     enough: int | None = servers
     with Console(stderr=True).status("simulating"):
         if p99_ms is None:
-            tried = [Trial(servers, run_simulation(workload, shape, Ours(_random(seed))), is_enough=True)]
+            tried = [Trial(servers, run_simulation(workload, shape, ProductionRouter(_random(seed))), is_enough=True)]
         else:
-            enough, tried = fewest_servers(workload, shape, lambda: Ours(_random(seed)), p99_s=p99_ms / 1000, most=MOST_SERVERS)
+            enough, tried = fewest_servers(workload, shape, lambda: ProductionRouter(_random(seed)), p99_s=p99_ms / 1000, most=MAX_SERVERS)
     _print(tried, workload, shape)
     if p99_ms is not None:
         _conclude(enough, tried, p99_ms)
@@ -74,7 +79,7 @@ def _random(seed: int) -> Random:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """Requests, where no trace is given."""
+    """Parameters of the random workload that stands in for a trace."""
 
     models: int
     exponent: float
@@ -145,7 +150,7 @@ def _conclude(enough: int | None, tried: list[Trial], p99_ms: float) -> None:
     if enough is None:
         part = max(trial.outcome.part_within(p99_ms / 1000) for trial in tried)
         raise InvalidRequest(
-            f"no number of servers up to {MOST_SERVERS} answers 99 % of these requests within {p99_ms:g} ms; the best answers {part:.1%}. "
-            "The first request for a model waits for its load: a longer trace, a shorter load or a later limit would do"
+            f"no number of servers up to {MAX_SERVERS} answers 99 % of these requests within {p99_ms:g} ms; the best answers {part:.1%}. "
+            "The first request for a model waits for its load: try a longer trace, a shorter load or a higher limit"
         )
     Console().print(f"\n{enough} {'server' if enough == 1 else 'servers'} for p99 {p99_ms:g} ms", highlight=False, style="bold")

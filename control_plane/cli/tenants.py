@@ -1,4 +1,4 @@
-"""`tidegate tenants`: on whose account requests go, and what each may use, over the admin API."""
+"""`tidegate tenants`: makes, lists and deletes tenants and their limits, over the admin API."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ NameArgument = Annotated[str, typer.Argument(help="The tenant's name.")]
 def set_tenant(
     name: NameArgument,
     requests_per_s: Annotated[float | None, limit_option("Requests per second.")] = None,
-    burst: Annotated[float | None, limit_option("Requests that may come at once; none: one second's worth.")] = None,
-    concurrency: Annotated[float | None, limit_option("Requests that may be under way.")] = None,
-    daily_compute_units: Annotated[float | None, limit_option("Compute units from midnight to midnight, UTC.")] = None,
-    weight: Annotated[float | None, number_option("Its share of a model that cannot serve everybody; 1 where nothing was set.")] = None,
-    priority: Annotated[int | None, typer.Option(help="Tenants of a higher one are served first there; 0 where nothing was set.")] = None,
+    burst: Annotated[float | None, limit_option("Requests that may arrive at once; none: one second's worth.")] = None,
+    concurrency: Annotated[float | None, limit_option("Requests that may be in flight.")] = None,
+    daily_compute_units: Annotated[float | None, limit_option("Compute units per day (UTC).")] = None,
+    weight: Annotated[float | None, number_option("Share of a model that cannot serve everybody. \\[1]")] = None,
+    priority: Annotated[int | None, typer.Option(help="A higher one is served first at such a model. \\[0]")] = None,
     replace: ReplaceOption = False,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Make a tenant, or change the limits that options name and leave the others; `none` takes one away."""
+    """Make a tenant, or change the limits that options name; `none` removes a limit."""
     changes = given(
         requests_per_s=requests_per_s,
         burst=burst,
@@ -42,13 +42,13 @@ def set_tenant(
 
 @app.command(name="list")
 def list_tenants(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
-    """Every tenant and its limits; an empty one is no limit."""
+    """List every tenant and its limits; an empty cell means no limit."""
     _show(admin_client(state_dir, admin_url).ask("GET", "tenants"))
 
 
 @app.command()
 def delete(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
-    """Delete a tenant, which must have no valid keys any more; what it used stays in the books."""
+    """Delete a tenant, which must have no valid keys. Its usage stays in the reports."""
     admin_client(state_dir, admin_url).ask("DELETE", "tenants", name)
     remark(f"tenant {name} is deleted")
 

@@ -1,4 +1,8 @@
-"""`tidegate tune`: the fastest way to serve a model within a p99, on this machine and for these requests."""
+"""`tidegate tune`: finds the model configuration with the most throughput within a p99 limit, on this
+machine.
+
+The search is in `tuning`; this module finds the model, prepares its requests and prints the result.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +37,14 @@ from control_plane.tuning.domain.search import make_axes
 from control_plane.tuning.tuner import Tuner, TuningPlan, TuningProgress, TuningResult
 
 MIX_OF_MODEL = "samples_mix.tsv"
-"""In a model's folder: what requests to it look like, unless --mix says otherwise."""
+"""File in a model's folder with typical requests, used unless `--mix` names another."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What is asked, and what of it is tuned."""
+    """The model that gets the requests, and the model whose configuration is tuned (a step of it, for an
+    ensemble).
+    """
 
     model: Path
     tuned: Path
@@ -50,26 +56,26 @@ class _Subject:
 
 
 def tune(
-    model: Annotated[str, typer.Argument(help="The model that requests go to; of an ensemble, one of its models is tuned.")],
-    p99_ms: Annotated[float, typer.Option(min=0.01, help="Slowest 99th percentile that is acceptable, in milliseconds.")] = 10.0,
+    model: Annotated[str, typer.Argument(help="The model that gets the requests; of an ensemble, one of its steps is tuned.")],
+    p99_ms: Annotated[float, typer.Option(min=0.01, help="Highest p99 latency that is acceptable, in milliseconds.")] = 10.0,
     mix: Annotated[
         Path | None,
         typer.Option(
-            help="What requests look like: lines WEIGHT<TAB>TEXT or TEXT for a model of texts, else perf_analyzer's JSON. "
+            help="File of typical requests: lines WEIGHT<TAB>TEXT or TEXT for a model of texts, else perf_analyzer's JSON. "
             f"\\[{MIX_OF_MODEL} in the model's folder]"
         ),
     ] = None,
     tuned: Annotated[str | None, typer.Option("--tune", help="Which of an ensemble's models to tune. \\[the last step's]")] = None,
-    concurrency: Annotated[str, typer.Option(help="Requests in flight at a time, each tried.")] = "1,8,32",
-    budget_s: Annotated[float, typer.Option(min=5, help="Seconds that measuring may take altogether.")] = 300.0,
+    concurrency: Annotated[str, typer.Option(help="Numbers of requests in flight to try.")] = "1,8,32",
+    budget_s: Annotated[float, typer.Option(min=5, help="Seconds that the whole search may take.")] = 300.0,
     out: Annotated[Path | None, typer.Option(help="Folder for config.pbtxt, table.txt, table.json, plot.png. \\[tuning/MODEL]")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Also write the recommended configuration to the model, keeping a .bak.")] = False,
     model_repository: Annotated[list[Path] | None, typer.Option(help="Folder of models; repeatable. \\[the project's two]")] = None,
 ) -> None:
     """Find the instances, threads, lanes, queue delay and CPUs that serve a model best on this machine.
 
-    The most requests per second with a p99 within the limit, at the best of the concurrencies. What does not beat the
-    present configuration by more than noise is not recommended.
+    Maximizes requests per second within the p99 limit, at the best of the concurrencies. A configuration is
+    recommended only if it beats the present one by more than noise.
     """
     settings = with_profile(load_settings({"model_repository": model_repository})).triton
     subject = _find(settings, model, tuned)
@@ -122,7 +128,7 @@ def _plan(config: TunedConfig, levels: tuple[int, ...], p99_ms: float, budget_s:
 
 
 def _requests(mix: Path, subject: _Subject) -> str:
-    """perf_analyzer's JSON. Raises InvalidRequest."""
+    """Return the requests as perf_analyzer's input JSON. Raises InvalidRequest."""
     try:
         text = mix.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
@@ -136,7 +142,9 @@ def _requests(mix: Path, subject: _Subject) -> str:
 
 
 def _run(tuner: Tuner) -> TuningResult:
-    """Ctrl-C and SIGTERM end everything that it has started; then KeyboardInterrupt or typer.Exit is raised."""
+    """Run the search; Ctrl-C or SIGTERM stops all servers it has started, then raises KeyboardInterrupt or
+    typer.Exit.
+    """
     try:
         return asyncio.run(_until_sigterm(tuner))
     except asyncio.CancelledError:

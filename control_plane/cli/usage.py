@@ -1,4 +1,4 @@
-"""`tidegate usage`: what was used and what it costs, over the admin API."""
+"""`tidegate usage`: reports usage and its cost, over the admin API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from control_plane.cli.printing import print_table
 
 
 class Format(StrEnum):
-    """How it is printed."""
+    """Output format of the report."""
 
     TABLE = "table"
     CSV = "csv"
@@ -25,16 +25,16 @@ _SUMS = ("requests", "failed", "refused", "rows", "elements", "compute_units", "
 
 
 def usage(
-    by: Annotated[str, typer.Option(help="Some of tenant, model, day, with commas between; empty: all in one row.")] = "tenant",
-    since: Annotated[str, typer.Option(metavar="DAY", help="A date, today, or 7d for seven days ago; UTC.")] = "7d",
-    until: Annotated[str, typer.Option(metavar="DAY", help="The last day, included.")] = "today",
-    tenant: Annotated[str | None, typer.Option(help="Only of this one.")] = None,
-    model: Annotated[str | None, typer.Option(help="Only of this one.")] = None,
-    format: Annotated[Format, typer.Option(help="How it is printed.")] = Format.TABLE,  # noqa: A002 - the option's name
+    by: Annotated[str, typer.Option(help="Columns to group by: any of tenant,model,day; empty: one row for all.")] = "tenant",
+    since: Annotated[str, typer.Option(metavar="DAY", help="First day: a date, today, or 7d for seven days ago; UTC.")] = "7d",
+    until: Annotated[str, typer.Option(metavar="DAY", help="Last day, included.")] = "today",
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's usage.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only this model's usage.")] = None,
+    format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,  # noqa: A002 - the option's name
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """What was used, and what it costs at the prices of now."""
+    """Report what was used, and what it costs at the present prices."""
     asked = {"by": by, "since": since, "until": until, "tenant": tenant, "model": model}
     query = {name: value for name, value in asked.items() if value is not None}
     query["format"] = "csv" if format is Format.CSV else "json"

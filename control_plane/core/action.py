@@ -1,4 +1,4 @@
-"""What a call of the v2 protocol does, whichever door it came through."""
+"""What a call of an API does (v2 protocol or OpenAI's), independent of the frontend that received it."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ from enum import Enum
 
 
 class Action(Enum):
-    """What is to be done with a call."""
+    """Kind of a call; authorization and both frontends decide by it."""
 
     INFER = "infer"
     GENERATE = "generate"
-    """An inference in the words of the model, answered piece by piece; `generate_stream` sends its pieces as events."""
+    """An inference by Triton's generate extension; `generate_stream` sends its responses as server-sent
+    events."""
     LIVE = "live"
     READY = "ready"
     READ = "read"
-    """Answered by Triton as it is; changes nothing."""
+    """Passed through to Triton; changes nothing."""
     MODEL_READY = "model_ready"
     """Whether requests for a model would be served."""
     STATISTICS = "statistics"
-    """What Triton has counted, of a model or of all."""
+    """Triton's statistics of one model or of all."""
     INDEX = "index"
-    """The models that there are, for administrators only."""
+    """List of the repository's models, for administrators only."""
     LOAD = "load"
     UNLOAD = "unload"
     ADMIN = "admin"
-    """Answered by Triton as it is, for administrators only."""
+    """Passed through to Triton, for administrators only."""
     SHARED_MEMORY = "shared_memory"
-    """As ADMIN, and only where shared memory is allowed."""
+    """Passed through to Triton, for administrators only and only where shared memory is allowed."""
     EMBED = "embed"
-    """Texts to embeddings, as OpenAI's clients ask for them; the body names the model."""
+    """OpenAI's `/v1/embeddings`; the body names the model."""
     LIST_MODELS = "list_models"
-    """Which models EMBED takes of this caller, in OpenAI's words."""
+    """OpenAI's `/v1/models`: the models that this caller may use for EMBED."""
     OPTIONS = "options"
-    """Answered with the methods that the path takes."""
+    """HTTP OPTIONS: answered with the methods that the path allows."""

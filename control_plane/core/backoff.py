@@ -1,4 +1,4 @@
-"""How long to wait before an ended Triton is started again; asked by `triton/supervisor`."""
+"""Exponential back-off of Triton's restarts; pure decisions, used by `triton/supervisor`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ class RestartLimits:
     """Long enough for the kernel to release the ports, short enough that a caller's retry still succeeds."""
 
     max_delay_s: float = 30.0
-    """A Triton that cannot run costs one start per this long, and one that can again is back within it."""
+    """A Triton that cannot run costs one start per this many seconds; once it can run again, it is back
+    within them."""
 
     settled_after_s: float = 60.0
-    """A life longer than this owes nothing to the failures before it: a poisonous request an hour is no crash loop."""
+    """After a life longer than this the failures before it no longer count: one poisonous request an hour is
+    no crash loop."""
 
 
 def count_failures(previous: int, *, life_s: float, limits: RestartLimits) -> int:
-    """Consecutive failures, including the life that has just ended after `life_s` seconds."""
+    """Return the number of consecutive failures, including the life that has just ended after `life_s`
+    seconds.
+    """
     return 1 if life_s > limits.settled_after_s else previous + 1
 
 
 def restart_delay_s(consecutive_failures: int, *, limits: RestartLimits) -> float:
-    """Seconds to wait after so many failures in a row (at least one): doubling from the first delay to the longest."""
-    doublings = min(consecutive_failures - 1, 64)
+    """Return the seconds to wait after this many failures in a row (at least one): doubles from the first
+    delay to the longest.
+    """
+    doublings = min(consecutive_failures - 1, 64)  # 2.0**1024 would overflow
     return min(limits.first_delay_s * 2.0**doublings, limits.max_delay_s)

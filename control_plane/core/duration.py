@@ -1,4 +1,4 @@
-"""Lengths of time as people write them on the command line."""
+"""Durations as people write them on the command line: `30s`, `15m`, `24h`, `90d`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Tritons listen, and what is said of those that others run."""
+"""Addresses of Tritons: TCP ports or Unix sockets, and the list entries of Tritons that others run."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 CONTROL_FIELD = "tidegate-control"
-"""The field of an HTTP request that shows Triton the `control_secret`."""
+"""HTTP header that carries the `control_secret` to Triton (its flag `--http-restricted-api`)."""
 
 GRPC_CONTROL_FIELD = f"triton-grpc-protocol-{CONTROL_FIELD}"
-"""The same, of a gRPC call; the prefix is Triton's."""
+"""gRPC metadata key that carries the `control_secret`; the prefix is Triton's
+(`--grpc-restricted-protocol`)."""
 
 HTTP_SOCKET, GRPC_SOCKET, METRICS_SOCKET = "http.sock", "grpc.sock", "metrics.sock"
-"""Files of an embedded Triton's sockets, in a folder of their own."""
+"""File names of an embedded Triton's sockets, which have a folder of their own."""
 
 GRPC_SOCKET_PORT = 1
-"""Triton 24.10 appends a colon and the port to whatever address gRPC is to listen at, and refuses port 0."""
+"""Triton 24.10 appends a colon and the port to any gRPC address, also to a Unix socket's, and refuses port
+0."""
 
 ONLY = "triton"
-"""The server's name where there is one."""
+"""Name of the server where there is a single one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class TcpAddress:
 
     @property
     def authority(self) -> str:
-        """What HTTP's `Host` and HTTP/2's `:authority` say of it."""
+        """Value of HTTP's `Host` and HTTP/2's `:authority` for this address."""
         return authority(self.host, self.port)
 
     def __str__(self) -> str:
@@ -45,7 +47,9 @@ class UnixAddress:
 
     @property
     def authority(self) -> str:
-        """What HTTP's `Host` and HTTP/2's `:authority` say of it, as gRPC has it: a path is no host."""
+        """Value of HTTP's `Host` and HTTP/2's `:authority`: `localhost`, as gRPC does, since a path is not a
+        host.
+        """
         return "localhost"
 
     def __str__(self) -> str:
@@ -58,18 +62,18 @@ Address = TcpAddress | UnixAddress
 
 @dataclass(frozen=True, slots=True)
 class TritonEndpoints:
-    """Host and ports of one Triton; `metrics_port` is None where its metrics are not to be had."""
+    """Host and ports of one Triton; `metrics_port` is None where it serves no metrics."""
 
     host: str
     http_port: int
     grpc_port: int
     metrics_port: int | None
     control_secret: str = field(default="", repr=False)
-    """Without it, Triton refuses to list, load and unload models; empty where it asks nobody for one."""
+    """Secret without which Triton refuses to list, load and unload models; empty where it demands none."""
 
     @property
-    def place(self) -> str:
-        """What tells it from every other: no two listen there."""
+    def address(self) -> str:
+        """Identifier of the Triton: no two can listen on the same host and port."""
         return authority(self.host, self.grpc_port)
 
     @property
@@ -87,15 +91,19 @@ class TritonEndpoints:
 
 @dataclass(frozen=True, slots=True)
 class TritonSockets:
-    """Unix sockets of one life of an embedded Triton, in a folder that is that life's alone and that only its user may enter."""
+    """Unix sockets of one process of an embedded Triton, in a folder of its own that only its user may enter.
+
+    A restarted Triton gets a new folder, so that no connection to the process before it is mistaken for one
+    to it.
+    """
 
     folder: str
     control_secret: str = field(default="", repr=False)
-    """As of `TritonEndpoints`."""
+    """Secret without which Triton refuses to list, load and unload models; empty where it demands none."""
 
     @property
-    def place(self) -> str:
-        """What tells it from every other, also from the same Triton's lives before."""
+    def address(self) -> str:
+        """Identifier of the Triton's process; differs from that of the process before a restart."""
         return self.folder
 
     @property
@@ -112,26 +120,26 @@ class TritonSockets:
 
 
 Endpoints = TritonEndpoints | TritonSockets
-"""Where one Triton listens, and the secret by which it knows us."""
+"""Addresses of one Triton, and the secret for its model control."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedServer:
-    """A Triton that others run, as this gateway is told of it."""
+    """A Triton that others run, as `--triton-url` or `--servers-file` lists it."""
 
     name: str
     endpoints: TritonEndpoints
     pool: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     memory_budget: int | None = None
-    """Bytes of models; None: as many as the fleet's others."""
+    """Bytes that models may take there; None means the fleet's `memory_budget`."""
 
 
 def server_names(count: int) -> tuple[str, ...]:
-    """Of servers that nobody has given any."""
+    """Return default names for this many servers."""
     return (ONLY,) if count == 1 else tuple(f"{ONLY}-{number}" for number in range(count))
 
 
 def authority(host: str, port: int) -> str:
-    """`host:port` as URLs and gRPC take it: an IPv6 address in brackets."""
+    """Format `host:port` as URLs and gRPC expect it, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,29 +1,30 @@
-"""Everything the control plane refuses or fails with.
+"""The tree of errors that the control plane raises.
 
     ControlPlaneError
         InvalidRequest            the request contradicts itself or the protocol
         UnparsableRequest         the request's JSON cannot be read at all
         PayloadTooLarge           a body or message beyond its limit
         HeadTooLarge              a request's head beyond its limits
-        RouteNotFound             no such path on this door
+        RouteNotFound             no such path on this frontend
         MethodNotAllowed          the path exists, the method does not
         Unauthenticated           no key or token was shown, or one that is not valid
         PermissionDenied          the caller may not do that, or it is switched off
         LimitExceeded             a tenant's rate, concurrency or quota is used up, or too many attempts failed
         ObjectNotFound            no key, tenant or route of that name
         Conflict                  somebody else has changed the object meanwhile, or it exists already
-        StoreUnavailable          what the control plane remembers, or a store of models, cannot be reached
+        StoreUnavailable          the state store, or a store of models, cannot be reached
         ModelNotFound             no model of that name in any repository
-        ModelLoadFailed           Triton tried and could not load or unload the model, or its files cannot be had
+        ModelLoadFailed           Triton could not load or unload the model, or its files could not be fetched
         NotSupported              a call of the protocol that this server does not offer
         UpstreamUnavailable       Triton is starting, restarting or gone
         UpstreamFailed            Triton answered a control call with an error
-        DeadlineExceeded          the caller's time is over
-        RequestTimeout            the caller began a request and did not go on sending it
+        DeadlineExceeded          the request's deadline has passed
+        RequestTimeout            the caller stopped sending in the middle of a request
         Overloaded                no room for the request now
         StartupError              the process cannot start as configured; the text says what to do
 
-An error carries an `ErrorCode` and never an HTTP or gRPC number: `frontends/common/status.py` has the only such table.
+An error carries an `ErrorCode` and never an HTTP or gRPC number: `frontends/common/status.py` has the only
+such table.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from typing import ClassVar
 
 
 class ErrorCode(Enum):
-    """What kind of failure it is, independent of the protocol it is told over."""
+    """Kind of an error, independent of the protocol that reports it. The values are stable, since clients see
+    them.
+    """
 
     INVALID_ARGUMENT = "invalid_argument"
     UNPARSABLE = "unparsable"
@@ -65,7 +68,10 @@ class ControlPlaneError(Exception):
 
 
 class InvalidRequest(ControlPlaneError):
-    """`field` is the one of the request that is wrong, where a protocol has a place to say so."""
+    """The request contradicts itself or the protocol.
+
+    `field` names the wrong field of the request, for protocols that report it (OpenAI's `param`).
+    """
 
     code = ErrorCode.INVALID_ARGUMENT
 
@@ -99,13 +105,17 @@ class MethodNotAllowed(ControlPlaneError):
 
 
 class Unauthenticated(ControlPlaneError):
-    """`is_a_guess` is not what nobody here can check just now, such as a token whose issuer's keys are not there."""
+    """No key or token was shown, or one that is not valid.
+
+    `counts_as_failed_attempt` says whether to count it as a failed attempt; False for what cannot be checked right now,
+    such as a token whose issuer's keys are missing.
+    """
 
     code = ErrorCode.UNAUTHENTICATED
 
-    def __init__(self, message: str, *, is_a_guess: bool = True) -> None:
+    def __init__(self, message: str, *, counts_as_failed_attempt: bool = True) -> None:
         super().__init__(message)
-        self.is_a_guess = is_a_guess
+        self.counts_as_failed_attempt = counts_as_failed_attempt
 
 
 class PermissionDenied(ControlPlaneError):
@@ -113,7 +123,10 @@ class PermissionDenied(ControlPlaneError):
 
 
 class LimitExceeded(ControlPlaneError):
-    """`retry_after_s` is when it is worth another try; `limits` are the RateLimit fields of the answer, by name."""
+    """A tenant's rate, concurrency or quota is used up, or too many logins failed.
+
+    `retry_after_s` is when to try again; `limits` are the answer's RateLimit header fields, as (name, value).
+    """
 
     code = ErrorCode.LIMIT_EXCEEDED
 
@@ -140,17 +153,19 @@ class ModelNotFound(ControlPlaneError):
 
 
 class ModelLoadFailed(ControlPlaneError):
-    """`upstream_code` is the gRPC status that Triton answered with; INTERNAL (13) where it was not Triton that failed.
+    """Triton could not load or unload the model, or its files could not be fetched.
 
-    `is_passing` is what another try may not meet: its source changed while it was fetched, or what came was damaged.
+    `upstream_code` is the gRPC status that Triton answered with; INTERNAL (13) if something else failed.
+    `is_transient` marks failures that a retry may not meet: the files changed during the fetch, or arrived
+    damaged.
     """
 
     code = ErrorCode.LOAD_FAILED
 
-    def __init__(self, message: str, *, upstream_code: int = 13, is_passing: bool = False) -> None:
+    def __init__(self, message: str, *, upstream_code: int = 13, is_transient: bool = False) -> None:
         super().__init__(message)
         self.upstream_code = upstream_code
-        self.is_passing = is_passing
+        self.is_transient = is_transient
 
 
 class NotSupported(ControlPlaneError):
@@ -158,13 +173,17 @@ class NotSupported(ControlPlaneError):
 
 
 class UpstreamUnavailable(ControlPlaneError):
-    """`is_unsent`: nothing of the request has left, so that it may be sent elsewhere; else it may have been computed."""
+    """No Triton can be asked: it is starting, restarting or gone.
+
+    With `is_not_sent` nothing of the request was sent, so it is safe to send it elsewhere; else it may have
+    been computed.
+    """
 
     code = ErrorCode.UPSTREAM_UNAVAILABLE
 
-    def __init__(self, message: str, *, is_unsent: bool = False) -> None:
+    def __init__(self, message: str, *, is_not_sent: bool = False) -> None:
         super().__init__(message)
-        self.is_unsent = is_unsent
+        self.is_not_sent = is_not_sent
 
 
 class UpstreamFailed(ControlPlaneError):
@@ -180,7 +199,7 @@ class RequestTimeout(ControlPlaneError):
 
 
 class Overloaded(ControlPlaneError):
-    """`retry_after_s` is when there should be room, where that is known."""
+    """There is no room for the request now; `retry_after_s` is when there should be, where that is known."""
 
     code = ErrorCode.OVERLOADED
 

@@ -1,4 +1,8 @@
-"""What is loaded under a model's name, as far as answers depend on it."""
+"""Fingerprints of loaded models: digests over everything that a model's responses depend on.
+
+They are part of the cache key, so a changed model never answers from the cache of the old one. Pure
+functions; the files are read by `models/loaded_contents`.
+"""
 
 from __future__ import annotations
 
@@ -11,88 +15,106 @@ DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fingerprint:
-    """Identifies the content of one load of a model; compared by identity, so that the same content loaded again is
-    another one to whoever holds it."""
+    """Content of one load of a model.
+
+    Compared by identity: a reload of the same content is a different load to whoever holds the fingerprint.
+    """
 
     digest: bytes
-    """32 bytes, over the files of all its versions, its configuration, its backend's code and all that of what it needs: the
-    same content has the same one everywhere."""
+    """32 bytes over the files of all versions, the configuration, the backend's code, and the same of every
+    model that it depends on. Equal contents have equal digests on all gateways."""
 
-    keeps_answers: bool
-    """Whether its owner declares equal requests to have equal answers (`response_cache { enable: true }`), and they could have."""
+    is_cacheable: bool
+    """Whether responses may be cached: the configuration says so (`response_cache { enable: true }`), and
+    `is_repeatable`."""
 
     is_repeatable: bool = True
-    """Whether they could have: neither it nor a step of it is decoupled or has sequences."""
+    """Whether equal requests can have equal responses: neither the model nor a step of it is decoupled or has
+    sequences."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelContents:
-    """What a load of one model reads, apart from its steps, and what its configuration's file says of where to look."""
+    """Digest of the files that a load of one model reads, without its steps, and the references in its config
+    file.
+    """
 
     digest: bytes
     parameters: frozenset[str]
-    """Values of its configuration's string parameters: they may name files elsewhere, which are in `digest` then."""
+    """Values of the configuration's string parameters. They may name files elsewhere, which are then part of
+    `digest`."""
     steps: frozenset[str]
-    """The models that an ensemble's steps name; none of any other."""
-    is_brought: bool = False
-    """Its files came with the load, and Triton has read none of the repository's."""
+    """Models that an ensemble's steps name; empty for other models."""
+    comes_with_load: bool = False
+    """Whether the files came with the load request, so that Triton read none of the repository's."""
     calls_others: bool = False
-    """Its code may ask other models while it answers (business logic scripting), and which ones cannot be known."""
+    """Whether its code may call other models while it answers (business logic scripting); which ones cannot
+    be known."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A loaded model's configuration as Triton has it: after overrides, and completed."""
+    """A loaded model's configuration as Triton reports it: with overrides and auto-completed fields."""
 
     content: bytes = field(repr=False)
-    """The same for the same configuration."""
+    """Canonical encoding: equal configurations have equal contents."""
     parameters: frozenset[str] = frozenset()
-    """As in `ModelContents`."""
+    """Values of its string parameters, as in `ModelContents`."""
     steps: frozenset[str] = frozenset()
     response_cache: bool = False
     is_repeatable: bool = True
-    """Neither decoupled nor with sequences."""
+    """Whether it is neither decoupled nor stateful (sequences)."""
     is_batched: bool = True
-    """Whether the first dimension of its inputs is that of the batch."""
+    """Whether the first dimension of its inputs is the batch."""
 
     def is_of(self, contents: ModelContents) -> bool:
-        """Whether they look in the same places; what is elsewhere has not been read."""
+        """Whether `contents` covers this configuration.
+
+        If the loaded configuration refers to other files or steps than the config file, those were not read.
+        """
         return self.parameters == contents.parameters and self.steps == contents.steps
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """One that Triton has, with certainty."""
+    """A model that Triton has loaded, with contents that are known for certain."""
 
     contents: ModelContents
     config: LoadedConfig
 
 
 Models = Mapping[str, LoadedModel | None]
-"""By name; None where nobody knows what there is."""
+"""Model's name -> what is loaded; None where that is not certain."""
 
 
 def fingerprint_of(name: str, models: Models, *, server_version: str) -> Fingerprint | None:
-    """None unless the model and all that it needs are certain."""
-    needed = needed_by(name, models)
+    """Compute a model's fingerprint; None unless the contents of the model and its dependencies are all
+    certain.
+    """
+    needed = dependencies_of(name, models)
     certain = {each: model for each in needed if (model := models.get(each)) is not None}
     if len(certain) < len(needed):
         return None
+    # The server's version counts too: another Triton may compute other responses with the same files.
     parts = [server_version.encode(), name.encode()]
     for each, model in sorted(certain.items()):
         parts += (each.encode(), model.contents.digest, model.config.content)
-    is_repeatable = all(certain[each].config.is_repeatable for each in with_steps(name, models))
+    is_repeatable = all(certain[each].config.is_repeatable for each in ensemble_closure(name, models))
     return Fingerprint(digest_of(parts), is_repeatable and certain[name].config.response_cache, is_repeatable)
 
 
-def needed_by(name: str, models: Models) -> set[str]:
-    """All that its answers depend on: the model, an ensemble's steps, and every model there is where one of these calls others."""
-    own = with_steps(name, models)
+def dependencies_of(name: str, models: Models) -> set[str]:
+    """Return all models that its responses depend on: itself, its steps, and every model if one of these
+    calls others.
+
+    A model whose code calls others (BLS) may call any model, so it depends on all of them.
+    """
+    own = ensemble_closure(name, models)
     return own.union(models) if any(_calls_others(models.get(each)) for each in own) else own
 
 
-def with_steps(name: str, models: Models) -> set[str]:
-    """The model and, of an ensemble, its steps and theirs."""
+def ensemble_closure(name: str, models: Models) -> set[str]:
+    """Return the model and, for an ensemble, its steps and their steps."""
     found, open_ = set[str](), [name]
     while open_:
         each = open_.pop()
@@ -104,7 +126,7 @@ def with_steps(name: str, models: Models) -> set[str]:
 
 
 def callers(models: Models) -> set[str]:
-    """Those that call others."""
+    """Return the models whose code calls other models."""
     return {each for each, model in models.items() if _calls_others(model)}
 
 
@@ -113,14 +135,14 @@ def _calls_others(model: LoadedModel | None) -> bool:
 
 
 def dependents_of(names: Collection[str], models: Models) -> set[str]:
-    """Those of the `models` that need one of `names`, themselves among them."""
-    return {each for each in models if not needed_by(each, models).isdisjoint(names)}
+    """Return those of the `models` that depend on one of `names`, including `names` themselves."""
+    return {each for each in models if not dependencies_of(each, models).isdisjoint(names)}
 
 
 def digest_of(parts: Iterable[bytes]) -> bytes:
-    """Of these parts in this order, and of no others: 32 bytes."""
+    """Return a digest of 32 bytes over these parts in this order."""
     digest = blake2b(digest_size=DIGEST_BYTES)
-    for part in parts:
+    for part in parts:  # each with its length, so that other parts with the same concatenation differ
         digest.update(b"%d:" % len(part))
         digest.update(part)
     return digest.digest()

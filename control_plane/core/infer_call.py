@@ -1,4 +1,4 @@
-"""One inference call, whichever door it came through."""
+"""An inference call and how it ends, independent of the frontend that received it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from control_plane.core.tensor import Tensor
 
 
 class Door(StrEnum):
-    """The protocol that a request came by, and by which it goes on to Triton."""
+    """Protocol over which a request arrived, and over which it is sent on to Triton. Label `door` of the
+    metrics.
+    """
 
     HTTP = "http"
     GRPC = "grpc"
@@ -20,7 +22,7 @@ class Door(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a request ended, as metrics tell it."""
+    """How a request ended; label `outcome` of the metrics."""
 
     ANSWERED = "answered"
     """Triton answered with success."""
@@ -29,49 +31,49 @@ class Outcome(StrEnum):
     MODEL_NOT_FOUND = "model_not_found"
     """Triton has no such model or version."""
     REFUSED = "refused"
-    """The door found the request invalid; Triton never saw it."""
+    """The gateway refused the request, as invalid, not allowed or beyond a limit; Triton never saw it."""
     UNAVAILABLE = "unavailable"
-    """No Triton could be asked."""
+    """No Triton could be reached."""
     DEADLINE_EXCEEDED = "deadline_exceeded"
     ABANDONED = "abandoned"
-    """The caller left before its answer was there."""
+    """The caller left before the response was ready."""
     FAILED = "failed"
-    """The gateway itself failed: a defect, and logged as one."""
+    """The gateway itself failed: a defect, which is logged."""
 
-    __hash__ = str.__hash__  # as Door's
+    __hash__ = str.__hash__  # for speed, see Door
 
 
-class Loss(StrEnum):
-    """Why a request that went to a server has no answer of that server's."""
+class SendFailure(StrEnum):
+    """Why a request that was sent to a server got no response from it."""
 
-    UNSENT = "unsent"
-    """Nothing of it has left: it may be sent elsewhere."""
-    BROKEN_OFF = "broken_off"
-    """The connection broke before the answer: it may have been computed."""
-    SILENT = "silent"
-    """Its time was over before there was one."""
+    NOT_SENT = "unsent"
+    """Nothing of the request was sent, so it is safe to send it to another server."""
+    CONNECTION_LOST = "broken_off"
+    """The connection was lost before the response; the request may have been computed."""
+    TIMED_OUT = "silent"
+    """The deadline passed without a response."""
 
 
 class CacheStatus(StrEnum):
-    """What the response cache did for a request, as its answer's `tidegate-cache` tells it."""
+    """What the response cache did for a request; the response header `tidegate-cache` carries it."""
 
     HIT = "hit"
-    """It was there."""
+    """The response was in the cache."""
     MISS = "miss"
-    """It was computed, and is there now if it is worth it."""
+    """The response was computed, and cached if that is worth it."""
     JOINED = "joined"
-    """It was being computed for another request."""
+    """The same request was already being computed, and this one got its response (singleflight)."""
     BYPASS = "bypass"
-    """The cache was not asked, though the model's answers are kept."""
+    """The cache was not used for this request, though the model's responses are cached."""
 
-    __hash__ = str.__hash__  # as Door's
+    __hash__ = str.__hash__  # for speed, see Door
 
 
 @dataclass(slots=True)
 class InferCall:
-    """A validated inference request; its payload stays with the door, which sends it on unchanged.
+    """A validated inference request; its payload stays with the frontend, which sends it on unchanged.
 
-    Never changed, but not frozen: that would cost each request a microsecond more.
+    Never modified, but not a frozen dataclass: making one would cost each request a microsecond more.
     """
 
     model_name: str
@@ -80,11 +82,12 @@ class InferCall:
     request_id: str
     inputs: tuple[Tensor, ...]
     sequence_id: str = ""
-    """As text, for a request that belongs to a sequence."""
+    """Sequence (correlation) id as text; empty for a request outside sequences."""
     uses_shared_memory: bool = False
-    """Whether an input or an output lies in a region of memory that a client registered."""
+    """Whether an input or an output lies in shared memory that a client registered."""
     text_bytes: int = 0
-    """Of all strings in inputs, without framing; of a request too large or too odd to add them up, its own size."""
+    """Bytes of all strings in the inputs, without framing; if they cannot be added up cheaply, the request's
+    size."""
     elements: int = 0
     """Numbers and strings in all inputs."""
     starts_sequence: bool = False

@@ -11,35 +11,38 @@ from functools import lru_cache
 from control_plane.core.errors import InvalidRequest
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._~+:@-]{0,254}")
-"""Names that mean the same to everybody who reads them, in a path, a label, a file and Triton's control API (CVE-2025-23316 was one that
-did not). Triton 24.10 takes any folder's name; of those that are left out here it cuts off a gRPC name at a NUL, its Python backend hangs
-over blanks and what a shell reads, and its HTTP endpoint, which decodes no `%20`, cannot be asked for most of them."""
+"""Names that mean the same in a path, a label, a file name and Triton's control API (CVE-2025-23316 was one
+that did not). Triton 24.10 accepts any folder's name. Of the names excluded here, it cuts a gRPC name off at
+a NUL, its Python backend hangs over blanks and shell characters, and its HTTP endpoint, which does not decode
+`%20`, cannot reach most."""
 
 NAME_RULE = "1-255 letters, digits and any of . _ ~ + : @ -, beginning with a letter, a digit, '_' or '-'"
 NAME_GLOB = re.compile(r"[A-Za-z0-9._~+:@*?-]{1,128}")
-"""Patterns of such names, as `fnmatch` has them."""
+"""Glob patterns over such names, in the syntax of `fnmatch`."""
 
 MODEL_VERSION = re.compile("[0-9]{1,18}")
-"""Folders' names, below 2**63. What Triton takes for a version of its own accord may begin with blanks, and go on in letters."""
+"""Versions below 2**63. Triton itself parses versions leniently: leading blanks and trailing letters pass."""
 
 UNKNOWN_MODEL = "(unknown)"
-"""Stands for every name that no model has, wherever something is counted or kept by models' names; no model can be called that."""
+"""Stands for all names that no model has, wherever something is counted by model. No model can have this
+name."""
 
 _SHOWN_CHARS = 100
 
 
 def check_name(name: str) -> None:
-    """Raises InvalidRequest: no model can be called that."""
+    """Raise InvalidRequest if no model can have this name."""
     if not MODEL_NAME.fullmatch(name):
         raise InvalidRequest(f"{name[:_SHOWN_CHARS]!r} cannot be a model's name, which is {NAME_RULE}")
 
 
 @lru_cache(maxsize=4096)
 def check_reference(name: str, version: str) -> None:
-    """Make sure that a request names what can be a model's or route's name, and a version; either may be left out.
+    """Check the name and version of a model or route in a request; either may be empty.
 
     Raises:
-        InvalidRequest: two readers could take it for different models.
+        InvalidRequest: the name or version is malformed, so that the gateway and Triton could read it
+        differently.
     """
     if name:
         check_name(name)
@@ -68,7 +71,7 @@ class ModelVersion:
 
 @dataclass(frozen=True, slots=True)
 class ServedVariant:
-    """The variant of a model that is served, by the word of the backend that has chosen it, and why it and no other."""
+    """The variant of a model that is served, and why it was chosen, as its backend reports them."""
 
     name: str
     reason: str
@@ -83,26 +86,29 @@ class Model:
     reason: str
     versions: tuple[str, ...]
     memory_bytes: int | None
-    """As Triton reports it; None where the backend does not say (only native ONNX Runtime and TensorRT do)."""
+    """Memory as Triton reports it; None where the backend does not (only native ONNX Runtime and TensorRT
+    do)."""
     variant: ServedVariant | None = None
-    """None of a model that has none, or is not loaded."""
+    """None for a model without variants, or one that is not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOverride:
-    """What a load brings along in place of the repository's (extension_model_repository.md, load parameters)."""
+    """Configuration and files in a load request (extension_model_repository.md, load parameters)."""
 
     config: str | None = None
-    """A whole model configuration as JSON, instead of `config.pbtxt`; Triton wants one beside `files`."""
+    """A whole model configuration as JSON, instead of `config.pbtxt`; Triton demands one together with
+    `files`."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Contents by Triton's key, `file:<version>/<name>`. Given any, Triton takes nothing from the repository."""
+    """File contents by Triton's key `file:<version>/<name>`. If there is one, Triton reads nothing from the
+    repository."""
 
 
 _BEST_FIRST = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING, ModelState.UNAVAILABLE)
 
 
 def rank_of(state: ModelState) -> int:
-    """The better one has the smaller."""
+    """Return the rank of a state; the best state, READY, has rank 0."""
     return _BEST_FIRST.index(state)
 
 

@@ -1,4 +1,4 @@
-"""Who asks."""
+"""The caller of a request: the credentials that it shows, and who it is by them."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from control_plane.core.scope import EVERYTHING, Scopes
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a request shows, as it came, and where it came from; never logged."""
+    """Credentials of a request, unchecked, and the address that it came from. Never logged."""
 
     authorization: str | None
-    """The header `authorization`."""
+    """Value of the header `authorization`."""
     api_key: str | None
-    """The header `x-api-key`."""
+    """Value of the header `x-api-key`."""
     source: str
-    """The address that the request came from, as far as it is believed; empty on a Unix socket."""
+    """Client's address: the peer's, or the one that a trusted proxy forwards; empty on a Unix socket."""
 
     def __repr__(self) -> str:
+        # Without the secrets, should one ever be formatted into a log line or traceback.
         return f"Credentials(source={self.source!r})"
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Whoever showed a valid key or token."""
+    """An authenticated caller: the holder of a valid key or token."""
 
     tenant: str
     key_id: str
-    """Of an API key; of a token, its subject."""
+    """Id of the API key, or the subject of the token."""
     scopes: Scopes
     expires_s: float | None = None
-    """When what was shown is no longer valid, in seconds since 1970."""
+    """When the key or token expires, in seconds since 1970."""
     is_known: bool = False
-    """Whether it stays valid until it expires or what is known changes: a key's does, of a token its issuer may think otherwise."""
+    """Whether it stays valid until it expires or the state store changes. True for keys; a token's issuer may
+    withdraw its signing key before that."""
 
 
-NOBODY = Principal(tenant="", key_id="", scopes=EVERYTHING, is_known=True)
-"""Every caller where authentication is off, which it can be on loopback only."""
+ANONYMOUS = Principal(tenant="", key_id="", scopes=EVERYTHING, is_known=True)
+"""The anonymous principal: every caller where authentication is off, which is allowed on loopback only."""

@@ -1,4 +1,4 @@
-"""What the holder of a key or token may do, in words such as `infer:text_*`."""
+"""Scopes of keys and tokens: what their holder may do, written such as `infer:text_*`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from control_plane.core.model import NAME_GLOB
 
 
 class Right(StrEnum):
-    """The kinds of things that can be allowed."""
+    """Kind of a permission."""
 
     INFER = "infer"
-    """Inference, and reading what a model is; of the models and routes whose name a pattern matches."""
+    """Inference and metadata, for models and routes whose names match a pattern."""
     REPOSITORY = "repository"
-    """Loading and unloading models as their repository has them, its index, and Triton's settings, through either door or the admin API."""
+    """The repository's index, loading and unloading of its models as they are there, and Triton's settings;
+    over HTTP, gRPC and the admin API."""
     ADMIN = "admin"
-    """Everything, also keys, tenants and usage, and loads that bring a configuration or files: these run what their caller wrote."""
+    """Everything, including keys, tenants and usage, and loads that bring a configuration or files: those run
+    the caller's code."""
     METRICS = "metrics"
-    """The metrics port."""
+    """The metrics page."""
 
 
-_MOST_NAMES = 1000
-"""Remembered of one principal: callers can make up any number."""
+_MAX_NAMES = 1000
+"""Names remembered for one principal; bounded, since callers can invent any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One of a key's rights; `pattern` is a glob of names, for INFER only."""
+    """One permission of a key or token; `pattern` is a glob over model and route names, for INFER only."""
 
     right: Right
     pattern: str = ""
@@ -50,32 +52,32 @@ def parse_scope(text: str) -> Scope:
 
 @dataclass(frozen=True, slots=True)
 class Scopes:
-    """All that one principal may do."""
+    """All permissions of one principal."""
 
     scopes: tuple[Scope, ...]
     _allowed: set[str] = field(default_factory=set, compare=False, repr=False)
-    """Names that were asked for and are allowed; matching a glob takes longer."""
+    """Names that a request has asked for and that are allowed: a memo, since matching globs takes longer."""
 
     def allow(self, right: Right, name: str = "") -> bool:
-        """Whether they include `right`; for INFER, of the model or route `name`. ADMIN includes everything."""
+        """Whether they include `right`, for INFER on the model or route `name`. ADMIN includes everything."""
         return any(
             scope.right is Right.ADMIN or (scope.right is right and (right is not Right.INFER or fnmatchcase(name, scope.pattern)))
             for scope in self.scopes
         )
 
     def allow_inference(self, name: str) -> bool:
-        """`allow` of INFER, for every request."""
+        """Whether they allow inference on `name`; memoized, since every request asks."""
         if name in self._allowed:
             return True
         is_allowed = self.allow(Right.INFER, name)
         if is_allowed:
-            if len(self._allowed) >= _MOST_NAMES:
-                self._allowed.clear()  # what is in use is soon there again
+            if len(self._allowed) >= _MAX_NAMES:
+                self._allowed.clear()  # the names in use are soon there again
             self._allowed.add(name)
         return is_allowed
 
     def allow_any_inference(self) -> bool:
-        """Whether there is a name that they allow inference of."""
+        """Whether they allow inference on any name at all."""
         return any(scope.right in (Right.ADMIN, Right.INFER) for scope in self.scopes)
 
 

@@ -1,6 +1,8 @@
-"""Long work as a generator that pauses every few milliseconds, so that whoever runs it can let others run in between.
+"""Cooperative steps: long pure work as a generator that yields every few milliseconds, so that other tasks
+can run.
 
-The codec does no I/O and knows no event loop: it yields, and a front door decides what a pause is.
+The codecs (`protocols`) do no I/O and know no event loop: they yield, and the frontend that runs them decides
+what to do in between.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Steps = Generator[None, None, T]
-"""Yields at each pause and returns the result."""
+"""Generator that yields at each pause and returns the result."""
 
 
 def finish(steps: Steps[T]) -> T:
-    """The result, without a pause."""
+    """Run all steps without a pause and return the result."""
     while True:
         try:
             next(steps)

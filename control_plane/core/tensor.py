@@ -30,12 +30,13 @@ MAX_ELEMENTS = 2**40
 """More elements than any request can carry; beyond 2**63 the product overflows inside Triton and kills it."""
 
 MAX_DIMENSION = 2**31 - 1
-"""Triton keeps a batch size in 32 bits: 2**32 + 1 runs as a batch of one, 2**32 as an empty one (server 2.51)."""
+"""Triton keeps a batch size in 32 bits: 2**32 + 1 runs as a batch of one, 2**32 as an empty one (server
+2.51)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What a request says of one input: `shape` includes the batch dimension."""
+    """Name, data type and shape of one input of a request; the shape includes the batch dimension."""
 
     name: str
     datatype: str
@@ -43,5 +44,5 @@ class Tensor:
 
 
 def element_count(shape: tuple[int, ...]) -> int:
-    """Elements of a tensor of this shape; 1 for a scalar."""
+    """Return the number of elements of a tensor of this shape; 1 for a scalar."""
     return prod(shape)

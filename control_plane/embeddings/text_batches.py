@@ -1,4 +1,5 @@
-"""Computes the embeddings of one call's texts: in batches that the model takes, a few at a time."""
+"""Splits the texts of one embeddings call into batches of the model's size and sends a few of them at a
+time."""
 
 from __future__ import annotations
 
@@ -13,28 +14,33 @@ from control_plane.embeddings.text_models import path_of_model
 from control_plane.metering.domain.compute_units import estimated_tokens
 from control_plane.triton.ports import Upstream
 
-AT_ONCE = 4
-"""Enough to keep a model busy, and a small part of what it lets wait: nobody's thousands of texts fill its queue."""
+MAX_BATCHES_IN_FLIGHT = 4
+"""Batches of one call in flight: enough to keep a model busy, few enough that no call fills the model's
+queue."""
 
-_ID_BYTES = 8
+_ID_BYTES = 8  # of a token id, INT64
 
 
 @dataclass(slots=True)
 class TextBatches:
-    """Sends the texts of one call to one server in batches."""
+    """Batch sender: sends the texts of one call to one server, and puts the rows back in order."""
 
     server: Upstream
     call: InferCall
     model: TextModel
     are_tokens: bool
     left_s: Callable[[], float]
-    """Seconds that the call has left. Raises DeadlineExceeded: none."""
+    """Returns the seconds that the call has left. Raises DeadlineExceeded: none are left."""
     sent: int = 0
-    """Inputs that have gone to the server."""
+    """The number of inputs that have been sent to the server."""
 
     async def compute(self, inputs: Sequence[bytes]) -> list[EmbeddedText]:
-        """Of each input, in that order. Raises what Triton's first answer that is none amounts to; then nothing of it goes on."""
-        # By length: the rows of a batch are padded to its longest.
+        """Embed the inputs; rows in the order of `inputs`.
+
+        Raises the error of the first batch that fails (`read_answer`), after cancelling the others.
+        """
+        # Sorted by length, since the rows of a batch are padded to its longest: equal lengths waste least
+        # computing.
         order = sorted(range(len(inputs)), key=lambda number: len(inputs[number]))
         size = self.model.max_batch_size or 1
         batches = [order[at : at + size] for at in range(0, len(order), size)]
@@ -48,13 +54,14 @@ class TextBatches:
     async def _send_some_at_once(self, batches: Iterator[list[int]], inputs: Sequence[bytes], found: dict[int, EmbeddedText]) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                for _ in range(AT_ONCE):
+                for _ in range(MAX_BATCHES_IN_FLIGHT):
                     tasks.create_task(self._send_all(batches, inputs, found), name="text-batches")
-        except ExceptionGroup as group:
+        except ExceptionGroup as group:  # callers know single errors; the group's others are of the same cause
             raise group.exceptions[0] from group
 
     async def _send_all(self, batches: Iterator[list[int]], inputs: Sequence[bytes], found: dict[int, EmbeddedText]) -> None:
-        """What nobody else has taken of `batches`, one after the other."""
+        """Send batches one after the other until none is left; `batches` is an iterator that several tasks
+        share."""
         for batch in batches:
             found.update(zip(batch, await self._send([inputs[number] for number in batch]), strict=True))
 
@@ -67,5 +74,5 @@ class TextBatches:
         return [EmbeddedText(values, self._tokens(each) if tokens is None else tokens) for each, (values, tokens) in rows]
 
     def _tokens(self, each: bytes) -> int:
-        """Where the model does not say."""
+        """The number of tokens of an input, for models that do not return it; estimated for texts."""
         return len(each) // _ID_BYTES if self.are_tokens else estimated_tokens(len(each))

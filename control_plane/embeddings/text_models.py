@@ -1,4 +1,8 @@
-"""Which models turn texts into embeddings: asked of Triton when one is first named, and remembered for as long as it is loaded."""
+"""Finds out which models embed texts: reads Triton's model configuration, cached for as long as the model is
+loaded.
+
+Called by `embeddings` for each call and by `frontends/openai` for its list of models.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,16 @@ from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.principal import Principal
 from control_plane.core.scope import Right
 from control_plane.embeddings.domain.text_model import TextModel
-from control_plane.embeddings.domain.text_model_config import WHAT_A_TEXT_MODEL_IS, read_text_model
+from control_plane.embeddings.domain.text_model_config import TEXT_MODEL_REQUIREMENTS, read_text_model
 from control_plane.inference.inference import Dispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.http1 import HttpRequest
 
 _KEPT_S = 2.0
-"""Of a model that others may have loaded anew since."""
+"""Lifetime in seconds of an entry without a fingerprint: others may load the model anew without telling
+us."""
 
-_MOST_KEPT = 10_000
+_MAX_ENTRIES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class _Known:
 
 
 class TextModels:
-    """Knows, for one process, which models embed texts and how to call them."""
+    """Cache of model descriptions: which models embed texts, and the names of their tensors."""
 
     def __init__(
         self, dispatch: Dispatch, fingerprints: Fingerprints, access: Access, *, now_s: Callable[[], float] = time.monotonic
@@ -43,26 +48,29 @@ class TextModels:
         self._now_s = now_s
         self._known: dict[tuple[str, str], _Known] = {}
 
-    async def of(self, name: str, version: str = "", *, timeout_s: float) -> TextModel:
-        """What a model takes and answers with.
+    async def describe(self, name: str, version: str = "", *, timeout_s: float) -> TextModel:
+        """The description of a text-embedding model, from the cache or from Triton.
 
         Raises:
-            ModelNotFound: it is not loaded. InvalidRequest: it does something else. UpstreamUnavailable, UpstreamFailed,
-                DeadlineExceeded.
+            ModelNotFound: it is not loaded.
+            InvalidRequest: it is no text-embedding model.
+            UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
         """
-        fingerprint = self._fingerprints.of(name)
+        # Read before the configuration: if the model is loaded anew in between, the entry is stale at once.
+        fingerprint = self._fingerprints.get(name)
         known = self._known.get((name, version))
         if known is None or known.fingerprint is not fingerprint or (fingerprint is None and self._now_s() >= known.until_s):
             known = _Known(await self._ask(name, version, timeout_s), fingerprint, self._now_s() + _KEPT_S)
-            if len(self._known) >= _MOST_KEPT:
+            if len(self._known) >= _MAX_ENTRIES:
                 self._known.clear()
             self._known[name, version] = known
         if known.model is None:
-            raise InvalidRequest(f"model {name!r} is no text-embedding model: {WHAT_A_TEXT_MODEL_IS}", field="model")
+            raise InvalidRequest(f"model {name!r} is no text-embedding model: {TEXT_MODEL_REQUIREMENTS}", field="model")
         return known.model
 
     async def usable(self, principal: Principal, *, timeout_s: float) -> list[str]:
-        """The names, in order, of models that are ready and of routes to such, of those that `principal` may use.
+        """The names that `principal` may embed texts with, sorted: of ready text models, and of routes to
+        them.
 
         Raises UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
         """
@@ -80,7 +88,7 @@ class TextModels:
 
     async def _is_one(self, name: str, version: str, timeout_s: float) -> bool:
         try:
-            await self.of(name, version, timeout_s=timeout_s)
+            await self.describe(name, version, timeout_s=timeout_s)
         except (InvalidRequest, ModelNotFound):
             return False
         return True
@@ -89,7 +97,7 @@ class TextModels:
         request = HttpRequest(b"GET", b"%b/config" % path_of_model(name, version))
         server = await self._dispatch.reading(name, timeout_s=timeout_s)
         answer = await server.http.send(request, timeout_s=timeout_s)
-        if answer.status in (400, 404):
+        if answer.status in (400, 404):  # Triton answers some GET calls about an unknown model with 400
             raise ModelNotFound(f"the model {name!r} does not exist, or is not loaded")
         if answer.status == 503:
             raise UpstreamUnavailable(f"model {name!r} is not ready; try again shortly")
@@ -99,5 +107,5 @@ class TextModels:
 
 
 def path_of_model(name: str, version: str) -> bytes:
-    """Of its calls over HTTP."""
+    """The HTTP path of a model version, to which Triton's calls append `/infer` or `/config`."""
     return f"/v2/models/{name}/versions/{version}".encode() if version else f"/v2/models/{name}".encode()

@@ -1,4 +1,8 @@
-"""A fleet of Tritons with more models than memory, put together: what a gateway with several of them runs."""
+"""Composes a fleet of Tritons with more models than memory: what a gateway with several Tritons runs.
+
+It wires routing, loading, membership and leadership together and owns their background tasks; the decisions
+are elsewhere. `app/` makes one, gives it its servers (`join`), calls `open` once they are up, and runs it.
+"""
 
 from __future__ import annotations
 
@@ -16,66 +20,73 @@ from control_plane.core.errors import ControlPlaneError, Overloaded, StoreUnavai
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.fleet import Server
-from control_plane.fleet.domain.report import FleetReport, Wanted
+from control_plane.fleet.domain.report import LoadReport, Wanted
 from control_plane.fleet.loading.server_loads import ServerLoads
-from control_plane.fleet.membership.draining import FleetLeaving
-from control_plane.fleet.ownership.owner_requests import Asking
-from control_plane.fleet.ownership.ownership import Ownership
-from control_plane.fleet.ownership.reports import OthersReports, OwnReport
-from control_plane.fleet.ownership.stale_views import UnseenCopies
-from control_plane.fleet.ports import FleetMemory, FleetWorkers, OwnerLine
+from control_plane.fleet.membership.draining import Drainer
+from control_plane.fleet.ownership.election import LeaderElection
+from control_plane.fleet.ownership.owner_requests import LeaderForwarding
+from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
+from control_plane.fleet.ownership.stale_views import StaleViewDetector
+from control_plane.fleet.ports import FleetMemory, FleetWorkers, LeaderChannel
 from control_plane.fleet.reconciler import Reconciler
-from control_plane.fleet.routing.dispatch import FleetDispatch
-from control_plane.fleet.routing.residency import Residency
+from control_plane.fleet.routing.dispatch import FleetDispatcher
+from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.files import FleetFiles
-from control_plane.fleet.view.memory import Remembering
+from control_plane.fleet.view.memory import MemorySync
 from control_plane.fleet.view.state import NO_BUDGET, FleetState
 from control_plane.models.model_service import ALL_MODELS, LoadFailure, ModelService
 from control_plane.models.ports import ModelDescriptions
-from control_plane.models.tiers.model_tiers import ModelTiers
+from control_plane.models.tiers.warm_tier_manager import WarmTierManager
 from control_plane.triton.servers import Servers
 
 _log = logging.getLogger(__name__)
 
-_TOLD = 20
+_MAX_NAMED = 20
+"""Models that the log names when not all could be loaded."""
 
 FleetWorkersT = TypeVar("FleetWorkersT", bound=FleetWorkers)
 
 
 @dataclass(frozen=True, slots=True)
-class FleetUnit:
-    """What belongs to one server."""
+class FleetInstance:
+    """Model service of one Triton of the fleet, and how the memory that the Triton holds is read."""
 
     models: ModelService
     resident_bytes: Callable[[], int | None]
-    """What it holds in memory now. Reads files."""
+    """Returns the memory that the server holds now, None where it cannot be read. It reads files, so it is
+    called in threads."""
 
 
 class FleetService:
-    """A fleet as one process runs it: routing, loading, membership, ownership and their background tasks."""
+    """Facade of a fleet as one process runs it: routing, loading, membership, leader election and their
+    background tasks."""
 
     def __init__(
         self,
         servers: Servers,
         descriptions: ModelDescriptions,
-        ownership: Ownership,
+        ownership: LeaderElection,
         *,
         memory: FleetMemory,
         budget_bytes: int | None,
         wait_s: float,
         load_timeout_s: float,
-        tiers: ModelTiers | None = None,
-        line: OwnerLine | None = None,
+        tiers: WarmTierManager | None = None,
+        line: LeaderChannel | None = None,
         counts: FleetCounts | None = None,
         require_loadable: Callable[[str], None] | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Each server has `budget_bytes` for models, or as its list says; None: no bound. Requests wait for loads for `wait_s` at most.
-        `line` where other processes may have the same fleet. `require_loadable` as `FleetFiles` has it. `now_s` is the loop's time."""
+        """Each server has `budget_bytes` for models, unless its list says otherwise; None means no bound.
+        Requests wait for loads for at most `wait_s`.
+
+        `line` is given if other processes may share the fleet. `require_loadable` is that of `FleetFiles`,
+        `now_s` the event loop's time.
+        """
         self._budget_bytes = NO_BUDGET if budget_bytes is None else budget_bytes
         self.state = FleetState(servers, budget_bytes=self._budget_bytes, counts=counts, now_s=now_s, logs=True)
-        self._unseen = UnseenCopies(now_s)
+        self._unseen = StaleViewDetector(now_s)
         self._servers = servers
         self._load_timeout_s = load_timeout_s
         self._ownership = ownership
@@ -85,27 +96,28 @@ class FleetService:
         self._asking = None if line is None else self._make_asking(line, servers)
         self._workers: FleetWorkers | None = None
         self._files = FleetFiles(self.state, descriptions, tiers, timeout_s=load_timeout_s, require_loadable=require_loadable)
-        ask, tell = (_nobody_else, _nobody_else) if self._asking is None else (self._asking.ask, self._asking.tell_died)
-        self.residency = Residency(self.state, loads, wait_s=wait_s, files=self._files, ask_owner=ask, tell_owner=tell)
-        self._leaving = FleetLeaving(self.state, self.residency.loads, is_owner=lambda: ownership.is_owner)
-        self.dispatch = FleetDispatch(self.residency, catalogue=FleetCatalogue(self.state, servers), now_s=now_s)
-        self._remembering = Remembering(memory, self.state, is_owner=lambda: ownership.is_owner)
+        ask, tell = (_nobody_else, _nobody_else) if self._asking is None else (self._asking.request_replica, self._asking.request_repair)
+        self.router = ModelRouter(self.state, loads, wait_s=wait_s, files=self._files, request_replica=ask, request_repair=tell)
+        self._leaving = Drainer(self.state, self.router.loads, is_leader=lambda: ownership.is_leader)
+        self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers), now_s=now_s)
+        self._remembering = MemorySync(memory, self.state, is_leader=lambda: ownership.is_leader)
         self.models = FleetModels(
             state=self.state,
             servers=servers,
-            residency=self.residency,
+            router=self.router,
             remembering=self._remembering,
             load_timeout_s=load_timeout_s,
         )
-        self._reconciler = Reconciler(self.state, loads, self.residency, self._files, is_owner=lambda: ownership.is_owner)
+        self._reconciler = Reconciler(self.state, loads, self.router, self._files, is_leader=lambda: ownership.is_leader)
 
     @property
-    def is_owner(self) -> bool:
-        """Whether this process is the one that loads and unloads."""
-        return self._ownership.is_owner
+    def is_leader(self) -> bool:
+        """Whether this process is the leader, which loads and unloads."""
+        return self._ownership.is_leader
 
-    def join(self, name: str, unit: FleetUnit, *, pool: str = "", listed: ListedServer | None = None) -> None:
-        """One of `servers` belongs to the fleet from now on; before `run`, or while it runs. `listed` is what its list says of it."""
+    def join(self, name: str, unit: FleetInstance, *, pool: str = "", listed: ListedServer | None = None) -> None:
+        """Make one of `servers` part of the fleet, before `run` or while it runs. `listed` is what the list
+        of servers says of it."""
         self.state.join(Server(name, self._budget_bytes, pool, is_up=False))
         self._loads[name] = ServerLoads(
             self._servers.members[name],
@@ -119,35 +131,42 @@ class FleetService:
             self.change(listed)
 
     def change(self, listed: ListedServer) -> None:
-        """Its pool, labels and budget are these from now on; what is there stays until something else is wanted."""
+        """Take over a server's pool, labels and budget. Models that are there stay until something else is
+        wanted."""
         server = self.state.fleet.servers[listed.name]
         server.pool, server.labels = listed.pool, dict(listed.labels)
         server.budget_bytes = self._budget_bytes if listed.memory_budget is None else listed.memory_budget
-        self.state.join(server)  # in its pool
+        self.state.join(server)  # again: it indexes the server by its new pool
         self.state.changed()
 
-    async def see_off(self, name: str) -> None:
-        """Return when nothing is under way on that server any more, and nothing is loaded there, or the time for that is over."""
-        await self._leaving.see_off(name)
+    async def drain(self, name: str) -> None:
+        """Drain a server: return when nothing is in flight and nothing loaded there any more, or when the
+        time for that is over."""
+        await self._leaving.drain(name)
 
     def forget(self, name: str) -> None:
-        """That server has left, and its connections are closed."""
+        """Forget a server that has left and whose connections are closed."""
         del self._loads[name]
         self._servers.remove(name)
-        self.residency.forget(name)
+        self.router.forget(name)
 
     async def open(self, load: Sequence[str]) -> list[LoadFailure]:
-        """Load and keep these, `*` for as many of all as fit; what fails is told, and the rest is served."""
+        """Load and keep these models, with `*` as many of all as fit. What fails is returned, and the rest is
+        served."""
+        # A fleet of one process must have its lease first; one that is shared can have another process as its
+        # leader.
         if self._asking is None:
-            await self._ownership.wait_until_owner()
+            await self._ownership.wait_until_leader()
         await self._remembering.recall()
-        await self._reconciler.tick()  # what Tritons that others run have, only they can say
+        # Before `describe`: only attached Tritons themselves can say what models they have.
+        await self._reconciler.tick()
         await self._files.describe()
         await self._reconciler.tick()
         return await self._keep_all() if ALL_MODELS in load else await self._keep(load)
 
     async def _keep(self, models: Sequence[str]) -> list[LoadFailure]:
-        """Nobody waits for room: what finds none now is loaded as soon as there is some."""
+        """Load these models without waiting for room: a model that finds none now is loaded as soon as there
+        is some."""
         failures = []
         for name in models:
             try:
@@ -155,11 +174,13 @@ class FleetService:
             except ControlPlaneError as exc:
                 failures.append(LoadFailure(name, str(exc)))
                 if isinstance(exc, Overloaded):
+                    # The reconciler loads a pinned model as soon as there is room.
                     self.state.pin(name, 1)
         return failures
 
     async def _keep_all(self) -> list[LoadFailure]:
-        """What matters most first; what then finds no room is loaded when it is asked for."""
+        """Load all models, those of the highest priority first; models that find no room then are loaded when
+        they are asked for."""
         facts = sorted(self.state.fleet.models.values(), key=lambda each: (-each.spec.priority, each.name))
         failures, left = [], []
         for name in [each.name for each in facts if each.name in self.state.described]:
@@ -170,66 +191,70 @@ class FleetService:
             except ControlPlaneError as exc:
                 failures.append(LoadFailure(name, str(exc)))
         if left:
-            _log.info("there is no room for %d models, which are loaded when they are asked for: %s", len(left), ", ".join(left[:_TOLD]))
+            _log.info(
+                "there is no room for %d models, which are loaded when they are asked for: %s", len(left), ", ".join(left[:_MAX_NAMED])
+            )
         return failures
 
     async def run(self) -> None:
-        """Keep it as it should be until cancelled."""
+        """Run the fleet's background tasks until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._ownership.run(), name="ownership")
-                tasks.create_task(self.residency.loads.run(), name="residency")
+                tasks.create_task(self.router.loads.run(), name="residency")
                 tasks.create_task(self._reconciler.run(), name="reconciler")
                 tasks.create_task(self._remembering.run(), name="fleet-memory")
                 tasks.create_task(self.models.run(), name="wishes")
                 if self._asking is not None:
                     tasks.create_task(self._asking.run(), name="asking-the-owner")
-                    tasks.create_task(self._asking.look_while_waiting(self._reconciler.look), name="looking-while-waiting")
+                    tasks.create_task(self._asking.look_while_waiting(self._reconciler.poll_index), name="looking-while-waiting")
                 if self._workers is not None:
                     tasks.create_task(self._workers.run(), name="fleet-for-workers")
         finally:
+            # First what only the leader may write, then the lease.
             await self._remembering.close()
             await self._ownership.stop()
             if self._line is not None:
                 with suppress(StoreUnavailable):
                     await self._line.close()
 
-    def share_with(self, workers: Callable[[FleetState, Servers, OthersReports], FleetWorkersT]) -> FleetWorkersT:
-        """Have this process's workers take part in it, by what `workers` makes of it; before `run`."""
+    def share_with(self, workers: Callable[[FleetState, Servers, ReportCollector], FleetWorkersT]) -> FleetWorkersT:
+        """Let this process's workers take part in the fleet; `workers` makes their side of it. Call it before
+        `run`."""
         self._workers = made = workers(self.state, self._servers, self._make_others())
         return made
 
-    def _make_asking(self, line: OwnerLine, servers: Servers) -> Asking:
-        return Asking(
+    def _make_asking(self, line: LeaderChannel, servers: Servers) -> LeaderForwarding:
+        return LeaderForwarding(
             line,
             self.state,
-            own=OwnReport(self.state, servers, process=uuid4().hex),
+            own=ReportBuilder(self.state, servers, process=uuid4().hex),
             others=self._make_others(),
-            is_owner=lambda: self._ownership.is_owner,
+            is_leader=lambda: self._ownership.is_leader,
         )
 
-    def _make_others(self) -> OthersReports:
-        def revive(server: str, model: str) -> None:
-            self.residency.revive(server, model)
+    def _make_others(self) -> ReportCollector:
+        def repair(server: str, model: str) -> None:
+            self.router.repair(server, model)
 
-        return OthersReports(self.state, self._servers, want=self._want, on_report=self._heard, revive=revive)
+        return ReportCollector(self.state, self._servers, want=self._want, on_report=self._heard, repair=repair)
 
-    def _heard(self, report: FleetReport) -> None:
+    def _heard(self, report: LoadReport) -> None:
         if self._workers is not None:
             self._workers.relay(report)
 
     def _want(self, wanted: Wanted) -> None:
-        """Another process asks for it."""
-        with suppress(UpstreamUnavailable):  # while this one starts or stops; it is asked again
-            self.residency.want(wanted)
-            ready = self.state.fleet.ready_copies(wanted.model)
-            if wanted.model in self.state.fleet.models and self._unseen.lacks(wanted, ready):
+        """Decide on another process's request for a model."""
+        with suppress(UpstreamUnavailable):  # this process starts or stops; the other one will ask again
+            self.router.request_replica(wanted)
+            ready = self.state.fleet.ready_replicas(wanted.model)
+            if wanted.model in self.state.fleet.models and self._unseen.needs_one_more(wanted, ready):
                 self._load_beside(wanted)
 
     def _load_beside(self, wanted: Wanted) -> None:
-        """Where its requests look for it."""
-        if not self.residency.loads.is_loading(wanted.model):
-            self.residency.loads.bring(self.state.fleet.models[wanted.model], pool=wanted.pool)
+        """Load one more replica for a process that does not see the existing ones."""
+        if not self.router.loads.is_loading(wanted.model):
+            self.router.loads.load_replica(self.state.fleet.models[wanted.model], pool=wanted.pool)
 
 
 def _nobody_else(*what: object) -> bool:

@@ -1,4 +1,8 @@
-"""What a fleet needs of others: its lease, its memory, and who its servers are."""
+"""Ports of a fleet: the lease of its leader, its shared memory, its list of servers, and the way to its
+leader.
+
+The services of `fleet/` call them; `fleet/adapters` and `workers/` implement them.
+"""
 
 from __future__ import annotations
 
@@ -7,81 +11,94 @@ from typing import Protocol
 
 from control_plane.core.endpoints import ListedServer
 from control_plane.fleet.domain.lease import Lease
-from control_plane.fleet.domain.memory import Measured, Wish
-from control_plane.fleet.domain.report import FleetReport
+from control_plane.fleet.domain.memory import DesiredState, Measured
+from control_plane.fleet.domain.report import LoadReport
 
 
 class FleetMemory(Protocol):
-    """What outlives processes of a fleet's models, and is the same for all that share it. Each method raises StoreUnavailable."""
+    """Shared store of what outlives processes: measurements and desired states of a fleet's models. Each
+    method raises StoreUnavailable."""
 
     async def measured(self) -> Mapping[str, Measured]:
-        """By model."""
+        """Return the measurements by model."""
 
     async def measure(self, changes: Mapping[str, Measured | None]) -> None:
-        """The owner's alone; None: it is forgotten."""
+        """Write measurements, None to forget a model. Only the leader calls this."""
 
-    async def wishes(self) -> Mapping[str, Wish] | None:
-        """By model; those that have none are as their folders say. None: since they were last read all have been lost, until some are
-        written."""
+    async def wishes(self) -> Mapping[str, DesiredState] | None:
+        """Return the desired states by model; models without one are as their folders say.
 
-    async def wish(self, changes: Mapping[str, Wish | None]) -> None:
-        """Whichever process an administrator has told it; None: as its folder says."""
+        None: the store has lost all of them since they were last read, and has no new ones yet.
+        """
+
+    async def wish(self, changes: Mapping[str, DesiredState | None]) -> None:
+        """Write desired states, None for what the folder says. Whichever process an administrator has told
+        calls this."""
 
     async def close(self) -> None: ...
 
 
 class LeaseStore(Protocol):
-    """Where processes agree which of them owns their fleet: one record, changed only by who knows it as it is.
+    """Store of the leader lease: one record, changed only by compare-and-set, so that processes agree on
+    their fleet's leader.
 
-    Keeps no time: `fleet/domain/ownership` does. Each method raises StoreUnavailable; then it may have been done, or not.
+    It keeps no time: `fleet/domain/election` does. Each method raises StoreUnavailable; then its change may
+    have been made, or not.
     """
 
-    async def look(self) -> Lease | None:
-        """As it is now; None: there is none, or it has been lost."""
+    async def read(self) -> Lease | None:
+        """Return the lease as it is now; None if there is none, or it has been lost."""
 
-    async def take(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
-        """Put one with a higher token in place of `seen`; None: it is not as it was seen any more."""
+    async def acquire(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
+        """Replace `seen` by a lease with a higher token, and return that; None if the lease is not as it was
+        seen any more."""
 
     async def renew(self, lease: Lease) -> Lease | None:
-        """The holder lives; None: somebody else has taken it, or it is gone."""
+        """Prove that the holder lives, and return the renewed lease; None if another process has taken it, or
+        it is gone."""
 
     async def release(self, lease: Lease) -> None:
-        """The holder begins nothing more. Of one that somebody else has taken, nothing."""
+        """Mark the lease as released: its holder starts no more work. A lease that another process has taken
+        is left alone."""
 
     async def close(self) -> None: ...
 
 
-class OwnerLine(Protocol):
-    """How processes of one fleet tell its owner what they do, and ask it for models. Each method raises StoreUnavailable."""
+class LeaderChannel(Protocol):
+    """Line to the leader: how the processes of a fleet send it load reports and requests for models. Each
+    method raises StoreUnavailable."""
 
-    async def report(self, report: FleetReport) -> None:
-        """To whoever is the owner; what nobody takes within seconds is forgotten."""
+    async def report(self, report: LoadReport) -> None:
+        """Send a report to whoever is the leader; one that nobody takes within seconds is dropped."""
 
-    async def take(self, *, timeout_s: float) -> list[FleetReport]:
-        """What has been told, oldest first, as soon as there is any; empty when the time is over."""
+    async def receive(self, *, timeout_s: float) -> list[LoadReport]:
+        """Return the reports sent since, oldest first, as soon as there is any; empty when the timeout is
+        over. Only the leader calls this."""
 
     async def close(self) -> None: ...
 
 
 class ServerList(Protocol):
-    """The servers that others run for a fleet, as somebody lists them. It reads a file, so threads call it."""
+    """List of the attached Tritons of a fleet, which somebody else keeps. It reads a file, so it is called in
+    threads."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The list's name in messages, such as its setting."""
 
     def read(self) -> Sequence[ListedServer]:
-        """As it is now, one at least. Raises StartupError: what is wrong with it, and what would be right."""
+        """Return the servers listed now, at least one. Raises StartupError: what is wrong with the list, and
+        what would be right."""
 
     def has_changed(self) -> bool:
-        """Since it was read; and it is not just being written."""
+        """Whether the list has changed since it was read, and is not just being written."""
 
 
 class FleetWorkers(Protocol):
-    """This process's workers, as far as they take part in its fleet: `workers/fleet_for_workers`."""
+    """This process's worker processes, as far as they take part in its fleet: `workers/fleet_publisher`."""
 
-    def relay(self, report: FleetReport) -> None:
-        """Tell them what another process has reported."""
+    def relay(self, report: LoadReport) -> None:
+        """Pass on another process's load report to the workers."""
 
     async def run(self) -> None:
-        """Tell them what changes until cancelled."""
+        """Tell the workers what changes, until cancelled."""

@@ -1,6 +1,9 @@
-"""Compares what the fleet should be with what it is, every tick, and begins what is missing; told nothing and remembering nothing.
+"""Control loop of a fleet: compares, every tick, the desired with the observed state of its models, and
+begins what is missing.
 
-So whatever happens in between, a crash of ours or of Triton's, a load by somebody else, is found and put right a tick later.
+It is level-triggered: it is told nothing and remembers nothing, so whatever happens in between (a crash of
+ours or of Triton's, a load by somebody else) is found and put right a tick later. `fleet/fleet_service` runs
+it in every process; only the leader changes anything.
 """
 
 from __future__ import annotations
@@ -13,137 +16,152 @@ from typing import Protocol
 
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.copies import copy_to_drop, pool_to_grow, wanted_copies
+from control_plane.fleet.domain.autoscaling import desired_replicas, pool_to_grow, replica_to_remove
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts, Server
-from control_plane.fleet.domain.placement import surplus
-from control_plane.fleet.routing.residency import Residency
+from control_plane.fleet.domain.placement import excess
+from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.view.files import FleetFiles
 from control_plane.fleet.view.state import FleetState
 
 _log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
-_LOOK_S = 5.0
-"""A Triton with many models that has been up for days was seen to take four for its index; one that hangs holds ticks up for no longer."""
+"""Time between two ticks."""
+_INDEX_TIMEOUT_S = 5.0
+"""Timeout of a look. A Triton with many models that has been up for days was seen to take four seconds for
+its index; one that hangs holds ticks up for no longer than this."""
 _DESCRIBE_EVERY = 10
-"""Ticks: folders that have just been added are known within five seconds."""
+"""Ticks between two reads of the models' folders: new folders are known within five seconds."""
 
 
-class Looking(Protocol):
-    """`fleet/loading/server_loads` of one server."""
+class ServerObserver(Protocol):
+    """Observation of one server: `fleet/loading/server_loads`."""
 
-    async def look(self) -> None:
-        """Bring the picture in line with Triton. Raises ControlPlaneError."""
+    async def poll_index(self) -> None:
+        """Bring the view in line with Triton's index. Raises ControlPlaneError."""
 
-    async def weigh(self) -> None:
-        """Correct what models are taken to hold by what the server does."""
+    async def measure_memory(self) -> None:
+        """Correct the sizes of models by the memory that the server holds."""
 
 
 class Reconciler:
-    """The fleet owner's reconciliation loop."""
+    """Reconciliation loop of a fleet: observes every server and, if this process is the leader, loads and
+    unloads replicas."""
 
     def __init__(
         self,
         state: FleetState,
-        looking: Mapping[str, Looking],
-        residency: Residency,
+        looking: Mapping[str, ServerObserver],
+        router: ModelRouter,
         files: FleetFiles,
         *,
-        is_owner: Callable[[], bool] = lambda: True,
+        is_leader: Callable[[], bool] = lambda: True,
     ) -> None:
         self._state = state
         self._looking = looking
-        self._residency = residency
+        self._router = router
         self._files = files
-        self._is_owner = is_owner
+        self._is_owner = is_leader
 
     async def run(self) -> None:
         """Tick until cancelled."""
         while True:
             await self._files.describe()
-            await self._of_all(lambda looking: looking.weigh())
+            await self._of_all(lambda looking: looking.measure_memory())
+            # Reading folders and memory is expensive, so it happens only once in so many ticks.
             for _ in range(_DESCRIBE_EVERY):
                 await self.tick()
                 await asyncio.sleep(_TICK_S)
 
     async def tick(self) -> None:
-        """One look at everything."""
-        await self.look()
-        self._state.changed()  # who waits looks again, whatever it was woken for in vain
-        self._residency.judge_servers()
+        """Reconcile once: observe all servers, judge outliers, and begin what is missing."""
+        await self.poll_index()
+        # A safety net: requests that wait look again at each tick, even if a wake-up was missed.
+        self._state.changed()
+        self._router.judge_servers()
         if self._is_owner():
             for facts in list(self._state.fleet.models.values()):
                 self._adjust(facts)
             for server in self._state.fleet.servers.values():
-                self._relieve(server)
+                self._evict_excess(server)
 
-    async def look(self) -> None:
-        """At what every server has."""
-        await self._of_all(lambda looking: looking.look())
+    async def poll_index(self) -> None:
+        """Read every server's index."""
+        await self._of_all(lambda looking: looking.poll_index())
 
-    async def _of_all(self, ask: Callable[[Looking], Awaitable[None]]) -> None:
-        """At once, since one that hangs must not keep the others waiting."""
+    async def _of_all(self, ask: Callable[[ServerObserver], Awaitable[None]]) -> None:
+        """Ask all servers at the same time, since one that hangs must not keep the others waiting."""
         async with asyncio.TaskGroup() as tasks:
             for name in self._looking.keys() & self._state.live():
                 tasks.create_task(self._ask(name, self._looking[name], ask), name=f"look-at-{name}")
 
-    async def _ask(self, server: str, looking: Looking, ask: Callable[[Looking], Awaitable[None]]) -> None:
+    async def _ask(self, server: str, looking: ServerObserver, ask: Callable[[ServerObserver], Awaitable[None]]) -> None:
         try:
-            async with asyncio.timeout(_LOOK_S):
+            async with asyncio.timeout(_INDEX_TIMEOUT_S):
                 await ask(looking)
         except (ControlPlaneError, TimeoutError) as exc:
-            _log.debug("server %s tells nothing of its models: %s", server, exc)  # it is down, which others say aloud
+            # Not a warning: the server is down, and that is logged elsewhere.
+            _log.debug("server %s could not be observed: %s", server, exc)
 
     def _adjust(self, facts: ModelFacts) -> None:
+        """Begin to load one more replica of a model, or to unload one, if there are too few or too many."""
         fleet, now_s = self._state.fleet, self._state.now_s()
-        have, wanted = self._copies(facts.name), wanted_copies(facts, fleet, now_s)
+        have, wanted = self._copies(facts.name), desired_replicas(facts, fleet, now_s)
         if have < wanted:
-            self._residency.loads.want(facts.name, pool=pool_to_grow(facts, fleet))
-        elif have - self._leaving(facts.name) > wanted and (server := copy_to_drop(facts, fleet, now_s)) is not None:
-            reason = "its copies are more than its requests need"
-            still = partial(self._is_surplus_copy, facts, fleet.servers[server])
-            self._residency.loads.let_go(facts.name, server, kind=FleetEventKind.UNLOADED, reason=reason, still=still)
+            self._router.loads.load_if_none_is(facts.name, pool=pool_to_grow(facts, fleet))
+        elif have - self._leaving(facts.name) > wanted and (server := replica_to_remove(facts, fleet, now_s)) is not None:
+            reason = "it has more copies than its requests need"
+            still = partial(self._is_excess_replica, facts, fleet.servers[server])
+            self._router.loads.schedule_unload(facts.name, server, kind=FleetEventKind.UNLOADED, reason=reason, still=still)
 
-    def _is_surplus_copy(self, facts: ModelFacts, server: Server) -> bool:
-        """When it is its turn to go: it may have come into use, and another may have gone."""
+    def _is_excess_replica(self, facts: ModelFacts, server: Server) -> bool:
+        """Whether the replica is still one too many when its turn to go has come: it may be in use by now, or
+        another one may have gone."""
         copy = server.copies.get(facts.name)
         if copy is None or copy.in_flight or copy.sequences:
             return False
+        # This replica is among those that are leaving: count it as staying.
         have = self._copies(facts.name) - self._leaving(facts.name) + 1
-        return have > wanted_copies(facts, self._state.fleet, self._state.now_s())
+        return have > desired_replicas(facts, self._state.fleet, self._state.now_s())
 
-    def _relieve(self, server: Server) -> None:
-        """Of what it holds too much, since models have grown or others have loaded there."""
-        loads, missing = self._residency.loads, -server.free_bytes - self._going_bytes(server)
+    def _evict_excess(self, server: Server) -> None:
+        """Evict models from a server that holds more than its budget, since models have grown or others have
+        loaded there."""
+        loads, missing = self._router.loads, -server.free_bytes - self._going_bytes(server)
         if not server.is_up or missing <= 0:
             return
-        reason = f"what is on '{server.name}' holds more than its budget"
-        for model in self._surplus(server):
-            if missing > 0 and not loads.leaves(model, server.name):
+        reason = f"the models on '{server.name}' hold more than its budget"
+        for model in self._excess(server):
+            if missing > 0 and not loads.is_being_unloaded(model, server.name):
                 missing -= server.copies[model].bytes
-                still = partial(self._is_in_surplus, model, server)
-                loads.let_go(model, server.name, kind=FleetEventKind.EVICTED, reason=reason, still=still)
+                still = partial(self._is_in_excess, model, server)
+                loads.schedule_unload(model, server.name, kind=FleetEventKind.EVICTED, reason=reason, still=still)
 
     def _going_bytes(self, server: Server) -> int:
-        """Of what has been told to go, and is not gone yet."""
-        loads = self._residency.loads
-        going = (copy for copy in server.copies.values() if copy.state is ModelState.UNLOADING or loads.leaves(copy.model, server.name))
+        """Memory of replicas that are on their way out."""
+        loads = self._router.loads
+        going = (
+            copy
+            for copy in server.copies.values()
+            if copy.state is ModelState.UNLOADING or loads.is_being_unloaded(copy.model, server.name)
+        )
         return sum(copy.bytes for copy in going)
 
-    def _surplus(self, server: Server) -> tuple[str, ...]:
-        return surplus(self._state.fleet, server, self._state.now_s())
+    def _excess(self, server: Server) -> tuple[str, ...]:
+        return excess(self._state.fleet, server, self._state.now_s())
 
-    def _is_in_surplus(self, model: str, server: Server) -> bool:
-        return model in self._surplus(server)
+    def _is_in_excess(self, model: str, server: Server) -> bool:
+        return model in self._excess(server)
 
     def _copies(self, model: str) -> int:
+        """The number of a model's replicas on servers that stay, without those that are unloading."""
         holders = self._state.fleet.holders.get(model, {})
-        staying = (server for server in holders.values() if server.is_up and not server.is_leaving)
+        staying = (server for server in holders.values() if server.is_up and not server.is_draining)
         return sum(server.copies[model].state is not ModelState.UNLOADING for server in staying)
 
     def _leaving(self, model: str) -> int:
-        """Of these copies, those that wait for their turn to go."""
-        loads, holders = self._residency.loads, self._state.fleet.holders.get(model, {})
-        waiting = (server for server in holders.values() if loads.leaves(model, server.name))
+        """Of these replicas, the number of those that wait for their turn to be unloaded."""
+        loads, holders = self._router.loads, self._state.fleet.holders.get(model, {})
+        waiting = (server for server in holders.values() if loads.is_being_unloaded(model, server.name))
         return sum(server.copies[model].state is not ModelState.UNLOADING for server in waiting)

@@ -1,1 +1,2 @@
-"""The doors: each parses what came, calls one service method, and renders what it returns."""
+"""Frontends (HTTP, gRPC, metrics page): each parses a request, calls one service method, and renders the
+result."""

@@ -1,4 +1,4 @@
-"""What is behind the HTTP data port: two protocols, told apart by the path."""
+"""Dispatches requests on the HTTP data port to the KServe or the OpenAI frontend, by their path."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from control_plane.triton.ports import HttpStream
 
 
 class DataHttp:
-    """KServe v2 and OpenAI's, as one application."""
+    """The application behind the HTTP data port: KServe v2 and OpenAI's API as one."""
 
     def __init__(self, v2: V2Http, openai: OpenaiHttp) -> None:
         self._v2 = v2
         self._openai = openai
 
     def admit(self, request: HttpRequest) -> None:
-        """As `V2Http.admit`."""
+        """Refuse a request by its head alone; see `V2Http.admit`."""
         (self._openai if is_openai(request.target) else self._v2).admit(request)
 
-    def answer_at_once(self, request: HttpRequest, message: bytes) -> HttpAnswer | None:
-        """As `V2Http.answer_at_once`, which knows only requests that it has answered before."""
-        return self._v2.answer_at_once(request, message)
+    def try_answer(self, request: HttpRequest, message: bytes) -> HttpAnswer | None:
+        """See `V2Http.try_answer`; OpenAI requests are never known there, so they need no test of the
+        path."""
+        return self._v2.try_answer(request, message)
 
-    def answer_known(self, message: bytes) -> bytes | None:
-        """As `V2Http.answer_known`."""
-        return self._v2.answer_known(message)
+    def answer_verbatim(self, message: bytes) -> bytes | None:
+        """See `V2Http.answer_verbatim`."""
+        return self._v2.answer_verbatim(message)
 
     def answer(self, request: HttpRequest) -> Awaitable[HttpAnswer | HttpStream]:
-        """As `V2Http.answer`."""
+        """Answer one request; see `V2Http.answer` and `OpenaiHttp.answer`."""
         return self._openai.answer(request) if is_openai(request.target) else self._v2.answer(request)

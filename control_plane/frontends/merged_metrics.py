@@ -1,6 +1,8 @@
-"""Pages of several Tritons as one page of Prometheus' text format, each sample with a label that says whose it is.
+"""Merges the metrics pages of several Tritons into one page of Prometheus' text format, with a `server`
+label.
 
-Source: Prometheus' exposition format 0.0.4: all lines of a metric stand together, HELP and TYPE once.
+Source: Prometheus' exposition format 0.0.4, in which all lines of a metric stand together, with HELP and TYPE
+once.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ _LABEL = "server"
 
 
 def merged_metrics(pages: Mapping[str, bytes]) -> bytes:
-    """By server."""
+    """Merge pages by server name; each sample gets the label `server`."""
     families: dict[str, tuple[list[str], list[str]]] = {}
     for server, page in pages.items():
         _add(families, server, page.decode("utf-8", "replace"))
@@ -25,7 +27,7 @@ def _add(families: dict[str, tuple[list[str], list[str]]], server: str, page: st
         if line.startswith(("# HELP ", "# TYPE ")):
             family = line.split(" ", 3)[2]
             about, _ = families.setdefault(family, ([], []))
-            if not any(line[:7] == known[:7] for known in about):
+            if not any(line[:7] == known[:7] for known in about):  # "# HELP " or "# TYPE " of this metric is there already
                 about.append(line)
         elif line and not line.startswith("#"):
             families.setdefault(family, ([], []))[1].append(_labelled(line, server))

@@ -1,4 +1,8 @@
-"""The metrics port: our `tidegate_*` metrics, then Triton's own page as it is, so that existing dashboards keep working."""
+"""The metrics port: our `tidegate_*` metrics, then Triton's own page unchanged, so that existing dashboards
+keep working.
+
+With several Tritons their pages are merged (`frontends/merged_metrics`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from control_plane.core.steps import Steps
 from control_plane.frontends.common.caller import identify
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.merged_metrics import merged_metrics
-from control_plane.inference.run_steps import in_slices
+from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
@@ -33,11 +37,14 @@ class MetricsPage:
         self._access = access
 
     def admit(self, request: HttpRequest) -> None:
-        """Raises Unauthenticated, LimitExceeded, PermissionDenied, before any body is read."""
+        """Refuse a request by its head alone. Raises Unauthenticated, LimitExceeded, PermissionDenied."""
         self._access.require(identify(self._access, request), METRICS_NEED)
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """`GET /metrics`; without Triton's part while Triton cannot be asked."""
+        """Answer `GET /metrics`; without Triton's part while no Triton can be asked.
+
+        Errors are answers too.
+        """
         try:
             self.admit(request)
         except ControlPlaneError as exc:
@@ -46,7 +53,7 @@ class MetricsPage:
             return make_answer(404, b"the page is at /metrics\n", content_type=b"text/plain")
         if request.method not in (b"GET", b"HEAD"):
             return make_answer(405, b"GET only\n", content_type=b"text/plain")
-        own = await in_slices(self._render_own())
+        own = await run_in_steps(self._render_own())
         return make_answer(200, own + await self._triton_page(), content_type=_TEXT_FORMAT)
 
     async def _triton_page(self) -> bytes:
@@ -56,7 +63,8 @@ class MetricsPage:
         pages = await asyncio.gather(*(_page_of(name, upstream) for name, upstream in live.items()))
         if set(self._servers.members) <= {ONLY}:
             return b"".join(pages)
-        return merged_metrics(dict(zip(live, pages, strict=True)))  # of one that is up alone, too: labels must not come and go
+        # Also if only one server of a fleet is up: the `server` label must not come and go.
+        return merged_metrics(dict(zip(live, pages, strict=True)))
 
 
 async def _page_of(server: str, upstream: Upstream) -> bytes:

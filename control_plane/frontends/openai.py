@@ -1,7 +1,8 @@
-"""OpenAI's embeddings API over HTTP, as its own and everybody's clients speak it: `/v1/embeddings` and `/v1/models`.
+"""OpenAI frontend over HTTP: `/v1/embeddings` and `/v1/models`, for unmodified OpenAI clients.
 
-An answer's `model` is the name that the caller used, as clients expect who compare it; the header `tidegate-model` says which
-model that was. Source: https://platform.openai.com/docs/api-reference/embeddings.
+An answer's `model` is the name that the caller used, since some clients compare it; the header
+`tidegate-model` names the model that computed it. Source:
+https://platform.openai.com/docs/api-reference/embeddings.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_call
-from control_plane.cache.domain.cached_response import HEADER, forbids_kept_answer
+from control_plane.cache.domain.cached_response import HEADER, forbids_cached_answer
 from control_plane.core.action import Action
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ModelNotFound
 from control_plane.core.infer_call import Door
@@ -25,12 +26,12 @@ from control_plane.embeddings.domain.openai_request import (
     models_answer,
     request_steps,
 )
-from control_plane.embeddings.embeddings import Embedded, Embeddings
+from control_plane.embeddings.embeddings import Embeddings, EmbeddingsAnswer
 from control_plane.embeddings.text_models import TextModels
 from control_plane.frontends.common.caller import identify, timeout_s_of
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.run_steps import in_slices
+from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content
 from control_plane.protocols.kserve.routes import V2Route, read_route
 
@@ -42,11 +43,11 @@ _DEFECT = make_answer(
 
 
 _LOOKED_THROUGH_BYTES = 16 * 1024
-"""Parsing so much takes some 50 us."""
+"""Largest body that is parsed only to record a refusal under its model's name; that takes some 50 us."""
 
 
-class HttpTextsRequest:
-    """`embeddings/embeddings.TextsRequest`."""
+class HttpEmbeddingsCall:
+    """One embeddings request over HTTP: `embeddings/embeddings.EmbeddingsCall`."""
 
     __slots__ = ("_http", "principal")
     door = Door.HTTP
@@ -60,11 +61,11 @@ class HttpTextsRequest:
         return timeout_s_of(self._http)
 
     @property
-    def takes_kept_answers(self) -> bool:
-        return not forbids_kept_answer(self._http.text_header(b"cache-control"))
+    def accepts_cached_answers(self) -> bool:
+        return not forbids_cached_answer(self._http.text_header(b"cache-control"))
 
     def name_seen(self) -> str:
-        """Of a small body: parsing a large one is more than a refusal is worth."""
+        """The model in a small body; parsing a large one costs more than a refusal is worth."""
         return model_seen(self._http.body) if len(self._http.body) <= _LOOKED_THROUGH_BYTES else ""
 
     def header_id(self) -> str:
@@ -77,7 +78,7 @@ class HttpTextsRequest:
 
 
 class OpenaiHttp:
-    """The application behind the paths that begin with `/v1/`."""
+    """The application behind the paths under `/v1/`."""
 
     def __init__(
         self, *, inference: InferenceService, embeddings: Embeddings, models: TextModels, access: Access, read_timeout_s: float
@@ -89,17 +90,21 @@ class OpenaiHttp:
         self._read_timeout_s = read_timeout_s
 
     def admit(self, request: HttpRequest) -> None:
-        """As `V2Http.admit`."""
+        """Refuse a request by its head alone, so that its body need not be read.
+
+        Raises RouteNotFound, MethodNotAllowed, ModelNotFound, Unauthenticated, PermissionDenied,
+        LimitExceeded.
+        """
         route, principal = self._admitted(request)
         if route.action is Action.EMBED:
-            self._inference.refuse_early(Door.HTTP, principal, HttpTextsRequest(request, principal))
+            self._inference.refuse_by_head(Door.HTTP, principal, HttpEmbeddingsCall(request, principal))
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Answer one request; errors are answers too."""
         try:
             route, principal = self._admitted(request)
             if route.action is Action.EMBED:
-                embedded = await self._embeddings.embed(HttpTextsRequest(request, principal))
+                embedded = await self._embeddings.embed(HttpEmbeddingsCall(request, principal))
                 return await self._rendered(embedded)
             if route.action is Action.OPTIONS:
                 return no_content([(b"Allow", ", ".join(route.allowed).encode())])
@@ -111,7 +116,8 @@ class OpenaiHttp:
             return _DEFECT
 
     def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
-        """What it asks for, and who; whether it may infer what its body names is asked where that is read."""
+        """Route and authenticate a request; embeddings are authorised later, when the body shows the model's
+        name."""
         route = read_route(request.method, request.target)
         need = need_of_call(route.action, route.model_name)
         principal = identify(self._access, request)
@@ -119,9 +125,9 @@ class OpenaiHttp:
             self._access.require(principal, need)
         return route, principal
 
-    async def _rendered(self, embedded: Embedded) -> HttpAnswer:
+    async def _rendered(self, embedded: EmbeddingsAnswer) -> HttpAnswer:
         wanted = embedded.wanted
-        body = await in_slices(answer_steps(embedded.rows, model=wanted.model, is_base64=wanted.is_base64))
+        body = await run_in_steps(answer_steps(embedded.rows, model=wanted.model, is_base64=wanted.is_base64))
         headers = [(b"tidegate-model", embedded.model.encode())]
         if embedded.status is not None:
             headers.append((HEADER.encode(), embedded.status.encode()))

@@ -1,4 +1,4 @@
-"""Which CPUs this process and what it starts run on (sched_setaffinity(2))."""
+"""CPU affinity of this process and of the processes that it starts (sched_setaffinity(2))."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from control_plane.core.errors import StartupError
 
 
 def allowed_cpus() -> tuple[int, ...]:
-    """The CPUs that this process may run on, by what started it."""
+    """Return the CPUs that this process may run on: those of the machine, or those its container or parent
+    allows.
+    """
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
 def require_cpus(cpus: Sequence[int], *, setting: str, at_least: int = 1) -> None:
-    """Raises StartupError: one of them is none that we may run on, or they are too few for as many workers."""
+    """Raise StartupError if this process may not run on one of the CPUs, or if there are fewer than
+    `at_least`.
+    """
     missing = [cpu for cpu in cpus if cpu not in allowed_cpus()]
     if missing:
         raise StartupError(f"{setting}: CPU {format_cpus(missing)} cannot be used here; these can: {format_cpus(allowed_cpus())}")
@@ -24,6 +28,6 @@ def require_cpus(cpus: Sequence[int], *, setting: str, at_least: int = 1) -> Non
 
 
 def pin_worker(cpus: Sequence[int], worker: int, workers: int) -> None:
-    """Keep this process, from now on, to its share of `cpus`; of none given it keeps to none."""
+    """Pin this process to its share of `cpus`; with no CPUs given, pin it to none."""
     if cpus:
         os.sched_setaffinity(0, cpus_of_worker(cpus, worker, workers))

@@ -1,8 +1,9 @@
-"""Which libraries compute on this machine's GPU, tried by computing on it: a program of its own, for the Python that stubs run in.
+"""Probe of the GPU: tries which libraries compute on it. A program for the Python that Triton's stubs run in.
 
     python -I gpu_probe.py
 
-Prints JSON: by library an empty text, or why not. Apart from the process that asks, since some of them end it on a broken driver.
+Prints a JSON object: library -> empty text, or why it does not work. A process of its own, since some
+libraries end their process when the driver is broken.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _DOUBLING = b64decode("CAgSADo1Cg4KAXgKAXgSAXkiA0FkZBIBZ1oPCgF4EgoKCAgBEgQKAggBY
 """An ONNX model (opset 17): x [1] FP32 -> y = x + x."""
 
 _MOST_CHARACTERS = 300
-"""Of a library's own words."""
+"""Characters shown of a library's own error message."""
 
 
 def main() -> None:
@@ -42,7 +43,7 @@ def _onnxruntime() -> None:
     if "CUDAExecutionProvider" not in available:
         raise RuntimeError(f"this build has no CUDAExecutionProvider, but {', '.join(available)}")
     session = onnxruntime.InferenceSession(_DOUBLING, providers=["CUDAExecutionProvider"])
-    if "CUDAExecutionProvider" not in session.get_providers():  # it goes on with the CPU, and logs why
+    if "CUDAExecutionProvider" not in session.get_providers():  # ONNX Runtime falls back to the CPU, and only logs why
         raise RuntimeError("its CUDAExecutionProvider does not start here")
     session.run(None, {"x": np.ones(1, np.float32)})
 

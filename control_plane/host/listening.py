@@ -1,4 +1,8 @@
-"""Binds the ports before anything slow starts, so that one that is taken is told at once; listening begins when all is ready."""
+"""Binding of TCP ports, separate from listening on them.
+
+Ports are bound before anything slow starts, so that a taken port is reported at once; `listen` comes when all
+is ready.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +14,23 @@ from control_plane.core.errors import StartupError
 
 
 def bind_tcp(host: str, port: int, *, setting: str) -> socket.socket:
-    """A bound socket that does not listen yet; port 0 has been chosen.
+    """Bind a socket that does not listen yet; port 0 becomes a free port.
 
     Raises:
         StartupError: the port is taken, needs privileges, or the address is not this machine's.
     """
     bound, address = _tcp_socket(host, port, setting)
     _bind(bound, address, host, port, setting)
-    # While all sockets on a port have it, any number may bind it and only `listen` tells, after everything slow has started.
+    # Taken back at once: while all sockets on a port have SO_REUSEADDR, any number may bind it, and only
+    # `listen` fails, which comes after everything slow has started.
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     return bound
 
 
 def bind_shared_tcp(host: str, port: int, *, setting: str) -> socket.socket:
-    """A bound socket of a worker, beside its siblings' on a port that the parent holds and has opened by `share_port`."""
+    """Bind a worker's socket to a port that the parent holds and has opened by `share_port`; all workers bind
+    the same.
+    """
     bound, address = _tcp_socket(host, port, setting)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     _bind(bound, address, host, port, setting)
@@ -31,15 +38,19 @@ def bind_shared_tcp(host: str, port: int, *, setting: str) -> socket.socket:
 
 
 def allow_restart(bound: socket.socket) -> socket.socket:
-    """To be called before listening: connections that are still closing must not keep the next life from binding the port."""
+    """Set SO_REUSEADDR before listening, so that closing connections (TIME_WAIT) do not keep a restart from
+    the port.
+    """
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return bound
 
 
 def share_port(bound: socket.socket) -> None:
-    """Let workers of this user bind the port too. `bound` holds it and never listens: no connection is ever given to it.
+    """Let workers of this user bind the port too. `bound` holds it and never listens, so it never gets a
+    connection.
 
-    Only now: a socket that asks for it when it binds would take a port that another gateway's workers share, silently.
+    SO_REUSEPORT is set after the bind: set before, the bind would silently join a port that another gateway's
+    workers share.
     """
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 
@@ -56,6 +67,7 @@ def address_of(bound: socket.socket) -> str:
 
 
 def port_of(bound: socket.socket) -> int:
+    """Return the port of a bound socket."""
     port: int = bound.getsockname()[1]
     return port
 
@@ -81,5 +93,5 @@ def _bind(made: socket.socket, address: object, host: str, port: int, setting: s
 
 def _explain(error: OSError, host: str, port: int, setting: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is taken; end what listens there or choose another with {setting} (0 picks a free one)"
+        return f"port {port} on {host} is taken; end what listens there or choose another with {setting} (0 chooses a free one)"
     return f"cannot listen on {host}:{port} ({setting}): {error.strerror}"

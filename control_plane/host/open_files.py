@@ -1,4 +1,4 @@
-"""How many files and sockets this process may have open: each connection is one, and the usual soft limit is 1024."""
+"""The limit of open file descriptors: each connection takes one, and the usual soft limit is 1024."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ _log = logging.getLogger(__name__)
 
 
 def allow_open_files(needed: int) -> int:
-    """Raise the soft limit to so many, as far as the hard limit goes, and say what it is; it is inherited by what we start."""
+    """Raise the soft limit to `needed`, or to the hard limit; return how many may be used. Child processes
+    inherit it.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft == resource.RLIM_INFINITY or soft >= needed:

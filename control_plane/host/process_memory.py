@@ -1,7 +1,8 @@
-"""Main memory that processes hold, out of /proc (proc_pid_smaps_rollup(5), proc_pid_statm(5)).
+"""Main memory that processes hold, read from /proc (proc_pid_smaps_rollup(5), proc_pid_statm(5)).
 
-Proportional set size: a page that several processes map counts in parts, so that a sum over processes counts it once. Resident set
-size would count the libraries that Triton's stubs share once for each of them.
+It is the proportional set size (PSS): each process that maps a shared page counts a part of it, so a sum over
+processes counts the page once. The resident set size would count the libraries that Triton's stubs share once
+per stub.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _PSS = "Pss:"
 
 
 def held_bytes(pids: Iterable[int], *, proc: Path = _PROC) -> int | None:
-    """Of all together; one that has ended holds none. None: there is no such process, or none that can be read."""
+    """Return the bytes that the processes hold together; None if none of them exists or can be read."""
     found = [size for pid in pids if (size := _of_one(proc / str(pid))) is not None]
     return sum(found) if found else None
 
@@ -27,7 +28,9 @@ def _of_one(process: Path) -> int | None:
 
 
 def _proportional(process: Path) -> int | None:
-    """None where it cannot be read: another user's, an old kernel's, or one that has ended."""
+    """Return the PSS in bytes; None if it cannot be read: another user's process, an old kernel, or the
+    process has ended.
+    """
     try:
         lines = (process / "smaps_rollup").read_text().splitlines()
     except OSError:

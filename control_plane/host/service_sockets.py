@@ -1,4 +1,6 @@
-"""All sockets of one `tidegate serve`, bound together before anything slow: the four ports, and the Unix sockets."""
+"""The sockets of one `tidegate serve`: four ports and the Unix sockets, all bound before anything slow
+starts.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ _log = logging.getLogger(__name__)
 
 
 class ServiceSockets:
-    """Holds them; `close` also removes what is in the file system."""
+    """All bound sockets of the process; `close` also removes the Unix sockets' files."""
 
     def __init__(self, settings: Settings) -> None:
-        """Bind every one. Raises StartupError, and then nothing stays behind."""
+        """Bind every socket. Raises StartupError, and leaves nothing behind then."""
         gateway, admin = settings.gateway, settings.admin
         self._settings = settings
         self.admin_unix: UnixSocket | None = None
@@ -33,21 +35,25 @@ class ServiceSockets:
             self._bound = bound.pop_all()
 
     def bind_in_state_dir(self) -> None:
-        """With TLS, a socket for commands on this machine, which then need not trust, or show, a certificate. The folder is held."""
+        """With TLS, bind a Unix socket for commands on this machine, which then need no certificates.
+
+        The state folder must be locked by now: another tidegate's socket may be in it otherwise.
+        """
         if not self._settings.tls.tls_is_on:
             return
         try:
             self.admin_unix = _bind_unix(self._settings.process.state_dir / "admin.sock", "--state-dir", self._bound)
         except StartupError as exc:
+            # Long paths do not fit into a socket address; commands then use the TLS port like anybody else.
             _log.warning("commands on this machine need `--admin-url https://...` and a certificate that they trust: %s", exc)
 
     def settings_in_force(self) -> Settings:
-        """The settings with the ports that were chosen."""
+        """Return the settings with the ports that are bound, in place of 0."""
         ports = {"http_port": port_of(self.http), "grpc_port": port_of(self.grpc), "metrics_port": port_of(self.metrics)}
         return replace(self._settings, gateway=self._settings.gateway.model_copy(update=ports))
 
     def endpoints(self) -> dict[str, str]:
-        """Where everything is to be reached, by name."""
+        """Return the URLs of all sockets by name, as `endpoints.json` has them."""
         scheme = "https" if self._settings.tls.tls_is_on else "http"
         found = {
             "http": url_of(self.http, scheme),

@@ -1,4 +1,6 @@
-"""The folder that a run writes to: one running `tidegate` each, held by a lock that dies with the process."""
+"""The state folder of a run: one running `tidegate` per folder, guarded by a file lock that ends with the
+process.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _ENDPOINTS = "endpoints.json"
 
 
 class StateDir:
-    """Context manager that holds the folder; `endpoints.json` exists only while everything is ready."""
+    """Context manager that locks the state folder; `endpoints.json` exists in it only while everything is
+    ready.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,7 +28,9 @@ class StateDir:
         self._written: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        """Create and lock it. Raises StartupError: it cannot be written, or another `tidegate` holds it."""
+        """Create and lock the folder. Raises StartupError if it cannot be written, or another `tidegate`
+        holds it.
+        """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = (self.path / "lock").open("a+")
@@ -40,7 +46,7 @@ class StateDir:
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))
         self._lock.flush()
-        self._endpoints.unlink(missing_ok=True)  # left by a life that was killed
+        self._endpoints.unlink(missing_ok=True)  # left behind by a process that was killed
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -54,12 +60,14 @@ class StateDir:
         return self.path / _ENDPOINTS
 
     def write_endpoints(self, endpoints: Mapping[str, str]) -> None:
-        """Say where everything listens, in one step: a reader sees all of it or no file.
+        """Write the URLs of all ports atomically: a reader sees the whole file or none.
 
-        The file stays locked while this process lives, so that one left behind by a killed process is told apart.
+        The file stays locked while this process lives, so that readers recognize one left behind by a killed
+        process.
         """
         partial = self._endpoints.with_suffix(".partial")
         written = partial.open("w")
+        # Locked before the rename: a reader must never see the file unlocked while this process lives.
         fcntl.flock(written, fcntl.LOCK_EX)
         written.write(json.dumps(endpoints, indent=2) + "\n")
         written.flush()
@@ -70,26 +78,29 @@ class StateDir:
 
 
 def running_state_dirs(processes: Path = Path("/proc")) -> list[Path]:
-    """Those of all running `tidegate`s of this user that are ready: each keeps its file of endpoints open, as `processes` shows."""
+    """Return the state folders of this user's running `tidegate`s that are ready.
+
+    Each of them keeps its `endpoints.json` open, which /proc (`processes`) shows.
+    """
     found: set[Path] = set()
     for process in processes.glob("[0-9]*"):
         try:
             if process.stat().st_uid == os.geteuid():
                 opened = (Path(os.readlink(descriptor)) for descriptor in (process / "fd").iterdir())
                 found.update(path.parent for path in opened if path.name == _ENDPOINTS)
-        except OSError:  # it has just ended, or is none of ours
+        except OSError:  # the process has just ended, or is not ours to inspect
             continue
     return sorted(path for path in found if read_endpoints(path))
 
 
 def read_endpoints(state_dir: Path) -> dict[str, str]:
-    """What a running `tidegate` wrote there; empty when none is ready."""
+    """Return the URLs that a running `tidegate` wrote there; empty if none is ready."""
     try:
         with (state_dir / _ENDPOINTS).open() as written:
             found: dict[str, str] = json.load(written)
             fcntl.flock(written, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return found  # its writer lives and holds it
+        return found  # locked: its writer lives
     except (OSError, ValueError):
         return {}
     return {}

@@ -1,8 +1,9 @@
-"""TLS for the ports: contexts whose certificate, key and client authorities are taken up anew when their files change.
+"""TLS for the ports, with hot reload: certificate, key and client authorities are read again when their files
+change.
 
-A server keeps one context for its life. Each new connection is switched, at its first message, to the context made
-last (`SSL_set_SSL_CTX`, in the server-name callback, which OpenSSL calls with and without a name): certificate and
-authorities are then those of the new files, for this connection and no older one.
+A server keeps one context for its life, which asyncio cannot exchange. Each new connection is switched, at
+its first message, to the context read last (`SSL_set_SSL_CTX`, in the server-name callback, which OpenSSL
+calls with and without a name). So new connections get the new files, and older connections stay as they are.
 """
 
 from __future__ import annotations
@@ -25,35 +26,36 @@ GRPC = "h2"
 
 
 class Tls:
-    """The contexts of one process, by protocol (ALPN)."""
+    """The TLS contexts of one process, one per protocol (ALPN), reloaded when their files change."""
 
     def __init__(self, settings: TlsSettings) -> None:
-        """Read the files. Raises StartupError: which of them cannot be used, and why."""
+        """Read the files. Raises StartupError, which says which file cannot be used, and why."""
         self._settings = settings
         self._seen = self._stamps()
         self._current = self._read()
         self._fronts = {protocol: self._front(protocol) for protocol in (HTTP, GRPC)}
 
     def context(self, protocol: str) -> ssl.SSLContext:
-        """What a server listens with."""
+        """Return the context that a server of this protocol listens with."""
         return self._fronts[protocol]
 
     async def watch(self) -> None:
-        """Look at the files every two seconds, until cancelled."""
+        """Check the files for changes every two seconds, until cancelled."""
         while True:
             await asyncio.sleep(_CHECK_EVERY_S)
             if self._stamps() != self._seen:
                 self.reload()
 
     def reload(self) -> None:
-        """Take the files up as they are; ones that cannot be used are told of in the log, and the old ones stay in force."""
+        """Read the files again; if they cannot be used, log why and keep the old ones in force."""
+        # Noted before reading: a change during the read is then seen at the next check.
         self._seen = self._stamps()
         try:
             self._current = self._read()
         except StartupError as exc:
             _log.error("the TLS files have changed and cannot be used, the old ones stay in force: %s", exc)
         else:
-            _log.info("TLS certificate taken up", extra={"file": str(self._settings.tls_certificate)})
+            _log.info("TLS certificate reloaded", extra={"file": str(self._settings.tls_certificate)})
 
     def _front(self, protocol: str) -> ssl.SSLContext:
         front = self._make(protocol, AnsweringContext(ssl.PROTOCOL_TLS_SERVER))
@@ -87,23 +89,28 @@ class Tls:
         except (OSError, ValueError) as exc:
             raise StartupError(f"--tls-client-ca {authorities}: {_describe(exc)}") from exc
         context.verify_mode = ssl.CERT_REQUIRED
-        # A resumed session shows no certificate, so one whose authority is accepted no longer would still come in.
+        # A resumed session shows no certificate, so a client whose authority is no longer accepted would
+        # still get in.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:
-        """What tells a changed file, through links (as Kubernetes' secrets are): another one, another time or another size."""
+        """Return what identifies each file's content: inode, time and size, through links as Kubernetes'
+        secrets use them.
+        """
         settings = self._settings
         return [_stamp(path) for path in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca) if path is not None]
 
 
 def make_tls(settings: TlsSettings) -> Tls | None:
-    """None when TLS is off. Raises StartupError: a file is unusable, or what is given makes no whole."""
+    """Make the TLS contexts; None if TLS is off. Raises StartupError for an unusable file, or a setting that
+    is missing.
+    """
     if settings.tls_is_on:
         return Tls(settings)
     for path, flag in ((settings.tls_key, "--tls-key"), (settings.tls_client_ca, "--tls-client-ca")):
         if path is not None:
-            raise StartupError(f"{flag} {path} is without use: --tls-certificate, which turns TLS on, is not given")
+            raise StartupError(f"{flag} {path} has no effect: --tls-certificate, which turns TLS on, is not given")
     return None
 
 
@@ -114,7 +121,7 @@ def _required(path: Path | None, flag: str) -> Path:
 
 
 def _refuse_passphrase() -> str:
-    raise ValueError("the key is protected by a passphrase, which nobody is there to type; store it without one")
+    raise ValueError("the key is protected by a passphrase, which a server cannot ask for; store it without one")
 
 
 def _describe(error: OSError | ValueError) -> str:

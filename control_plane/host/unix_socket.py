@@ -1,7 +1,7 @@
-"""Unix sockets that clients on this machine connect to beside the ports: only this user may, and one file has one owner.
+"""Unix sockets for clients on this machine, beside the ports; only this user may connect.
 
-Unlike a port, it listens from the start: that is how the next `tidegate` tells it from one that a killed process has
-left. Who connects before everything is ready waits until it is.
+Unlike a port, a socket file listens from the start: that is how another `tidegate` tells it from a stale file
+that a killed process left behind. Clients that connect before everything is ready wait in the backlog.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BACKLOG = 512
 
 
 class UnixSocket:
-    """One listening socket, and its file."""
+    """A listening Unix socket and its file."""
 
     def __init__(self, path: Path, *, setting: str) -> None:
         """Bind and listen; the file has mode 0600 from its first moment.
@@ -31,10 +31,11 @@ class UnixSocket:
         self.path = path.absolute()
         self.listening = socket.socket(socket.AF_UNIX)
         self.listening.setblocking(False)
-        # Before it is bound: Linux gives the file the socket's own mode, less the umask. A chmod after it would come late.
+        # Before the bind: Linux gives the file the socket's mode, less the umask. A chmod after it would
+        # leave a gap in which others could connect.
         os.fchmod(self.listening.fileno(), 0o600)
         try:
-            with _alone_in(self.path.parent):
+            with _folder_lock(self.path.parent):
                 self._bind(setting)
                 self.listening.listen(_BACKLOG)
                 self._identity = _identity(self.path)
@@ -46,7 +47,7 @@ class UnixSocket:
             raise
 
     def remove(self) -> None:
-        """Close it and remove its file, unless that is another's by now."""
+        """Close the socket and remove its file, unless the file belongs to another process by now."""
         self.listening.close()
         if _identity(self.path) == self._identity:
             self.path.unlink(missing_ok=True)
@@ -63,7 +64,7 @@ class UnixSocket:
 
     def _refuse_unless_stale(self, setting: str) -> None:
         if not self.path.is_socket():
-            raise StartupError(f"{setting} {self.path}: there is something that is no socket; remove it or choose another path")
+            raise StartupError(f"{setting} {self.path}: there is a file that is not a socket; remove it or choose another path")
         with socket.socket(socket.AF_UNIX) as probe:
             probe.setblocking(False)
             try:
@@ -71,13 +72,15 @@ class UnixSocket:
             except ConnectionRefusedError:
                 return
             except BlockingIOError:
-                pass  # so many wait for it that no more are let in
+                pass  # the backlog of a living listener is full
         raise StartupError(f"{setting} {self.path} is taken; end what listens there or choose another path")
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Of two that find the same stale file only one may replace it: the other would remove the first one's."""
+def _folder_lock(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock: of two processes that find the same stale file, the second would remove the
+    first's new one.
+    """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

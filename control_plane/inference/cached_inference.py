@@ -1,7 +1,10 @@
-"""Inference whose answer may be there already, or under way for another: `inference/inference` asks where answers are kept.
+"""Response caching and request coalescing in front of inference; `inference/inference` calls it for cacheable
+models.
 
-A computation belongs to all who wait for it and not to the caller that began it, and takes that caller's permit along: it
-goes on when that one leaves. What that caller's own limits or deadline do to it is not passed on to others, who try again.
+A computation (a *flight*, led by the first caller) belongs to all callers that wait for it. It takes over the
+leader's permit, so it continues when the leader disconnects. Where the leader's own limits or deadline end
+it, the followers are not failed with the leader's error but try again. This module knows no protocol: the
+frontend's request object makes keys and encodes answers.
 """
 
 from __future__ import annotations
@@ -14,102 +17,120 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from control_plane.admission.admission import Permit
-from control_plane.cache.domain.cached_response import RepeatedRequest
+from control_plane.cache.domain.cached_response import RequestMemo
 from control_plane.cache.response_cache import CacheScope, ResponseCache
 from control_plane.core.infer_call import CacheStatus, InferCall, Outcome
-from control_plane.inference.coalescing import Flights
 from control_plane.inference.running_request import RunningRequest
+from control_plane.inference.singleflight import Singleflight
 from control_plane.objects.domain.route import Route
 
 AnswerT = TypeVar("AnswerT")
 
 
-class KeepableRequest(Protocol[AnswerT]):
-    """A request as a door holds it, and its answer in a form that other callers can be given."""
+class CacheableRequest(Protocol[AnswerT]):
+    """A cacheable request as its frontend holds it: makes the cache key, and encodes its answer for other
+    callers."""
 
     def key(self, scope: CacheScope, named: InferCall, version: str) -> bytes | None:
-        """Of everything in it that its answer depends on, but for its id; None where a kept answer will not do.
+        """The cache key: everything that the answer depends on, without the request's id; None bypasses the
+        cache.
 
-        `named` is what it says, `version` the model's that it is to go to.
+        `named` is the call as the caller wrote it (perhaps by a route's name), `version` the model version
+        after routing.
         """
 
     def keep(self, answer: AnswerT) -> bytes | None:
-        """The answer without its id; None of an error, and of what cannot be told apart."""
+        """Encode the answer for the cache, without the request's id; None for errors, and where the id cannot
+        be found."""
 
     def restore(self, kept: bytes, status: CacheStatus) -> AnswerT:
-        """The answer to this request."""
+        """Decode a cached answer into the answer to this request, with this request's id."""
 
     def mark(self, answer: AnswerT, status: CacheStatus) -> AnswerT:
-        """An answer that was computed, saying so."""
+        """Add the cache status to an answer that Triton computed."""
 
     def outcome(self, answer: AnswerT) -> Outcome:
-        """What an answer of Triton's amounts to."""
+        """The outcome that Triton's answer amounts to, for metrics and metering."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Result(Generic[AnswerT]):
-    """What a flight brings home."""
+    """Result of one flight, shared by its leader and its followers."""
 
     answer: AnswerT | None
-    """As it came; None where level two had it."""
+    """Triton's answer to the leader; None where level two of the cache had the answer."""
     kept: bytes | None
-    """In the form for everybody; None where there is none."""
+    """The answer encoded for any caller; None where the answer cannot be shared in that form."""
     request_id: str
-    """Of the request that was computed: Triton repeats it, also in the words of errors."""
+    """The leader's request id: Triton repeats it in the answer, and in the text of errors too."""
 
 
 Compute = Callable[[Any, RunningRequest, Permit, float], Awaitable[Any]]
-"""Sends a request when its turn has come, within so many seconds."""
+"""Waits for the request's turn and sends it to Triton; the last argument is the time that is left, in
+seconds."""
 
 
 class CachedInference:
-    """Looks answers up and coalesces equal requests, for both data ports of one process."""
+    """Read-through response cache with request coalescing, for both data ports of one process."""
 
     def __init__(self, cache: ResponseCache, *, now_s: Callable[[], float] = time.monotonic) -> None:
         """`now_s` is the loop's time."""
         self.cache = cache
-        self._flights: Flights[_Result[Any]] = Flights()
+        self._singleflight: Singleflight[_Result[Any]] = Singleflight()
         self._now_s = now_s
 
     def begin(self, tasks: asyncio.TaskGroup) -> None:
-        """From now on computations can be begun, as tasks of this group."""
-        self._flights.begin(tasks)
+        """Allow computations from now on; each runs as a task of this group."""
+        self._singleflight.begin(tasks)
 
     def scope(self, model_name: str, route: Route | None, tenant: str) -> CacheScope | None:
-        """As `ResponseCache.scope`."""
+        """The cache scope of a model for a tenant that came by `route`; None: its answers are not cached."""
         return self.cache.scope(model_name, route, tenant)
 
-    def look_again(self, repeated: RepeatedRequest[Any], call: InferCall, route: Route | None, tenant: str) -> bytes | None:
-        """What this process has for a request that came before, now to be understood as `call`; without waiting."""
+    def look_again(self, repeated: RequestMemo[Any], call: InferCall, route: Route | None, tenant: str) -> bytes | None:
+        """Look a repeated request up in level one, without waiting; `call` is what the request means by
+        today's routes."""
         scope = self.scope(call.model_name, route, tenant)
         if scope is None:
             return None
+        # A scope object is replaced whenever the model's contents, route or purges change, so identity is the
+        # test.
         if repeated.scope is not scope or repeated.version != call.model_version:
             repeated.scope, repeated.version = scope, call.model_version
             repeated.key = scope.key(repeated.kind, call.model_version.encode(), repeated.identity)
-        return self.cache.look(repeated.key)
+        return self.cache.get_local(repeated.key)
 
     def count_hit(self, model: str) -> None:
-        """What it looked up again is the answer."""
+        """Count a hit for an answer that `look_again` found and the frontend sent."""
         self.cache.counts[model, CacheStatus.HIT] += 1
 
     async def infer(
-        self, request: KeepableRequest[AnswerT], running: RunningRequest, scope: CacheScope, *, compute: Compute, timeout_s: float
+        self, request: CacheableRequest[AnswerT], running: RunningRequest, scope: CacheScope, *, compute: Compute, timeout_s: float
     ) -> AnswerT:
-        """The answer, from wherever it is soonest to be had. Raises what `compute` does, DeadlineExceeded."""
-        assert running.call is not None, "it has not been read"
-        assert running.named is not None, "it has not been read"
-        is_in_it = not (running.call.uses_shared_memory or running.call.sequence_id)  # all that its answer depends on
-        key = request.key(scope, running.named, running.call.model_version) if is_in_it else None
+        """Answer from level one, from a flight under way, from level two, or from Triton, in that order.
+
+        Cancelling it leaves the flight to the followers, if there are any. Raises what `compute` raises,
+        DeadlineExceeded.
+        """
+        assert running.call is not None, "the request has not been parsed"
+        assert running.named is not None, "the request has not been parsed"
+        # The answer then depends on the request's bytes alone: not on a memory region, nor on earlier
+        # requests of a sequence.
+        depends_on_request_only = not (running.call.uses_shared_memory or running.call.sequence_id)
+        key = request.key(scope, running.named, running.call.model_version) if depends_on_request_only else None
         if key is None:
             return self._marked(request, running, await self._alone(request, running, compute, timeout_s), CacheStatus.BYPASS)
-        kept = self.cache.look(key)
+        kept = self.cache.get_local(key)
         if kept is not None:
             return self.restored(request, running, kept, CacheStatus.HIT)
         deadline_s = self._now_s() + timeout_s
-        flight = (key, scope.fingerprint)  # the same content loaded again is another: in between there may have been a third
-        while self._flights.is_under_way(place := self._flights.place(flight, running)):
-            joined = await self._flights.join(place, running, timeout_s=deadline_s - self._now_s())
+        # The same contents loaded again get another fingerprint object: other contents may have been loaded
+        # in between.
+        flight = (key, scope.fingerprint)
+        # A loop, not an `if`: while this request waited, another follower may have become the leader of a new
+        # flight.
+        while self._singleflight.is_under_way(place := self._singleflight.key_for(flight, running)):
+            joined = await self._singleflight.join(place, running, timeout_s=deadline_s - self._now_s())
             if joined is not None and not self._ended_for_its_caller(request, joined):
                 return await self._shared(request, running, joined, compute, deadline_s)
         work = partial(self._fly, request, running, scope, key, compute=compute, deadline_s=deadline_s)
@@ -117,12 +138,14 @@ class CachedInference:
 
     async def _lead(
         self,
-        request: KeepableRequest[AnswerT],
+        request: CacheableRequest[AnswerT],
         running: RunningRequest,
         flight: Hashable,
         work: Callable[[Permit], Awaitable[_Result[AnswerT]]],
     ) -> AnswerT:
-        result = await self._flights.lead(flight, running, partial(work, running.hand_over_permit()))
+        # The permit moves to the flight: given back with the leader's request, it would admit another request
+        # while this one is still being computed for the followers.
+        result = await self._singleflight.lead(flight, running, partial(work, running.transfer_permit()))
         answer: AnswerT | None = result.answer
         if answer is None:
             return self.restored(request, running, result.kept, CacheStatus.HIT)
@@ -130,7 +153,7 @@ class CachedInference:
 
     async def _fly(
         self,
-        request: KeepableRequest[AnswerT],
+        request: CacheableRequest[AnswerT],
         running: RunningRequest,
         scope: CacheScope,
         key: bytes,
@@ -139,7 +162,7 @@ class CachedInference:
         compute: Compute,
         deadline_s: float,
     ) -> _Result[AnswerT]:
-        request_id = _id_of(running)
+        request_id = _id_of(running)  # read first: `running` is the leader's and may end before the flight does
         found = await self.cache.find_shared(scope, key, cost_units=running.units, timeout_s=deadline_s - self._now_s())
         if found is not None:
             return _Result(None, found, request_id)
@@ -147,45 +170,50 @@ class CachedInference:
         answer: AnswerT = await compute(request, running, permit, deadline_s - began_s)
         kept = request.keep(answer)
         if kept is not None:
-            self.cache.computed(scope, self._now_s() - began_s, cost_units=running.units)
-            self.cache.keep(scope, key, kept, cost_units=self._cost_units(running))
+            self.cache.record_compute_time(scope, self._now_s() - began_s, cost_units=running.units)
+            self.cache.put(scope, key, kept, cost_units=self._cost_units(running))
         return _Result(answer, kept, request_id)
 
-    def _ended_for_its_caller(self, request: KeepableRequest[AnswerT], result: _Result[Any]) -> bool:
-        """Over gRPC a deadline that has passed is an answer, too."""
+    def _ended_for_its_caller(self, request: CacheableRequest[AnswerT], result: _Result[Any]) -> bool:
+        """Whether the flight ended by its leader's deadline; over gRPC that is an answer (a status), not an
+        exception."""
         return result.answer is not None and request.outcome(result.answer) is Outcome.DEADLINE_EXCEEDED
 
     async def _shared(
-        self, request: KeepableRequest[AnswerT], running: RunningRequest, result: _Result[Any], compute: Compute, deadline_s: float
+        self, request: CacheableRequest[AnswerT], running: RunningRequest, result: _Result[Any], compute: Compute, deadline_s: float
     ) -> AnswerT:
         if result.kept is not None:
             return self.restored(request, running, result.kept, CacheStatus.JOINED)
         answer: AnswerT | None = result.answer
         is_error = answer is not None and request.outcome(answer) is not Outcome.ANSWERED
-        if answer is not None and is_error and result.request_id == _id_of(running):  # errors tell the id, and are not compressed
+        # An error can be shared as it is only with a request of the same id, since its text contains that id.
+        # Errors are never compressed, so they suit every caller's Accept-Encoding.
+        if answer is not None and is_error and result.request_id == _id_of(running):
             return self._marked(request, running, answer, CacheStatus.JOINED)
         answer = await self._alone(request, running, compute, deadline_s - self._now_s())
-        return self._marked(request, running, answer, CacheStatus.MISS)
+        return self._marked(request, running, answer, CacheStatus.MISS)  # the flight's answer could not be shared
 
-    async def _alone(self, request: KeepableRequest[AnswerT], running: RunningRequest, compute: Compute, timeout_s: float) -> AnswerT:
-        assert running.permit is not None, "it has not been let in"
+    async def _alone(self, request: CacheableRequest[AnswerT], running: RunningRequest, compute: Compute, timeout_s: float) -> AnswerT:
+        assert running.permit is not None, "the request has not been admitted"
         answer: AnswerT = await compute(request, running, running.permit, timeout_s)
         return answer
 
-    def restored(self, request: KeepableRequest[AnswerT], running: RunningRequest, kept: bytes | None, status: CacheStatus) -> AnswerT:
-        """The answer out of what was kept, which then costs nothing."""
-        assert kept is not None, "a flight brings an answer, or one that was kept"
+    def restored(self, request: CacheableRequest[AnswerT], running: RunningRequest, kept: bytes | None, status: CacheStatus) -> AnswerT:
+        """Decode a cached answer for this request, and mark the request as a hit, which is not charged."""
+        assert kept is not None, "a flight ends with an answer or with a cached one"
         running.is_cache_hit = True
         self.cache.counts[running.model_name, status] += 1
         return request.restore(kept, status)
 
-    def _marked(self, request: KeepableRequest[AnswerT], running: RunningRequest, answer: AnswerT, status: CacheStatus) -> AnswerT:
+    def _marked(self, request: CacheableRequest[AnswerT], running: RunningRequest, answer: AnswerT, status: CacheStatus) -> AnswerT:
         self.cache.counts[running.model_name, status] += 1
         return request.mark(answer, status)
 
     def _cost_units(self, running: RunningRequest) -> float:
         if running.units is not None:
             return running.units
+        # Nothing is known of the model's cost. One compute unit is 1 ms of computing, so the time at Triton
+        # stands in.
         return (self._now_s() - (running.sent_s or self._now_s())) * 1e3
 
 

@@ -1,4 +1,5 @@
-"""What is told of all servers together, where there are several: the port that a fleet's catalogue fills."""
+"""Port for the merged view of several Tritons; `fleet/view/catalogue` implements it, the KServe frontends
+read it."""
 
 from __future__ import annotations
 
@@ -9,16 +10,22 @@ from control_plane.triton.ports import Upstream
 
 
 class Catalogue(Protocol):
-    """The models of several Tritons as if they were one's: `fleet/view/catalogue`."""
+    """Model catalogue of a fleet: presents the models of several Tritons as if one server had them."""
 
     async def index(self, *, only_ready: bool = False) -> list[ModelVersion]:
-        """Every model that there is, by name and version, each in the best state that it has anywhere. Raises UpstreamUnavailable."""
+        """The repository index: every model by name and version, in the best state it has on any server.
+
+        Raises UpstreamUnavailable.
+        """
 
     def knows(self, model: str) -> bool:
-        """Whether there is such a model, loaded or not."""
+        """Whether a model of that name exists, loaded or not."""
 
     def is_ready(self, model: str) -> bool:
-        """Whether a request for it would be served, if need be once it is loaded."""
+        """Whether a request for the model would be served, if necessary after loading it."""
 
     def servers_of(self, model: str) -> list[Upstream]:
-        """Those that have it ready; without a name all that are up, of which there must be one. Raises UpstreamUnavailable."""
+        """The servers that have the model ready; for an empty name, all servers that are up.
+
+        Raises UpstreamUnavailable: no server is up.
+        """

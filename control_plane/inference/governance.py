@@ -1,4 +1,5 @@
-"""What stands around each request besides serving it: who may call, whose turn it is, what it costs, what was used."""
+"""Ports for the governance of each request: access, admission, cost and metering; `app` bundles them for
+`inference`."""
 
 from __future__ import annotations
 
@@ -14,31 +15,34 @@ from control_plane.triton.compute_time import Ending
 
 
 class Costs(Protocol):
-    """`metering/compute_costs`."""
+    """Cost estimator in compute units; `metering/compute_costs` implements it."""
 
-    def of(self, call: InferCall) -> tuple[int, float, float | None, tuple[str, ...]]: ...
+    # The call's rows, its units by latency table, its units beyond those (None: unknown), and the models to
+    # charge later.
+    def estimate(self, call: InferCall) -> tuple[int, float, float | None, tuple[str, ...]]: ...
 
+    # Charges the tenant for what the models `steps` computed, once Triton's counts show how much that was.
     def charge(self, tenant: str, model: str, steps: Iterable[str], ending: Ending, rows: float, at_triton_ms: float, /) -> None: ...
 
 
 class Meter(Protocol):
-    """`metering/metering`."""
+    """Usage meter by tenant and model; `metering/metering` implements it."""
 
     dropped: int
-    """Requests that were not metered."""
+    """Requests that could not be metered."""
 
     @property
     def has_log(self) -> bool:
-        """Whether `log` has any use for an event."""
+        """Whether there is a request log, so that building events for `log` is worth it."""
 
     def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
-        """Count a request that ends now."""
+        """Count one request that ends now."""
 
     def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
         """Count requests that were answered from the cache, with the rows and elements of all of them."""
 
     def log(self, event: UsageEvent) -> None:
-        """A line in the request log, if there is one."""
+        """Write a line to the request log, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)

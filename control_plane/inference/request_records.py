@@ -1,6 +1,7 @@
-"""What is left of each request when it is over: counts for metrics, a sum for its tenant, and a line of the request log.
+"""Records each request when it ends: counts for metrics, usage for its tenant, and a line in the request log.
 
-All of it by names that exist (`known_models`), whatever the caller wrote.
+Only names of existing models (`model_names`) are written, whatever name the caller sent, so that callers
+cannot create time series or metering rows. Called by `running_requests`.
 """
 
 from __future__ import annotations
@@ -13,28 +14,31 @@ from control_plane.core.infer_call import Door, InferCall, Outcome
 from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance
-from control_plane.inference.known_models import KnownModels
+from control_plane.inference.model_names import ModelNames
 from control_plane.inference.running_request import RunningRequest, Source
-from control_plane.metering.domain.usage import MOST, Told, UsageEvent
+from control_plane.metering.domain.usage import MOST, ClientStatus, UsageEvent
 from control_plane.telemetry.ports import RequestRecorder
 from control_plane.triton.compute_time import Ending
 
+# Triton computed nothing for these, so nothing is charged.
 _NEVER_RAN = frozenset((Outcome.UNAVAILABLE, Outcome.MODEL_NOT_FOUND))
 
 _ENDINGS = {Outcome.ANSWERED: Ending.ANSWERED, Outcome.UPSTREAM_ERROR: Ending.FAILED}
-"""Of all other outcomes Triton knows nothing: it goes on."""
+"""How the request ended at Triton. For all other outcomes Triton does not know that the caller is gone, and
+goes on."""
 
-_WELL = {Door.HTTP: Told(200), Door.GRPC: Told(0), Door.GRPC_STREAM: Told(0)}
+# The status of a success, where no upstream answer was looked at (a cache hit).
+_OK_STATUS = {Door.HTTP: ClientStatus(200), Door.GRPC: ClientStatus(0), Door.GRPC_STREAM: ClientStatus(0)}
 
-_MOST_ERROR_CHARS, _MOST_ID_CHARS = 300, 128
-"""Of a line of the request log: callers write both."""
+_MAX_ERROR_CHARS, _MAX_ID_CHARS = 300, 128
+"""Bounds of two fields of a request-log line: callers write both."""
 
 
 class RequestRecords:
-    """Writes them, in one process."""
+    """Recorder of ended requests: metrics, usage metering and request log of one process."""
 
     def __init__(
-        self, recorder: RequestRecorder, governance: Governance, models: KnownModels, *, today_s: Callable[[], float] = time.time
+        self, recorder: RequestRecorder, governance: Governance, models: ModelNames, *, today_s: Callable[[], float] = time.time
     ) -> None:
         """`today_s` is seconds since 1970."""
         self.has_log = governance.meter.has_log
@@ -44,10 +48,11 @@ class RequestRecords:
         self._today_s = today_s
 
     def ended(self, request: RunningRequest, ended_s: float) -> None:
-        """A request is over, with the outcome that it has; `ended_s` is the loop's time."""
+        """Record a request with the outcome that it has; `ended_s` is the loop's time."""
         asked_for = request.model_name if request.source is None else self._model_seen_in(request, request.source)
         model = self._models.name_of(asked_for)
         if model is UNKNOWN_MODEL and request.outcome is Outcome.ANSWERED:
+            # Triton answered, so the model exists; it was loaded since the index was last read.
             self._models.answered(asked_for)
             model = self._models.name_of(asked_for)
         if request.is_counted:
@@ -56,16 +61,17 @@ class RequestRecords:
             self._add(request, model, ended_s)
 
     def hits(self, door: Door, principal: Principal, call: InferCall, count: int, *, duration_s: float = 0.0) -> None:
-        """So many have been answered from what was kept."""
+        """Record `count` equal requests that were answered from the cache."""
         model = call.model_name
         self._models.answered(model)
         self._recorder.record(model_name=model, door=door, outcome=Outcome.ANSWERED, duration_s=duration_s, count=count)
-        rows = self._costs.of(call)[0]
+        rows = self._costs.estimate(call)[0]
         rows, elements = min(rows, MOST), min(call.elements, MOST)
         self._meter.add_hits(principal.tenant, model, requests=count, rows=rows * count, elements=elements * count)
 
     def _model_seen_in(self, request: RunningRequest, source: Source) -> str:
-        """What a request asks for that was refused before it was understood."""
+        """The model of a request that was refused before it was parsed, as far as its head and bytes show
+        it."""
         if self.has_log:
             request.request_id = source.header_id()
         request.model_name = request.model_name or source.name_seen()
@@ -75,7 +81,7 @@ class RequestRecords:
     def _add(self, request: RunningRequest, model: str, ended_s: float) -> None:
         sent_s = None if request.outcome in _NEVER_RAN else request.sent_s
         by_table = 0.0 if sent_s is None else self._charge(request, sent_s, ended_s)
-        model = request.model_name if by_table else model  # which a repository here has
+        model = request.model_name if by_table else model  # a latency table lies in a repository here, so the model exists
         was_worked_on = model is not UNKNOWN_MODEL and (request.sent_s is not None or request.is_cache_hit)
         rows = request.rows if was_worked_on else 0
         elements = 0 if request.call is None else request.call.elements
@@ -85,18 +91,20 @@ class RequestRecords:
             self._meter.log(self._event(request, model, rows=rows, units=units, duration_s=ended_s - request.started_s))
 
     def _charge(self, request: RunningRequest, sent_s: float, ended_s: float) -> float:
-        """What it is charged by tables; the rest Triton's counts will tell."""
+        """The compute units charged by latency table; `Costs.charge` takes the rest, to be charged by
+        Triton's counts."""
         if request.outcome is Outcome.ANSWERED and not request.steps:
             return request.table_units
         ending = _ending_of(request)
         at_triton_ms = (ended_s - sent_s) * 1e3 * request.parts_at_once
         if request.steps:
             self._costs.charge(request.principal.tenant, request.model_name, request.steps, ending, request.computed_rows, at_triton_ms)
-        # What failed may have been refused before it was computed.
+        # A failed request may have been refused before it was computed, so it is charged no more than its
+        # time at Triton.
         return min(request.table_units, at_triton_ms) if ending is Ending.FAILED else request.table_units
 
     def _event(self, request: RunningRequest, model: str, *, rows: int, units: float | None, duration_s: float) -> UsageEvent:
-        told = request.told or (_WELL[request.door] if request.outcome is Outcome.ANSWERED else Told(None))
+        told = request.told or (_OK_STATUS[request.door] if request.outcome is Outcome.ANSWERED else ClientStatus(None))
         named = request.model_name if request.named is None else request.named.model_name
         return UsageEvent(
             ended_s=self._today_s(),
@@ -113,13 +121,18 @@ class RequestRecords:
             cache_hit=request.is_cache_hit,
             server=request.server,
             status=told.status,
-            error=told.error[:_MOST_ERROR_CHARS],
-            request_id=request.request_id[:_MOST_ID_CHARS],
+            error=told.error[:_MAX_ERROR_CHARS],  # an upstream's error text may repeat the request
+            request_id=request.request_id[:_MAX_ID_CHARS],
         )
 
 
 def _expected(request: RunningRequest, by_table: float, at_triton_s: float) -> float | None:
-    """What it will be charged altogether, for all that is known when it ends."""
+    """The estimate for the log of all that a request will be charged; None where nothing is known of its
+    cost.
+
+    No more than its time at Triton (one unit is 1 ms), unless Triton goes on computing after the caller has
+    left.
+    """
     if request.units is None:
         return None
     most = inf if _ending_of(request) is Ending.LEFT else at_triton_s * 1e3 * request.parts_at_once
@@ -127,4 +140,4 @@ def _expected(request: RunningRequest, by_table: float, at_triton_s: float) -> f
 
 
 def _ending_of(request: RunningRequest) -> Ending:
-    return Ending.LEFT if request.goes_on_at_triton else _ENDINGS.get(request.outcome, Ending.LEFT)
+    return Ending.LEFT if request.continues_at_triton else _ENDINGS.get(request.outcome, Ending.LEFT)

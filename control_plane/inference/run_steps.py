@@ -1,4 +1,5 @@
-"""Runs the codec's long work in slices between which others get their turn."""
+"""Runs long codec work cooperatively: it yields to the event loop between slices, so that other requests go
+on."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from control_plane.core.steps import Steps
 T = TypeVar("T")
 
 
-async def in_slices(steps: Steps[T]) -> T:
-    """The result of `steps`; work that never pauses costs no turn of the loop."""
+async def run_in_steps(steps: Steps[T]) -> T:
+    """Run `steps` to their result, yielding to the loop at each pause; work without a pause yields never."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # one turn of the loop

@@ -1,4 +1,5 @@
-"""One request under way, from when it has come until it is over; `running_requests` has all of them."""
+"""Lifecycle of one request in flight, from arrival to end; `running_requests` is the registry of all of
+them."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from control_plane.core.errors import ControlPlaneError, ErrorCode
 from control_plane.core.infer_call import Door, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance
-from control_plane.inference.server_fault import told_by
-from control_plane.metering.domain.usage import Told
+from control_plane.inference.server_fault import client_status_in
+from control_plane.metering.domain.usage import ClientStatus
 
 _OUTCOMES = {
     ErrorCode.UPSTREAM_UNAVAILABLE: Outcome.UNAVAILABLE,
@@ -22,22 +23,26 @@ _OUTCOMES = {
     ErrorCode.UPSTREAM_FAILED: Outcome.UPSTREAM_ERROR,
 }
 
-ToldOf = Callable[[Door, BaseException], Told]
-"""`frontends/common/status.told_of`."""
+ClientStatusOf = Callable[[Door, BaseException], ClientStatus]
+"""The status and text that a caller of this protocol gets for an error; `frontends/common/status.client_status_of`."""
 
 
 class Source(Protocol):
-    """A request as it came, of which a refusal is recorded under the right name though nobody has read it."""
+    """An unparsed request: lets a refusal be recorded under the right model and id although nothing was
+    parsed."""
 
     def name_seen(self) -> str:
-        """The name that it calls, as far as that can be seen at once; else empty. Anything: it is looked up, and kept only if it exists."""
+        """The model or route name, as far as it shows without parsing; else empty.
+
+        It may be any text: it is looked up, and recorded only if it exists.
+        """
 
     def header_id(self) -> str:
-        """The id that its head has (`x-request-id`); else empty."""
+        """The request id in its headers (`x-request-id`); else empty."""
 
 
 class _Unseen:
-    """A `Source` of which there is nothing to see."""
+    """Null `Source`, for requests whose bytes are not at hand."""
 
     def name_seen(self) -> str:
         return ""
@@ -50,12 +55,12 @@ UNSEEN = _Unseen()
 
 
 class Owner(Protocol):
-    """`inference/running_requests.RunningRequests`, as its requests see it."""
+    """The registry that a request reports to: `inference/running_requests.RunningRequests`."""
 
     governance: Governance
     has_log: bool
-    """Whether anybody wants to know what callers are told."""
-    told_of: ToldOf
+    """Whether there is a request log, for which statuses and texts are noted."""
+    client_status_of: ClientStatusOf
     now_s: Callable[[], float]
     """The loop's time."""
 
@@ -63,7 +68,12 @@ class Owner(Protocol):
 
 
 class RunningRequest:
-    """One of them, ended once: by `end`, or by the end of its `with` block, which an exception tells how it went."""
+    """One request in flight; ended once, by `end` or by the end of its `with` block (an exception gives the
+    outcome).
+
+    It outlives its `with` block in two cases: a flight holds its permit (`transfer_permit`), or its answer
+    is streamed (`go_on`).
+    """
 
     __slots__ = (
         "_all",
@@ -72,8 +82,8 @@ class RunningRequest:
         "_has_left",
         "call",
         "computed_rows",
+        "continues_at_triton",
         "door",
-        "goes_on_at_triton",
         "is_cache_hit",
         "is_counted",
         "is_metered",
@@ -97,17 +107,19 @@ class RunningRequest:
     )
 
     computed_rows: float
-    """Those that are not kept from before."""
+    """Rows that Triton computes for this request, without those that came from the cache."""
     table_units: float
-    """Compute units that it is charged by latency tables."""
+    """Compute units that are charged by latency tables."""
     steps: tuple[str, ...]
-    """The models whose computing is charged when Triton's counts tell it."""
+    """The models whose computing is charged later, by Triton's counts."""
     parts_at_once: int
+    """Upstream requests that this one has in flight at the same time; 1 unless it is sent in parts."""
 
     def __init__(self, all_of_them: Owner, door: Door, principal: Principal, started_s: float, source: Source) -> None:
         self._all = all_of_them
         self.source: Source | None = source
-        """Until it has been read and may be answered: it holds the request's body."""
+        """The unparsed request; dropped once it is parsed and authorised, since it holds the request's
+        body."""
         self._goes_on = self._has_left = False
         self._handed_over: Permit | None = None
         self.door = door
@@ -116,26 +128,27 @@ class RunningRequest:
         self.is_metered = True
         self.permit: Permit | None = None
         self.call: InferCall | None = None
-        """Once it has been read and may be answered."""
+        """The call as it goes to Triton, once it is parsed and authorised; `named` is the call as the caller
+        wrote it."""
         self.named: InferCall | None = None
         self.model_name = ""
-        """While there is a `source`, this may be a route's."""
+        """While `source` is set this may be a route's name."""
         self.server = ""
-        """That it was sent to, or whose answer to another it was given."""
-        self.told: Told | None = None
+        """Name of the server that it was sent to, or that answered the flight that it joined."""
+        self.told: ClientStatus | None = None
         self.request_id = ""
         self.rows = 0
         self.units: float | None = None
-        """Compute units that it is expected to take altogether; None where nobody knows."""
+        """Compute units that it is expected to take altogether; None where the model's cost is unknown."""
         self.is_cache_hit = False
         self.is_repeatable = False
-        """Equal requests have equal answers, so computing it twice does no harm."""
+        """Whether equal requests have equal answers, so that sending the request twice does no harm."""
         self.outcome = Outcome.FAILED
-        self.goes_on_at_triton = False
-        """Its end here says nothing of its end there."""
+        self.continues_at_triton = False
+        """Whether Triton may go on computing it after it has ended here."""
         self.started_s = started_s
         self.sent_s: float | None = None
-        """When it went to a server; None: it has not."""
+        """When it was sent to a server, in the loop's time; None if it has not been sent."""
 
     def __enter__(self) -> RunningRequest:
         return self
@@ -144,115 +157,126 @@ class RunningRequest:
         if error is not None:
             self.fail(error)
         if self._handed_over is not None:
-            self._has_left = True
+            self._has_left = True  # its flight goes on for the followers, and ends it in `computed`
         elif not self._goes_on or error is not None:
             self._all.end(self)
 
-    def enter(self) -> bool:
-        """Let it in, on what its tenant has left; False: `enter_when_told`. Raises LimitExceeded."""
-        self.permit = self._all.governance.admission.enter(self.principal.tenant)
+    def admit(self) -> bool:
+        """Admit it within its tenant's limits; False: call `admit_when_synced`. Raises LimitExceeded."""
+        self.permit = self._all.governance.admission.admit(self.principal.tenant)
         return self.permit is not None
 
-    async def enter_when_told(self) -> None:
-        """The same where only what all processes have let in decides. Raises LimitExceeded."""
-        self.permit = await self._all.governance.admission.enter_when_told(self.principal.tenant)
+    async def admit_when_synced(self) -> None:
+        """Admit it after asking the store that all processes share their rate limits by.
 
-    def hand_over_permit(self) -> Permit:
-        """To a computation that goes on for others when this one's caller leaves: then this ends when it is `computed`."""
+        Raises LimitExceeded.
+        """
+        self.permit = await self._all.governance.admission.admit_when_synced(self.principal.tenant)
+
+    def transfer_permit(self) -> Permit:
+        """Give its permit to a flight that outlives its caller; it then ends when the flight does
+        (`computed`)."""
         self._handed_over, self.permit = self.permit, None
-        assert self._handed_over is not None, "it has not been let in"
+        assert self._handed_over is not None, "the request has not been admitted"
         return self._handed_over
 
     @property
-    def waits_for_its_turn(self) -> bool:
-        """Whether its computation has to wait since the model is busy."""
+    def is_queued(self) -> bool:
+        """Whether the flight that it leads is still queued for its model's slot."""
         return self._handed_over is not None and self._handed_over.is_waiting
 
-    def computed(self) -> None:
-        """What has its permit is done with it."""
-        assert self._handed_over is not None, "nothing has its permit"
+    def flight_ended(self) -> None:
+        """Called when the flight that holds its permit has ended."""
+        assert self._handed_over is not None, "no flight holds the permit"
         self._handed_over.release()
         self._handed_over = None
         if self._has_left:
             self._all.end(self)
 
-    def understood(self, call: InferCall, *, named: InferCall) -> None:
-        """It asks for this, and may; `named` by the name of a model or route."""
+    def set_call(self, call: InferCall, *, named: InferCall) -> None:
+        """Note the parsed and authorised call; `named` is the call as the caller wrote it, perhaps by a
+        route's name."""
         self.call = call
-        self.is_about(call, named=named)
-        self.expect(call)
+        self.set_requested(call, named=named)
+        self.estimate_cost(call)
         self.rows = int(self.computed_rows)
 
-    def expect(self, call: InferCall) -> None:
-        """No more is computed for it than for this, and in one piece."""
-        self.computed_rows, by_table, rest, self.steps = self._all.governance.costs.of(call)
+    def estimate_cost(self, call: InferCall) -> None:
+        """Estimate its cost as that of `call`, sent as one upstream request."""
+        self.computed_rows, by_table, rest, self.steps = self._all.governance.costs.estimate(call)
         self.table_units, self.parts_at_once = by_table, 1
         self.units = None if rest is None else by_table + rest
 
-    def sent_in_parts(self, part: float, at_once: int) -> None:
-        """Only this part of it has gone to a server, so many requests at a time."""
+    def mark_sent_in_parts(self, part: float, at_once: int) -> None:
+        """Scale its cost to the `part` (0 to 1) that was sent to a server, as `at_once` requests at a
+        time."""
         self.computed_rows, self.table_units, self.parts_at_once = self.computed_rows * part, self.table_units * part, at_once
         self.units = None if self.units is None else self.units * part
 
     def sent(self, server: str) -> None:
-        """It goes to that server now, which has its model, and is charged from then on."""
+        """Note that it is sent to `server` now; it is charged from this moment."""
         self.server, self.sent_s = server, self._all.now_s()
 
-    def is_about(self, call: InferCall, *, named: InferCall) -> None:
-        """Whatever comes of it, it is this that was asked for."""
+    def set_requested(self, call: InferCall, *, named: InferCall) -> None:
+        """Note what was asked for, for the records, whether or not it is authorised."""
         self.named, self.model_name = named, call.model_name
         if self.source is not None and self._all.has_log:
             self.request_id = call.request_id or self.source.header_id()
-        self.source = None
+        self.source = None  # frees the body, which may be megabytes
 
     def answered(self, outcome: Outcome, answer: object) -> None:
-        """A server has answered it, which amounts to that; an answer that it shares with another tells the same."""
+        """Note a server's answer, its own or that of the flight it joined, and the outcome that it amounts
+        to."""
         self.outcome = outcome
         if self._all.has_log:
-            self.told = told_by(answer)
+            self.told = client_status_in(answer)
 
     def fail(self, error: BaseException) -> None:
-        """It ends with that, unless something else comes of it."""
+        """Note the error that it ends with, unless it is answered after all."""
         self.outcome = outcome_of(error)
         if self._all.has_log:
-            self.told = self._all.told_of(self.door, error)
+            self.told = self._all.client_status_of(self.door, error)
 
     @property
     def expected_units(self) -> float:
-        """Of a model of which nothing is known a row counts as one; shares are counted within a model, so any constant would do."""
+        """Expected compute units, for the fair queue; one per row where the model's cost is unknown.
+
+        Shares are compared within one model only, so any constant per row would do.
+        """
         return float(self.rows) if self.units is None else self.units
 
     @property
     def pool(self) -> str:
-        """Of servers, as its route names it; empty where it has none, or none is named."""
+        """The server pool that its route names; empty where there is no route, or the route names none."""
         route = None if self.named is None else self._all.governance.access.route(self.named.model_name)
         return "" if route is None else route.pool
 
     @property
     def priority(self) -> int:
-        """Its tenant's."""
+        """Its tenant's priority; 0 before it is admitted."""
         permit = self.permit or self._handed_over
         return 0 if permit is None else permit.priority
 
-    def break_off(self, error: BaseException) -> None:
-        """Its answer ends with that, after its status was told."""
+    def mark_broken_off(self, error: BaseException) -> None:
+        """Note an error that breaks a streamed answer off after its status was sent; the log keeps that
+        status."""
         self.outcome = outcome_of(error)
         if self.told is not None:
-            self.told = Told(self.told.status, str(error))
+            self.told = ClientStatus(self.told.status, str(error))
 
-    def go_on(self) -> None:
-        """Let it be recorded by `end`, beyond its `with` block."""
+    def detach(self) -> None:
+        """Let it outlive its `with` block; the caller must call `end`."""
         self._goes_on = True
 
     def end(self, outcome: Outcome | None = None) -> None:
-        """It is over; without an outcome, with the one that it has."""
+        """End it with `outcome`, or with the outcome that it has."""
         if outcome is not None:
             self.outcome = outcome
         self._all.end(self)
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """How a request ended that ended with `error`."""
+    """The outcome of a request that ended with `error`."""
     if isinstance(error, asyncio.CancelledError):
         return Outcome.ABANDONED
     if isinstance(error, ControlPlaneError):

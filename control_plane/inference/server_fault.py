@@ -1,7 +1,8 @@
-"""What an answer says beyond what was computed: how it failed, that there is none, or that a process that it computes with is gone.
+"""Classifies server faults in an answer: a lost answer, an error's status and text, or a dead Python-backend
+stub.
 
-Asked by `fleet/routing/dispatch`, and for the request log. Triton tells the last by its words alone (server 24.10): it goes on listing the
-model as READY.
+Called by `fleet/routing/dispatch` and for the request log. Triton (24.10) reports a dead stub process only in
+the text of an error, and goes on listing the model as READY, so the text is what there is to recognise it by.
 """
 
 from __future__ import annotations
@@ -10,40 +11,48 @@ import re
 
 import orjson
 
-from control_plane.core.infer_call import Loss
-from control_plane.metering.domain.usage import Told
+from control_plane.core.infer_call import SendFailure
+from control_plane.metering.domain.usage import ClientStatus
 from control_plane.protocols.grpc import GrpcAnswer
 from control_plane.protocols.http1 import HttpAnswer
 
 _DEAD_STUB = re.compile(rb"Stub process '([^']{1,300})' is not healthy")
 _NUMBERS = re.compile("(_[0-9]+){1,2}$")
-"""Of the instance group and of the instance in it."""
+"""Suffix that Triton appends to a model's name: the numbers of the instance group and of the instance in
+it."""
 _READ_BYTES = 1000
-"""Of an error's text; Triton puts its words first."""
+"""How much of an error's text is searched; Triton puts the words in question first."""
 
-_INTERNAL = 13
+_INTERNAL = 13  # gRPC status INTERNAL
 
 
-def loss_of(answer: object) -> Loss | None:
-    """Why there is no answer of the server's; None: this is one."""
+def send_failure_of(answer: object) -> SendFailure | None:
+    """Why the server's answer was lost; None where `answer` did come from the server."""
     return answer.loss if isinstance(answer, GrpcAnswer) else None
 
 
-def dead_model_of(answer: object) -> str | None:
-    """The model whose Python process is gone, for which it does not come back before a load; None: this says nothing of the kind."""
+def dead_stub_model_of(answer: object) -> str | None:
+    """The model whose Python stub process has died, by an error answer; None for all other answers.
+
+    Triton does not restart the stub: the model stays broken until it is loaded again.
+    """
     if isinstance(answer, HttpAnswer):
-        return dead_model_in(bytes(answer.body[:_READ_BYTES])) if answer.status == 500 else None
-    return dead_model_in(answer.details.encode()) if isinstance(answer, GrpcAnswer) and answer.code == _INTERNAL else None
+        return dead_stub_model_in(bytes(answer.body[:_READ_BYTES])) if answer.status == 500 else None
+    return dead_stub_model_in(answer.details.encode()) if isinstance(answer, GrpcAnswer) and answer.code == _INTERNAL else None
 
 
-def told_by(answer: object) -> Told | None:
-    """What it tells its caller; None of what is no answer of a server's. An error over HTTP is JSON, or Triton's plain words."""
+def client_status_in(answer: object) -> ClientStatus | None:
+    """The status and error text that the caller sees, for the request log; None where `answer` is not a
+    server's answer.
+
+    An error body over HTTP is JSON, or in some cases Triton's plain text.
+    """
     if isinstance(answer, GrpcAnswer):
-        return Told(answer.code, answer.details if answer.code else "")
+        return ClientStatus(answer.code, answer.details if answer.code else "")
     if isinstance(answer, HttpAnswer):
-        return Told(answer.status, "" if answer.status == 200 else _error_in(bytes(answer.body[:_READ_BYTES])))
-    status = getattr(answer, "status", None)  # of one that comes in pieces
-    return Told(status) if isinstance(status, int) else None
+        return ClientStatus(answer.status, "" if answer.status == 200 else _error_in(bytes(answer.body[:_READ_BYTES])))
+    status = getattr(answer, "status", None)  # a streamed answer has a status and no body yet
+    return ClientStatus(status) if isinstance(status, int) else None
 
 
 def _error_in(body: bytes) -> str:
@@ -54,7 +63,8 @@ def _error_in(body: bytes) -> str:
     return said if isinstance(said, str) else body.decode(errors="replace")
 
 
-def dead_model_in(text: bytes) -> str | None:
-    """The same of an error's words. Where the model's configuration names its instances, it is their name."""
+def dead_stub_model_in(text: bytes) -> str | None:
+    """The model whose stub has died, by an error's text; an instance group's own name, if the configuration
+    sets one."""
     found = _DEAD_STUB.search(text[:_READ_BYTES])
     return None if found is None else _NUMBERS.sub("", found[1].decode(errors="replace"))

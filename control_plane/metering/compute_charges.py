@@ -1,6 +1,9 @@
-"""The charges that wait for Triton's counts: of requests to models without a latency table, once they have ended.
+"""Open charges: ended requests to models without a latency table, which are charged when Triton has counted
+their compute time.
 
-A worker hands them to its parent, since only who knows of all requests can tell whose work it was that Triton counted.
+Triton reports compute time per model, of all requests together, so a process that knows all requests must
+divide it: a worker hands its open charges to its parent. `metering/compute_costs` polls Triton and calls
+`settle`.
 """
 
 from __future__ import annotations
@@ -19,66 +22,73 @@ from control_plane.triton.compute_time import NOTHING, Computed, Ending, OpenCha
 _log = logging.getLogger(__name__)
 
 ChargeUnits = Callable[[str, str, float], None]
-"""Of a tenant and a model, so many compute units."""
+"""Charges a tenant's use of a model with compute units: (tenant, model, units)."""
 
-_MOST_OPEN = 20_000
-"""Sums by tenant, model and step: names that callers make up are asked of Triton, too, and must not fill memory."""
-_LOOKS_UNTIL_ESTIMATED = 2
-"""At which Triton has counted nothing of a model that has answered: it has been restarted, or keeps answers itself."""
+_MAX_OPEN = 20_000
+"""Most open sums by tenant, model and step. Requests for made-up names reach Triton too, and must not fill
+memory."""
+_POLLS_UNTIL_ESTIMATED = 2
+"""Polls at which Triton has counted nothing for a model that has answered, after which its charges are
+estimated: Triton has restarted, or answers from its own cache."""
 _DROPPED_AFTER_S = 600.0
-"""In which Triton has counted nothing of those whose callers have left: it has dropped them."""
-_CARRIED_S = 1.0
-"""That what was computed for nobody yet may be somebody's: an end is seen a moment after the execution, and a worker's later still."""
+"""Time in which Triton has counted nothing for requests whose callers left, after which it must have dropped
+them."""
+_MAX_CARRY_S = 1.0
+"""How long compute time that nobody asked for is carried over to the next polls: the gateway sees a request's
+end a moment after its execution, and the parent hears of a worker's later still."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a look at Triton's counts has found, by model."""
+class StatisticsPoll:
+    """Result of one poll of Triton's statistics, by model."""
 
     computed: Mapping[str, Computed]
-    """Since the last one."""
+    """Compute time since the poll before."""
     mean_ms: Mapping[str, float]
-    """Of a row, for what the counts do not tell."""
+    """Usual milliseconds of a row, to estimate what the statistics do not show."""
     exists: Container[str]
-    """The models that Triton has."""
+    """Models that Triton has."""
     old: Container[str] = ()
-    """Models with counts of a server that was seen for the first time: most of them may be of long ago."""
+    """Models with statistics of a server polled for the first time: most of their compute time may be long
+    past."""
 
 
 @dataclass(slots=True)
 class _Step:
-    """One model that computes."""
+    """State of one computing model (a plain model, or a step of an ensemble) between polls."""
 
     rest: Computed = NOTHING
-    """What was computed for nobody yet, at the last looks."""
+    """Compute time of the last polls that no request was charged for."""
     seen: deque[tuple[float, Computed]] = field(default_factory=deque)
-    """When and what was computed at all then."""
+    """All compute time of the last polls, with the time of each."""
     late_rows: float = 0.0
-    """Charged already, but not yet counted: Triton counts a row a moment after it has answered."""
+    """Rows that are charged but not yet in Triton's statistics: it counts a row a moment after it has
+    answered."""
     late_since_s: float = -inf
-    looks_without: int = 0
-    """The latest, at which there was nothing to share."""
+    polls_without_compute: int = 0
+    """Polls in a row without any compute time to share."""
     uncovered_since_s: float = inf
-    """Whose callers have left, and of whom nothing has been counted since."""
+    """Since when there are charges of callers who left and no compute time that could be theirs; inf if there
+    are none."""
 
 
 class ComputeCharges:
-    """The open charges of one process, or of a gateway with all its workers."""
+    """Ledger of the open charges of one process, or of a gateway with all its workers."""
 
     def __init__(self, charge: ChargeUnits, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._charge = charge
         self._now_s = now_s
         self._is_open = asyncio.Event()
         self.collect: Callable[[], Awaitable[None]] = _nothing
-        """Has other processes tell theirs, by `include`."""
+        """Makes worker processes send their open charges now, which arrive by `include`."""
         self._charges: dict[tuple[str, str, str], OpenCharge] = {}
-        """By tenant, the model that was asked for, and the one that computes."""
+        """(tenant, requested model, computing model) -> open charge."""
         self._steps: dict[str, _Step] = {}
-        """Those that something is known of beside the counts."""
+        """Computing models with state to carry over to the next poll."""
         self._is_full = False
 
     def add(self, tenant: str, model: str, steps: Iterable[str], ending: Ending, rows: float, at_triton_ms: float, /) -> None:
-        """A request that has been at Triton and has ended, with the models that compute it."""
+        """Add an ended request that Triton has had; `steps` are the models that compute it."""
         for step in steps:
             charge = self._charges.get((tenant, model, step)) or self._begin(tenant, model, step)
             if ending is Ending.ANSWERED:
@@ -91,26 +101,27 @@ class ComputeCharges:
                 charge.left_rows += rows
 
     async def wait_until_open(self) -> None:
-        """Return when there is something to settle."""
+        """Return when there is an open charge."""
         await self._is_open.wait()
 
     def take(self) -> list[OpenCharge]:
-        """All of them, for who settles them: `include` there."""
+        """Remove and return all open charges, to hand them to the process that settles them."""
         taken = list(self._charges.values())
         self._charges.clear()
         self._is_open.clear()
         return taken
 
     def include(self, charges: Iterable[OpenCharge]) -> None:
-        """Those of another process."""
+        """Add open charges of another process."""
         for charge in charges:
             known = self._charges.get((charge.tenant, charge.model, charge.step)) or self._begin(charge.tenant, charge.model, charge.step)
             known.include(charge)
 
-    def settle(self, look: Look, *, is_last: bool = False) -> None:
-        """Charge what Triton has counted since the last look; whom it has counted nothing for yet stays open.
+    def settle(self, look: StatisticsPoll, *, is_last: bool = False) -> None:
+        """Divide the compute time since the last poll among the open charges; those not yet counted stay
+        open.
 
-        With `is_last` nothing stays open.
+        With `is_last` nothing stays open: what Triton has not counted is estimated.
         """
         by_step: dict[str, list[OpenCharge]] = {}
         for charge in self._charges.values():
@@ -121,46 +132,48 @@ class ComputeCharges:
         if not self._charges:
             self._is_open.clear()
 
-    def _settle(self, name: str, charges: list[OpenCharge], look: Look, *, is_last: bool) -> None:
+    def _settle(self, name: str, charges: list[OpenCharge], look: StatisticsPoll, *, is_last: bool) -> None:
+        # Removed, and put back below only if there is state to carry: models that are gone must not stay for
+        # ever.
         step = self._steps.pop(name, None) or _Step()
         self._share(step, charges, look.computed.get(name, NOTHING), is_old=name in look.old)
-        if is_last or step.looks_without >= _LOOKS_UNTIL_ESTIMATED:
+        if is_last or step.polls_without_compute >= _POLLS_UNTIL_ESTIMATED:
             mean_ms = look.mean_ms.get(name, 0.0)
             for charge in charges:
                 self._pay(charge, estimate(charge, mean_ms) + (charge.left_rows * mean_ms if is_last else 0.0))
-                charge.settle(1.0 if is_last else 0.0)
-        is_unknown = step.looks_without >= _LOOKS_UNTIL_ESTIMATED and name not in look.exists
+                charge.charge(1.0 if is_last else 0.0)
+        is_unknown = step.polls_without_compute >= _POLLS_UNTIL_ESTIMATED and name not in look.exists
         if is_unknown or self._now_s() - step.uncovered_since_s > _DROPPED_AFTER_S:
             for charge in charges:
-                charge.settle(1.0)
+                charge.charge(1.0)
         if step.rest.ms or step.late_rows or any(charge.is_open for charge in charges):
             self._steps[name] = step
 
     def _share(self, step: _Step, charges: list[OpenCharge], new: Computed, *, is_old: bool) -> None:
         now_s = self._now_s()
-        while step.seen and now_s - step.seen[0][0] > _CARRIED_S:
+        while step.seen and now_s - step.seen[0][0] > _MAX_CARRY_S:
             step.seen.popleft()
         computed = new + _at_most(step.rest, step.seen)
-        if now_s - step.late_since_s > _CARRIED_S:
+        if now_s - step.late_since_s > _MAX_CARRY_S:
             step.late_rows = 0.0
         shares = share_out(computed, charges, late_rows=step.late_rows)
         if not is_old:
             step.seen.append((now_s, new))
         step.rest = _at_most(shares.rest, step.seen)
         step.uncovered_since_s = inf if shares.left_part or not charges else min(step.uncovered_since_s, now_s)
-        step.looks_without = 0 if computed.ms else step.looks_without + 1
+        step.polls_without_compute = 0 if computed.ms else step.polls_without_compute + 1
         if computed.ms:
             if shares.late_rows > step.late_rows:
                 step.late_since_s = now_s
             step.late_rows = shares.late_rows
             for charge, units in zip(charges, shares.units, strict=True):
                 self._pay(charge, units)
-                charge.settle(shares.left_part)
+                charge.charge(shares.left_part)
 
     def _begin(self, tenant: str, model: str, step: str) -> OpenCharge:
-        if len(self._charges) >= _MOST_OPEN:
+        if len(self._charges) >= _MAX_OPEN:
             if not self._is_full:
-                _log.error("more than %d tenants' charges wait for Triton's counts; further ones are not charged", _MOST_OPEN)
+                _log.error("more than %d tenants' charges wait for Triton's counts; further ones are not charged", _MAX_OPEN)
             self._is_full = True
             return OpenCharge(tenant, model, step)
         self._is_full = False
@@ -174,10 +187,12 @@ class ComputeCharges:
 
 
 def _at_most(rest: Computed, seen: Iterable[tuple[float, Computed]]) -> Computed:
-    """What is older stays nobody's."""
+    """Limit the carried rest to what was computed recently: older compute time is somebody else's, such as
+    another gateway's.
+    """
     recent = sum((computed for _, computed in seen), NOTHING)
     return Computed(min(rest.rows, recent.rows), min(rest.ms, recent.ms))
 
 
 async def _nothing() -> None:
-    """There are no other processes."""
+    """Default of `collect`: there are no worker processes."""

@@ -1,4 +1,7 @@
-"""What is new in the Tritons' counts of computing at each look; `metering/compute_costs` learns and charges by it."""
+"""Polls the Tritons' statistics and returns the compute time that is new since the last poll.
+
+`metering/compute_costs` learns and charges by it.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +20,28 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class NewCounts:
-    """The compute time that Tritons counted since the last look: all servers that answered, by model."""
+class PolledComputeTime:
+    """Compute time since the last poll by model, summed over all servers that answered."""
 
     after_loads: dict[str, Computed] = field(default_factory=dict)
-    """Where a load's first executions are among it."""
+    """Compute time that includes the first executions after a load, which are slower than later ones."""
     steady: dict[str, Computed] = field(default_factory=dict)
     old: set[str] = field(default_factory=set)
-    """Models that a server which had not been seen before has computed: mostly long ago, for all that is known."""
+    """Models computed by a server that was polled for the first time: its compute time may be long past."""
     servers: int = 0
+    """Servers that answered."""
 
     @property
     def computed(self) -> dict[str, Computed]:
+        """All compute time since the last poll, by model."""
         return {
             model: self.after_loads.get(model, NOTHING) + self.steady.get(model, NOTHING)
             for model in self.after_loads.keys() | self.steady.keys()
         }
 
 
-class ComputeCounts:
-    """The counts of all servers, at the last look."""
+class StatisticsPoller:
+    """Poller of the servers' statistics, with the counters of the last poll."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
@@ -44,25 +49,25 @@ class ComputeCounts:
 
     @property
     def models(self) -> set[str]:
-        """That a server has."""
+        """Models that any server has."""
         return set().union(*self._counted.values())
 
     def server_of(self, model: str) -> str:
-        """One that has it."""
+        """Return a server that has the model."""
         return next(server for server, counted in self._counted.items() if model in counted)
 
-    async def look(self) -> NewCounts:
-        """Ask those that are up, all at a time."""
+    async def look(self) -> PolledComputeTime:
+        """Poll all servers that are up, concurrently. Servers that do not answer are left out."""
         self._counted = {server: counted for server, counted in self._counted.items() if server in self._servers.members}
-        new = NewCounts()
+        new = PolledComputeTime()
         await asyncio.gather(*(self._look_at(server, upstream, new) for server, upstream in self._servers.live.items()))
         return new
 
-    async def _look_at(self, server: str, upstream: Upstream, new: NewCounts) -> None:
+    async def _look_at(self, server: str, upstream: Upstream, new: PolledComputeTime) -> None:
         try:
             counted = await upstream.control.compute_times()
         except ControlPlaneError as exc:
-            _log.debug("the statistics of %s were not read: %s", server, exc)  # it is down, which others say aloud
+            _log.debug("the statistics of %s were not read: %s", server, exc)  # debug: the supervisor reports a server that is down
             return
         new.servers += 1
         before = self._counted.get(server)

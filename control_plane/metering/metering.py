@@ -1,9 +1,10 @@
-"""Takes bookkeeping off the request path: requests are summed up in memory, and the sums added to the usage store later.
+"""Metering off the request path: requests are summed in memory, and batches of sums are written to the usage
+store later.
 
-`add` is called where a request ends and never waits. What it accepts the store counts once: sums leave as a batch with an
-id, which is sent again under it until the store confirms it, and at a stop the store cannot take part in goes to disk
-for the next process. A store that is away costs neither memory nor requests: sums go on growing. What a kill -9 loses
-is what waits: half a second's requests while the store keeps up.
+`add` is called when a request ends, and never waits. The store counts each sum exactly once: a batch has an
+id and is sent again under that id until the store confirms it. If the store is away at a stop, batches go to
+disk for the next process. While it is away, neither memory nor requests suffer: existing sums just grow.
+`kill -9` loses what waits, which is half a second's requests while the store keeps up.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ from uuid import uuid4
 from control_plane.core.backoff import RestartLimits, restart_delay_s
 from control_plane.core.errors import StoreUnavailable
 from control_plane.core.infer_call import Outcome
-from control_plane.metering.domain.usage import COUNTED_AS, DAY_S, MOST, Usage, UsageBatch, UsageEvent, day_of, storable_key
+from control_plane.metering.domain.usage import COUNTED_AS, DAY_S, MOST, Usage, UsageBatch, UsageEvent, day_of, make_storable_key
 from control_plane.metering.ports import RequestLog, UsageSpill, UsageStore
 
 _log = logging.getLogger(__name__)
 
 PERIOD_S = 0.5
 BATCH_SUMS = 100
-"""Making, writing and reading so many takes a millisecond or two each, in which nothing else runs."""
+"""Sums per batch. Encoding, writing and decoding this many takes a millisecond or two each, during which
+nothing else runs."""
 ADD_TIMEOUT_S = 30.0
-"""A store that takes longer over a batch counts as away, and is sent the same batch again."""
+"""A store that takes longer over a batch counts as away, and gets the same batch again."""
 _BACK_OFF = RestartLimits(first_delay_s=PERIOD_S, max_delay_s=10.0)
 
 
 @dataclass(slots=True)
 class _Tally:
-    """A `Usage` that is still growing."""
+    """Mutable sums of one day, tenant and model; `Usage` is the immutable value that is stored."""
 
     requests: int = 0
     failed: int = 0
@@ -49,7 +51,7 @@ class _Tally:
 
 
 class Metering:
-    """What the requests of one process used, on its way to a store."""
+    """Write-behind buffer of usage sums, from the requests of one process to the usage store."""
 
     def __init__(
         self,
@@ -61,7 +63,9 @@ class Metering:
         new_id: Callable[[], str] = lambda: uuid4().hex,
         today_s: Callable[[], float] = time.time,
     ) -> None:
-        """Takes up what earlier processes spilled as soon as `run` runs. `today_s` is in seconds since 1970."""
+        """`run` first sends what earlier processes left in `spill`. `today_s` is a clock in seconds since
+        1970.
+        """
         self._store = store
         self._spill = spill
         self._max_sums = max_sums
@@ -70,9 +74,9 @@ class Metering:
         self._today_s = today_s
         self._day, self._day_began_s, self._day_ends_s = "", 0.0, 0.0
         self._tallies: dict[tuple[str, str, str], _Tally] = {}
-        """By day, tenant and model."""
-        self._unconfirmed: UsageBatch | None = None
-        self._may_have_spilled = True
+        """(day, tenant, model) -> sums that wait, the oldest first."""
+        self._unconfirmed_batch: UsageBatch | None = None
+        self._spill_may_hold_batches = True
         self._failures = 0
         self.dropped = 0
         """Requests that were not metered, since too many sums waited or they could not be spilled."""
@@ -80,15 +84,17 @@ class Metering:
     @property
     def waiting(self) -> int:
         """Sums that the store has not confirmed."""
-        return len(self._tallies) + (len(self._unconfirmed.sums) if self._unconfirmed else 0)
+        return len(self._tallies) + (len(self._unconfirmed_batch.sums) if self._unconfirmed_batch else 0)
 
     @property
     def has_log(self) -> bool:
-        """Whether `log` has any use for an event."""
+        """Whether there is a request log; if not, callers need not make events."""
         return self._log is not None
 
     def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
-        """Count a request that ends now; a first one of its day, tenant and model is dropped while too many sums wait."""
+        """Count a request that ends now. If too many sums wait, one with a new day, tenant or model is
+        dropped.
+        """
         tally = self._tally(tenant, model)
         if tally is None:
             self.dropped += 1
@@ -102,13 +108,13 @@ class Metering:
             tally.cache_hits += 1
 
     def add_units(self, tenant: str, model: str, compute_units: float, /) -> None:
-        """Charge what has been computed for requests that were counted when they ended."""
+        """Charge compute units for requests that were already counted when they ended."""
         tally = self._tally(tenant, model)
         if tally is not None:
             tally.compute_units += compute_units
 
     def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
-        """Count requests that were answered from the cache, with the rows and elements of all of them."""
+        """Count cache hits; `rows` and `elements` are the sums over all of them."""
         tally = self._tally(tenant, model)
         if tally is None:
             self.dropped += requests
@@ -119,27 +125,30 @@ class Metering:
         tally.elements += elements
 
     def log(self, event: UsageEvent) -> None:
-        """A line in the request log, if there is one."""
+        """Write a line to the request log, if there is one."""
         if self._log is not None:
             self._log.write(event)
 
     async def run(self) -> None:
-        """Send until cancelled, twice a second, in order; while the store is away, less often and for ever."""
+        """Send batches until cancelled: twice a second, in order; while the store is away, less often,
+        without giving up.
+        """
         while True:
             await asyncio.sleep(restart_delay_s(self._failures, limits=_BACK_OFF) if self._failures else PERIOD_S)
             try:
                 await self._send()
             except (StoreUnavailable, TimeoutError) as exc:
-                self._fail(f"the usage store is away, usage waits: {str(exc) or 'it did not answer'}")
+                self._fail(f"the usage store is away, usage waits in memory: {str(exc) or 'it did not answer'}")
             except Exception:
-                # A defect of a store must not end the gateway, and a batch is not given up for it.
-                _log.exception("usage could not be stored; it is tried again")
+                # A defect of a store must not end the gateway, nor lose the batch.
+                _log.exception("usage could not be stored; it will be sent again")
                 self._failures += 1
 
     async def close(self, timeout_s: float) -> None:
-        """Send what waits for `timeout_s` at most, and spill what is left then; nothing is accepted any more.
+        """Send what waits for at most `timeout_s`, then spill the rest to disk; nothing is accepted from then
+        on.
 
-        `run` must have ended. Cancelling it spills at once.
+        `run` must have ended. If cancelled, spill at once.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -149,12 +158,12 @@ class Metering:
         except Exception:
             _log.exception("usage could not be stored at the end")
         finally:
-            # Without a wait, so that not even a cancellation comes between.
+            # Without an await, so that not even a cancellation can interrupt it.
             self._spill_rest()
             self._max_sums = 0
 
     def _tally(self, tenant: str, model: str) -> _Tally | None:
-        """Today's; None where there is no room for it."""
+        """Return today's sums of this tenant and model; None if there is no room for new ones."""
         now_s = self._today_s()
         if not self._day_began_s <= now_s < self._day_ends_s:
             self._turn_day(now_s)
@@ -165,41 +174,47 @@ class Metering:
         return tally
 
     def _turn_day(self, now_s: float) -> None:
-        """Also when the clock was set back."""
+        """Change to the day of `now_s`, be it later or earlier: the clock may have been set back."""
         self._day, self._day_began_s = day_of(now_s), now_s // DAY_S * DAY_S
         self._day_ends_s = self._day_began_s + DAY_S
 
     async def _send(self) -> None:
-        """First what earlier processes left, so that order is kept over them too; then what waits now, but not what comes meanwhile."""
-        if self._may_have_spilled:
+        """Send what earlier processes spilled, so that order is kept; then what waits now, without what
+        arrives meanwhile.
+        """
+        if self._spill_may_hold_batches:
             for spilled in self._spill.batches():
                 await self._add(spilled)
                 self._spill.remove(spilled)
-            self._may_have_spilled = False
+            self._spill_may_hold_batches = False
         left = self.waiting
         while left > 0 and (batch := self._next_batch()) is not None:
             await self._add(batch)
-            self._unconfirmed = None
+            self._unconfirmed_batch = None
             left -= len(batch.sums)
 
     async def _add(self, batch: UsageBatch) -> None:
         async with asyncio.timeout(ADD_TIMEOUT_S):
             await self._store.add(batch)
         if self._failures:
-            _log.info("the usage store takes usage again")
+            _log.info("the usage store accepts usage again")
         self._failures = 0
 
     def _next_batch(self) -> UsageBatch | None:
-        """The one that has not been confirmed, unchanged, else the oldest of what waits."""
-        if self._unconfirmed is None and self._tallies:
+        """Return the unconfirmed batch unchanged, else make one of the oldest waiting sums; None if nothing
+        waits.
+
+        An unconfirmed batch must stay as it is: the store may have counted it, and recognizes it by its id.
+        """
+        if self._unconfirmed_batch is None and self._tallies:
             oldest = list(islice(self._tallies, BATCH_SUMS))
-            sums = tuple((storable_key(*key), self._tallies.pop(key).usage()) for key in oldest)
-            self._unconfirmed = UsageBatch(self._new_id(), sums)
-        return self._unconfirmed
+            sums = tuple((make_storable_key(*key), self._tallies.pop(key).usage()) for key in oldest)
+            self._unconfirmed_batch = UsageBatch(self._new_id(), sums)
+        return self._unconfirmed_batch
 
     def _spill_rest(self) -> None:
         while (batch := self._next_batch()) is not None:
-            self._unconfirmed = None
+            self._unconfirmed_batch = None
             try:
                 self._spill.write(batch)
             except StoreUnavailable as exc:

@@ -1,4 +1,4 @@
-"""What metering needs of others: the store of usage, the request log, and models' measured costs."""
+"""Ports of metering: the usage store, the spill folder, the request log, and models' measured costs."""
 
 from __future__ import annotations
 
@@ -10,45 +10,49 @@ from control_plane.metering.domain.usage import Usage, UsageBatch, UsageEvent, U
 
 
 class ModelCosts(Protocol):
-    """What the model repositories say of their models' costs."""
+    """Source of models' costs, as the model repositories record them."""
 
     async def read(self) -> Mapping[str, ModelCost]:
-        """By model. What cannot be read is left out."""
+        """Return the costs by model, without models that cannot be read."""
 
 
 class RequestLog(Protocol):
-    """A line per request, for people and log collectors."""
+    """Log with one line per request, for people and log collectors."""
 
     def write(self, event: UsageEvent) -> None:
-        """Without waiting; what cannot be written is dropped and counted."""
+        """Write a line later, without waiting; a line that cannot be written is dropped and counted."""
 
 
 class UsageSpill(Protocol):
-    """Where batches go that the store could not take before the process ended."""
+    """Durable place for batches that the usage store could not accept before the process ended."""
 
     def batches(self) -> Iterator[UsageBatch]:
-        """Those of earlier processes that have not been removed, in order; what cannot be read is left where it is."""
+        """Return the batches of earlier processes that are not yet removed, in order; unreadable ones are
+        left alone.
+        """
 
     def write(self, batch: UsageBatch) -> None:
-        """Keep it for a later process. Raises StoreUnavailable."""
+        """Keep a batch for a later process. Raises StoreUnavailable."""
 
     def remove(self, batch: UsageBatch) -> None:
-        """The store has it. One that is gone already is no error."""
+        """Remove a batch that the store has confirmed; one that is already gone is not an error."""
 
 
 class UsageStore(Protocol):
-    """Durable sums of what was used. Each method raises StoreUnavailable when it cannot be reached."""
+    """Durable store of usage sums. Each method raises StoreUnavailable when the store cannot be reached."""
 
     async def add(self, batch: UsageBatch) -> None:
-        """Count it, once, however often it is sent: a caller that does not know whether it arrived sends it again."""
+        """Add a batch idempotently: a caller that does not know whether it arrived sends it again."""
 
     async def totals(self, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
-        """Sums of the days from `since_day` to `until_day`, both included, in order of their keys; of every batch that was added."""
+        """Return the sums of all added batches for the days from `since_day` to `until_day`, both included,
+        by key.
+        """
 
     async def restore(self, totals: Iterable[tuple[UsageKey, Usage]]) -> None:
-        """Hold these sums and nothing else, in one step."""
+        """Replace everything by these sums, atomically."""
 
     async def run(self) -> None:
-        """Do what goes on beside the rest, through outages, until cancelled; returns where there is nothing to do."""
+        """Do the store's background work, through outages, until cancelled; return if there is none."""
 
     async def close(self) -> None: ...

@@ -1,4 +1,6 @@
-"""Answers what was used and what it costs; asked by the admin API and, through it, the command line."""
+"""Usage reports: what was used and what it costs. Called by the admin API and, through it, by the command
+line.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from control_plane.objects.domain.price import Price
 
 
 class UsageService:
-    """Reads the sums of one store; prices are as they are known when it is asked, so a late one prices the past too."""
+    """Maker of usage reports from one store; it applies the prices known at the time of the report, also to
+    past usage.
+    """
 
     def __init__(self, store: UsageStore, prices: Callable[[], Iterable[Price]]) -> None:
         self._store = store
@@ -21,9 +25,11 @@ class UsageService:
     async def report(
         self, *, by: Sequence[Dimension], since_day: str, until_day: str, tenant: str | None = None, model: str | None = None
     ) -> UsageReport:
-        """The days from `since_day` to `until_day`, both included; of one tenant or model where it is given.
+        """Report the days from `since_day` to `until_day`, both included, optionally of one tenant or model.
 
-        Raises: InvalidRequest (the days are in the wrong order, or a dimension is there twice), StoreUnavailable.
+        Raises:
+            InvalidRequest: the days are in the wrong order, or a dimension occurs twice.
+            StoreUnavailable: the usage store cannot be reached.
         """
         if since_day > until_day:
             raise InvalidRequest(f"since {since_day} is after until {until_day}")

@@ -1,7 +1,9 @@
-"""Has models built in the background, and what was built served.
+"""Background builds of models: builds what is not up to date while requests are served, and reloads models
+that were built.
 
-A first start serves what can be served at once: a reference that was verified elsewhere, not measured here. Here the rest is built
-while requests are answered, and each variant that may be chosen is taken up by an ordinary load, which a request does not notice.
+A first start serves what can be served at once: a reference variant that was verified elsewhere and not
+measured here. The rest is built in the background. A variant that may be chosen is put into service by an
+ordinary load, which requests do not notice. Run by `app/`.
 """
 
 from __future__ import annotations
@@ -19,15 +21,15 @@ _log = logging.getLogger(__name__)
 
 
 class BuiltModels(Protocol):
-    """`models/model_service`, or `fleet/administration`."""
+    """Service that loads what was built: `models/model_service`, or `fleet/administration`."""
 
     async def get(self, name: str) -> Model: ...
 
-    async def load_anew(self, built: str) -> None: ...
+    async def reload_built(self, built: str) -> None: ...
 
 
 class ModelBuilds:
-    """The builds of one gateway; what they do is known as long as it matters."""
+    """Background job that builds models once, with its state for whoever lists models."""
 
     def __init__(self, builder: ModelBuilder, models: BuiltModels) -> None:
         self._builder = builder
@@ -35,25 +37,28 @@ class ModelBuilds:
         self._current: BuildEvent | None = None
         self._step = ""
         self._failures: dict[str, dict[str, str]] = {}
-        """By model and variant."""
+        """Reasons by model and variant."""
 
     def state_of(self, model: str) -> str:
-        """What is being built of it, and what could not be; empty: nothing is to be said."""
+        """Return which variant of a model is being built and which could not be; empty if there is nothing to
+        say.
+        """
         said = [f"building {self._current.variant or 'it'}: {self._step}"] if self._current and self._current.model == model else []
         return "; ".join([*said, *self._failures.get(model, {}).values()])
 
     async def run(self) -> None:
-        """Build what is not up to date, once; cancelling it ends the build."""
+        """Build what is not up to date, once; a cancellation ends the build."""
         try:
             async with aclosing(self._builder.build()) as events:
                 async for event in events:
                     await self._take(event)
-        except Exception:  # the root of a task: what is served goes on without what was to be built
+        except Exception:  # the root of a task: the gateway goes on serving without the builds
             _log.exception("models are not built any further")
         finally:
             self._current = None
 
     async def _take(self, event: BuildEvent) -> None:
+        """Record an event of the build, and reload the model if a variant was built."""
         match event.kind:
             case BuildEventKind.BEGUN:
                 self._current, self._step = event, event.text
@@ -76,11 +81,13 @@ class ModelBuilds:
         _log.warning("%s could not be built: %s", event.label or "what is not up to date", event.text, extra={"model": event.model})
 
     async def _serve(self, event: BuildEvent) -> None:
-        if event.may_be_chosen or await self._is_meant(event):
-            await self._models.load_anew(event.model)
+        if event.is_auto_eligible or await self._is_meant(event):
+            await self._models.reload_built(event.model)
 
     async def _is_meant(self, event: BuildEvent) -> bool:
-        """Whether it is the very variant that is served, or one that a load may have failed for the want of."""
+        """Whether the variant is the one that is served now, or the model is not served, perhaps since this
+        variant was missing.
+        """
         try:
             served = (await self._models.get(event.model)).variant
         except ControlPlaneError:

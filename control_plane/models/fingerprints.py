@@ -1,8 +1,9 @@
-"""What this process knows of the models that are loaded; asked for by every request whose answer may be kept.
+"""Table of the fingerprints of loaded models in this process; read by every request whose response may be
+cached.
 
-Whoever loads models changes it (`models/loaded_contents`): before a load or unload begins the model's is unknown, and it
-is known again when it is certain what was loaded. In between, and for whatever others have loaded, answers are neither
-kept nor taken from a cache.
+`models/loaded_contents` writes it: before a load or unload begins the model's fingerprint becomes unknown,
+and it is known again once it is certain what was loaded. In between, and for models that others have loaded,
+the response cache is neither read nor written.
 """
 
 from __future__ import annotations
@@ -14,19 +15,24 @@ from control_plane.triton.ports import Upstream
 
 
 class Fingerprints:
-    """By model. In the only process, `models/ports.FingerprintBoard` and `triton/servers.Follower` as well."""
+    """Fingerprints by model. Where there is only one process this is also its `models/ports.FingerprintBoard`
+    and a `triton/servers.ServerObserver`.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, Fingerprint] = {}
         self.generation = 0
-        """Grows whenever anything that is known may have changed."""
+        """Counter that grows whenever a fingerprint may have changed."""
 
-    def of(self, model: str) -> Fingerprint | None:
-        """Of what answers to that name now; None where that is not certain."""
+    def get(self, model: str) -> Fingerprint | None:
+        """Return the fingerprint of what is served under that name now; None if that is not certain.
+
+        The same object means that nothing has been loaded in between; callers compare by identity.
+        """
         return self._known.get(model)
 
     def change(self, changes: Mapping[str, Fingerprint | None]) -> None:
-        """From now on; None is unknown."""
+        """Set fingerprints by model; None makes one unknown."""
         self.generation += 1
         for model, fingerprint in changes.items():
             if fingerprint is None:
@@ -35,28 +41,28 @@ class Fingerprints:
                 self._known[model] = fingerprint
 
     def all(self) -> dict[str, Fingerprint]:
-        """Every one that is known now."""
+        """Return all known fingerprints by model."""
         return dict(self._known)
 
     def forget_all(self) -> None:
-        """Triton has ended, or may have."""
+        """Make all unknown, since Triton has ended or may have."""
         self.generation += 1
         self._known.clear()
 
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
         self.change(changes)
 
-    async def doubt(self, models: Iterable[str]) -> None:
-        """They are unknown already; nobody else has them."""
+    async def make_unknown(self, models: Iterable[str]) -> None:
+        """Do nothing: in a single process they are unknown already, and no other server has them."""
 
     async def forget(self, models: Iterable[str]) -> None:
-        """The same."""
+        """Do nothing, for the same reason as `doubt`."""
 
     def up(self, upstream: Upstream, server: str = "") -> None:
-        """What it has loaded is made known by whoever loaded it."""
+        """Do nothing: whoever loads models publishes their fingerprints."""
 
     def down(self, reason: str, server: str = "") -> None:
         self.forget_all()
 
     def left(self, server: str) -> None:
-        """It went down before."""
+        """Do nothing: the server went down before it left."""

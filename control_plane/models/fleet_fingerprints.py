@@ -1,4 +1,8 @@
-"""What is known of what several servers have loaded, as one: a model answers alike wherever it is asked, or it is not known."""
+"""Fingerprints of a fleet: merges those of its servers, so that a model's is known only if all servers have
+equal contents.
+
+A cached response must be the same whichever server would compute it.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,31 @@ from control_plane.models.ports import FingerprintBoard
 
 
 class FleetFingerprints:
-    """Stands between each server's `LoadedContents` and the board of all processes."""
+    """Merge of the servers' fingerprints, between each server's `LoadedContents` and the board of all
+    processes.
+    """
 
     def __init__(self, board: FingerprintBoard) -> None:
         self._board = board
         self._known: dict[str, dict[str, Fingerprint | None]] = {}
-        """By server and model; those that a server does not have are not there."""
+        """Fingerprints by server and model, None for unknown; models that a server does not have are left
+        out.
+        """
 
     def of_server(self, server: str) -> ServerFingerprints:
         self._known.setdefault(server, {})
         return ServerFingerprints(self, server)
 
     async def publish(self, server: str, changes: Mapping[str, Fingerprint | None]) -> None:
-        """Return when every process goes by it. A model that servers have in two contents is unknown until they agree."""
+        """Publish a server's fingerprints, and return when every process applies them.
+
+        A model of which servers have different contents is unknown until they agree.
+        """
         self._known[server].update(changes)
         await self._board.publish({model: self._common(model, newest) for model, newest in changes.items()})
 
     async def forget(self, server: str, models: Iterable[str]) -> None:
-        """The server has them no longer; what the others have counts."""
+        """Drop models that a server has unloaded; what the other servers have of them counts."""
         gone = [model for model in models if self._known[server].pop(model, _ABSENT) is not _ABSENT]
         if gone:
             await self._board.publish({model: self._common(model, None) for model in gone})
@@ -37,14 +48,16 @@ class FleetFingerprints:
         certain = [each for each in found if each is not None]
         if not certain or len(certain) < len(found) or len({each.digest for each in certain}) > 1:
             return None
-        return newest if newest is not None else replace(certain[0])  # another object: what was asked for before is not it
+        # A new object, since fingerprints are compared by identity: requests that were under way during the
+        # change must not match it.
+        return newest if newest is not None else replace(certain[0])
 
 
 _ABSENT = Fingerprint(b"", False)
 
 
 class ServerFingerprints:
-    """`models/ports.FingerprintBoard` of one server."""
+    """View of the merge for one server; implements `models/ports.FingerprintBoard`."""
 
     def __init__(self, fleet: FleetFingerprints, server: str) -> None:
         self._fleet = fleet
@@ -53,7 +66,7 @@ class ServerFingerprints:
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
         await self._fleet.publish(self._server, changes)
 
-    async def doubt(self, models: Iterable[str]) -> None:
+    async def make_unknown(self, models: Iterable[str]) -> None:
         await self._fleet.publish(self._server, dict.fromkeys(models))
 
     async def forget(self, models: Iterable[str]) -> None:

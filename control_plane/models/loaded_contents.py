@@ -1,17 +1,21 @@
-"""What is loaded in Triton, with certainty or not at all: by this, answers that were given before are found again or not.
+"""Fingerprints of what is loaded in Triton: known with certainty or not at all. They are part of the response
+cache's keys.
 
-`models/model_service` loads and unloads through here. What makes it certain:
+`models/model_service` loads and unloads through this module. What makes a fingerprint certain:
 
-- Before a change begins, its model, an ensemble's steps and every ensemble that needs one of them are unknown in every process;
-  afterwards they are known as other objects, so that no answer that was under way meanwhile is kept.
-- A model whose code may call others needs every model, since nobody knows which it calls: any change makes it unknown, and
-  another one; it stays unknown while anything is.
-- A load counts when what it reads was the same before and after it, and Triton's own configuration looks in the same places.
-- Triton reads anew what has newer times. Where contents differ from what it has, also outside the model's folder, and where
-  nobody knows what it has, the placed model is made to look changed.
-- Changes that touch the same model follow each other.
+- Before a change begins, the model, an ensemble's steps and every ensemble that needs one of them become
+  unknown in every process. Afterwards they have new fingerprint objects, so that no response computed
+  meanwhile is cached.
+- A BLS model (one whose code may call others) may call any model: any load or unload invalidates its
+  fingerprint, which stays unknown while any model's is.
+- A load counts only if what it reads was the same before and after it, and if Triton's own configuration of
+  the model names the same places.
+- Triton reloads only files with newer times. Where contents differ from what Triton has, also outside the
+  model's folder, and where it is unknown what Triton has, the placed model's times are moved forward.
+- Changes that touch the same model are serialized.
 
-What a change that fails, times out or is cancelled has touched stays unknown until a load of it succeeds.
+The models that a failed, timed-out or cancelled change has touched stay unknown until a load of them
+succeeds.
 """
 
 from __future__ import annotations
@@ -30,10 +34,10 @@ from control_plane.core.fingerprint import (
     ModelContents,
     Models,
     callers,
+    dependencies_of,
     dependents_of,
+    ensemble_closure,
     fingerprint_of,
-    needed_by,
-    with_steps,
 )
 from control_plane.core.model import ModelOverride
 from control_plane.models.ports import FingerprintBoard, ModelReading
@@ -43,23 +47,25 @@ _log = logging.getLogger(__name__)
 
 
 class LoadedContents:
-    """The fingerprints of what is loaded in one Triton that nobody else loads models into."""
+    """Tracker of the fingerprints of one Triton, into which nobody else may load models."""
 
     def __init__(self, reading: ModelReading, board: FingerprintBoard) -> None:
         self._reading = reading
         self._board = board
         self._upstream: Upstream | None = None
         self._models: dict[str, LoadedModel | None] = {}
-        """Those that Triton may have; None where nobody knows what it has."""
+        """Models that Triton may have loaded; None for one whose contents are unknown."""
         self._overrides: dict[str, ModelOverride | None] = {}
         self._published: dict[str, set[str]] = {}
-        """What each that is known needs, as of then."""
+        """Models whose fingerprint is published, each with the models it needed then."""
         self._publishing = asyncio.Lock()
         self._settling = asyncio.Lock()
         self._changing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def begin(self, upstream: Upstream) -> None:
-        """This Triton has just started and has nothing loaded; what is under way with another counts no longer."""
+    async def restart(self, upstream: Upstream) -> None:
+        """Start anew with a Triton that has just started and has nothing loaded; changes under way with
+        another no longer count.
+        """
         async with self._publishing:
             self._upstream = upstream
             self._models.clear()
@@ -69,48 +75,63 @@ class LoadedContents:
             await self._board.forget(had)
 
     async def load(self, upstream: Upstream, name: str, override: ModelOverride | None, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work`, which loads what is placed, and make known what it has loaded. Raises what it raises, ModelLoadFailed."""
+        """Do `work`, which loads the placed model, and publish the fingerprints of what it has loaded.
+
+        Raises what `work` raises, ModelLoadFailed.
+        """
         async with self._alone(lambda: self._with_steps(name, override)) as names:
             was = {each: self._models[each] for each in names if each in self._models}
             overrides = {**self._overrides, name: override}
-            await self._doubt(names)
-            await self._board.doubt(names)
+            await self._make_unknown(names)
+            await self._board.make_unknown(names)
+            # Read before and after the load: if both are equal, that is what Triton has read in between.
             before = await self._read(names, overrides)
             for each, model in was.items():
                 await self._have_it_read(each, model, before.get(each))
             try:
                 await work()
             except ModelLoadFailed:
-                await self._doubt(await self._with_steps(name, override) - names)
+                # Triton keeps serving what it had of the steps; only what is certainly unchanged becomes
+                # known again.
+                await self._make_unknown(await self._with_steps(name, override) - names)
                 await self._board.forget(names - was.keys())
-                await self._settle(upstream, _unchanged(was, await self._read(names - {name}, overrides)), {})
+                await self._publish_certain(upstream, _unchanged(was, await self._read(names - {name}, overrides)), {})
                 raise
-            # What has become a step of it meanwhile may have been loaded as well.
-            await self._doubt(await self._with_steps(name, override) - names)
+            # Configurations may have changed while it loaded: a model that has become a step meanwhile may
+            # have been loaded too.
+            await self._make_unknown(await self._with_steps(name, override) - names)
             after = await self._read(names, overrides)
             unsure = {each for each, model in was.items() if _may_have_been_ignored(model, before.get(each), is_step=each != name)}
             certain = {each: contents for each, contents in after.items() if contents == before.get(each) and each not in unsure}
-            await self._settle(upstream, certain, {name: override})
+            await self._publish_certain(upstream, certain, {name: override})
 
-    async def unload(self, upstream: Upstream, name: str, *, with_steps: bool, work: Callable[[], Awaitable[Collection[str]]]) -> None:
-        """Do `work`, which unloads the model and says which models Triton has unloaded. Raises what it raises."""
-        async with self._alone(lambda: self._to_unload(name, with_steps)) as names:
+    async def unload(
+        self, upstream: Upstream, name: str, *, ensemble_closure: bool, work: Callable[[], Awaitable[Collection[str]]]
+    ) -> None:
+        """Do `work`, which unloads the model and returns the models that Triton has unloaded. Raises what
+        `work` raises.
+        """
+        async with self._alone(lambda: self._to_unload(name, ensemble_closure)) as names:
             was = {each: model.contents for each in names if (model := self._models.get(each)) is not None}
-            await self._doubt(names)
+            await self._make_unknown(names)
             gone = {name, *await work()}
             for each in gone & names:
                 self._models.pop(each, None)
                 self._overrides.pop(each, None)
             await self._board.forget(gone)
-            await self._settle(upstream, {each: contents for each, contents in was.items() if each not in gone}, {})
+            await self._publish_certain(upstream, {each: contents for each, contents in was.items() if each not in gone}, {})
 
     def dependents_of(self, name: str) -> set[str]:
-        """The models loaded here that need this one."""
+        """Return the loaded models that need this one."""
         return dependents_of((name,), self._models)
 
     @asynccontextmanager
     async def _alone(self, find: Callable[[], Awaitable[set[str]]]) -> AsyncIterator[set[str]]:
-        """While nobody else changes one of those that are found when it is one's turn; in one order, so that nobody waits in a circle."""
+        """Hold the locks of the models that `find` returns, and yield their names.
+
+        Locks are taken in sorted order, so that there is no deadlock. The set may have grown while it waited
+        for them, so `find` is asked again until it returns no model that is not locked.
+        """
         names = set[str]()
         async with AsyncExitStack() as held:
             while not (found := await find()) <= names:
@@ -120,21 +141,24 @@ class LoadedContents:
                     await held.enter_async_context(lock)
             yield names
 
-    async def _to_unload(self, name: str, with_steps: bool) -> set[str]:
-        return await self._with_steps(name, self._overrides.get(name)) if with_steps else {name}
+    async def _to_unload(self, name: str, ensemble_closure: bool) -> set[str]:
+        return await self._with_steps(name, self._overrides.get(name)) if ensemble_closure else {name}
 
     async def _with_steps(self, name: str, override: ModelOverride | None) -> set[str]:
-        """What the load may change: by the configurations as they are, and as they were when they were loaded."""
-        found = with_steps(name, self._models)
+        """Return the models that a load may change, by the present configurations and by those that were
+        loaded.
+        """
+        found = ensemble_closure(name, self._models)
         try:
-            return found.union(await asyncio.to_thread(self._reading.with_steps, name, override))
+            return found.union(await asyncio.to_thread(self._reading.ensemble_closure, name, override))
         except ModelLoadFailed:
-            return found  # Triton will say so
+            return found  # the configuration cannot be read: the load fails in Triton, which says why
 
-    async def _doubt(self, names: Collection[str]) -> None:
+    async def _make_unknown(self, names: Collection[str]) -> None:
+        """Make models unknown in every process, with all that need them."""
         self._models.update(dict.fromkeys(names))
         async with self._publishing:
-            needing = dependents_of(names, self._models)  # of a model that is new, those that call others
+            needing = dependents_of(names, self._models)  # BLS models included, also for a model that is new
             doubtful = [each for each, needed in self._published.items() if each in needing or not needed.isdisjoint(names)]
             await self._publish_unknown(doubtful)
 
@@ -146,7 +170,7 @@ class LoadedContents:
             del self._published[each]
 
     async def _read(self, names: Iterable[str], overrides: Mapping[str, ModelOverride | None]) -> dict[str, ModelContents]:
-        """Of those that can be read."""
+        """Digest the contents of models; those that cannot be read are left out."""
         found: dict[str, ModelContents] = {}
         for each in names:
             try:
@@ -156,22 +180,31 @@ class LoadedContents:
         return found
 
     async def _have_it_read(self, name: str, was: LoadedModel | None, contents: ModelContents | None) -> None:
-        if contents is not None and not contents.is_brought and (was is None or was.contents != contents):
-            await asyncio.to_thread(self._reading.make_look_changed, name)
+        """Make Triton read a placed model anew, if what it has loaded is unknown or differs from the
+        files.
+        """
+        if contents is not None and not contents.comes_with_load and (was is None or was.contents != contents):
+            await asyncio.to_thread(self._reading.mark_changed, name)
 
-    async def _settle(
+    async def _publish_certain(
         self, upstream: Upstream, certain: Mapping[str, ModelContents], overrides: Mapping[str, ModelOverride | None]
     ) -> None:
-        """Make known what is certain now, and all that needs it and that Triton serves; each goes on from what the last one found."""
+        """Publish the fingerprints of what is certain now, and of the models that need it and are served.
+
+        Calls are serialized, since each builds on what the last one found.
+        """
         async with self._settling:
             configs = await _configs(upstream, certain)
             loaded = {each: LoadedModel(certain[each], config) for each, config in configs.items() if config.is_of(certain[each])}
             models = {**self._models, **loaded}
-            # Those that call others need what has been unloaded no longer.
+            # BLS models are looked at in any case: they were unknown as long as a model was that has been
+            # unloaded since.
             others = {each: models[each] for each in dependents_of(loaded.keys() | callers(models), models) - loaded.keys()}
             their_configs = await _configs(upstream, others)
             version = await _version(upstream)
             async with self._publishing:
+                # Triton has been restarted meanwhile: what was asked of the old one says nothing about the
+                # new one.
                 if upstream is not self._upstream or version is None:
                     return
                 self._models.update(loaded)
@@ -182,32 +215,35 @@ class LoadedContents:
                 await self._publish(loaded.keys(), version)
 
     async def _publish(self, names: Iterable[str], version: str) -> None:
-        """Those of them that are certain at this moment."""
+        """Publish the fingerprints of those models that are certain at this moment."""
         found = {each: fingerprint_of(each, self._models, server_version=version) for each in names}
         changes = {each: fingerprint for each, fingerprint in found.items() if fingerprint is not None}
-        self._published |= {each: needed_by(each, self._models) for each in changes}
+        self._published |= {each: dependencies_of(each, self._models) for each in changes}
         if changes:
             await self._board.publish(changes)
 
 
 def _unchanged(was: Models, now: Mapping[str, ModelContents]) -> dict[str, ModelContents]:
-    """Those of which Triton has the same contents whether it has read them again or not."""
+    """Return the models whose files are as they were loaded: Triton has those contents whether it has read
+    them again or not.
+    """
     return {each: model.contents for each, model in was.items() if model is not None and now.get(each) == model.contents}
 
 
 def _may_have_been_ignored(was: LoadedModel | None, contents: ModelContents | None, *, is_step: bool) -> bool:
-    """Whether Triton may still have other files than it was to load, where files are or were brought along.
+    """Whether Triton may have ignored the files that a load brought along, and still serve others.
 
-    Over a loaded model, 24.10 takes them only with another configuration, and answers that it has in any case; and as an
-    ensemble's step a model may have kept them or not.
+    Over a model that is loaded, Triton 24.10 uses such files only if the configuration differs as well, and
+    reports success in any case. As a step of an ensemble a model may have kept files that an earlier load
+    brought, or not.
     """
-    if was is not None and was.contents.is_brought and is_step:
+    if was is not None and was.contents.comes_with_load and is_step:
         return True
-    return contents is not None and contents.is_brought and (was is None or was.contents != contents)
+    return contents is not None and contents.comes_with_load and (was is None or was.contents != contents)
 
 
 async def _configs(upstream: Upstream, names: Iterable[str]) -> dict[str, LoadedConfig]:
-    """Of those that are ready."""
+    """Ask Triton for the configurations of models; those that are not ready are left out."""
     found: dict[str, LoadedConfig] = {}
     for each in names:
         try:

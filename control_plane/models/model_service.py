@@ -1,6 +1,7 @@
-"""Lists, loads and unloads models, and remembers which ones are wanted, so that a restarted Triton gets them back.
+"""Service that lists, loads and unloads the models of one Triton, and restores the wanted ones after Triton
+was restarted.
 
-Called by both doors and the admin API, at start, and by the supervisor after a restart.
+Called by the frontends and the admin API, at start, and by `triton/supervisor` after a restart.
 """
 
 from __future__ import annotations
@@ -13,30 +14,32 @@ from dataclasses import dataclass, replace
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, ModelNotFound, UpstreamUnavailable
 from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, check_name, summarise
+from control_plane.models.change_queue import ChangeQueue
 from control_plane.models.loaded_contents import LoadedContents
-from control_plane.models.model_changes import ModelChanges
 from control_plane.models.ports import LoadWatch, ModelRepository
 from control_plane.models.served_variants import served_variants
-from control_plane.models.tiers.model_tiers import ModelTiers
+from control_plane.models.tiers.warm_tier_manager import WarmTierManager
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import Member, Servers
+from control_plane.triton.servers import Servers, ServerState
 from control_plane.triton.triton_log import brief, is_told_in_log_only
 
 _log = logging.getLogger(__name__)
 
 ALL_MODELS = "*"
 
-_MOST_FAILURES = 1000
+_MAX_FAILURES = 1000
 
 Begin = Callable[[], Awaitable[None]]
 
 
-async def _at_once() -> None:
-    """Nobody else loads there."""
+async def _no_lease_check() -> None:
+    """Wait for nothing before a load: the default where no other process loads into this Triton."""
 
 
 class _Unwatched:
-    """`models/ports.LoadWatch` of a Triton that others run: what it answers is all that is known, and its log is theirs to read."""
+    """`models/ports.LoadWatch` of an attached Triton, run by others: its answers are all that is known, and
+    its log is not here.
+    """
 
     async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
         try:
@@ -53,29 +56,36 @@ class _Unwatched:
 
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
-    """A model that was wanted at start and could not be loaded."""
+    """Model that was wanted at start and could not be loaded."""
 
     name: str
     reason: str
 
 
 class ModelService:
-    """The wanted models of one Triton. Of an attached one, `repository` and `contents` are None: it keeps its own, and others load."""
+    """Model control of one Triton, with the desired state: the models that are wanted.
+
+    For an attached Triton `repository` and `contents` are None: it has a repository of its own, and others
+    load into it too.
+    """
 
     def __init__(
         self,
         *,
-        servers: Servers | Member,
+        servers: Servers | ServerState,
         repository: ModelRepository | None,
         load: list[str],
         load_timeout_s: float,
         contents: LoadedContents | None = None,
-        tiers: ModelTiers | None = None,
+        tiers: WarmTierManager | None = None,
         restores: bool = True,
         watch: LoadWatch | None = None,
     ) -> None:
-        """`tiers` has more models than the repository has yet; they are fetched before they are placed. Without `restores` a Triton that
-        comes back has nothing: a fleet loads what is asked for."""
+        """`tiers` has models that are not in the repository yet: they are fetched before they are placed.
+
+        Without `restores` nothing is loaded into a Triton that was restarted; a fleet decides anew what to
+        load.
+        """
         self._servers = servers
         self._repository = repository
         self._contents = contents
@@ -83,20 +93,24 @@ class ModelService:
         self._restores = restores
         self._watch = watch or _Unwatched()
         self._failures: dict[str, str] = {}
-        """Why the last load of a model has failed, of those that have not been loaded or unloaded since."""
+        """Reason of the last load's failure, by model, until the model is loaded or unloaded."""
         self._pinned: dict[str, ExitStack] = {}
-        """Models whose files stay here, since they are loaded."""
+        """Loaded models whose files are pinned in the warm tier, since Triton may read them again."""
         self._initial = load
         self._load_timeout_s = load_timeout_s
-        self._changes = ModelChanges()
+        self._changes = ChangeQueue()
         self._desired: dict[str, ModelOverride | None] | None = None
 
     async def run(self) -> None:
-        """Own the loads and unloads under way until cancelled; without it there are none."""
+        """Own the tasks of loads and unloads until cancelled; while it does not run, models cannot be
+        changed.
+        """
         await self._changes.run()
 
     async def list_models(self) -> list[Model]:
-        """Every model of the repositories and of Triton's index, by name. Raises UpstreamUnavailable."""
+        """Return every model of the repositories and of Triton's index, by name. Raises
+        UpstreamUnavailable.
+        """
         upstream = self._servers.pick()
         index = await upstream.control.index()
         memory = await upstream.control.memory_bytes()
@@ -105,45 +119,50 @@ class ModelService:
         return [self._with_reason(summarise(name, index, memory.get(name), variants.get(name))) for name in sorted(names)]
 
     def _with_reason(self, model: Model) -> Model:
-        """Triton's index has the reason of what a backend refused, and of nothing else."""
+        """Add why the last load failed: Triton's index has a reason only for what a backend has refused."""
         is_served = model.state is ModelState.READY
         return model if is_served else replace(model, reason=self._failures.get(model.name, model.reason))
 
     async def get(self, name: str) -> Model:
-        """One model. Raises ModelNotFound, UpstreamUnavailable."""
+        """Return one model. Raises ModelNotFound, UpstreamUnavailable."""
         for model in await self.list_models():
             if model.name == name:
                 return model
         raise ModelNotFound(f"no model '{name}' in any repository; `tidegate models list` shows the ones there are")
 
-    async def load(self, name: str, override: ModelOverride | None = None, *, begin: Begin = _at_once) -> None:
-        """Load or reload a model and want it from now on, with its override. A caller that leaves does not end the load.
+    async def load(self, name: str, override: ModelOverride | None = None, *, begin: Begin = _no_lease_check) -> None:
+        """Load or reload a model and want it from now on, with its override. A caller that leaves does not
+        end the load.
 
-        A load without an override repeats the one in force: only an unload ends it. (Triton keeps one in force as well, until
-        the repository's files change; with that exception the model would come back as another one after a restart.)
-        `begin` is awaited right before Triton is asked.
+        A load without an override keeps the one in force, which only an unload ends. (Triton does the same
+        until the repository's files change; following that exception, the model would come back as another
+        one after a restart.) `begin` is awaited right before Triton is asked.
 
         Raises:
-            InvalidRequest: the name cannot be a model's. ModelNotFound: no repository has it.
-            ModelLoadFailed, DeadlineExceeded, UpstreamUnavailable: as Triton answered; it is not wanted then.
+            InvalidRequest: the name cannot be a model's.
+            ModelNotFound: no repository has the model.
+            ModelLoadFailed, DeadlineExceeded, UpstreamUnavailable: the load failed; the model is not wanted
+                then.
         """
         check_name(name)
         self._servers.pick()
         await self._changes.carry_out(name, ("load", override), lambda: self._load_and_want(name, override, begin))
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Unload a model and want it no longer; requests in flight finish. Of one that is not loaded, Triton says that it is done.
+        """Unload a model and want it no longer; requests in flight finish. For a model that is not loaded
+        Triton reports success.
 
-        Raises as `load`.
+        Raises what `load` raises.
         """
         check_name(name)
         self._servers.pick()
         await self._changes.carry_out(name, ("unload", unload_dependents), lambda: self._unload(name, unload_dependents))
 
-    async def load_anew(self, built: str) -> None:
-        """Load again what is wanted and made of this model, whose files are new, be it that it could not be loaded for the want of them.
+    async def reload_built(self, built: str) -> None:
+        """Reload every wanted model that is or needs the model `built`, whose files are new; also one that
+        failed for lack of them.
 
-        What fails is logged: what was loaded before goes on.
+        Failures are logged: Triton goes on serving what was loaded before.
         """
         for name in [name for name in self._desired or {} if await asyncio.to_thread(self._needs, name, built)]:
             try:
@@ -152,9 +171,11 @@ class ModelService:
                 _log.warning("what has been built is not served: %s", exc, extra={"model": name})
 
     async def restore(self, upstream: Upstream) -> list[LoadFailure]:
-        """Load all wanted models into a Triton that has just started; what fails is reported and the rest is served."""
+        """Load all wanted models into a Triton that has just started; return those that failed, the others
+        are served.
+        """
         if self._contents is not None:
-            await self._contents.begin(upstream)
+            await self._contents.restart(upstream)
         if self._repository is not None:
             self._repository.place_all()
         if not self._restores:
@@ -174,6 +195,7 @@ class ModelService:
         self._desired[name] = override
 
     async def _unload(self, name: str, unload_dependents: bool) -> None:
+        """Unload through the fingerprint tracker, if there is one."""
         upstream = self._servers.pick()
 
         async def unload() -> Collection[str]:
@@ -182,10 +204,10 @@ class ModelService:
         if self._contents is None:
             await unload()
         else:
-            await self._contents.unload(upstream, name, with_steps=unload_dependents, work=unload)
+            await self._contents.unload(upstream, name, ensemble_closure=unload_dependents, work=unload)
 
     async def _unload_and_forget(self, upstream: Upstream, name: str, unload_dependents: bool) -> Collection[str]:
-        """All that is unloaded now is wanted no longer."""
+        """Unload a model and drop all that Triton has unloaded from the wanted models; return their names."""
         control = upstream.control
         await control.unload(name, unload_dependents=unload_dependents, timeout_s=self._load_timeout_s)
         gone = [name]
@@ -200,19 +222,19 @@ class ModelService:
         return gone
 
     async def _fetch(self, name: str, stays: ExitStack) -> None:
-        """Have its files on this machine as long as that is open."""
+        """Fetch a model's files to this machine, and pin them until `stays` is closed."""
         if self._tiers is not None and name in self._tiers.names():
             await self._tiers.ensure_warm(name, deadline_s=asyncio.get_running_loop().time() + self._load_timeout_s)
             stays.enter_context(self._tiers.pinned(name))
 
     def _forget_all(self) -> None:
-        """What was loaded is gone, and its files need not stay."""
+        """Want no models, and unpin their files: Triton was restarted and has nothing loaded."""
         self._desired = {}
         for held in self._pinned.values():
             held.close()
         self._pinned.clear()
 
-    async def _load(self, upstream: Upstream, name: str, override: ModelOverride | None, begin: Begin = _at_once) -> None:
+    async def _load(self, upstream: Upstream, name: str, override: ModelOverride | None, begin: Begin = _no_lease_check) -> None:
         try:
             await self._place_and_load(upstream, name, override, begin)
         except ControlPlaneError as exc:
@@ -221,16 +243,17 @@ class ModelService:
         self._failures.pop(name, None)
 
     def _note_failure(self, name: str, error: ControlPlaneError) -> None:
-        if not isinstance(error, UpstreamUnavailable):  # which is no fault of the model's
+        if not isinstance(error, UpstreamUnavailable):  # that says nothing about the model
             self._failures.pop(name, None)
             self._failures[name] = brief(str(error))
-        if len(self._failures) > _MOST_FAILURES:  # names may be callers' own, who bring the files along
+        if len(self._failures) > _MAX_FAILURES:  # bounded: callers that bring the files along choose any name
             del self._failures[next(iter(self._failures))]
-        if self._restores:  # else a fleet says it, and where
+        if self._restores:  # otherwise the fleet logs it, with the server's name
             _log.error("model could not be loaded: %s", error, extra={"model": name})
 
     async def _place_and_load(self, upstream: Upstream, name: str, override: ModelOverride | None, begin: Begin) -> None:
-        # With files, the model is what the caller sent: it need not be in any repository, and Triton reads none.
+        """Fetch, place, check and load a model; its files stay pinned while it is loaded."""
+        # An override with files is the whole model: no repository need have it, and Triton reads none.
         with ExitStack() as stays:
             models: Sequence[str] = (name,)
             if self._repository is not None and not (override and override.files):
@@ -258,9 +281,9 @@ class ModelService:
 
     def _needs(self, name: str, model: str) -> bool:
         try:
-            return self._repository is not None and model in self._repository.with_steps(name)
+            return self._repository is not None and model in self._repository.ensemble_closure(name)
         except ControlPlaneError:
-            return False  # not one of a repository
+            return False  # no repository has it: its files came with the load
 
     def _known(self) -> list[str]:
         placed = self._repository.names() if self._repository is not None else []

@@ -1,4 +1,6 @@
-"""Models: where they come from, what is loaded, and who may load."""
+"""Ports of the models folder: repositories and stores that models come from, the warm tier, loads, and
+fingerprints.
+"""
 
 from __future__ import annotations
 
@@ -14,120 +16,155 @@ from control_plane.models.domain.model_source import ModelSource, SourceFile, Wa
 
 
 class ModelRepository(Protocol):
-    """The folders that models come from, placed under the root that Triton reads."""
+    """Model repository: the source folders of models, and their placed copies under the root that Triton
+    reads.
+    """
 
     def names(self) -> list[str]:
-        """Every model in the sources now. Raises StartupError when two sources hold one name."""
+        """Return every model in the sources now. Raises StartupError: two sources have a model of one
+        name.
+        """
 
     def place_all(self) -> None:
         """Place every model that can be placed, and remove placed ones whose source is gone."""
 
     def place(self, name: str) -> Sequence[str]:
-        """Bring the placed copy (of an ensemble's composing models too) up to the source; which models these are, itself first.
-        Raises ModelNotFound; ModelLoadFailed: it cannot be placed."""
+        """Bring the placed copies of a model, and of an ensemble's composing models, up to date with their
+        sources.
+
+        Returns the names of these models, the model itself first. Raises ModelNotFound, ModelLoadFailed (it
+        cannot be placed).
+        """
 
     def require_loadable(self, name: str) -> None:
-        """Raise ModelLoadFailed where it can be told without Triton that Triton could not load it."""
+        """Raise ModelLoadFailed if it is certain, without asking Triton, that Triton could not load the
+        model.
+        """
 
-    def with_steps(self, name: str) -> list[str]:
-        """The model after every model that it needs, if it is an ensemble. Raises ModelNotFound, ModelLoadFailed."""
+    def ensemble_closure(self, name: str) -> list[str]:
+        """Return an ensemble's composing models, direct and indirect, then the model itself. Raises
+        ModelNotFound, ModelLoadFailed.
+        """
 
 
 class LoadWatch(Protocol):
-    """Watches over the loads of one Triton."""
+    """Watchdog of the loads of one Triton, which may hang or fail without a reason."""
 
     async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
-        """Do `load`, which is given its time limit and loads the first of `models` (the others are an ensemble's
-        steps) into the Triton that runs now, and see to it that it ends in about `timeout_s`.
+        """Call `load` with its time limit, and make sure that it ends in about `timeout_s`.
 
-        Raises what it raises; ModelLoadFailed and DeadlineExceeded with all that is known of why.
+        `load` loads the first of `models` (the others are an ensemble's steps) into the Triton that runs now.
+        Raises what it raises; ModelLoadFailed and DeadlineExceeded carry all that is known of the reason.
         """
 
 
 class ModelBuilder(Protocol):
-    """The recipes of the model repositories."""
+    """Builder of models' artefacts by the recipes in the model repositories."""
 
     def build(self) -> AsyncGenerator[BuildEvent]:
-        """Build what is not up to date, leaving the CPUs to whoever answers requests; closing it ends the build. Raises OSError."""
+        """Build what is not up to date, at low priority so that requests keep the CPUs; closing the generator
+        ends the build.
+
+        Raises OSError.
+        """
 
 
 class ModelDescriptions(Protocol):
-    """What the model repositories say of their models."""
+    """Reader of what model repositories declare about their models."""
 
     def read(self) -> Mapping[str, DescribedModel]:
-        """By name; reads files, so a thread calls it. What cannot be read is left out."""
+        """Return the descriptions by model; those that cannot be read are left out. It reads files, so call
+        it in a thread.
+        """
 
 
 class Stop(Protocol):
-    """Tells a thread to end what it does."""
+    """Cancellation flag for work in a thread, such as a `threading.Event`."""
 
     def is_set(self) -> bool: ...
 
 
 class ModelStore(Protocol):
-    """Where models come from that are on no disk here. It reads itself, so threads call it; each call has a deadline of its own, and ends
-    soon after `stop` is set. Each raises StoreUnavailable."""
+    """Cold store of models, such as an object store. Its methods block, so call them in threads; each has a
+    deadline of its own, ends soon after `stop` is set, and raises StoreUnavailable.
+    """
 
     @property
     def url(self) -> str:
-        """As it may be shown."""
+        """URL without secrets, as it may be logged and shown."""
 
     def names(self, stop: Stop) -> list[str]:
-        """Every model in it now."""
+        """Return every model in the store now."""
 
     def describe(self, name: str, stop: Stop) -> ModelSource:
-        """Its files now. Raises ModelNotFound; ModelLoadFailed: they cannot be a model's."""
+        """List a model's files as they are now. Raises ModelNotFound, ModelLoadFailed (they cannot be a
+        model's).
+        """
 
     def read(self, name: str, path: str, span: range, stop: Stop) -> Sequence[bytes]:
-        """So many bytes of a file from there, in pieces. Raises ModelLoadFailed, as passing: there are fewer, or it is gone."""
+        """Read a span of bytes of a file, in pieces. Raises ModelLoadFailed with `is_transient`: the file is
+        gone or too short.
+        """
 
     def close(self) -> None: ...
 
 
 class PartialCopy(Protocol):
-    """A warm copy that is being fetched; what an earlier attempt has brought is there already."""
+    """Warm copy that is being fetched; it resumes what an earlier attempt has fetched."""
 
     @property
     def new_bytes(self) -> int:
-        """How many this attempt has brought."""
+        """Bytes that this attempt has fetched."""
 
     @property
     def done_bytes(self) -> int:
-        """How many are there."""
+        """Bytes that are there, those of earlier attempts included."""
 
     def fetch(self, file: SourceFile, read: Callable[[range], Sequence[bytes]], stop: Stop) -> None:
-        """Bring what is missing of it, and verify all of it. Raises ModelLoadFailed, as passing: it is damaged; Overloaded: the disk
-        is full; as `read`."""
+        """Fetch what is missing of a file, and verify all of it.
+
+        Raises ModelLoadFailed with `is_transient` (the file is damaged), Overloaded (the disk is full), and
+        what `read` raises.
+        """
 
     def finish(self) -> WarmCopy:
-        """Put it in the place of what is held of the model, in one step, once every file is there. Raises Overloaded."""
+        """Replace the model's copy by this one, atomically; every file must have been fetched. Raises
+        Overloaded.
+        """
 
 
 class WarmTier(Protocol):
-    """Copies of models on this machine. It reads and writes files, so threads call it."""
+    """Warm tier: copies of models on this machine. Its methods read and write files, so call them in
+    threads.
+    """
 
     @property
     def max_bytes(self) -> int: ...
 
     def open(self) -> list[WarmCopy]:
-        """What is held, least recently used first. Raises StartupError: it cannot be written, or another process has it."""
+        """Take over the copies that are there and return them, least recently used first.
+
+        Raises StartupError: the tier cannot be written to, or another process uses it.
+        """
 
     def path(self, name: str) -> Path: ...
 
     def use(self, copy: WarmCopy) -> bool:
-        """Note that it is used; False when a file is not as it was written."""
+        """Record a use of a copy; False if a file differs in size or time from what was written."""
 
     def is_sound(self, copy: WarmCopy, stop: Stop) -> bool:
-        """Whether every file's digest is what it was; reads all of it."""
+        """Whether every file has the recorded digest; reads the whole copy."""
 
-    def begin(self, source: ModelSource) -> PartialCopy:
-        """Fetch a copy, or go on with it. Raises Overloaded: the disk is full."""
+    def start_fetch(self, source: ModelSource) -> PartialCopy:
+        """Start or resume the fetch of a copy. Raises Overloaded: the disk is full."""
 
     def remove(self, name: str) -> None:
-        """From sight in one step."""
+        """Remove a model's copy; it disappears atomically."""
 
     def partial_bytes(self, but: Collection[str]) -> int:
-        """Taken by copies that nobody fetches now; `but` are models that somebody does."""
+        """Return the bytes of unfinished copies that are not being fetched now; `but` are the models that
+        are.
+        """
 
     def drop_partials(self, but: Collection[str]) -> None: ...
 
@@ -137,7 +174,7 @@ class WarmTier(Protocol):
 
 
 class MoveObserver(Protocol):
-    """Is told of every move of a model from one tier to another."""
+    """Observer of models' moves between tiers, for metrics."""
 
     def moved(self, model: str, *, source: Tier, target: Tier, size_bytes: int, took_s: float) -> None: ...
 
@@ -145,42 +182,59 @@ class MoveObserver(Protocol):
 
 
 class ModelReading(Protocol):
-    """What loads read of the disk. Reads files itself, so threads call it; each method raises ModelLoadFailed."""
+    """Reader of what a load of a model depends on. Its methods read files, so call them in threads; each
+    raises ModelLoadFailed.
+    """
 
-    def with_steps(self, name: str, override: ModelOverride | None) -> list[str]:
-        """The model and, of an ensemble, every model that its load loads too, as their configurations are now."""
+    def ensemble_closure(self, name: str, override: ModelOverride | None) -> list[str]:
+        """Return the model and, for an ensemble, every model that its load loads as well, by their present
+        configurations.
+        """
 
     def read(self, name: str, override: ModelOverride | None) -> ModelContents:
-        """What a load would read now."""
+        """Digest what a load would read now."""
 
-    def make_look_changed(self, name: str) -> None:
-        """Have Triton's next load read it anew, whether it has changed or not."""
+    def mark_changed(self, name: str) -> None:
+        """Make Triton's next load read the model anew, whether it has changed or not."""
 
 
 class FingerprintBoard(Protocol):
-    """Every process that may answer with what a model has answered before."""
+    """Board on which fingerprints of loaded models are published to every process that has a response
+    cache.
+    """
 
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
-        """Return when all of them go by it; None is unknown."""
+        """Publish fingerprints by model, None for unknown; return when every process applies them."""
 
-    async def doubt(self, models: Iterable[str]) -> None:
-        """They may soon be loaded here in contents that are not certain: what other servers have does not stand for them."""
+    async def make_unknown(self, models: Iterable[str]) -> None:
+        """Mark models as unknown on this server before a load: until it is certain what was loaded here, the
+        contents that other servers have do not stand for them.
+        """
 
     async def forget(self, models: Iterable[str]) -> None:
-        """What is unknown of them is unknown since they are not loaded here any more."""
+        """Drop models that are not loaded on this server any more; what other servers have of them counts
+        again.
+        """
 
 
 class ModelAdministration(Protocol):
-    """Loading and unloading, as both doors call it: `models/model_service`, or the way to it from a worker process."""
+    """Loading and unloading of models, as frontends call it: `models/model_service`, or a worker process's
+    stub for it.
+    """
 
     async def load(self, name: str, override: ModelOverride | None = None) -> object:
-        """Return when it is ready. A caller that leaves does not end the load.
+        """Load a model and return when it is ready. A caller that leaves does not end the load.
 
         Raises:
-            InvalidRequest: the name cannot be a model's. ModelNotFound: no repository has it. ModelLoadFailed: with
-                Triton's own text and code. DeadlineExceeded, UpstreamUnavailable.
+            InvalidRequest: the name cannot be a model's.
+            ModelNotFound: no repository has the model.
+            ModelLoadFailed: Triton's own text and code.
+            DeadlineExceeded, UpstreamUnavailable.
         """
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> object:
-        """Return when Triton has accepted it, for a model it does not know too. Raises as `load`, but not ModelNotFound; StoreUnavailable:
-        a fleet cannot remember it."""
+        """Unload a model and return when Triton has accepted it, which it does for a model it does not know
+        as well.
+
+        Raises what `load` raises but ModelNotFound; and StoreUnavailable if a fleet cannot record it.
+        """

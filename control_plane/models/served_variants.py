@@ -1,4 +1,4 @@
-"""Asks a Triton which variants of its models it serves."""
+"""Query for the variants of models that a Triton serves, for lists of models and for metering."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _log = logging.getLogger(__name__)
 
 
 async def served_variants(upstream: Upstream) -> dict[str, ServedVariant]:
-    """By model; of a Triton whose metrics cannot be read, none: nothing depends on it but what is shown and the table to charge by."""
+    """Return the served variants by model; none if Triton's metrics cannot be read, since only lists and
+    metering depend on them.
+    """
     try:
         return read_served_variants(await upstream.metrics_text())
     except ControlPlaneError as exc:

@@ -1,6 +1,8 @@
-"""What the store remembers, in memory: read on every request, kept up with the store in the background.
+"""Mirror of the state store in memory (an informer cache): read on every request, kept up to date in the
+background.
 
-Each process has its own. While the store is away the last known state stays in force.
+Each process has its own. While the store is away the last known state stays in force. Rate limits,
+authentication, routes and the response cache read it; nobody writes to it but its own `run`.
 """
 
 from __future__ import annotations
@@ -24,26 +26,30 @@ from control_plane.objects.ports import StateStore
 _log = logging.getLogger(__name__)
 
 _WAIT_S = 1.0
-"""For a first change. Its end without one says that nothing has changed up to then."""
+"""Long poll for changes. A poll that ends without one confirms that the mirror is up to date."""
 
 _LOOK_S = 0.005
-"""Whoever waits for a change of its own looks so often: few do, and seldom."""
+"""Poll interval of `wait_for`; callers are few and rare, so there is no need for a notification."""
 
 _MAX_SILENCE_S = 5.0
-"""A store that neither answers nor fails for so long is away."""
+"""A store that neither answers nor fails for this long counts as away."""
 
 _FIRST_RETRY_S = 0.1
 _MAX_RETRY_S = 1.0
-"""A revocation is to be known a second after the store is back."""
+"""Longest pause between retries: a revocation must be known a second after the store is back."""
 
 _PAUSE_EVERY = 100
-"""Objects, of some ten microseconds each: requests are not held up while many are read."""
+"""Objects between two yields to the event loop; each takes some ten microseconds, and requests must not wait
+for many of them.
+"""
 
 _Tables = dict[Kind, dict[str, Any]]
 
 
-class KnownState:
-    """The mirror; its mappings are replaced, never changed, so whoever holds one may go on reading it."""
+class ObjectMirror:
+    """Object mirror (informer cache) of one process. Its mappings are replaced, never changed, so a reader
+    may keep one as a consistent snapshot.
+    """
 
     def __init__(self, store: StateStore, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -55,39 +61,45 @@ class KnownState:
         self.purges: Mapping[str, Purge] = {}
         self.resource_version = 0
         self.generation = 0
-        """Grows with each change taken in: unlike `resource_version` also where a store has lost its last changes and counts anew."""
+        """Counter of applied changes. Unlike `resource_version` it grows even if the store has lost changes
+        and reuses numbers.
+        """
         self._confirmed_s = float("-inf")
         self._is_reachable = False
         self._unreadable: set[tuple[str, str, int]] = set()
 
     @property
     def is_current(self) -> bool:
-        """Whether the store has confirmed just now that this is all."""
+        """Whether the store has confirmed within the last seconds that the mirror is up to date."""
         return self._is_reachable and self._now_s() - self._confirmed_s < _MAX_SILENCE_S
 
     @property
     def behind_s(self) -> float:
-        """Seconds since the store has last confirmed it; 0 while it is current, infinite before the first time."""
+        """Seconds since the store last confirmed the mirror; 0 while it is current, infinite before the first
+        time.
+        """
         return 0.0 if self.is_current else self._now_s() - self._confirmed_s
 
-    def cache_generation_of(self, model: str) -> str:
-        """What changes with each purge of a model, and of all."""
+    def purge_generation_of(self, model: str) -> str:
+        """Return a text that changes with each purge of the model and with each purge of all models; part of
+        cache keys.
+        """
         of_all, own = self.purges.get(EVERY_MODEL), self.purges.get(model)
         return f"{of_all.generation if of_all else ''}.{own.generation if own else ''}"
 
     async def wait_for(self, resource_version: int, *, timeout_s: float) -> bool:
-        """Whether that change is known here within that time."""
+        """Wait until the change is in the mirror, at most `timeout_s`; return whether it is."""
         ends_s = asyncio.get_running_loop().time() + timeout_s
         while self.resource_version < resource_version and asyncio.get_running_loop().time() < ends_s:
             await asyncio.sleep(_LOOK_S)
         return self.resource_version >= resource_version
 
     async def start(self) -> None:
-        """Read everything. Raises StoreUnavailable."""
+        """Read all objects, before the first request. Raises StoreUnavailable."""
         await self._read_all()
 
     async def run(self) -> None:
-        """Follow the store until cancelled, also through its outages."""
+        """Apply the store's changes until cancelled, also through outages of the store."""
         while True:
             try:
                 while True:
@@ -101,10 +113,11 @@ class KnownState:
     async def _follow(self) -> None:
         changes = await self._store.changes(self.resource_version, timeout_s=_WAIT_S)
         if changes:
-            await self._take(changes, onto=self._tables())
+            await self._apply(changes, onto=self._tables())
         self._confirm()
 
     async def _wait_until_back(self) -> None:
+        """Read all objects again and again, with backoff, until the store answers."""
         delay_s = _FIRST_RETRY_S
         while True:
             await asyncio.sleep(delay_s)
@@ -116,10 +129,12 @@ class KnownState:
             return
 
     async def _read_all(self) -> None:
-        """Everything anew: a store that comes back after a crash may have lost changes that were seen here, and reuse their numbers."""
+        """Read all objects anew, as after an outage: a store that crashed may have lost changes that were
+        applied here, and will reuse their numbers.
+        """
         everything = await self._store.changes(0, timeout_s=0.0)
         self.resource_version = 0
-        await self._take(everything, onto={kind: {} for kind in Kind})
+        await self._apply(everything, onto={kind: {} for kind in Kind})
         self._confirm()
 
     def _confirm(self) -> None:
@@ -134,21 +149,25 @@ class KnownState:
             Kind.PURGE: dict(self.purges),
         }
 
-    async def _take(self, changes: Iterable[Stored], *, onto: _Tables) -> None:
+    async def _apply(self, changes: Iterable[Stored], *, onto: _Tables) -> None:
+        """Apply changes to the tables `onto`, then publish these as the new state."""
         newest = self.resource_version
         for count, stored in enumerate(changes, 1):
-            if stored.kind in onto:  # others are a newer version's
-                self._take_one(stored, onto[Kind(stored.kind)])
+            if stored.kind in onto:  # other kinds were written by a newer version of the gateway
+                self._apply_one(stored, onto[Kind(stored.kind)])
             newest = max(newest, stored.resource_version)
             if count % _PAUSE_EVERY == 0:
                 await asyncio.sleep(0)
+        # All tables change in one step, without an await in between: no request sees half of the changes.
         self.keys, self.tenants = onto[Kind.API_KEY], onto[Kind.TENANT]
         self.routes, self.prices, self.purges = onto[Kind.ROUTE], onto[Kind.PRICE], onto[Kind.PURGE]
         self.resource_version = newest
         self.generation += 1
 
-    def _take_one(self, stored: Stored, table: dict[str, Any]) -> None:
-        """One that cannot be read counts as deleted: what a newer version wrote of a key may have been its revocation."""
+    def _apply_one(self, stored: Stored, table: dict[str, Any]) -> None:
+        """Apply one change to a table. An object that cannot be read counts as deleted: if a newer version
+        wrote a key, that may have been its revocation.
+        """
         table.pop(stored.name, None)
         if stored.body is None:
             return
@@ -156,7 +175,8 @@ class KnownState:
             table[stored.name] = from_stored(stored)
         except InvalidRequest as exc:
             if stored.kind == Kind.PURGE:
-                table[stored.name] = Purge(stored.name, str(stored.resource_version))  # a purge all the same, and another one than before
+                # It is certain that something was purged, so the cache keys must change.
+                table[stored.name] = Purge(stored.name, str(stored.resource_version))
             change = (stored.kind, stored.name, stored.resource_version)
             if change not in self._unreadable:
                 self._unreadable.add(change)

@@ -1,4 +1,9 @@
-"""Tenants, routes, prices and purges: written with the rules that hold between them; the admin API's and the command line's way to them."""
+"""Service for tenants, routes, prices and purges: validates objects and writes them with optimistic
+concurrency.
+
+Called by the admin API, the command line and `cache/purges`. API keys have a service of their own
+(`auth/keys`).
+"""
 
 from __future__ import annotations
 
@@ -25,19 +30,22 @@ PutT = TypeVar("PutT", Tenant, Route, Price, Purge)
 PatchedT = TypeVar("PatchedT", Tenant, Route, Price)
 
 _ATTEMPTS = 5
+"""Optimistic writes of a patch before it gives up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held(Generic[ObjectT]):
-    """An object as the store holds it."""
+class Versioned(Generic[ObjectT]):
+    """Object with the resource_version that it had when it was read."""
 
     value: ObjectT
     resource_version: int
-    """Given back as `expected`, it makes sure that nobody has changed it meanwhile."""
+    """Passed to a write as `expected`, it makes sure that nobody has changed the object meanwhile."""
 
 
-async def read(store: StateStore, type_: type[ObjectT], name: str) -> Held[ObjectT]:
-    """One object of a type. Raises ObjectNotFound, InvalidRequest (what is stored cannot be read), StoreUnavailable."""
+async def read(store: StateStore, type_: type[ObjectT], name: str) -> Versioned[ObjectT]:
+    """Read one object of a type. Raises ObjectNotFound, InvalidRequest (the stored object cannot be read),
+    StoreUnavailable.
+    """
     kind = KIND_OF[type_]
     stored = await store.get(kind, name)
     if stored is None or stored.body is None:
@@ -45,8 +53,10 @@ async def read(store: StateStore, type_: type[ObjectT], name: str) -> Held[Objec
     return _held(stored, type_)
 
 
-async def read_all(store: StateStore, type_: type[ObjectT]) -> list[Held[ObjectT]]:
-    """Every object of a type that can be read, by name. Raises StoreUnavailable."""
+async def read_all(store: StateStore, type_: type[ObjectT]) -> list[Versioned[ObjectT]]:
+    """Read every object of a type, by name; those that cannot be read are logged and left out. Raises
+    StoreUnavailable.
+    """
     found = []
     for stored in await store.list_all(KIND_OF[type_]):
         try:
@@ -57,27 +67,35 @@ async def read_all(store: StateStore, type_: type[ObjectT]) -> list[Held[ObjectT
 
 
 class Objects:
-    """Each method raises StoreUnavailable when the store cannot be reached."""
+    """Service that reads and writes objects; each method raises StoreUnavailable if the store cannot be
+    reached.
+    """
 
     def __init__(self, store: StateStore, *, now_s: Callable[[], float] = time.time) -> None:
         self._store = store
         self._now_s = now_s
 
-    async def put(self, value: PutT, expected: int | None = None) -> Held[PutT]:
-        """Write it whole. `expected` is the resource_version that it must have now, 0 that it must not exist.
+    async def put(self, value: PutT, expected: int | None = None) -> Versioned[PutT]:
+        """Create or replace an object.
+
+        `expected` is the resource_version that the object must have now; 0 means that it must not exist, None
+        that any will do.
 
         Raises:
-            InvalidRequest: a value that it may not have; the text names all of them. Conflict: it is not as expected.
+            InvalidRequest: values that are not allowed; the text names all of them.
+            Conflict: the object has another resource_version.
         """
         stored = await self._store.put(KIND_OF[type(value)], name_of(value), to_body(value), expected=expected)
-        return Held(value, stored.resource_version)
+        return Versioned(value, stored.resource_version)
 
     async def patch(
         self, type_: type[PatchedT], name: str, change: Callable[[PatchedT], PatchedT], expected: int | None = None
-    ) -> Held[PatchedT]:
-        """Write what `change` makes of it, and lose nobody's change beside it. `expected` as for `put`.
+    ) -> Versioned[PatchedT]:
+        """Read an object, apply `change` and write the result, so that no concurrent change is lost.
+        `expected` as for `put`.
 
-        Raises ObjectNotFound, InvalidRequest, Conflict: it is not as expected, or others change it all the time.
+        `change` may be called several times. Raises ObjectNotFound, InvalidRequest, Conflict (the object has
+        another resource_version than expected, or others keep changing it).
         """
         for _ in range(_ATTEMPTS):
             held = await self.get(type_, name)
@@ -88,18 +106,20 @@ class Objects:
                     raise
         raise Conflict(f"{KIND_OF[type_]} {name[:100]!r} was changed by others {_ATTEMPTS} times in a row; try again")
 
-    async def get(self, type_: type[ObjectT], name: str) -> Held[ObjectT]:
-        """Raises ObjectNotFound, InvalidRequest (what is stored cannot be read)."""
+    async def get(self, type_: type[ObjectT], name: str) -> Versioned[ObjectT]:
+        """Read one object. Raises ObjectNotFound, InvalidRequest (the stored object cannot be read)."""
         return await read(self._store, type_, name)
 
-    async def list_all(self, type_: type[ObjectT]) -> list[Held[ObjectT]]:
-        """By name, without those that cannot be read, which are told of in the log."""
+    async def list_all(self, type_: type[ObjectT]) -> list[Versioned[ObjectT]]:
+        """Read every object of a type, by name; those that cannot be read are logged and left out."""
         return await read_all(self._store, type_)
 
     async def delete(self, type_: type[Tenant] | type[Route] | type[Price], name: str, expected: int | None = None) -> None:
-        """Raises ObjectNotFound, Conflict: it is not as expected, or a tenant has keys that are valid.
+        """Delete an object. Raises ObjectNotFound, Conflict (it has another resource_version, or a tenant has
+        valid keys).
 
-        A key that is made for the tenant at this very moment is left without one, and refused.
+        A key that is created for a tenant while the tenant is deleted is left without a tenant, and
+        authentication refuses it.
         """
         if type_ is Tenant:
             await self._refuse_with_keys(name)
@@ -114,7 +134,7 @@ class Objects:
             raise Conflict(f"tenant {tenant!r} has keys that are valid: {', '.join(valid[:3])}{more}; revoke them first")
 
 
-def _held(stored: Stored, type_: type[ObjectT]) -> Held[ObjectT]:
+def _held(stored: Stored, type_: type[ObjectT]) -> Versioned[ObjectT]:
     value = from_stored(stored)
     assert isinstance(value, type_)
-    return Held(value, stored.resource_version)
+    return Versioned(value, stored.resource_version)

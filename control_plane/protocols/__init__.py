@@ -1,1 +1,4 @@
-"""Reads and writes what travels on the wire; pure functions over bytes, with no sockets and no clock."""
+"""Codecs of the wire protocols: pure functions and state machines over bytes, with no sockets and no clock.
+
+Used by `frontends` (to clients) and `triton/adapters` (to Triton).
+"""

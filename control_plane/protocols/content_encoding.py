@@ -1,6 +1,6 @@
-"""Undoes the Content-Encoding of a body within a bound (RFC 9110, 8.4).
+"""Decodes the Content-Encoding of a body, within a bound on its decoded size (RFC 9110, 8.4).
 
-Triton 24.10 takes a corrupt gzip body for raw input; here it is an error.
+A corrupt gzip body is an error here; Triton 24.10 would compute with the corrupt bytes as raw input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _AUTO_DETECT = zlib.MAX_WBITS | 32
 
 
 def is_encoded(encoding: bytes) -> bool:
-    """Whether a body with this Content-Encoding must be decoded. Raises NotSupported for one that cannot be."""
+    """Whether a body with this Content-Encoding must be decoded.
+
+    Raises NotSupported: the encoding is unknown.
+    """
     name = encoding.strip().lower()
     if name in (b"", b"identity"):
         return False
@@ -27,10 +30,10 @@ def is_encoded(encoding: bytes) -> bool:
 
 
 def decoded_pieces(body: bytes | bytearray, bound: InflateBound) -> Iterator[bytes]:
-    """The decoded body of a gzip or deflate one, piece by piece; as `inflated_pieces`."""
+    """Decode a gzip or deflate body piece by piece. Raises as `inflated_pieces` does."""
     return inflated_pieces(body, _AUTO_DETECT, "gzip or deflate", bound)
 
 
 def decode_body(body: bytes | bytearray, encoding: bytes, bound: InflateBound) -> bytes | bytearray:
-    """The whole decoded body of one that came with this Content-Encoding. Raises as the other two."""
+    """Decode a whole body of this Content-Encoding. Raises as `is_encoded` and `decoded_pieces` do."""
     return b"".join(decoded_pieces(body, bound)) if is_encoded(encoding) else body

@@ -1,7 +1,7 @@
-"""gRPC over HTTP/2 as values: the head of a call, length-prefixed messages, statuses.
+"""Codec of gRPC over HTTP/2: request heads, length-prefixed messages, statuses.
 
-Source: gRPC's "PROTOCOL-HTTP2". Used by the gRPC door and by the adapter that calls Triton; heads and messages travel
-through as the bytes they came as.
+Source: gRPC's "PROTOCOL-HTTP2". Used by the gRPC frontend and by the adapter that calls Triton. Metadata and
+messages are forwarded as the bytes they arrived as; no message is parsed here.
 """
 
 from __future__ import annotations
@@ -16,55 +16,61 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.errors import InvalidRequest, NotSupported, PayloadTooLarge
-from control_plane.core.infer_call import Loss
+from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.http2.headers import Fields, size_of
 from control_plane.protocols.inflating import inflated_pieces
 from control_plane.protocols.kserve.body_limits import InflateBound
 
 PREFIX_BYTES = 5
-"""Of every message: a byte that says whether it is compressed, and its length in four."""
+"""Size of the prefix of each message: one byte that says whether it is compressed, four bytes of length."""
 
 _CONTENT_TYPE = b"application/grpc"
 _IS_GRPC = re.compile(rb"application/grpc(?:[+;]|\Z)")
 _NAME = re.compile(rb"[0-9a-z_.-]+")
 _VALUE = re.compile(rb"[\x20-\x7e]*")
-"""Of metadata. It goes on over a connection that other callers share; the peer may end that for one bad field."""
+"""A metadata value. Metadata is forwarded over a connection that many callers share, and one bad field may
+make the upstream close that connection."""
 _BLANKS = b" \t"
-"""Around a value; they are no part of it (RFC 9110, 5.5)."""
+"""Whitespace around a value, which is not part of it (RFC 9110, 5.5)."""
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _PRINTABLE = bytes(range(0x20, 0x25)) + bytes(range(0x26, 0x7F))
 _AUTHORIZATION, _API_KEY, _FORWARDED_FOR = b"authorization", b"x-api-key", b"x-forwarded-for"
 _NOT_FORWARDED = frozenset((b"te", b"grpc-timeout", _AUTHORIZATION, _API_KEY))
-"""Credentials are for the gateway, not for models."""
+"""`te` and the timeout are set anew for the upstream call; credentials are for the gateway, not for
+models."""
 _OF_A_CONNECTION = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
 _WINDOW_BITS = {b"gzip": zlib.MAX_WBITS | 16, b"deflate": zlib.MAX_WBITS}
 
 
 MessageFrame = bytes | memoryview
-"""A message with its prefix."""
+"""A length-prefixed message, prefix included."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GrpcHead:
-    """What the head of a call says. Equal heads of one client are mostly one object, so it is compared by identity."""
+    """The request head of a call.
+
+    Equal heads are mostly one object (`read_head` caches), so equality is identity.
+    """
 
     method: str
     """The full path, `/package.Service/Method`."""
     metadata: Fields = ()
-    """What goes on to Triton: the caller's metadata and gRPC's own fields, without those of the caller's connection."""
+    """The fields that are forwarded to Triton: the caller's metadata, and gRPC's own fields that are end to
+    end."""
     timeout_s: float | None = None
     encoding: bytes = b"identity"
-    """How messages that say they are compressed are compressed."""
+    """The compression (`grpc-encoding`) of those messages whose prefix says that they are compressed."""
     authorization: str | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
     forwarded_for: str | None = None
-    """What it says of its caller; several fields of a name joined by commas."""
+    """The field `x-forwarded-for`; several fields of that name are joined by commas."""
     cache_control: str | None = None
     request_id: str = ""
-    """Its field `x-request-id`, which Triton is sent as well."""
+    """The field `x-request-id`, which is forwarded to Triton too."""
     authority: bytes | None = None
-    """The name by which this server was asked."""
+    """The host name that the client called (`:authority`), checked against DNS rebinding."""
     fetch_site: bytes | None = None
 
 
@@ -72,7 +78,7 @@ _HEADS = BoundedCache[Fields, GrpcHead]()
 
 
 def read_head(fields: Fields) -> GrpcHead:
-    """Read a request's head. Raises InvalidRequest, NotSupported."""
+    """Parse a request's head; heads seen before are looked up. Raises InvalidRequest, NotSupported."""
     head = _HEADS.get(fields)
     if head is None:
         head = _read_head(fields)
@@ -87,7 +93,7 @@ def _read_head(came: Fields) -> GrpcHead:
         raise InvalidRequest("a gRPC call is a POST to /package.Service/Method")
     if not _IS_GRPC.match(by_name.get(b"content-type", b"")):
         raise NotSupported("this port speaks gRPC; its content-type is application/grpc")
-    if not _OF_A_CONNECTION.isdisjoint(by_name):
+    if not _OF_A_CONNECTION.isdisjoint(by_name):  # malformed by RFC 9113, 8.2.2
         raise InvalidRequest("a header field of HTTP/1.1 connections in an HTTP/2 request")
     metadata = tuple(field for field in fields if not field[0].startswith(b":") and field[0] not in _NOT_FORWARDED)
     if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in metadata):
@@ -122,12 +128,12 @@ def _read_timeout(value: bytes | None) -> float | None:
 
 
 def timeout_value(timeout_s: float) -> bytes:
-    """`grpc-timeout` for a remaining time; in milliseconds, rounded up, eight digits at most."""
+    """Format a remaining time as `grpc-timeout`: milliseconds, rounded up, eight digits at most."""
     return b"%dm" % min(max(1, -int(-timeout_s * 1000 // 1)), 99_999_999)
 
 
 def frame_message(message: bytes) -> bytes:
-    """A message with its prefix, not compressed."""
+    """Prefix an uncompressed message."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
@@ -136,7 +142,10 @@ def is_compressed(frame: MessageFrame) -> bool:
 
 
 def message_pieces(frame: MessageFrame, encoding: bytes, bound: InflateBound) -> Iterator[bytes]:
-    """The message within a compressed frame, piece by piece; as `inflated_pieces`. Raises NotSupported, too."""
+    """Decompress the message in a frame piece by piece.
+
+    Raises as `inflated_pieces` does, and NotSupported.
+    """
     bits = _WINDOW_BITS.get(encoding)
     if bits is None:
         raise NotSupported(f"grpc-encoding {encoding[:20].decode('latin-1')!r} is not supported; gzip, deflate and identity are")
@@ -144,62 +153,65 @@ def message_pieces(frame: MessageFrame, encoding: bytes, bound: InflateBound) ->
 
 
 def message_in(frame: MessageFrame, encoding: bytes, bound: InflateBound) -> bytes | memoryview:
-    """The message within its frame, decompressed within `bound`. Raises InvalidRequest, NotSupported, PayloadTooLarge."""
+    """The message in a frame, decompressed within `bound`.
+
+    Raises InvalidRequest, NotSupported, PayloadTooLarge.
+    """
     if not is_compressed(frame):
         return memoryview(frame)[PREFIX_BYTES:]
     return b"".join(message_pieces(frame, encoding, bound))
 
 
 class MessageReader:
-    """Cuts the data of a stream into length-prefixed messages, each with its prefix; so many at a time as it is asked for."""
+    """Incremental splitter of a stream's data into length-prefixed messages, a bounded number at a time."""
 
-    __slots__ = ("_max_bytes", "_partial", "_prefix", "_uncut", "partial_bytes")
+    __slots__ = ("_backlog", "_max_bytes", "_partial", "_prefix", "partial_bytes")
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._prefix = b""
         self._partial = bytearray()
-        self._uncut: deque[bytes | memoryview] | None = None
+        self._backlog: deque[bytes | memoryview] | None = None
         self.partial_bytes = 0
-        """Size that the frame will have which has begun; 0 when that is not known yet, or none has."""
+        """Final size of the frame that is incomplete; 0 if none is, or its prefix is not complete yet."""
 
     @property
     def is_between_messages(self) -> bool:
         return not self._partial and not self._prefix
 
     @property
-    def is_behind(self) -> bool:
-        """Whether there is more to take."""
-        return bool(self._uncut)
+    def has_backlog(self) -> bool:
+        """Whether `take` has data left to split."""
+        return bool(self._backlog)
 
     def feed(self, data: bytes | memoryview, most: int = sys.maxsize) -> list[MessageFrame]:
-        """So many of the frames that are whole now; `take` gives the others.
+        """Add data and return at most `most` complete frames; `take` returns further ones.
 
         Raises:
-            PayloadTooLarge: on the prefix of one that is too long.
+            PayloadTooLarge: a prefix announces a message beyond the limit, of which nothing is stored.
         """
-        if self._uncut:
-            self._uncut.append(data)
-            return self.take(most)
+        if self._backlog:
+            self._backlog.append(data)
+            return self.split_more(most)
         frames: list[MessageFrame] = []
-        self._cut(data, frames, most)
+        self._split(data, frames, most)
         return frames
 
-    def take(self, most: int) -> list[MessageFrame]:
-        """As `feed`, of what came before."""
+    def split_more(self, most: int) -> list[MessageFrame]:
+        """Return at most `most` further frames from data that was added before. Raises as `feed` does."""
         frames: list[MessageFrame] = []
-        while self._uncut and len(frames) < most:
-            self._cut(self._uncut.popleft(), frames, most)
+        while self._backlog and len(frames) < most:
+            self._split(self._backlog.popleft(), frames, most)
         return frames
 
-    def _cut(self, data: bytes | memoryview, frames: list[MessageFrame], most: int) -> None:
+    def _split(self, data: bytes | memoryview, frames: list[MessageFrame], most: int) -> None:
         if self._partial:
             data = self._fill(data, frames)
         if self._prefix:
             data, self._prefix = self._prefix + bytes(data), b""
         while len(data) >= PREFIX_BYTES:
             if len(frames) >= most:
-                self._keep(data)
+                self._keep(data)  # unsplit, for `take`: one HTTP/2 frame may hold thousands of messages
                 return
             size = PREFIX_BYTES + self._length(data)
             if size > len(data):
@@ -207,17 +219,17 @@ class MessageReader:
                 self._partial += data
                 return
             frames.append(bytes(data[:size]))
-            data = memoryview(data)[size:]  # not a copy: thousands of small ones may follow
+            data = memoryview(data)[size:]  # a view: with thousands of small frames, copies of the rest would be quadratic
         self._prefix = bytes(data)
 
     def _keep(self, data: bytes | memoryview) -> None:
-        if self._uncut is None:
-            self._uncut = deque()
-        self._uncut.appendleft(data)
+        if self._backlog is None:
+            self._backlog = deque()
+        self._backlog.appendleft(data)
 
     def _fill(self, data: bytes | memoryview, frames: list[MessageFrame]) -> bytes | memoryview:
         part = data[: self.partial_bytes - len(self._partial)]
-        self._partial += part  # memory for what has come only: five bytes may announce all that is allowed
+        self._partial += part  # grows with what arrives: five bytes can announce a message of the largest size allowed
         if len(self._partial) == self.partial_bytes:
             frames.append(memoryview(self._partial))
             self._partial, self.partial_bytes = bytearray(), 0
@@ -231,7 +243,7 @@ class MessageReader:
 
 
 def status_fields(code: int, details: str) -> Fields:
-    """The trailers that end a call."""
+    """Format the trailers that end a call."""
     status = ((b"grpc-status", b"%d" % code),)
     return (*status, (b"grpc-message", quote_from_bytes(details.encode(), safe=_PRINTABLE).encode())) if details else status
 
@@ -241,25 +253,25 @@ HEAD: Fields = ((b":status", b"200"), (b"content-type", _CONTENT_TYPE))
 
 @dataclass(frozen=True, slots=True)
 class GrpcAnswer:
-    """What a unary call is answered: a message, or a status other than OK (0)."""
+    """The answer to a unary call: a message, or a status other than OK (0)."""
 
     code: int
     headers: Fields
-    """Empty where the trailers are all there is."""
+    """Empty for a trailers-only answer."""
     body: tuple[bytes | memoryview, ...]
-    """The message's frame, in the pieces it came in."""
+    """The message's frame, in the pieces in which it arrived."""
     trailers: Fields
-    loss: Loss | None = None
-    """Set where it is no answer of the server's, but says that there is none."""
+    loss: SendFailure | None = None
+    """Set where the server gave no answer and this status was made up here for that reason."""
 
     @property
     def encoding(self) -> bytes:
-        """How the message is compressed, if it says that it is."""
+        """The compression of the message, if its prefix says that it is compressed."""
         return dict(self.headers).get(b"grpc-encoding", b"identity")
 
     @property
     def details(self) -> str:
-        """The status' text."""
+        """The status message, percent-decoded."""
         return unquote_to_bytes(dict(self.trailers).get(b"grpc-message", b"")).decode(errors="replace")
 
     @property
@@ -268,22 +280,22 @@ class GrpcAnswer:
         return b"".join(self.body)[PREFIX_BYTES:]
 
     def ending(self) -> GrpcAnswer:
-        """The same status for a call whose head has been sent."""
+        """The same status as trailers only, for a call whose response head has been sent already."""
         trailers = tuple(field for field in self.trailers if not field[0].startswith(b":") and field[0] != b"content-type")
         return GrpcAnswer(self.code, (), (), trailers)
 
 
 def message_answer(message: bytes) -> GrpcAnswer:
-    """A successful answer of our own."""
+    """A successful answer from the gateway itself."""
     return GrpcAnswer(0, HEAD, (frame_message(message),), status_fields(0, ""))
 
 
-def status_answer(code: int, details: str, more: Fields = (), *, loss: Loss | None = None) -> GrpcAnswer:
-    """A failure of our own, with `more` as metadata."""
+def status_answer(code: int, details: str, more: Fields = (), *, loss: SendFailure | None = None) -> GrpcAnswer:
+    """A failure from the gateway itself, with `more` as trailing metadata."""
     return GrpcAnswer(code, (), (), (*HEAD, *status_fields(code, details), *more), loss)
 
 
 def answer_of(headers: Fields, body: tuple[bytes | memoryview, ...], trailers: Fields) -> GrpcAnswer:
-    """An answer as it came from a server; one without a status counts as UNKNOWN (2), as gRPC's clients take it."""
+    """A server's answer; without a valid `grpc-status` it counts as UNKNOWN (2), as in gRPC's own clients."""
     code = dict(trailers).get(b"grpc-status", b"2")
     return GrpcAnswer(int(code) if code.isdigit() and len(code) < 4 else 2, headers, body, trailers)

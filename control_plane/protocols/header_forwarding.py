@@ -1,8 +1,9 @@
-"""Which fields of a request's head go on to Triton.
+"""Allow-list of the request header fields that are forwarded to Triton.
 
-Those that Triton itself reads always do; others only where their names match a pattern, as Triton's own
-`--http-header-forward-pattern` and `--grpc-header-forward-pattern` then make parameters of the request of them. Answers may
-depend on such fields, so they are part of a kept answer's key; what Triton is not sent no answer can depend on.
+Fields that Triton itself reads are always forwarded; others only if their names match a pattern. Triton's own
+options `--http-header-forward-pattern` and `--grpc-header-forward-pattern` then turn them into request
+parameters, so answers may depend on them and they are part of the cache key. No answer can depend on a field
+that Triton is not sent.
 
 Source: Triton's "parameters" extension, header forwarding; RFC 9110, 7.6.1.
 """
@@ -30,10 +31,10 @@ _READ_BY_TRITON = frozenset(
         b"x-request-id",
     )
 )
-"""No answer's tensors depend on these: they frame, or tell requests apart."""
+"""The answer's tensors do not depend on these: they describe framing, or identify requests."""
 
 _RESTRICTED = b"triton-grpc-protocol-"
-"""Begins the names of what callers show a Triton that others run and that restricts a protocol."""
+"""Prefix of the fields by which a caller unlocks a restricted protocol of an external Triton."""
 
 _NEVER = frozenset(
     (
@@ -58,7 +59,7 @@ _NEVER = frozenset(
         b"x-api-key",
     )
 )
-"""Whatever the pattern: of a connection, or secret."""
+"""Never forwarded, whatever the pattern: fields of one connection, and secrets."""
 
 _MAX_NAME_BYTES = 256
 _BREAKS_A_LINE = re.compile(rb"[\r\n\0]")
@@ -66,23 +67,25 @@ _BREAKS_A_LINE = re.compile(rb"[\r\n\0]")
 
 @dataclass(frozen=True, slots=True)
 class HeaderForwarding:
-    """An allow-list of header fields; `pattern` is found anywhere in a name, in any case, as Triton does with `(?i)`."""
+    """Allow-list of header fields; `pattern` may match anywhere in a name and ignores case, as Triton's with
+    `(?i)`."""
 
     pattern: re.Pattern[bytes] | None = None
 
     @classmethod
     def of(cls, pattern: str) -> HeaderForwarding:
-        """Forwarding of what matches; nothing does where `pattern` is empty."""
+        """Compile `pattern`; an empty one matches no field."""
         return cls(re.compile(pattern.encode(), re.IGNORECASE) if pattern else None)
 
     def passes(self, name: bytes, value: bytes) -> bool:
-        """Whether the field goes on; `name` is in lower case."""
+        """Whether the field is forwarded; `name` is in lower case."""
         if name in _NEVER:
             return False
         return name in _READ_BY_TRITON or name.startswith(_RESTRICTED) or self._matches(name, value)
 
     def matched(self, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """Those that are forwarded by the pattern, with their order, as one text for a key; empty where there are none."""
+        """The fields that the pattern forwards, in order, encoded unambiguously for a cache key; empty if
+        there are none."""
         if self.pattern is None:
             return b""
         found = [field for field in fields if field[0].lower() not in _NEVER and self._matches(field[0].lower(), field[1])]

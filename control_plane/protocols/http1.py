@@ -1,6 +1,6 @@
-"""HTTP/1.1 messages as values, and the rules by which a request travels on to Triton.
+"""HTTP/1.1 messages as values, and the rewriting of a request for its way on to Triton.
 
-Called by the HTTP front door and by the HTTP adapter; knows no sockets. Hop-by-hop fields: RFC 9110, 7.6.1.
+Called by the HTTP frontend and by the HTTP adapter; knows no sockets. Hop-by-hop fields: RFC 9110, 7.6.1.
 """
 
 from __future__ import annotations
@@ -12,59 +12,64 @@ from control_plane.core.errors import InvalidRequest
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 
 Body = bytes | bytearray
-"""A large one is collected in a bytearray and never copied."""
+"""A large body is collected in a bytearray and never copied."""
 
 _SMALL_BYTES = 64 * 1024
-"""Up to this size, joining a head and its body is cheaper than writing them one after the other."""
+"""Up to this size, joining a head and its body is cheaper than two writes."""
 
 Headers = list[tuple[bytes, bytes]]
-"""Field names keep the sender's case: Triton's header forwarding shows it to models."""
+"""Field names keep the sender's case, which models can see through Triton's header forwarding."""
 
 _NEVER_HOP_BY_HOP = frozenset((b"inference-header-content-length",))
-"""Says how the body is read, so a caller that lists it in `Connection` must not get it stripped after it was checked."""
+"""This field decides how the body is parsed. A caller could list it in `Connection` to have it stripped after
+the checks, and Triton would parse another request than the one that was checked."""
 
 
 @dataclass(slots=True)
 class _Derived:
-    """What was worked out from a head, kept for the requests that share it."""
+    """Memo of what was derived from a head, shared by all requests of a connection that repeat that head."""
 
     fields: dict[bytes, list[bytes]] | None = None
-    """Values by lower-case name."""
+    """Field values by lower-case name."""
     upstream_host: bytes = b""
     upstream_head: bytes = b""
-    aimed: HttpRequest | None = None
-    """The same head for another target."""
+    readdressed: HttpRequest | None = None
+    """The request of the same head for another target, as last asked for by `with_target`."""
     admitted: object = None
-    """The door's: who sends it, and what it asks for."""
+    """Owned by the frontend: the authenticated caller and the route of the head."""
 
 
 @dataclass(slots=True)
 class HttpRequest:
-    """One request with its whole body, de-chunked. Its head is not changed once it is made."""
+    """One request with its whole body, de-chunked.
+
+    The head must not change after construction (`derived` depends on it).
+    """
 
     method: bytes
     target: bytes
     headers: Headers = field(default_factory=list)
     body: Body = b""
     peer_is_local: bool = False
-    """Whether it came from this machine."""
+    """Whether the client is on this machine."""
     peer: str = ""
-    """The address it came from; empty on a Unix socket."""
+    """The client's IP address; empty on a Unix socket."""
     takes_chunks: bool = True
-    """False of an HTTP/1.0 client, which takes an answer of unknown length to end with the connection."""
+    """False for an HTTP/1.0 client, for which an answer of unknown length ends with the connection."""
     derived: _Derived = field(default_factory=_Derived, compare=False, repr=False)
 
     def with_body(self, body: Body) -> HttpRequest:
-        """The next request of a client that repeats its head, as one that keeps its connection does."""
+        """The next request with the same head, as clients that keep their connection mostly send; shares
+        `derived`."""
         return HttpRequest(self.method, self.target, self.headers, body, self.peer_is_local, self.peer, self.takes_chunks, self.derived)
 
     def with_target(self, target: bytes) -> HttpRequest:
-        """The same request for something else."""
-        aimed = self.derived.aimed
-        if aimed is None or aimed.target != target:
-            aimed = HttpRequest(self.method, target, self.headers, b"", self.peer_is_local, self.peer, self.takes_chunks)
-            self.derived.aimed = aimed
-        return aimed.with_body(self.body)
+        """The same request for another target, such as the model behind a route."""
+        readdressed = self.derived.readdressed
+        if readdressed is None or readdressed.target != target:
+            readdressed = HttpRequest(self.method, target, self.headers, b"", self.peer_is_local, self.peer, self.takes_chunks)
+            self.derived.readdressed = readdressed
+        return readdressed.with_body(self.body)
 
     def header(self, lowercase_name: bytes) -> bytes | None:
         """The first field of that name, or None."""
@@ -72,22 +77,26 @@ class HttpRequest:
         return values[0] if values else None
 
     def text_header(self, lowercase_name: bytes) -> str | None:
-        """All fields of that name as one text, or None."""
+        """All fields of that name, joined by commas as text, or None."""
         values = self._fields().get(lowercase_name)
         return b", ".join(values).decode("latin-1") if values else None
 
     @property
     def request_id(self) -> str:
-        """Its field `x-request-id`, or empty."""
+        """The field `x-request-id`, or empty."""
         return self.text_header(b"x-request-id") or ""
 
     @property
     def content_length(self) -> int:
-        """As its head says, which may be all that has come."""
+        """The length that the head announces; the body may not have arrived yet."""
         return int(self.header(b"content-length") or 0)
 
     def single_header(self, lowercase_name: bytes) -> bytes | None:
-        """The only field of that name. Raises InvalidRequest when there are several: two parsers may take different ones."""
+        """The only field of that name, or None.
+
+        Raises InvalidRequest if there are several: Triton's parser might take another one than was checked
+        here.
+        """
         values = self._fields().get(lowercase_name)
         if values is None:
             return None
@@ -106,7 +115,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """One answer as it goes out: `head` ends with the empty line and frames `body` by Content-Length."""
+    """One answer as it is sent: `head` ends with the empty line and frames `body` by Content-Length."""
 
     status: int
     head: bytes
@@ -137,7 +146,7 @@ _REASONS = {
 
 
 def make_answer(status: int, body: bytes = b"", *, content_type: bytes = b"application/json", headers: Headers | None = None) -> HttpAnswer:
-    """An answer of our own, framed by Content-Length."""
+    """An answer from the gateway itself, framed by Content-Length."""
     lines = [b"HTTP/1.1 %d %b" % (status, _REASONS[status]), b"Content-Type: " + content_type, b"Content-Length: %d" % len(body)]
     lines += [name + b": " + value for name, value in headers or ()]
     return HttpAnswer(status, b"\r\n".join(lines) + b"\r\n\r\n", body)
@@ -149,20 +158,21 @@ def with_header(answer: HttpAnswer, line: bytes) -> HttpAnswer:
 
 
 def no_content(headers: Headers) -> HttpAnswer:
-    """A 204, which has neither a body nor a length."""
+    """A 204 answer, which must have neither a body nor a Content-Length (RFC 9110, 8.6)."""
     lines = [b"HTTP/1.1 204 No Content", *(name + b": " + value for name, value in headers)]
     return HttpAnswer(204, b"\r\n".join(lines) + b"\r\n\r\n", b"")
 
 
 def without_chunks(head: bytes) -> bytes:
-    """The head of a chunked answer for a client that reads until the end of the connection."""
+    """The head of a chunked answer, changed for an HTTP/1.0 client, which reads until the connection ends."""
     return _CHUNKED.sub(b"\r\n", head)
 
 
 def upstream_pieces(request: HttpRequest, host: bytes, forwarding: HeaderForwarding = NO_FORWARDING) -> list[Body]:
-    """The request as it goes to Triton: the fields of `forwarding` as they came, one unambiguous Content-Length.
+    """Serialise the request for Triton: the fields that `forwarding` passes, unchanged, and one
+    Content-Length.
 
-    `forwarding` is the same for all requests of one head.
+    The head is built once for all requests that share it, so `forwarding` must be the same for all of them.
     """
     derived = request.derived
     if derived.upstream_host != host:
@@ -173,7 +183,7 @@ def upstream_pieces(request: HttpRequest, host: bytes, forwarding: HeaderForward
 
 
 def _upstream_head(request: HttpRequest, host: bytes, forwarding: HeaderForwarding) -> bytes:
-    """Up to the value of Content-Length."""
+    """The head up to the value of Content-Length, which differs between requests that share a head."""
     parts = [request.method, b" ", request.target, b" HTTP/1.1\r\nHost: ", host, b"\r\n"]
     listed = _named_by_connection(request)
     for name, value in request.headers:
@@ -184,6 +194,8 @@ def _upstream_head(request: HttpRequest, host: bytes, forwarding: HeaderForwardi
 
 
 def _named_by_connection(request: HttpRequest) -> set[bytes]:
+    """Names of the fields that `Connection` declares hop-by-hop, which must not be forwarded (RFC 9110,
+    7.6.1)."""
     named: set[bytes] = set()
     for name, value in request.headers:
         if name.lower() == b"connection" and value.lower() not in (b"keep-alive", b"close"):

@@ -1,7 +1,8 @@
-"""Reads the HTTP/1.1 answers of Triton's from the bytes of a connection; no sockets.
+"""Incremental parser of Triton's HTTP/1.1 responses; knows no sockets. Used by the HTTP adapter of `triton`.
 
-Triton is our own child or a configured peer, so this is a reader of well-formed answers, not a general client: anything
-else is an error and costs the connection. It keeps the head as it came, so that it can go on byte for byte.
+Triton is our own child or a configured peer, so this parses the well-formed answers that Triton sends and is
+no general client: anything else is an error and costs the connection. The head is kept unparsed, to be passed
+on byte for byte.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _MAX_SIZE_LINE_BYTES = 10
 
 
 class AnswerError(ValueError):
-    """What came is not an answer that this reader knows."""
+    """The bytes are not a response of the kind that this parser accepts."""
 
 
 class ChunkedHead(NamedTuple):
-    """The head of an answer whose body follows in chunks, and what has come of them."""
+    """The head of a chunked answer; `rest` is the part of the chunks that arrived with it."""
 
     status: int
     head: bytes
@@ -33,29 +34,33 @@ class ChunkedHead(NamedTuple):
 
 
 class AnswerReader:
-    """Collects the answers of one connection, one at a time; `feed` returns one when it is whole.
+    """Response parser of one connection; `feed` returns each answer when it is complete.
 
-    Triton answers requests of one kind with one head, so the last head is kept: equal bytes are not read a second time.
+    Triton answers requests of one kind with equal heads, so the last head is kept: if the next answer begins
+    with the same bytes, its head is not parsed again.
     """
 
     __slots__ = ("_body", "_body_bytes", "_buffer", "_head", "closes")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        """What has come of a head."""
+        """The incomplete head of the next answer."""
         self._head = b""
         self._body: bytearray | None = None
-        """What has come of a body, once its head has been read; it becomes the answer's without being copied."""
+        """The incomplete body, once its head has been parsed; it becomes the answer's body without being
+        copied."""
         self._body_bytes = 0
         self.closes = False
         """Whether Triton announced that it closes the connection after this answer."""
 
     def feed(self, data: bytes) -> HttpAnswer | ChunkedHead | None:
-        """Take what arrived. Raises AnswerError; nothing can be read after that.
+        """Parse data that arrived; returns an answer when it is complete.
 
-        After a ChunkedHead, what arrives is a ChunkReader's until it is done.
+        Raises AnswerError, after which the connection is unusable. After a ChunkedHead, feed a `ChunkReader`
+        until it is done.
         """
         if self._body is None:
+            # The common case: one read brings a whole answer with the same head and length as the last one.
             if not self._buffer and self._head and len(data) == len(self._head) + self._body_bytes and data.startswith(self._head):
                 return HttpAnswer(int(self._head[9:12]), self._head, data[len(self._head) :])
             self._buffer += data
@@ -73,7 +78,7 @@ class AnswerReader:
         return HttpAnswer(int(self._head[9:12]), self._head, body)
 
     def _read_head(self) -> ChunkedHead | None:
-        """Begin the body when the head is whole, or return a chunked answer's."""
+        """Parse the head if it is complete: begin the body, or return the head of a chunked answer."""
         end = self._buffer.find(b"\r\n\r\n") + 4
         if end < 4:
             if len(self._buffer) > _MAX_HEAD_BYTES:
@@ -93,14 +98,14 @@ class AnswerReader:
 
 
 class ChunkReader:
-    """Takes the chunks of one answer apart; as Triton sends them, without extensions and trailers."""
+    """Decoder of one chunked body as Triton sends it: without chunk extensions and trailers."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self.is_done = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The chunks that have become whole. Raises AnswerError."""
+        """Add data; return the chunks that are complete now. Raises AnswerError."""
         self._buffer += data
         chunks = []
         while not self.is_done and (size := self._next_size()) is not None:

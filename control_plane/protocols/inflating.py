@@ -1,4 +1,4 @@
-"""Decompression within a bound, in pieces: what 128 KiB inflate to can be 128 MiB, so whoever collects them can count, and stop.
+"""Bounded decompression in pieces, against decompression bombs: 128 KiB can inflate to 128 MiB.
 
 Used for bodies over HTTP (`content_encoding`) and for messages over gRPC (`protocols/grpc`).
 """
@@ -12,24 +12,27 @@ from control_plane.core.errors import InvalidRequest
 from control_plane.protocols.kserve.body_limits import InflateBound
 
 _INPUT_BYTES = 256 * 1024
-"""Fed at a time: zlib copies what it has not taken yet."""
+"""Input given to zlib at a time: zlib copies what it has not consumed yet (`unconsumed_tail`) on each
+call."""
 
 _PIECE_BYTES = 1 << 20
-"""A piece decoded: 2 to 5 ms."""
+"""Largest piece of output; inflating it takes 2 to 5 ms."""
 
 
 def inflated_pieces(packed: bytes | bytearray | memoryview, window_bits: int, name: str, bound: InflateBound) -> Iterator[bytes]:
-    """What `packed` inflates to, piece by piece; `window_bits` are zlib's, and `name` is what errors call the format.
+    """Inflate `packed` piece by piece; `window_bits` as zlib defines them, `name` is the format's name in
+    errors.
 
     Raises:
-        InvalidRequest: corrupt, cut off, or followed by something. PayloadTooLarge: more than `bound` once inflated.
+        InvalidRequest: the content is corrupt, cut off, or followed by other data.
+        PayloadTooLarge: it inflates to more than `bound`.
     """
     decoder, view, left = zlib.decompressobj(window_bits), memoryview(packed), bound.max_bytes
     for at in range(0, len(view), _INPUT_BYTES):
         feed: bytes | memoryview = view[at : at + _INPUT_BYTES]
         is_full = True
-        while feed or is_full:  # a full piece may not be all that zlib has made of what it was fed
-            room = min(_PIECE_BYTES, left + 1)
+        while feed or is_full:  # after a full piece, zlib may hold more output even if it has consumed all input
+            room = min(_PIECE_BYTES, left + 1)  # one byte beyond the bound is enough to know that it is exceeded
             piece = _inflate(decoder, feed, room, name)
             is_full, feed = len(piece) == room, decoder.unconsumed_tail
             left -= len(piece)

@@ -1,6 +1,6 @@
-"""Walks the fields of a serialised protobuf message without parsing what is in them.
+"""Splits a serialised protobuf message into its fields, without parsing their contents and without copying.
 
-Source: protobuf's encoding. A message's fields may be left out or added without touching the others, and nothing is copied.
+Source: protobuf's encoding, in which fields may be left out or appended without touching the others.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from collections.abc import Iterator
 from control_plane.core.errors import InvalidRequest
 
 _TAGS = 1 << 32
-"""Tags have 32 bits. Some parsers cut off what is beyond, and would take for the model's name what is not one here."""
+"""Tags have 32 bits. Some parsers cut longer ones off, and would then see a model's name in a field that is
+none here."""
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Tag, the whole field, and what follows its tag (and length, where it has one). Raises InvalidRequest."""
+    """Yield for each field its tag, the whole field, and its value without tag and length.
+
+    Raises InvalidRequest.
+    """
     at = 0
     while at < len(message):
         began = at
@@ -27,8 +31,9 @@ def fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
 
 
 def _extent(message: memoryview, tag: int, at: int) -> tuple[int, int]:
+    """Where a field's value starts and ends."""
     start = at
-    match tag & 7:
+    match tag & 7:  # the wire type
         case 0:
             end = _read_varint(message, at)[1]
         case 1:
@@ -46,6 +51,7 @@ def _extent(message: memoryview, tag: int, at: int) -> tuple[int, int]:
 
 
 def varint(value: int) -> bytes:
+    """Encode a non-negative number as protobuf's varint."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -56,7 +62,7 @@ def varint(value: int) -> bytes:
 
 def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
     value = 0
-    for shift in range(0, 70, 7):
+    for shift in range(0, 70, 7):  # at most ten bytes, enough for 64 bits
         if at >= len(message):
             break
         byte = message[at]

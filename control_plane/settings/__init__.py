@@ -1,7 +1,7 @@
 """Every setting of `tidegate serve`, parsed once; each is also an environment variable `TIDEGATE_<NAME>`.
 
-Built by the command line and handed on by group. Unknown `TIDEGATE_` variables are errors, so that a misspelt one
-never passes for a default.
+The command line builds `Settings` and `app` hands each part of the program its group; nothing else reads the
+environment. Unknown `TIDEGATE_` variables are errors, so that a misspelt one never passes for a default.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 
 from control_plane.core.errors import StartupError
 from control_plane.settings.fields import (
@@ -20,7 +21,7 @@ from control_plane.settings.fields import (
     PROJECT_ROOT,
     ByteCount,
     Group,
-    can_be_told,
+    is_utf8_encodable,
     without_secrets,
     without_user,
 )
@@ -45,9 +46,10 @@ __all__ = [
     "TlsSettings",
     "TritonSettings",
     "UsageSettings",
-    "can_be_told",
     "effective",
+    "fields_of_settings",
     "from_plain",
+    "is_utf8_encodable",
     "load_settings",
     "parse_triton_url",
     "parse_triton_urls",
@@ -59,7 +61,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it, by group."""
+    """The configuration of one run, in groups that are handed to the parts that need them."""
 
     process: ProcessSettings
     state: StateSettings
@@ -74,12 +76,12 @@ class Settings:
 
     @property
     def is_attached(self) -> bool:
-        """Whether others run Triton."""
+        """Whether the gateway is attached to Tritons that others run, rather than starting embedded ones."""
         return bool(self.triton.triton_url) or self.fleet.servers_file is not None
 
     @property
     def is_fleet(self) -> bool:
-        """Whether models are loaded where and when they are asked for."""
+        """Whether models are loaded on demand, on whichever server has room for them."""
         return self.fleet.is_on or len(parse_triton_urls(self.triton.triton_url)) > 1
 
 
@@ -98,7 +100,9 @@ _GROUPS: dict[str, type[Group]] = {
 
 
 def load_settings(overrides: Mapping[str, object] | None = None) -> Settings:
-    """Defaults, then `TIDEGATE_` variables, then `overrides` (from the command line; None values count as not given).
+    """Merge defaults, `TIDEGATE_` variables and `overrides` from the command line; the later ones win.
+
+    An override of None counts as not given.
 
     Raises:
         StartupError: an unknown variable or a value that does not fit; the text names it and what would fit.
@@ -114,18 +118,27 @@ def load_settings(overrides: Mapping[str, object] | None = None) -> Settings:
     return Settings(**groups)
 
 
+def fields_of_settings() -> dict[str, FieldInfo]:
+    """Every setting's field by name, with the text under it as its description."""
+    return {name: field for group in _GROUPS.values() for name, field in group.model_fields.items()}
+
+
 def effective(settings: Settings) -> dict[str, object]:
     """Every setting by name with its value in force, secrets masked."""
     return {name: _masked(value) for key in _GROUPS for name, value in getattr(settings, key)}
 
 
 def to_plain(settings: Settings) -> dict[str, Any]:
-    """For another process of ours, as what JSON can hold; unlike `effective`, with secrets."""
+    """Encode the settings as JSON types for a worker process; secrets are in clear, unlike in `effective`."""
     return {key: getattr(settings, key).model_dump(mode="json") for key in _GROUPS}
 
 
 def from_plain(plain: Mapping[str, Any]) -> Settings:
-    """What `to_plain` was given; the environment has no say."""
+    """Decode what `to_plain` returned.
+
+    Every field is given, so the environment of this process has no say: all processes of a run have equal
+    settings.
+    """
     groups: dict[str, Any] = {key: group(**plain[key]) for key, group in _GROUPS.items()}
     return Settings(**groups)
 

@@ -1,4 +1,7 @@
-"""What kinds of values settings have, as variables and flags give them, and what is common to all groups."""
+"""Types of settings' values, parsed from variables and flags, and the base class of all groups.
+
+Used by the modules beside it, which declare the settings themselves.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from control_plane.core.cpus import parse_cpus
-from control_plane.core.names import MOST_BYTES
+from control_plane.core.names import MAX_SIZE_BYTES
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 ENV_PREFIX = "TIDEGATE_"
@@ -34,27 +37,29 @@ def _parse_cpus(value: object) -> object:
 
 
 def _parse_parameters(value: object) -> object:
-    """`MODEL:KEY=VALUE` by model and key, both of which may have dots."""
+    """Parse `MODEL:KEY=VALUE` entries into model -> key -> value; model and key may contain dots."""
     if not isinstance(value, str | list):
         return value
     parameters: dict[str, dict[str, str]] = {}
     for entry in value.split(",") if isinstance(value, str) else value:
         name, equals, setting = str(entry).strip().partition("=")
-        model, colon, key = name.rpartition(":")  # a model's name may have one
+        model, colon, key = name.rpartition(":")  # from the right: a model's name may contain a colon
         if not (model and colon and key and equals):
-            raise ValueError(f"{entry!r} is no MODEL:KEY=VALUE, such as text_encoder:variant=fp32")
+            raise ValueError(f"{entry!r} is not of the form MODEL:KEY=VALUE, such as text_encoder:variant=fp32")
         parameters.setdefault(model, {})[key] = setting
     return parameters
 
 
 def _require_variable(name: str) -> str:
     if not _VARIABLE.fullmatch(name) or name.upper().startswith(ENV_PREFIX):
-        raise ValueError(f"{name!r} is no name of a variable that may be passed on, such as HF_HOME; our own ({ENV_PREFIX}...) never are")
+        raise ValueError(
+            f"{name!r} is not the name of a variable that may be passed on, such as HF_HOME; our own ({ENV_PREFIX}...) never are"
+        )
     return name
 
 
 HAS_SECRETS = "has_secrets"
-"""The type of an error whose input nobody is shown."""
+"""Type of a validation error whose input may hold a secret, so that the message leaves the input out."""
 
 
 def _count_bytes(value: object, parse: ValidatorFunctionWrapHandler) -> object:
@@ -65,11 +70,14 @@ def _count_bytes(value: object, parse: ValidatorFunctionWrapHandler) -> object:
 
 
 def _without_credentials(url: str) -> str:
-    """What leaves a bucket's or host's place with something more is a key or password, which every list of settings would show."""
+    """Return a model store's URL as it is; raise if it holds more than a bucket or host, a port and a path.
+
+    Anything more may be a key or a password, which every list of settings would show.
+    """
     parts = urlsplit(url)
     try:
         is_plain = not parts.scheme or ("@" not in parts.netloc and (":" not in parts.netloc or parts.port is not None))
-    except ValueError:  # what stands where a port would
+    except ValueError:  # the text after the colon is not a port, so it may be a password
         is_plain = False
     if not is_plain or parts.query or "::" in url:
         raise PydanticCustomError(
@@ -81,12 +89,16 @@ def _without_credentials(url: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """With nothing of a URL that may be one."""
+    """Return the text with the user, password and query of every URL in it replaced by `...`."""
     return re.sub(r"\?[^\s\"',]+", "?...", without_user(text))
 
 
 def without_user(text: str) -> str:
-    """With neither user nor password of a URL, whatever a password is made of: up to the last `@` before the next URL."""
+    """Return the text with the user and password of every URL in it replaced by `...`.
+
+    A password may contain any character, also `@` and `/`: everything up to the last `@` before the next URL
+    is cut.
+    """
     return re.sub(r"//((?:(?!://).)*)", _cut_user, text, flags=re.DOTALL)
 
 
@@ -95,13 +107,16 @@ def _cut_user(found: re.Match[str]) -> str:
     return f"//...@{rest}" if at else found[0]
 
 
-def can_be_told(text: str) -> bool:
-    """To other processes: not what stands for bytes that are no text (lone surrogates)."""
+def is_utf8_encodable(text: str) -> bool:
+    """Whether the text can be encoded as UTF-8 for other processes.
+
+    Arguments that are not UTF-8 reach Python with lone surrogates in them, which cannot.
+    """
     return text.encode(errors="replace").decode() == text
 
 
 def split_names(value: str) -> list[str]:
-    """With commas between them."""
+    """Split a comma-separated list; blanks around names and empty names are dropped."""
     return [part.strip() for part in value.split(",") if part.strip()]
 
 
@@ -110,7 +125,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NameList = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
 VariableList = Annotated[list[Annotated[str, AfterValidator(_require_variable)]], NoDecode, BeforeValidator(_split_commas)]
 StoreList = Annotated[list[Annotated[str, AfterValidator(_without_credentials)]], NoDecode, BeforeValidator(_split_commas)]
-ByteCount = Annotated[ByteSize, Field(gt=0, le=MOST_BYTES), WrapValidator(_count_bytes)]
+ByteCount = Annotated[ByteSize, Field(gt=0, le=MAX_SIZE_BYTES), WrapValidator(_count_bytes)]
 PathList = Annotated[list[Path], NoDecode, BeforeValidator(_split_commas)]
 ModelParameters = Annotated[dict[str, dict[str, str]], NoDecode, BeforeValidator(_parse_parameters)]
 NetworkList = Annotated[list[IPv4Network | IPv6Network], NoDecode, BeforeValidator(_parse_networks)]
@@ -118,4 +133,10 @@ CpuList = Annotated[tuple[int, ...], NoDecode, BeforeValidator(_parse_cpus)]
 
 
 class Group(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
+    """Base class of a group of settings: immutable, no unknown keys, read from `TIDEGATE_` variables."""
+
+    # An empty variable counts as not set: that is how compose files and shells leave one out.
+    # The text under each field is what `serve --help` and the settings reference say of it.
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, frozen=True, extra="forbid", env_ignore_empty=True, use_attribute_docstrings=True
+    )

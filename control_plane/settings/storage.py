@@ -1,4 +1,4 @@
-"""Settings of the process itself, and of all that it writes down or keeps in memory."""
+"""Settings of the process itself, of what it stores (state, usage, logs), and of the response cache."""
 
 from __future__ import annotations
 
@@ -11,65 +11,82 @@ from control_plane.settings.fields import PROJECT_ROOT, CpuList, Group, Seconds
 
 
 class ProcessSettings(Group):
-    """The process itself."""
+    """The process itself: its folder, its workers, their CPUs and its log."""
 
     state_dir: Path = PROJECT_ROOT / ".state"
-    """Everything a run writes: the managed repository, Triton's log, `endpoints.json`. One running `tidegate` each."""
+    """Folder for everything that a run writes: the managed model repository, Triton's log, `endpoints.json`,
+    and the SQLite stores. Each running `tidegate` needs its own."""
 
     workers: int = Field(1, ge=1, le=256)
-    """Processes that answer the data ports. One serves some ten thousand small requests a second; more take CPU from Triton."""
+    """Processes that serve the data ports. One serves some ten thousand small requests per second; more take
+    CPU from Triton."""
 
     gateway_cpus: CpuList = ()
-    """CPUs that the data plane runs on, such as `0` or `0-3`: of N workers each takes every Nth of the list. Not given: all."""
+    """CPUs for the data plane, such as `0` or `0-3`; with N workers each gets every Nth of the list. Not
+    given: all CPUs."""
 
     log_format: Literal["console", "json"] = "console"
-    """`json` writes one object per line, for log collectors."""
+    """Format of the log on standard error: `console` for people, `json` (one object per line) for log
+    collectors."""
 
 
 class StateSettings(Group):
-    """What must be remembered: keys, tenants, routes, prices, and what was used."""
+    """The state store: keys, tenants, routes, prices and usage."""
 
     state_url: SecretStr | None = None
-    """Redis that several gateways share, `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]` or `rediss://` for TLS; never the one of a
-    cache: it must have `maxmemory-policy noeviction` and `appendonly yes`. When its machine loses power, what it was told in the last
-    second is lost, unless it has `appendfsync always`. Not given: SQLite files in `state_dir`, for one gateway."""
+    """Redis that stores the state for several gateways, `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]` or
+    `rediss://` for TLS. It must keep what it is given: `maxmemory-policy noeviction` and `appendonly yes`, so
+    never use a Redis that serves as a cache. A power failure there loses the last second of writes, unless it
+    has `appendfsync always`. Not given: SQLite files in `state_dir`, for one gateway."""
 
     @field_serializer("state_url", when_used="json")
     def _with_password(self, url: SecretStr | None) -> str | None:
-        """For `to_plain`; whatever is shown goes through `effective`."""
+        """Keep the password for `to_plain`, which hands settings to workers; users are shown `effective`
+        instead.
+        """
         return url.get_secret_value() if url is not None else None
 
 
 class UsageSettings(Group):
-    """What is written down of each request."""
+    """What is recorded about each request."""
 
     usage_sums: int = Field(100_000, ge=1000)
-    """Sums that wait to be added to the usage store, one for each tenant, model and day, of some 350 bytes. While there are so many,
-    requests of further ones are served, not metered, and counted as dropped. Less than are in use in half a second loses some always."""
+    """Most usage sums that wait in memory to be written to the store: one per tenant, model and day, some 350
+    bytes each. When full, requests for a further tenant, model or day are still served but not metered; a
+    metric counts them as dropped. Must be more than the sums in use within half a second, or some usage is
+    always lost."""
 
     request_log: Path | None = None
-    """File that gets a JSON line for each request. One that was renamed is opened anew within a second, as logrotate wants it.
-    Not given: there is none."""
+    """File that gets one JSON line per request. After a rename, as by logrotate, a new file is opened within
+    a second. Not given: no request log."""
 
 
 class CacheSettings(Group):
-    """The response cache, for models whose configuration or route says that equal requests have equal answers."""
+    """The response cache, for models whose configuration or route says that equal requests have equal
+    responses.
+    """
 
     cache_bytes: int = Field(256 * 2**20, ge=0, le=2**40)
-    """Bytes of answers held in this gateway's memory, of all its workers together; each takes 576 beside its own, so that less than some
-    thousand for each worker keeps next to nothing. 0 keeps none anywhere, also not at `cache_url`."""
+    """Bytes of responses cached in this gateway's memory, over all its workers. Each entry counts 576 bytes
+    on top of its content, so below some thousand bytes per worker next to nothing is cached. 0 turns caching
+    off, also at `cache_url`."""
 
     cache_entry_bytes: int = Field(2**20, ge=1)
-    """Largest answer that is kept. Larger ones push out many small ones, and hold up everybody while they travel to `cache_url`."""
+    """Largest response that is cached, in bytes. A larger one would evict many small ones, and delay others'
+    lookups while it travels to `cache_url`."""
 
     cache_ttl_s: Seconds = 3600.0
-    """Seconds an answer is kept at most, where its route does not say. Reloads and purges hold at once whatever this is."""
+    """Most seconds that a response is cached, unless its route says otherwise. Reloads and purges take effect
+    at once, whatever this is."""
 
     cache_url: SecretStr | None = None
-    """Redis that gateways share as a second level, `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]` or `rediss://`; never the one of
-    `state_url`: give it a `maxmemory` and `maxmemory-policy allkeys-lfu` or `allkeys-lru`. Not given: each gateway keeps its own only."""
+    """Redis that gateways share as a second cache level, `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]` or
+    `rediss://`. It must not be the Redis of `state_url`: give it a `maxmemory` and `maxmemory-policy
+    allkeys-lfu` or `allkeys-lru`, so that it evicts. Not given: each gateway has only its own cache."""
 
     @field_serializer("cache_url", when_used="json")
     def _with_password(self, url: SecretStr | None) -> str | None:
-        """For `to_plain`; whatever is shown goes through `effective`."""
+        """Keep the password for `to_plain`, which hands settings to workers; users are shown `effective`
+        instead.
+        """
         return url.get_secret_value() if url is not None else None

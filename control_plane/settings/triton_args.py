@@ -1,4 +1,7 @@
-"""Reads flags that `tritonserver` gets besides ours, and refuses those whose meaning is ours to keep."""
+"""Parses the user's further `tritonserver` flags, and refuses those that a setting of ours controls.
+
+Triton itself checks the other flags when it starts.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ _LOADING = "models are loaded by --load and `tidegate models load`"
 _LISTENING = "--triton-transport says how Triton is reached, and --http-port, --grpc-port and --metrics-port where the gateway is"
 _TLS = "TLS is the gateway's: --tls-certificate and --tls-key"
 _LOCK = "TIDEGATE_LOCK_MODEL_CONTROL says whether others may load models"
-_LOG = "its log is triton/triton.log in the state folder, whose form is relied on"
-_CACHE = "Triton's own cache confuses shapes and outlives reloads; the gateway keeps answers: --cache-bytes"
-_FORWARDING = "--header-forward-pattern sets both, and keeps answers apart by what is forwarded"
-_NO_MORE_PORTS = "it would open a port that everybody may use; clients come to the gateway"
+_LOG = "Triton's log is triton/triton.log in the state folder, and the gateway relies on its format"
+_CACHE = "Triton's own cache confuses shapes and outlives reloads; the gateway caches responses: --cache-bytes"
+_FORWARDING = "--header-forward-pattern sets both, and makes forwarded headers part of the cache key"
+_NO_MORE_PORTS = "it would open a port that everybody may use; clients connect to the gateway"
 
-_OURS: Mapping[str, str] = {
+_REFUSED_FLAGS: Mapping[str, str] = {
     **dict.fromkeys(("model-repository", "model-store", "model-namespacing"), _REPOSITORY),
     **dict.fromkeys(("model-control-mode", "load-model", "repository-poll-secs"), _LOADING),
     **dict.fromkeys(
@@ -38,37 +41,40 @@ _OURS: Mapping[str, str] = {
     **dict.fromkeys(("allow-sagemaker", "sagemaker-port", "sagemaker-safe-port-range", "sagemaker-thread-count"), _NO_MORE_PORTS),
     **dict.fromkeys(("allow-vertex-ai", "vertex-ai-port", "vertex-ai-thread-count", "vertex-ai-default-model"), _NO_MORE_PORTS),
     **dict.fromkeys(("http-header-forward-pattern", "grpc-header-forward-pattern"), _FORWARDING),
-    "backend-directory": "backends of ours are those of TIDEGATE_PYTHON_BACKENDS",
+    "backend-directory": "TIDEGATE_PYTHON_BACKENDS names the folder of Python-based backends",
     "model-config-name": "TIDEGATE_MODEL_CONFIG_NAME chooses it",
     "strict-readiness": "with it one model that fails makes the whole server not ready",
     "exit-timeout-secs": "TIDEGATE_DRAIN_TIMEOUT_S says how long requests may go on",
     **dict.fromkeys(("cache-config", "response-cache-byte-size"), _CACHE),
 }
-"""By a flag's name, what to use instead or why not."""
+"""Refused flag -> what to use instead, or why it must not be set."""
 
-_OURS_IN_PART: tuple[tuple[str, str, str], ...] = (
-    ("backend-config", "python,shm-region-prefix-name=", "by it what a killed Triton has left is found and removed"),
+_REFUSED_FLAG_VALUES: tuple[tuple[str, str, str], ...] = (
+    ("backend-config", "python,shm-region-prefix-name=", "what a killed Triton leaves behind is found by this prefix"),
     ("backend-config", "python,stub-timeout-seconds=", "TIDEGATE_LOAD_TIMEOUT_S says how long a load may take"),
     ("host-policy", "cpu,", "--model-cpus sets it"),
 )
-"""Flags that are ours where their value begins so."""
+"""Flags that are refused only where their value starts with the given text: (flag, start of the value,
+reason)."""
 
 
 def _split(value: object) -> object:
-    """Flags have commas in them, so a variable has them as a shell would: with blanks between, quoted where they have some."""
+    """Split a variable's value the way a shell does: flags are separated by blanks, since they may contain
+    commas.
+    """
     return shlex.split(value) if isinstance(value, str) else value
 
 
-def _require_ones_own(flag: str) -> str:
+def _require_allowed_flag(flag: str) -> str:
     found = _FLAG.fullmatch(flag)
     if found is None:
-        raise ValueError(f"{flag!r} is no flag of Triton's; write --NAME=VALUE, such as --rate-limit=execution_count")
+        raise ValueError(f"{flag!r} is not a flag of Triton; write --NAME=VALUE, such as --rate-limit=execution_count")
     name, value = found[1], found[2] or ""
-    parts = (why for ours, begins, why in _OURS_IN_PART if name == ours and value.startswith(begins))
-    reason = _OURS.get(name) or next(parts, None)
+    parts = (why for ours, begins, why in _REFUSED_FLAG_VALUES if name == ours and value.startswith(begins))
+    reason = _REFUSED_FLAGS.get(name) or next(parts, None)
     if reason is not None:
-        raise ValueError(f"--{name} is not to be set: {reason}")
+        raise ValueError(f"--{name} must not be set: {reason}")
     return flag
 
 
-TritonArgs = Annotated[list[Annotated[str, AfterValidator(_require_ones_own)]], NoDecode, BeforeValidator(_split)]
+TritonArgs = Annotated[list[Annotated[str, AfterValidator(_require_allowed_flag)]], NoDecode, BeforeValidator(_split)]

@@ -1,4 +1,4 @@
-"""Reads where Tritons are that others run."""
+"""Parses the URLs of attached Tritons, from `--triton-url` and from the entries of `--servers-file`."""
 
 from __future__ import annotations
 
@@ -7,34 +7,40 @@ from urllib.parse import parse_qs, urlsplit
 from control_plane.core.endpoints import ListedServer, TritonEndpoints, server_names
 from control_plane.core.errors import StartupError
 from control_plane.core.names import POOL_NAME
-from control_plane.settings.fields import can_be_told, split_names, without_user
+from control_plane.settings.fields import is_utf8_encodable, split_names, without_user
 
 POOL = POOL_NAME
-"""What a pool's name may be."""
+"""Pattern that a pool's name must match."""
 
 _PORTS = {"grpc_port", "metrics_port"}
 _MAX_PORT = 65535
 
 
 def parse_triton_urls(urls: str) -> list[ListedServer]:
-    """Each of `urls`, which have commas between them. Raises StartupError, also for one that is there twice."""
-    each = [urls] if "@" in urls else split_names(urls)  # a password, with which none is taken, may have commas
+    """Parse a comma-separated list of Triton URLs. Raises StartupError, also when two of them name the same
+    Triton.
+    """
+    # Passwords may contain commas, so a text with credentials is not split: the error below would show half
+    # of one.
+    each = [urls] if "@" in urls else split_names(urls)
     found = [_parse(url, "--triton-url", {*_PORTS, "pool"}) for url in each]
-    if len({endpoints.place for endpoints, _ in found}) < len(found):
+    if len({endpoints.address for endpoints, _ in found}) < len(found):
         raise StartupError(f"--triton-url {without_user(urls)!r} names a Triton twice")
     return [ListedServer(name, endpoints, pool) for name, (endpoints, pool) in zip(server_names(len(found)), found, strict=True)]
 
 
 def parse_triton_url(url: str, *, setting: str = "--triton-url") -> TritonEndpoints:
-    """Read `http://HOST:PORT[?grpc_port=N&metrics_port=N]`. Raises StartupError, which names the setting."""
+    """Parse `http://HOST:PORT[?grpc_port=N&metrics_port=N]`. Raises StartupError, which names the setting."""
     return _parse(url, setting, _PORTS)[0]
 
 
 def _parse(url: str, setting: str, known: set[str]) -> tuple[TritonEndpoints, str]:
-    """And the pool, where it may name one."""
+    """Return the URL's endpoints and its pool (empty where none is given); `known` are the query keys that it
+    may have.
+    """
     shown = f"{setting} {without_user(url)!r}"
     expected = f"expected http://HOST:HTTP_PORT[?{'&'.join(f'{name}={_FORMS[name]}' for name in sorted(known))}]"
-    if "@" in url or not can_be_told(url):
+    if "@" in url or not is_utf8_encodable(url):
         raise StartupError(f"{shown}: {expected}")
     try:
         parts = urlsplit(url)

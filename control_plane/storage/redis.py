@@ -1,7 +1,9 @@
-"""A Redis that holds state: how it is reached, whether it may be trusted with state, and how it fails.
+"""Connection pool of the Redis that holds state, with its checks, migrations and translation of errors.
 
-It never evicts and it writes to disk (`require_durable`), so it is never the one of a cache. Every call has a deadline of
-a second; whatever goes wrong is StoreUnavailable, and the next call tries anew. The URL's password is in no message.
+A state Redis must not evict and must write to disk (`require_durable`), so it is never the Redis of a cache.
+Every call has a deadline of a second; every failure is a StoreUnavailable, and the next call tries again. No
+message contains the URL's password. Used by the Redis adapters of `objects`, `metering`, `admission` and
+`fleet`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ _PORT = 6379
 _FORM = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss:// for TLS; in a password %, /, ?, # and @ are written %25, %2F, %3F, %23, %40"
 _TLS_OPTIONS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
 
+# In Lua, which Redis runs atomically: of several gateways that start together one does each step.
 _MIGRATE = """
 if tonumber(redis.call('GET', KEYS[1]) or '0') == tonumber(ARGV[1]) - 1 then
   %s
@@ -35,18 +38,18 @@ end
 
 
 class RedisLink:
-    """Connections to one Redis; they are made as they are needed."""
+    """Connection pool of one Redis; connections are made when they are needed."""
 
     def __init__(self, url: SecretStr) -> None:
-        """Raises StartupError: the URL is not one of a Redis."""
+        """Make the pool without connecting. Raises StartupError if the URL is not a Redis's."""
         self.place = place_of(url, setting="--state-url")
         self.client = Redis.from_pool(
             BlockingConnectionPool.from_url(
                 url.get_secret_value(),
                 max_connections=_CONNECTIONS,
                 timeout=_TIMEOUT_S,
-                # `calling` has the deadlines: redis-py keeps its own by asyncio.wait_for, which on Python 3.11 swallows a
-                # cancellation that comes when the wait is just over.
+                # `calling` sets the deadlines: redis-py's own use asyncio.wait_for, which on Python 3.11
+                # swallows a cancellation that arrives just as the wait ends.
                 socket_timeout=None,
                 socket_connect_timeout=None,
                 retry=Retry(NoBackoff(), 0),  # a write that is sent twice may conflict with itself
@@ -57,20 +60,27 @@ class RedisLink:
 
     @asynccontextmanager
     async def calling(self, *, timeout_s: float = _TIMEOUT_S) -> AsyncIterator[None]:
-        """A block that talks to it. Raises StoreUnavailable for whatever goes wrong with it, or when it takes longer."""
+        """Guard a block that calls Redis. Raises StoreUnavailable if it fails or takes longer than
+        `timeout_s`.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 yield
         except TimeoutError as exc:
             raise StoreUnavailable(f"{self.place} does not answer within {timeout_s:g} s") from exc
-        except (RedisError, OSError, UnicodeDecodeError) as exc:  # others may have written what is no text
+        except (RedisError, OSError, UnicodeDecodeError) as exc:  # others may have written bytes that are not UTF-8
             raise StoreUnavailable(f"{self.place}: {exc}") from exc
 
     async def require_durable(self) -> None:
-        """Raises StartupError: it forgets what it is told, and what to set. StoreUnavailable."""
+        """Check that this Redis neither evicts keys nor loses them at a restart.
+
+        Raises:
+            StartupError: it would lose state; the text says what to set.
+            StoreUnavailable: it cannot be reached.
+        """
         async with self.calling():
             found = await self.client.info()
-        # Not CONFIG GET, which providers forbid.
+        # INFO and not CONFIG GET, which managed Redis services forbid.
         wrong = [
             f"`{setting}` (it is {found.get(name)})"
             for setting, name, value in (
@@ -80,12 +90,17 @@ class RedisLink:
             if found.get(name) != value
         ]
         if wrong:
-            raise StartupError(f"--state-url {self.place} would forget: set {' and '.join(wrong)} there; a cache belongs in another Redis")
+            raise StartupError(
+                f"--state-url {self.place} would lose state: set {' and '.join(wrong)} there; a cache belongs in another Redis"
+            )
 
     async def migrate(self, key: str, migrations: Sequence[str]) -> None:
-        """Bring what lies there to the newest layout, whose number is at `key`, by Lua.
+        """Migrate the stored data to the newest layout by Lua scripts; the present layout's number is at
+        `key`.
 
-        Raises StartupError: a newer tidegate has written it. StoreUnavailable.
+        Raises:
+            StartupError: a newer tidegate has written the data.
+            StoreUnavailable: Redis cannot be reached.
         """
         async with self.calling():
             found = int(await self.client.get(key) or 0)
@@ -97,13 +112,13 @@ class RedisLink:
             )
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close all connections. Idempotent."""
         async with self.calling():
             await self.client.aclose()
 
 
 async def open_link(url: SecretStr, *, layout: str, migrations: Sequence[str]) -> RedisLink:
-    """To a Redis that may be trusted, with its newest layout. Raises StartupError, StoreUnavailable."""
+    """Connect to a Redis, check that it is durable and migrate it. Raises StartupError, StoreUnavailable."""
     link = RedisLink(url)
     try:
         await link.require_durable()
@@ -115,7 +130,9 @@ async def open_link(url: SecretStr, *, layout: str, migrations: Sequence[str]) -
 
 
 def place_of(url: SecretStr, *, setting: str) -> str:
-    """The URL as it may be shown. Raises StartupError, naming `setting`: it is not one of a Redis."""
+    """Return the URL without its credentials and options. Raises StartupError, which names `setting`, if it
+    is not a Redis's.
+    """
     try:
         parts = urlsplit(url.get_secret_value())
         options = parse_qs(parts.query, strict_parsing=bool(parts.query)).keys()
@@ -130,5 +147,5 @@ def place_of(url: SecretStr, *, setting: str) -> str:
 
 
 def server_of(url: SecretStr, *, setting: str) -> str:
-    """`HOST:PORT`, by which two URLs of one server can be told. Raises as `place_of`."""
+    """Return `HOST:PORT`, to recognize two URLs of the same Redis server. Raises as `place_of` does."""
     return urlsplit(place_of(url, setting=setting)).netloc

@@ -1,7 +1,7 @@
-"""An SQLite database on a thread of its own, which is how the event loop never waits for a disk.
+"""SQLite database on a thread of its own, so that the event loop never waits for the disk.
 
-Survives `kill -9` and a loss of power: what `run` has returned from is on the disk (WAL, synchronous=FULL). Several
-processes may have the same file open; one waits for the other's write for `_BUSY_S` at most.
+Survives `kill -9` and a loss of power: what `run` has returned is on disk (WAL, synchronous=FULL). Several
+processes may have the same file open; each waits at most `_BUSY_S` for another's write.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ T = TypeVar("T")
 _BUSY_S = 5.0
 
 Migrations = Sequence[Sequence[str]]
-"""Statements by which each layout of the database is made from the one before it, the first from an empty file."""
+"""For each layout of the database the statements that make it from the one before; the first from an empty
+file."""
 
 
 class SqliteFile:
-    """One open database; `open_sqlite` makes it."""
+    """An open SQLite database with its thread; made by `open_sqlite`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -35,14 +36,19 @@ class SqliteFile:
         self._connection: sqlite3.Connection | None = None
 
     async def open(self, migrations: Migrations) -> None:
-        """Raises StartupError: it cannot be used, or a newer tidegate wrote it."""
+        """Open the file and migrate it. Raises StartupError if it cannot be used, or a newer tidegate wrote
+        it.
+        """
         try:
             self._connection = await asyncio.get_running_loop().run_in_executor(self._thread, _open, self._path, migrations)
         except (sqlite3.Error, OSError) as exc:
             raise StartupError(f"{self._path} cannot be used: {exc}; choose another --state-dir, or restore a backup there") from exc
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do it after all that was asked for before. When cancelled it may still be done. Raises StoreUnavailable."""
+        """Run `work` on the database's thread, after all work given before.
+
+        If the caller is cancelled, the work may be done all the same. Raises StoreUnavailable.
+        """
         if self._connection is None:
             raise StoreUnavailable(f"{self._path} is closed")
         try:
@@ -51,7 +57,7 @@ class SqliteFile:
             raise StoreUnavailable(f"{self._path}: {exc}") from exc
 
     async def close(self) -> None:
-        """After all that was asked for before. Idempotent."""
+        """Close the database after all work given before. Idempotent."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
@@ -59,7 +65,9 @@ class SqliteFile:
 
 
 async def open_sqlite(path: Path, migrations: Migrations) -> SqliteFile:
-    """Open it, make it when it is missing, and bring it to the newest layout. Raises StartupError."""
+    """Open the database, create it if it is missing, and migrate it to the newest layout. Raises
+    StartupError.
+    """
     file = SqliteFile(path)
     try:
         await file.open(migrations)
@@ -71,20 +79,21 @@ async def open_sqlite(path: Path, migrations: Migrations) -> SqliteFile:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of the block, or nothing; no other process writes meanwhile."""
-    connection.execute("BEGIN IMMEDIATE")
+    """Run the block as one transaction, during which no other process writes."""
+    connection.execute("BEGIN IMMEDIATE")  # takes the write lock now: to upgrade a read lock later can fail at once
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # SQLite has ended it itself when the disk is full
+        if connection.in_transaction:  # on a full disk SQLite has rolled back by itself
             connection.execute("ROLLBACK")
         raise
 
 
 def _open(path: Path, migrations: Migrations) -> sqlite3.Connection:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Made first, for its mode. Not with open(): closing a descriptor would drop the locks of whoever has it open here.
+    # Created before SQLite does, to set its mode. Not by open(): closing a descriptor of the file drops all
+    # POSIX locks that this process holds on it, also those of another connection.
     with contextlib.suppress(FileExistsError):
         os.mknod(path, mode=0o600)
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)

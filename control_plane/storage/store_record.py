@@ -1,6 +1,8 @@
-"""What the last `tidegate serve` of a state folder kept its state in, for commands that open the store themselves: no secrets.
+"""Record of which store the last `tidegate serve` of a state folder used, for commands that open the store
+themselves.
 
-Without it `tidegate backup` beside a server with `--state-url` would save the folder's own, empty store.
+Without it `tidegate backup` beside a server with `--state-url` would save the folder's own, empty store. It
+holds no secrets.
 """
 
 from __future__ import annotations
@@ -18,21 +20,22 @@ _FILE = "store.json"
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """Where state is."""
+    """Place of the state store that a `tidegate serve` uses."""
 
     place: str
-    """A Redis's URL, without user, password and options; empty: SQLite files in the folder itself."""
+    """URL of a Redis, without user, password and options; empty for SQLite files in the folder itself."""
     is_whole: bool
-    """Whether the place alone is enough to reach it."""
+    """Whether the place alone is enough to connect, because the URL has no credentials or options."""
 
     def __str__(self) -> str:
         return self.place or "its own SQLite files"
 
 
 def record_of(state_url: SecretStr | None) -> StoreRecord:
-    """Raises StartupError: the URL is not one of a Redis."""
+    """Make the record of a store. Raises StartupError if the URL is not a Redis's."""
     if state_url is None:
         return StoreRecord("", is_whole=True)
+    # Imported here: commands beside a server with SQLite then never load the Redis client.
     from control_plane.storage.redis import place_of
 
     parts = urlsplit(state_url.get_secret_value())
@@ -40,7 +43,7 @@ def record_of(state_url: SecretStr | None) -> StoreRecord:
 
 
 def write_store_record(state_dir: Path, state_url: SecretStr | None) -> None:
-    """In one step. Raises OSError, StartupError."""
+    """Write the record atomically. Raises OSError, StartupError."""
     record = record_of(state_url)
     partial = state_dir / f".{_FILE}"
     partial.unlink(missing_ok=True)
@@ -54,7 +57,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def read_store_record(state_dir: Path) -> StoreRecord | None:
-    """None: no `tidegate serve` has written one."""
+    """Read the record; None if no `tidegate serve` has written a valid one."""
     try:
         found = json.loads((state_dir / _FILE).read_text(encoding="utf-8"))
         return StoreRecord(str(found["state"]), bool(found["is_whole"]))

@@ -1,4 +1,4 @@
-"""What is told of each request, for metrics."""
+"""Port for recording each request in the metrics; the inference service calls it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from control_plane.core.infer_call import Door, Outcome
 
 
 class RequestRecorder(Protocol):
-    """Counts what the gateway answered."""
+    """Recorder of ended requests, for metrics."""
 
     def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float, count: int = 1) -> None:
-        """`count` of them that took `duration_s` each."""
+        """Record `count` requests that ended with `outcome` after `duration_s` each."""

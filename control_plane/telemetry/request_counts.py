@@ -1,4 +1,6 @@
-"""What a process has counted of the requests it answered, as it travels between processes and is summed."""
+"""Request counters of one process, as values that workers send to their parent, which sums them for the
+metrics page.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 from control_plane.telemetry.shed_reason import ShedReason
 
 BUCKETS_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.125, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Upper bounds of the durations that are counted together; one more bucket holds the rest."""
+"""Upper bounds of the histogram's buckets, in seconds; one more bucket holds the rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How many requests for a model ended one way."""
+class OutcomeCount:
+    """Count of a model's requests with one outcome."""
 
     model: str
     door: Door
@@ -28,8 +30,10 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
-    """How long requests for a model took: how many by bucket (not accumulated), and seconds in all."""
+class DurationHistogram:
+    """Histogram of the durations of a model's requests: counts by bucket (not cumulative), and their sum in
+    seconds.
+    """
 
     model: str
     door: Door
@@ -38,8 +42,8 @@ class Took:
 
 
 @dataclass(frozen=True, slots=True)
-class Shed:
-    """How many requests of a tenant were turned away for one reason."""
+class ShedCount:
+    """Count of a tenant's requests that were shed for one reason."""
 
     tenant: str
     reason: ShedReason
@@ -47,8 +51,8 @@ class Shed:
 
 
 @dataclass(frozen=True, slots=True)
-class Cached:
-    """What the response cache did for how many answers of a model."""
+class CacheStatusCount:
+    """Count of a model's responses with one cache status."""
 
     model: str
     status: CacheStatus
@@ -56,27 +60,31 @@ class Cached:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheHolding:
-    """What is in the response cache's first level now, and how much has been."""
+class CacheSize:
+    """Size of the response cache in memory (its first level), and evictions from it so far."""
 
     entries: int = 0
     held_bytes: int = 0
     evicted: int = 0
-    """To make room; what has expired is not counted."""
+    """Entries evicted to make room; expired ones are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """How many requests of a fleet were refused since one thing stood in their model's way."""
+class FleetRefusalCount:
+    """Count of a fleet's requests that were refused for one reason, because their model could not be loaded
+    in time.
+    """
 
     reason: str
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
-    """How long requests of a fleet waited for their model: how many by bucket of `fleet/domain/counts` (not
-    accumulated), and seconds in all."""
+class WaitHistogram:
+    """Histogram of the time that a fleet's requests waited for their model.
+
+    Counts by bucket of `fleet/domain/counts` (not cumulative), and their sum in seconds.
+    """
 
     buckets: tuple[int, ...] = ()
     seconds: float = 0.0
@@ -84,41 +92,44 @@ class Waited:
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """Since the process began, but for `in_flight`, which is what is being answered now."""
+    """All request counters of a process since its start; `in_flight` and what the cache holds are present
+    values.
+    """
 
-    ended: tuple[Ended, ...] = ()
-    took: tuple[Took, ...] = ()
+    ended: tuple[OutcomeCount, ...] = ()
+    took: tuple[DurationHistogram, ...] = ()
     in_flight: int = 0
-    shed: tuple[Shed, ...] = ()
+    shed: tuple[ShedCount, ...] = ()
     unmetered: int = 0
-    """Requests whose usage was dropped."""
-    cached: tuple[Cached, ...] = ()
-    holding: CacheHolding = CacheHolding()
+    """Requests whose usage was dropped, since too many sums waited to be written."""
+    cached: tuple[CacheStatusCount, ...] = ()
+    holding: CacheSize = CacheSize()
     shared_cache: SharedCacheCounts | None = None
-    """None where there is none."""
+    """None without a shared cache (`cache_url`)."""
     shared_cache_away: int = 0
-    """Processes that do not ask it now, as it does not answer them."""
+    """Processes whose circuit breaker for the shared cache is open, so that they do not use it now."""
     shared_cache_answer_s: float = 0.0
-    """What its answers take now, in the process where they take longest; 0.0 where nobody asks it."""
-    refused: tuple[Refused, ...] = ()
-    waited: Waited = Waited()
+    """Present response time of the shared cache, in the process where it is longest; 0.0 while no process
+    uses it."""
+    refused: tuple[FleetRefusalCount, ...] = ()
+    waited: WaitHistogram = WaitHistogram()
 
     def retired(self) -> RequestCounts:
-        """What is left to count when the process has ended: nothing is in flight, and nothing is held."""
-        return replace(
-            self, in_flight=0, shared_cache_away=0, shared_cache_answer_s=0.0, holding=CacheHolding(evicted=self.holding.evicted)
-        )
+        """Return the counts of a process that has ended: counters stay, so that they never fall; present
+        values are 0.
+        """
+        return replace(self, in_flight=0, shared_cache_away=0, shared_cache_answer_s=0.0, holding=CacheSize(evicted=self.holding.evicted))
 
 
 def total(parts: Iterable[RequestCounts]) -> RequestCounts:
-    """The sum of what several processes have counted."""
+    """Sum the counts of several processes."""
     ended: dict[tuple[str, Door, Outcome], int] = {}
-    took: dict[tuple[str, Door], Took] = {}
+    took: dict[tuple[str, Door], DurationHistogram] = {}
     shed: Counter[tuple[str, ShedReason]] = Counter()
     cached: Counter[tuple[str, CacheStatus]] = Counter()
     refused: Counter[str] = Counter()
-    waited = Waited()
-    holding, shared_cache = CacheHolding(), None
+    waited = WaitHistogram()
+    holding, shared_cache = CacheSize(), None
     in_flight = unmetered = away = 0
     answer_s = 0.0
     for part in parts:
@@ -142,35 +153,35 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         for one in part.took:
             took[one.model, one.door] = _add(took.get((one.model, one.door)), one)
     return RequestCounts(
-        tuple(Ended(*key, count) for key, count in ended.items()),
+        tuple(OutcomeCount(*key, count) for key, count in ended.items()),
         tuple(took.values()),
         in_flight,
-        tuple(Shed(*key, count) for key, count in shed.items()),
+        tuple(ShedCount(*key, count) for key, count in shed.items()),
         unmetered,
-        tuple(Cached(*key, count) for key, count in cached.items()),
+        tuple(CacheStatusCount(*key, count) for key, count in cached.items()),
         holding,
         shared_cache,
         away,
         answer_s,
-        tuple(Refused(*each) for each in refused.items()),
+        tuple(FleetRefusalCount(*each) for each in refused.items()),
         waited,
     )
 
 
-def _sum_of_waits(one: Waited, other: Waited) -> Waited:
+def _sum_of_waits(one: WaitHistogram, other: WaitHistogram) -> WaitHistogram:
     buckets = tuple(map(sum, zip_longest(one.buckets, other.buckets, fillvalue=0)))
-    return Waited(buckets, one.seconds + other.seconds)
+    return WaitHistogram(buckets, one.seconds + other.seconds)
 
 
-SumT = TypeVar("SumT", CacheHolding, SharedCacheCounts)
+SumT = TypeVar("SumT", CacheSize, SharedCacheCounts)
 
 
 def _sum(one: SumT, other: SumT) -> SumT:
-    """Of two dataclasses of numbers, field by field."""
+    """Add two dataclasses of numbers field by field."""
     return type(one)(*map(add, astuple(one), astuple(other)))
 
 
-def _add(sum_so_far: Took | None, more: Took) -> Took:
+def _add(sum_so_far: DurationHistogram | None, more: DurationHistogram) -> DurationHistogram:
     if sum_so_far is None:
         return more
     buckets = tuple(one + other for one, other in zip(sum_so_far.buckets, more.buckets, strict=True))

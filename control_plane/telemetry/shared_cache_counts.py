@@ -1,4 +1,4 @@
-"""What became of lookups in the cache that gateways share, and of what was to be kept there."""
+"""Counters of lookups in and writes to the shared cache (the Redis of `--cache-url`)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class SharedCacheCounts:
-    """Since the process began. Each key that was looked up counts once, as one of the first seven."""
+    """Counters since the start of the process. Each key looked up counts once, as one of the first seven
+    fields.
+    """
 
     hits: int = 0
     misses: int = 0
     late: int = 0
-    """Whoever asked did not wait for the answer."""
+    """Lookups whose answer came after the request had stopped waiting for it."""
     damaged: int = 0
-    """What lies there is not what was stored under that key."""
+    """Lookups that found a value which is not what was stored under that key."""
     failed: int = 0
-    """Asked for in vain."""
+    """Lookups that ended with an error."""
     away: int = 0
-    """Not asked for, as there is no connection that answers."""
+    """Lookups not sent, since the circuit breaker is open: the cache does not answer."""
     slow: int = 0
-    """Not asked for, as computing costs less than waiting for the answer."""
+    """Lookups not sent, since computing the response takes less time than waiting for the cache."""
     written: int = 0
     dropped: int = 0
-    """To be kept and not written, for whatever reason."""
+    """Responses that were to be stored and were not, for whatever reason."""

@@ -1,4 +1,4 @@
-"""Why a request was turned away that was allowed and in order."""
+"""Reasons for load shedding: why a valid and permitted request was refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class ShedReason(Enum):
-    """The value is what metrics show."""
+    """Limit that a shed request exceeded; label `reason` of the metrics."""
 
     RATE = "rate"
     CONCURRENCY = "concurrency"

@@ -1,4 +1,6 @@
-"""Watches a Triton that somebody else runs (`--triton-url`, `--servers-file`), and reports whether requests can go there."""
+"""Health check of an attached Triton, which somebody else runs (`--triton-url`, `--servers-file`); reports it
+up and down.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +10,38 @@ from collections.abc import Awaitable, Callable
 
 from control_plane.core.errors import StartupError
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import Place
+from control_plane.triton.servers import ServerSlot
 
 _log = logging.getLogger(__name__)
 
 _POLL_S = 1.0
 
 
-class Attachment:
-    """Stands where the supervisor stands for an embedded Triton."""
+class AttachedHealthCheck:
+    """Health checker of an attached Triton, the counterpart of `triton/supervisor.Supervisor` for an embedded
+    one.
+    """
 
     def __init__(
-        self, *, upstream: Upstream, servers: Place, restore: Callable[[Upstream], Awaitable[object]], start_timeout_s: float | None
+        self, *, upstream: Upstream, servers: ServerSlot, restore: Callable[[Upstream], Awaitable[object]], start_timeout_s: float | None
     ) -> None:
-        """`start_timeout_s` None: it need not be up at the start, and is waited for however long it takes."""
+        """With a `start_timeout_s` of None the server need not be up at start, and is waited for without
+        limit.
+        """
         self._upstream = upstream
         self._servers = servers
         self._restore = restore
         self._start_timeout_s = start_timeout_s
 
     def resident_bytes(self) -> int | None:
-        """Of a Triton that others run, perhaps elsewhere, nobody can say."""
+        """Return None: an attached Triton may run on another machine."""
         return None
 
     async def run(self) -> None:
-        """Report up and down until cancelled. Raises StartupError when Triton is not live within the start timeout."""
-        place = self._upstream.endpoints.place
+        """Report the server up and down until cancelled. Raises StartupError: Triton is not live within the
+        start timeout.
+        """
+        place = self._upstream.endpoints.address
         try:
             await self._wait_until_live(self._start_timeout_s)
             while True:
@@ -54,7 +62,7 @@ class Attachment:
                 while not await self._upstream.control.is_live():
                     await asyncio.sleep(_POLL_S / 4)
         except TimeoutError as exc:
-            place = self._upstream.endpoints.place
+            place = self._upstream.endpoints.address
             raise StartupError(f"no live Triton answered at --triton-url ({place}) within {timeout_s:g} s; is it running there?") from exc
 
     async def _wait_until_dead(self) -> None:

@@ -1,4 +1,6 @@
-"""How long models computed, as Triton counts it, and what requests have yet to be charged for it."""
+"""Compute time of models, as Triton counts it, and the charges of requests for it that are still open. Pure;
+used by metering.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,17 @@ from enum import Enum, auto
 
 @dataclass(frozen=True, slots=True)
 class ComputeTime:
-    """The compute time of one model, over all its versions and instances, since it was loaded."""
+    """Cumulative compute time of one model, over all versions and instances, since it was loaded."""
 
     inferences: int = 0
-    """Rows that were computed; a batch of eight counts eight."""
+    """Rows that were computed; a batch of eight counts as eight."""
     compute_ns: int = 0
-    """Of the instances: a batch counts its time once, however many rows it has."""
+    """Time of the instances; a batch counts its time once, however many rows it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a model's instances have done between two looks at Triton's counts."""
+    """Rows and time that a model's instances have computed between two reads of Triton's counts."""
 
     rows: float = 0.0
     ms: float = 0.0
@@ -31,46 +33,48 @@ NOTHING = Computed()
 
 
 class Ending(Enum):
-    """What the way in which a request ended says of its computation at Triton."""
+    """How a request ended, as far as it tells about the request's computation at Triton."""
 
     ANSWERED = auto()
-    """It was computed, and took no longer than the request was there."""
+    """The request was computed, in no more time than it was at Triton."""
     FAILED = auto()
-    """It may have been computed, and took no longer than the request was there."""
+    """The request may have been computed, in no more time than it was at Triton."""
     LEFT = auto()
-    """It goes on, if Triton does not drop it: nobody waits for its end any more."""
+    """The caller has left: the computation goes on, unless Triton drops it, and its end is not observed."""
 
 
 _NEXT_TO_NOTHING = 1e-6
-"""Rows: what rounding leaves of one."""
+"""Rows below which a charge counts as settled: rounding leaves as much."""
 
 
 @dataclass(slots=True)
 class OpenCharge:
-    """Requests of one tenant that have ended, and whose computing of one model is yet to be charged."""
+    """Open charge: ended requests of one tenant whose compute time of one model is still to be charged."""
 
     tenant: str
     model: str
-    """That was asked for, under whose name they are metered."""
+    """Model that was asked for, under whose name the requests are metered."""
     step: str
-    """The model that computes: of an ensemble one of its steps, else the same."""
+    """Model that computes: a step of an ensemble, otherwise the model itself."""
     answered_rows: float = 0.0
     answered_ms: float = 0.0
-    """That they were at Triton, all together."""
+    """Sum of the times that these requests were at Triton."""
     failed_rows: float = 0.0
     failed_ms: float = 0.0
     left_rows: float = 0.0
 
     def include(self, other: OpenCharge) -> None:
-        """Others of the same tenant and models."""
+        """Add another open charge of the same tenant and models."""
         self.answered_rows += other.answered_rows
         self.answered_ms += other.answered_ms
         self.failed_rows += other.failed_rows
         self.failed_ms += other.failed_ms
         self.left_rows += other.left_rows
 
-    def settle(self, left_part: float) -> None:
-        """It is charged for what has ended, and for this part of what was left."""
+    def charge(self, left_part: float) -> None:
+        """Mark as charged all requests that were answered or failed, and this part of those whose callers
+        left.
+        """
         self.answered_rows = self.answered_ms = self.failed_rows = self.failed_ms = 0.0
         self.left_rows *= 1.0 - left_part
 

@@ -1,4 +1,4 @@
-"""Which of a model's configurations Triton is to prefer."""
+"""Name of the model configurations that Triton prefers (`--model-config-name`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ AUTO = "auto"
 
 
 def config_name_in_force(setting: str) -> str:
-    """The `configs/<name>.pbtxt` that Triton is to prefer; empty for the plain `config.pbtxt`.
+    """Return the name of the preferred `configs/<name>.pbtxt`; empty for the plain `config.pbtxt`.
 
-    What `auto` is, `models/adapters/profile` finds out at the start; where nobody has, it is the plain one.
+    At start `models/adapters/profile` replaces `auto` by what it finds; where that was not done, `auto` is
+    the plain one.
     """
     return "" if setting == AUTO else setting

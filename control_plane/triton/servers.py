@@ -1,4 +1,6 @@
-"""Which Tritons requests can go to, as supervisors and attachments report them; asked for by every request."""
+"""Registry of the servers that requests can go to, as supervisors and attachments report them; read by every
+request.
+"""
 
 from __future__ import annotations
 
@@ -17,43 +19,50 @@ AnswerT = TypeVar("AnswerT")
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 _MOMENT_S = 2.0
-"""For servers that need not be up: what they have loaded should be known before anything is loaded a second time."""
+"""Time that servers which need not be up are waited for at start: if they come up, it is known what they have
+loaded before anything is loaded a second time elsewhere.
+"""
 
 
-class Follower(Protocol):
-    """Who is told of every change: workers, which have connections of their own, and what is known of what is loaded."""
+class ServerObserver(Protocol):
+    """Observer of the servers' states, such as worker processes, which have connections of their own, and the
+    fingerprints.
+    """
 
     def up(self, upstream: Upstream, server: str) -> None: ...
 
     def down(self, reason: str, server: str) -> None: ...
 
     def left(self, server: str) -> None:
-        """It is none of the fleet's any more; one of the same name is another."""
+        """The server has left the fleet; one that joins later under its name is another."""
 
 
-class Place(Protocol):
-    """One server's, for who watches over it: `Member`, and `Servers` where there is one."""
+class ServerSlot(Protocol):
+    """Slot of one server in the registry, for the supervisor or attachment that reports its state.
+
+    It is a `ServerState`, or `Servers` itself where there is only one server.
+    """
 
     def up(self, upstream: Upstream) -> None: ...
 
     def down(self, reason: str) -> None: ...
 
     def lost(self, reason: str) -> None:
-        """It is down, and nobody has meant it to be."""
+        """Report that the server is down unexpectedly."""
 
 
-class Member:
-    """One server: up with a connection, or down for a reason."""
+class ServerState:
+    """State of one server: up with an upstream, or down for a reason."""
 
-    def __init__(self, name: str, changed: asyncio.Event, followers: Sequence[Follower], *, is_needed: bool = True) -> None:
-        """Nobody waits at the start for one that is not needed."""
+    def __init__(self, name: str, changed: asyncio.Event, followers: Sequence[ServerObserver], *, is_needed: bool = True) -> None:
+        """The gateway's start does not wait for a server that is not needed."""
         self.name = name
         self.is_needed = is_needed
         self.has_been_up = False
         self.is_lost = False
-        """It is down, though nobody has meant it to be."""
+        """Whether the server is down unexpectedly."""
         self.losses = 0
-        """How often it has been lost."""
+        """How often the server has been lost."""
         self._upstream: Upstream | None = None
         self._reason = "Triton is starting"
         self._changed = changed
@@ -79,58 +88,60 @@ class Member:
         self.down(reason)
 
     def pick(self) -> Upstream:
-        """Its connection. Raises UpstreamUnavailable, with the reason, while there is none."""
+        """Return the server's upstream. Raises UpstreamUnavailable with the reason while it is down."""
         if self._upstream is None:
             raise UpstreamUnavailable(f"{self._reason}; try again shortly")
         return self._upstream
 
 
 class Sendable(Protocol[AnswerT_co]):
-    """A request that may be sent to a server."""
+    """Request with a whole response, to be sent to a server that is still to be chosen."""
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT_co]: ...
 
 
 class Streamable(Protocol[AnswerT_co]):
-    """One whose answer may come in pieces."""
+    """Request whose response may come in pieces."""
 
     def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT_co]: ...
 
 
 class Sent(Protocol):
-    """`inference/running_request.RunningRequest`, as far as it is told where it goes, and that it is charged from then on."""
+    """Part of `inference/running_request.RunningRequest` that is told which server a request was sent to; it
+    is charged from then on.
+    """
 
     def sent(self, server: str) -> None: ...
 
 
 class Servers:
-    """All of them, by name; they may join and leave."""
+    """Registry of all servers by name; servers may join and leave."""
 
-    def __init__(self, follower: Follower | None = None, names: tuple[str, ...] = (ONLY,)) -> None:
+    def __init__(self, follower: ServerObserver | None = None, names: tuple[str, ...] = (ONLY,)) -> None:
         self._changed = asyncio.Event()
         self._followers = [] if follower is None else [follower]
-        self._nobody = self._first = Member("", self._changed, ())
+        self._nobody = self._first = ServerState("", self._changed, ())
         self._nobody.down("no server has joined the fleet yet")
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ServerState] = {}
         self._losses_of_gone = 0
         for name in names:
             self.add(name)
 
-    def add(self, name: str, *, is_needed: bool = True) -> Member:
-        """It joins, and is not up yet; `wait_until_up` waits for those that are needed."""
-        member = self._members[name] = Member(name, self._changed, self._followers, is_needed=is_needed)
+    def add(self, name: str, *, is_needed: bool = True) -> ServerState:
+        """Add a server, which is not up yet; `wait_until_up` waits for it if it is needed."""
+        member = self._members[name] = ServerState(name, self._changed, self._followers, is_needed=is_needed)
         self._first = next(iter(self._members.values()))
         return member
 
     def remove(self, name: str) -> None:
-        """It has left, and is down."""
+        """Remove a server that has left and is down."""
         self._losses_of_gone += self._members.pop(name).losses
         self._first = next(iter(self._members.values()), self._nobody)
         for follower in self._followers:
             follower.left(name)
 
     def up(self, upstream: Upstream) -> None:
-        """The first, for who has one only; so `down` and `lost`."""
+        """Report the first server as up, where there is only one; so do `down` and `lost`."""
         self._first.up(upstream)
 
     def down(self, reason: str) -> None:
@@ -141,29 +152,31 @@ class Servers:
 
     @property
     def losses(self) -> int:
-        """How often any has been lost."""
+        """How often servers have been lost, those that have left included."""
         return self._losses_of_gone + sum(member.losses for member in self._members.values())
 
-    def follow(self, follower: Follower) -> None:
-        """Tell this one, too, of every change from now on."""
+    def follow(self, follower: ServerObserver) -> None:
+        """Notify one more observer of every change from now on."""
         self._followers.append(follower)
 
     @property
-    def members(self) -> Mapping[str, Member]:
+    def members(self) -> Mapping[str, ServerState]:
         return self._members
 
     @property
     def is_up(self) -> bool:
-        """Whether any is."""
+        """Whether any server is up."""
         return any(member.is_up for member in self._members.values())
 
     @property
     def live(self) -> dict[str, Upstream]:
-        """Those that are up, by name."""
+        """Upstreams of the servers that are up, by name."""
         return {name: member.pick() for name, member in self._members.items() if member.is_up}
 
     async def wait_until_up(self) -> None:
-        """Return when one is up and each that is needed has been; the others have a moment more."""
+        """Wait until one server is up and every needed one has been; then at most a moment more for the
+        others.
+        """
         await self._until(lambda: self.is_up and all(member.has_been_up or not member.is_needed for member in self._members.values()))
         with suppress(TimeoutError):
             async with asyncio.timeout(_MOMENT_S):
@@ -174,12 +187,15 @@ class Servers:
             self._changed.clear()
             await self._changed.wait()
 
-    def of(self, server: str) -> Upstream:
-        """Raises UpstreamUnavailable."""
+    def get(self, server: str) -> Upstream:
+        """Return the upstream of a server. Raises UpstreamUnavailable."""
         return self._members[server].pick()
 
     def pick(self) -> Upstream:
-        """Any, for a call that all answer alike. Raises UpstreamUnavailable, with a reason, while there is none."""
+        """Return the upstream of any server, for a call that all answer alike. Raises UpstreamUnavailable
+        with a reason: none is up.
+        """
+        # The first server answers as a rule: a single server pays for no search.
         if not self._first.is_up:
             for member in self._members.values():
                 if member.is_up:
@@ -187,9 +203,10 @@ class Servers:
         return self._first.pick()
 
     async def ask(self, ask: Callable[[Upstream], Awaitable[AnswerT]]) -> AnswerT:
-        """What any answers to a call that all answer alike; one that has just gone, which is noticed a moment later, is passed over.
+        """Ask servers in turn, until one answers, for something that all answer alike.
 
-        Raises UpstreamUnavailable, with a reason: there is none.
+        A server that has just gone still counts as up for a moment, so one alone would not do. Raises
+        UpstreamUnavailable with a reason.
         """
         *others, last = list(self.live.values()) or [self.pick()]
         for upstream in others:
@@ -198,11 +215,13 @@ class Servers:
         return await ask(last)
 
 
-class OneServer:
-    """`inference/inference.Dispatch` where there is nothing to choose: all that is loaded is on one server."""
+class SingleServerDispatch:
+    """Implementation of `inference/inference.Dispatch` for a single server, where there is nothing to
+    choose.
+    """
 
     catalogue = None
-    """What there is to tell of all servers, the one tells."""
+    """A fleet's merged view of its servers; a single server answers such calls itself."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers

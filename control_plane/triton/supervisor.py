@@ -1,7 +1,9 @@
-"""Keeps an embedded Triton running: starts it, reports it up and down, starts it again, and ends it.
+"""Supervisor of an embedded Triton: starts it, reports it up and down, restarts it with backoff, and stops
+it.
 
-Runs as one task of the root group. The order at the end matters (server 24.10): the caller has drained, then our
-pooled connections close, then Triton is told to exit, since one idle connection holds up its exit.
+It runs as one task of the root group. The order of a stop matters (server 24.10): first the caller drains,
+then our pooled connections are closed, then Triton is told to exit, since a single idle connection holds up
+its exit.
 """
 
 from __future__ import annotations
@@ -14,38 +16,44 @@ from collections.abc import Awaitable, Callable, Coroutine
 from control_plane.core.backoff import RestartLimits, count_failures, restart_delay_s
 from control_plane.core.errors import ControlPlaneError, StartupError
 from control_plane.triton.ports import Connect, TritonLauncher, TritonProcess, Upstream
-from control_plane.triton.servers import Place
+from control_plane.triton.servers import ServerSlot
 
 _log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 1.0
-"""For closing our own connections; with the next, under the five seconds that a stop may spend on Triton."""
+"""Time limit for closing our own connections; together with the grace below it fits the five seconds that a
+stop may take.
+"""
 
 STOP_GRACE_S = 4.0
-"""Triton ends by itself within its exit timeout of 3 s, give or take half a second; then it is killed."""
+"""Grace before Triton is killed: it ends by itself within its exit timeout of 3 s, give or take half a
+second.
+"""
 
 _POLL_S = 0.05
 _START_ATTEMPTS = 2
-"""Another process may take a port between its choice and Triton's binding it; the second attempt has other ports."""
+"""Another process may take a port between its choice and Triton's binding it; the second attempt has other
+ports.
+"""
 
 
 class _Ended(Exception):
-    """Triton's process has ended; the text says how."""
+    """Triton's process has ended; the message says how."""
 
 
 class _NotLive(Exception):
-    """Triton runs, and does not become live."""
+    """Triton runs and does not become live."""
 
 
 class Supervisor:
-    """One Triton, over all its lives."""
+    """Supervisor of one embedded Triton over all its restarts."""
 
     def __init__(
         self,
         *,
         launcher: TritonLauncher,
         connect: Connect,
-        servers: Place,
+        servers: ServerSlot,
         restore: Callable[[Upstream], Awaitable[None]],
         start_timeout_s: float,
         limits: RestartLimits | None = None,
@@ -61,15 +69,16 @@ class Supervisor:
         self._process: TritonProcess | None = None
 
     def resident_bytes(self) -> int | None:
-        """What Triton and all it started hold in main memory now; None where nobody can say. Reads files."""
+        """Return the main memory of Triton and all it started; None if unknown. Reads files."""
         return None if self._process is None else self._process.resident_bytes()
 
     async def run(self) -> None:
-        """Supervise until cancelled; cancelling ends Triton and all it started, within five seconds.
+        """Supervise until cancelled; a cancellation ends Triton and all it started within five seconds.
+
+        Once Triton has been up it is restarted without limit, with growing delays.
 
         Raises:
-            StartupError: Triton did not come up at all; the text holds the end of its log. Once it has been up, it is
-                started again for ever, with a growing delay.
+            StartupError: Triton did not come up the first time; the text has the end of its log.
         """
         now_s = asyncio.get_running_loop().time
         failures = 0
@@ -84,10 +93,10 @@ class Supervisor:
             await asyncio.sleep(delay_s)
 
     async def _live_once(self) -> str:
-        """One life, from start to end; returns how it ended.
+        """Start Triton, serve until it ends, and return how it ended.
 
         Raises:
-            StartupError: Triton has not been up yet, and a second attempt would go no better.
+            StartupError: Triton has not been up yet, and another attempt would fail as well.
         """
         try:
             process = self._process = await self._launcher.start()
@@ -104,6 +113,7 @@ class Supervisor:
             return str(exc)
 
     async def _serve(self, process: TritonProcess) -> str:
+        """Connect, restore the models, report the server up, and return how its process ended."""
         upstream = self._connect(process.endpoints)
         reason, report = "Triton has ended and is being restarted", self._servers.down
         try:
@@ -120,6 +130,8 @@ class Supervisor:
             reason = "the gateway is stopping"
             raise
         finally:
+            # Reported before the connections are closed: no request may pick an upstream that is being
+            # closed.
             report(reason)
             await _close(upstream)
 
@@ -134,11 +146,11 @@ class Supervisor:
 
 
 async def _unless_ended(process: TritonProcess, work: Coroutine[None, None, None]) -> None:
-    """Await `work`; should the process end first, cancel it and raise _Ended."""
+    """Await `work`; if the process ends first, cancel `work` and raise _Ended."""
     failures: list[Exception] = []
 
     async def contained() -> None:
-        # In a group, an error would come out as a group of one.
+        # Kept here, since a task group would wrap the error in an exception group.
         try:
             await work
         except (ControlPlaneError, _NotLive) as exc:
@@ -159,14 +171,16 @@ async def _stop(process: TritonProcess) -> None:
     try:
         await process.stop(grace_s=STOP_GRACE_S)
     except asyncio.CancelledError:
-        # The order stands: see it through, within the same grace, so that nothing is left when we are.
+        # Cancelled while stopping: wait for the end all the same, within the same grace, so that no process
+        # is left behind.
         await process.stop(grace_s=STOP_GRACE_S)
         raise
 
 
 async def _close(upstream: Upstream) -> None:
     try:
-        async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await upstream.close()
+        # Not asyncio.timeout: in a task that is being cancelled, which this one may be, that of Python before
+        # 3.11.3 raises CancelledError at its end (gh-102780).
+        await asyncio.wait_for(upstream.close(), CLOSE_TIMEOUT_S)
     except TimeoutError:
         _log.warning("connections to Triton did not close within %.1f s", CLOSE_TIMEOUT_S)

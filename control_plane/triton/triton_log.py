@@ -1,7 +1,8 @@
-"""Reads the log of an embedded Triton, and finds in it why a load has failed.
+"""Parser of the log of an embedded Triton, which finds in it why a load has failed. Pure.
 
-Three forms of lines stand in one file (server 24.10): Triton's own (`--log-format=ISO8601`), those of its Python stubs (glog), and those of
-protobuf. Whatever has none of these heads goes on with the line before, or is what a model has printed.
+One file has lines of three formats (server 24.10): Triton's own (`--log-format=ISO8601`), those of its Python
+stubs (glog), and those of protobuf. A line with none of these prefixes continues the line before, or was
+printed by a model.
 """
 
 from __future__ import annotations
@@ -16,49 +17,58 @@ _GLOG = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ([^\s:\]]+):\d+\] ?(
 _PROTOBUF = re.compile(r"\[libprotobuf (?:ERROR|FATAL) [^\]]*\] ?(.*)")
 
 _FRAMES = "At:"
-"""After this line pybind11 adds every frame to a Python exception's text, one a line, each indented."""
+"""Line after which pybind11 adds the frames of a Python exception to its text, one indented line each."""
 
 _PREAMBLE = re.compile(r"load failed for model '[^']*': (?:version \d+ is at UNAVAILABLE state: )?|failed to load '[^']*': ")
 
 _POLLED = ", failed to poll from model repository"
-"""Triton's whole answer where a model's configuration or folder cannot be used; why stands in its log only."""
+"""End of Triton's answer where a model's configuration or folder cannot be used; the reason is in its log
+only.
+"""
 
 _REPEATED = re.compile(
     r"ERROR: Failed to create instance: |failed to load '[^']*' version \d+: |failed to load model '[^']*': |failed to load '[^']*'$"
     r"|Poll failed for model directory '[^']*': |Failed to preinitialize Python stub: "
 )
-"""How lines begin whose rest is what Triton answers, or says by itself what the model's name would add."""
+"""Beginnings of log lines that repeat what the caller knows, such as the model's name; the reason follows
+them.
+"""
 
 _NAMED = re.compile(r"(?:model|model directory|load|unload|version) '([^']+)'|/triton/repository/([^/']+)/")
-"""How entries name the model that they are about: by its name, or by a path in the repository that was placed for Triton."""
+"""How log lines name the model that they are about: by its name, or by a path in the repository that is
+placed for Triton.
+"""
 
 _DEAD = re.compile(r"Received unexpected response from Python backend stub: ([\w.-]+)|Stub process '([^']+)' is not healthy\.?")
-"""What Triton answers of a stub that has died: the first where it was answered for, the second where it has found out."""
+"""Triton's answers about a stub that has died: the first if `abandoned_load.py` has answered in its place,
+the second if Triton itself has noticed.
+"""
 
 _OF_AN_ENSEMBLE = "Invalid argument: ensemble "
-"""Triton logs an ensemble's failure again at every later load of anything (24.10), with what is left of its
-text; its answer has it whole."""
+"""Prefix of an ensemble's failure, which Triton logs again, cut short, at every later load of any model
+(24.10); the answer has the whole text.
+"""
 
 _PROTOBUFS = "libprotobuf"
 _TEXT_PROTO = "failed to read text proto from "
 _NO_STUB = "Failed to preinitialize Python stub"
-_MOST_TOLD = 3
-_MOST_CHARS = 1000
+_MAX_TOLD = 3
+_MAX_CHARS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class StubEnd:
-    """How the process of a Python stub has ended."""
+    """End of a Python stub's process."""
 
     instance: str
-    """As Triton names it; empty where nobody has seen it living."""
+    """Triton's name of the model instance; empty for a stub that was never seen alive."""
     how: str
     """`ended with exit status 1` or the like."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One entry of the log; `severity` is I, W, E or F, and empty where something was printed without a head."""
+    """Entry of the log; `severity` is I, W, E or F, and empty for printed text without a prefix."""
 
     severity: str
     source: str
@@ -66,13 +76,13 @@ class LogLine:
 
 
 def read_lines(log: bytes) -> list[LogLine]:
-    """Every entry of a piece of the log, of which the first and the last may be cut off."""
+    """Parse a piece of the log, of which the first and the last line may be cut off."""
     found: list[LogLine] = []
     for line in log.decode(errors="replace").split("\n"):
         entry = _read(line)
         if entry.severity or not (found and found[-1].source.startswith("pb_stub")):
             found.append(entry)
-        else:  # a stub's entry goes on over lines
+        else:  # a stub's entry may have several lines
             found[-1] = LogLine(found[-1].severity, found[-1].source, f"{found[-1].text}\n{line}")
     return found
 
@@ -90,18 +100,18 @@ def _read(line: str) -> LogLine:
 def _unquoted(text: str) -> str:
     try:
         unquoted = json.loads(text, strict=False)
-    except ValueError:  # it is not quoted, or was cut off
+    except ValueError:  # the text is not quoted, or was cut off
         return text.strip('"')
     return unquoted if isinstance(unquoted, str) else text
 
 
 def without_frames(text: str) -> str:
-    """What a failure says, without the frames of the interpreter's stack; the exception's own lines stay."""
+    """Remove the stack frames from the text of a failure; the exception's own lines stay."""
     kept, is_frames = list[str](), False
     for line in text.split("\n"):
         if line == _FRAMES:
             is_frames = True
-        elif is_frames and line.startswith(";") and kept:  # another version's failure
+        elif is_frames and line.startswith(";") and kept:  # the failure of another version of the model follows
             kept[-1], is_frames = kept[-1] + line, False
         elif not (is_frames and line[:1].isspace()):
             kept.append(line)
@@ -117,26 +127,32 @@ def is_told_in_log_only(answer: str) -> bool:
 
 
 def brief(failure: str) -> str:
-    """Without what a list says beside it: which model it is, and that it is not there."""
+    """Shorten the text of a failure for a list of models, which has the model's name and state beside it."""
     return _PREAMBLE.sub("", failure)
 
 
 def load_failure(answer: str, models: Sequence[str], lines: Sequence[LogLine], *, ends: Sequence[StubEnd] = (), is_alone: bool) -> str:
-    """Why a load of the first of `models` (the others are an ensemble's steps) has failed: what Triton has answered, how the stub `ends`
-    that it speaks of, and what the log says beyond that. `lines` since it began; where it `is_alone`, what names no model is its, too."""
+    """Explain why a load of the first of `models` (the others are an ensemble's steps) has failed.
+
+    The text is Triton's answer, with the end of the stub it speaks of (from `ends`), and what the log adds.
+    `lines` are those since the load began; if it `is_alone`, no other load was under way, and lines that name
+    no model are about it as well.
+    """
     answer, is_dead = _with_end(without_frames(answer), ends)
     told = dict.fromkeys(told for told in _told(lines, models, is_alone=is_alone) if told and told not in answer and not _DEAD.search(told))
-    beyond = "; ".join(list(told)[-_MOST_TOLD:])
+    beyond = "; ".join(list(told)[-_MAX_TOLD:])
     if is_dead and is_alone and not beyond and (last := _printed(lines)):
         beyond = f"what it and others printed last: {last}"
     if not beyond:
         return answer
     found = f"{answer.removesuffix(_POLLED)}: {beyond}" if answer.endswith(_POLLED) else f"{answer}; {beyond}"
-    return found[:_MOST_CHARS]
+    return found[:_MAX_CHARS]
 
 
 def _with_end(answer: str, ends: Sequence[StubEnd]) -> tuple[str, bool]:
-    """Says how the stub ended instead of that it does not answer."""
+    """Replace Triton's text that a stub does not answer by how the stub ended; also return whether there was
+    such a text.
+    """
     match = _DEAD.search(answer)
     if match is None:
         return answer, False
@@ -147,6 +163,9 @@ def _with_end(answer: str, ends: Sequence[StubEnd]) -> tuple[str, bool]:
 
 
 def _told(lines: Sequence[LogLine], models: Collection[str], *, is_alone: bool) -> Iterator[str]:
+    """Yield the reasons in lines about these models; protobuf's line before one says where its text
+    is wrong.
+    """
     by_protobuf = ""
     for line in lines:
         if line.source == _PROTOBUFS:
@@ -169,5 +188,5 @@ def _is_about(text: str, models: Collection[str], *, is_alone: bool) -> bool:
 
 
 def _printed(lines: Sequence[LogLine]) -> str:
-    """The last of what has been printed without a head; empty where nothing was."""
-    return " / ".join([line.text.strip() for line in lines if not line.severity and line.text.strip()][-_MOST_TOLD:])
+    """Return the last printed lines without a prefix; empty if there are none."""
+    return " / ".join([line.text.strip() for line in lines if not line.severity and line.text.strip()][-_MAX_TOLD:])

@@ -1,4 +1,4 @@
-"""What a tuner needs of others: servers to measure, and load."""
+"""Ports of the tuner: servers to measure, and a load generator."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from control_plane.tuning.domain.candidates import Candidate, Level
 
 
 class LoadGenerator(Protocol):
-    """Sends a model the requests of a mix."""
+    """Load generator that sends a model the requests of a mix."""
 
     async def measure(self, address: str, *, concurrency: int, duration_s: float) -> Level:
-        """Keep so many requests in flight for about so long. Cancelling ends it. Raises UpstreamFailed, StartupError."""
+        """Keep `concurrency` requests in flight for about `duration_s`, and measure; ends when cancelled.
+
+        Raises UpstreamFailed, StartupError.
+        """
 
 
 class TuningServers(Protocol):
-    """Serves one model in each of the ways that a tuner tries."""
+    """Maker of servers that serve one model in a candidate's configuration."""
 
     def serve(self, candidate: Candidate) -> AbstractAsyncContextManager[str]:
-        """`HOST:PORT` of a server of its own, ready, until the block ends. Raises ControlPlaneError: it cannot be served that way."""
+        """Run a server of its own until the block ends; yield its gRPC address when it is ready.
+
+        Raises ControlPlaneError if the model cannot be served that way.
+        """

@@ -1,8 +1,9 @@
-"""Measures ways to serve a model against each other within a budget of time: what `tidegate tune` does.
+"""Tuner: measures configurations of a model against each other within a time budget, for `tidegate tune`.
 
-First every candidate that the policy names, each in a server of its own, one after the other; then the best of them and
-the default in servers side by side, measured by turns, so that a machine whose speed drifts is fair to all. However it
-ends, also by cancellation, every server and load generator has ended with it.
+The search measures every candidate that the policy (`domain/search`) names, one after the other, each in a
+server of its own. In the final rounds the best of them and the default run side by side and are measured in
+turns, so that a machine whose speed drifts is fair to all. However the run ends, also by cancellation, all
+its servers and load generators end.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ from control_plane.tuning.domain.search import (
 from control_plane.tuning.ports import LoadGenerator, TuningServers
 
 _WARM_UP_S = 0.6
-"""The first requests of a session allocate what the later ones use."""
+"""Load before the first measurement: the first requests of a session allocate what later ones use."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuningPlan:
-    """What is tried, under which loads, and for how long altogether."""
+    """What to try, under which loads, and for how long in all."""
 
     axes: Sequence[Axis]
     concurrencies: Sequence[int]
     limit_ms: float
-    """Of the p99."""
+    """Highest acceptable p99, in milliseconds."""
     budget_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class TuningProgress:
-    """Where it is: measurements done and, as far as can be told, expected."""
+    """Progress of a run: measurements done, and expected as far as is known."""
 
     doing: str
     done: int
@@ -57,7 +58,7 @@ class TuningProgress:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One candidate's median at one level, over so many rounds."""
+    """Median of one candidate's measurements at one concurrency, over `rounds` rounds."""
 
     candidate: Candidate
     rounds: int
@@ -66,17 +67,20 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """Everything that was measured, and what follows from it."""
+    """All measurements of a run, and the verdict on them."""
 
     screened: Mapping[Candidate, Round]
-    """One round each, in the order measured; empty where `failures` has the reason."""
+    """One round of the search for each candidate, in order; empty if it failed, for the reason in
+    `failures`."""
     rounds: Mapping[Candidate, Sequence[Round]]
-    """The final rounds: the default's and those of the best others."""
+    """The final rounds of the default and of the best other candidates."""
     failures: Mapping[Candidate, str]
     verdict: Verdict
 
     def rows(self) -> Iterator[Row]:
-        """For tables and plots: the finalists over their final rounds, then the others over the one that they had."""
+        """Yield the rows of tables and plots: finalists over their final rounds, then the others over their
+        single round.
+        """
         measured = {candidate: rounds for candidate, rounds in self.rounds.items() if rounds}
         measured |= {candidate: [levels] for candidate, levels in self.screened.items() if levels and candidate not in measured}
         for candidate, rounds in measured.items():
@@ -85,7 +89,7 @@ class TuningResult:
 
 
 class Tuner:
-    """One run of a plan."""
+    """A tuning run: carries out one plan."""
 
     def __init__(
         self, plan: TuningPlan, *, servers: TuningServers, load: LoadGenerator, report: Callable[[TuningProgress], None] = lambda _: None
@@ -104,7 +108,7 @@ class Tuner:
         self._expected = (expected_candidates(plan.axes) + (1 + FINALISTS) * FINAL_ROUNDS) * len(plan.concurrencies)
 
     async def run(self) -> TuningResult:
-        """Measure, and decide. Raises ControlPlaneError: not even the default can be served or measured."""
+        """Measure and decide. Raises ControlPlaneError if not even the default can be served or measured."""
         self._started_s = _now_s()
         await self._screen()
         rounds = await self._run_finals(choose_finalists(self._screened, limit_ms=self._plan.limit_ms))
@@ -150,7 +154,7 @@ class Tuner:
                     rounds[candidate] = []
                 except ControlPlaneError as exc:
                     self._give_up(candidate, exc)
-            self._round_costs_s.clear()  # these take as long as they take
+            self._round_costs_s.clear()  # final rounds have another length than those of the search
             for _ in range(FINAL_ROUNDS):
                 if self._elapsed_s() + len(rounds) * _mean(self._round_costs_s) > self._plan.budget_s:
                     break
@@ -171,7 +175,9 @@ class Tuner:
         self._failures[candidate] = str(error)
 
     async def _serve(self, candidate: Candidate, stack: AsyncExitStack) -> str:
-        """Its address, warm; it is served until the stack is closed."""
+        """Start a server for the candidate and warm it up; return its address. It runs until the stack is
+        closed.
+        """
         self._say(f"starting {candidate.label}")
         address = await stack.enter_async_context(self._servers.serve(candidate))
         await self._load.measure(address, concurrency=max(self._plan.concurrencies), duration_s=_WARM_UP_S)

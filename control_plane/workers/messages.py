@@ -1,6 +1,7 @@
-"""What the parent process and its workers say to each other: JSON frames, each with its length before it.
+"""Messages between the parent process and its workers: length-prefixed JSON frames, and their codec.
 
-Between processes of one version on one machine, over a socket that only they hold; so nothing here is negotiated.
+They run between processes of one version on one machine, over a socket pair that nobody else holds, so the
+protocol has no version and is not negotiated.
 """
 
 from __future__ import annotations
@@ -13,137 +14,151 @@ from pydantic import Base64Bytes, TypeAdapter
 
 from control_plane.core.endpoints import ONLY, Endpoints
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.report import FleetReport
+from control_plane.fleet.domain.report import LoadReport
 from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.telemetry.request_counts import RequestCounts
 from control_plane.triton.compute_time import OpenCharge
 
-LENGTH_BYTES = 4
+LENGTH_BYTES = 4  # before each frame, big-endian
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
-    """First of all: who the worker is and how it is set; its settings hold the ports that were chosen."""
+class Configure:
+    """The first message: the worker's number and its settings, in which port 0 is replaced by the port
+    chosen."""
 
     worker: int
     settings: dict[str, Any]
-    """As `settings.to_plain` gives them."""
+    """The settings as `settings.to_plain` writes them."""
     http_socket_fd: int | None
-    """A Unix socket that listens already and that the worker has inherited."""
+    """Descriptor of a listening Unix socket that the worker has inherited; None: no Unix socket is set."""
     grpc_socket_fd: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamUp:
+    """A Triton answers at these endpoints."""
+
     endpoints: Endpoints
     server: str = ONLY
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamDown:
+    """A Triton is down; requests to it are refused with `reason`."""
+
     reason: str
     server: str = ONLY
 
 
 @dataclass(frozen=True, slots=True)
-class SeenServer:
-    """One of a fleet's, as far as its worker needs it to choose."""
+class ServerSnapshot:
+    """A server of the fleet, with what a worker needs to route requests."""
 
     budget_bytes: int
     pool: str = ""
     labels: dict[str, str] = field(default_factory=dict)
-    is_leaving: bool = False
+    is_draining: bool = False
     parallel: int = 1
     serves_while_loading: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class ServersSeen:
-    """The servers that have joined or changed; None: it has left. Told before anything else of them."""
+class ServersChanged:
+    """The servers that have joined or changed, by name; None: it has left.
 
-    servers: dict[str, SeenServer | None]
+    Sent before any message about them.
+    """
+
+    servers: dict[str, ServerSnapshot | None]
 
 
 @dataclass(frozen=True, slots=True)
-class SeenCopy:
+class ReplicaSnapshot:
+    """A replica of a model on one server."""
+
     life: int
-    """Another number is another copy, even if it looks the same."""
+    """Identity of the replica: another number means that it was loaded anew, even if all else is equal."""
     state: ModelState
     bytes: int
     since_s: float
-    """By the machine's monotonic clock, which processes have in common."""
+    """When it got into its state, by the machine's monotonic clock, which all processes share."""
     ready_s: float | None
-    """None: it does not load."""
+    """When its load is expected to end, by the same clock; None: it is not loading."""
     is_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class CopiesSeen:
-    """All that a server has."""
+class ReplicasChanged:
+    """All replicas on one server, by model."""
 
     server: str
-    copies: dict[str, SeenCopy]
+    copies: dict[str, ReplicaSnapshot]
 
 
 @dataclass(frozen=True, slots=True)
-class SeenModel:
-    """What the parent goes by, whatever it is made of."""
+class ModelSnapshot:
+    """What a worker has to know of a model, from the parent's descriptions and measurements."""
 
     spec: ModelSpec
     tier: Tier
     resident_bytes: int
     load_s: float
     service_s: float
-    """What a worker starts from; then it knows better."""
+    """The parent's estimate, from which a worker starts until it has measured its own."""
     has_sequences: bool = False
-    is_withdrawn: bool = False
+    is_suspended: bool = False
     failures: int = 0
     quarantined_until_s: float = 0.0
-    """Since 1970."""
+    """In seconds since 1970."""
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ModelsSeen:
-    """The models that are new or have changed; None: it is gone."""
+class ModelsChanged:
+    """The models that are new or have changed, by name; None: it is gone."""
 
-    models: dict[str, SeenModel | None]
+    models: dict[str, ModelSnapshot | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """All is ready: open the doors."""
+    """Everything is ready: open the frontends' ports."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadTls:
-    """Look at the certificate's files now."""
+    """Read the TLS certificate's files again now."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokensDrawn:
+    """The answer to the `DrawTokens` of this number."""
+
     number: int
     granted: int
     debt_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class TellCharges:
-    """Triton's counts have just been read: tell whose they may be, also if there are none."""
+class CollectCharges:
+    """Triton's counts have just been read: send the `Charges` that they may belong to, even if there are
+    none."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Accept no more, let requests in flight finish, tell the last counts and end."""
+    """Drain: accept no more requests, let those in flight finish, send the last counts and exit."""
 
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class FingerprintsChanged:
-    """What is loaded, where it is certain, with the fields of its `Fingerprint`; None: nothing is certain."""
+    """Fingerprints of loaded models that have changed: the fields of `Fingerprint`; None: the contents are
+    uncertain."""
 
     number: int
     changes: dict[str, tuple[Base64Bytes, bool, bool] | None]
@@ -151,7 +166,7 @@ class FingerprintsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What came of a load or unload; `error_code` is empty for success."""
+    """The result of the `LoadModel` or `UnloadModel` of this number; `error_code` is empty for success."""
 
     number: int
     error_code: str = ""
@@ -161,41 +176,46 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The doors are open."""
+    """The worker's frontends accept requests."""
 
 
 @dataclass(frozen=True, slots=True)
-class CannotBegin:
-    """The worker ends since it cannot work as it is set."""
+class StartFailed:
+    """The worker exits because it cannot work with its settings."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class FingerprintsTaken:
-    """The worker goes by the changes of that number, and by all before them."""
+class FingerprintsAcknowledged:
+    """Acknowledges the `FingerprintsChanged` of this number, and all before it."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountsReported:
+    """The worker's request counts since it started; sent every second, which also shows that it is alive."""
+
     counts: RequestCounts
 
 
 @dataclass(frozen=True, slots=True)
 class Charges:
-    """Requests that have ended since the last of these, for the parent to charge what Triton computed of them."""
+    """Requests that have ended since the last `Charges`, for the parent to charge what Triton computed for
+    them."""
 
     open: list[OpenCharge]
     number: int = 0
-    """Of the last `TellCharges`."""
+    """The number of the last `CollectCharges` that the worker has received."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawTokens:
-    """A worker's request for tokens of a tenant's bucket, which all workers draw from; fields as
-    `admission/domain/rate_limit.draw` has them."""
+    """Asks for tokens from a tenant's token bucket, which all workers share.
+
+    The fields are the arguments of `admission/domain/rate_limit.draw`.
+    """
 
     number: int
     tenant: str
@@ -206,59 +226,66 @@ class DrawTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
-    """In a fleet, by a worker; and told to the others, without what is wanted."""
+class LoadReported:
+    """A worker's load report in a fleet; the parent forwards it to the other workers without its wanted
+    models."""
 
-    report: FleetReport
+    report: LoadReport
 
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:
+    """Asks the parent to load a model; answered by `Changed`."""
+
     number: int
     name: str
     config: str | None = None
     files: dict[str, Base64Bytes] | None = None
-    """None with `config` None is a load without an override."""
+    """None, with `config` None, means a load without an override."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadModel:
+    """Asks the parent to unload a model; answered by `Changed`."""
+
     number: int
     name: str
     unload_dependents: bool
 
 
 ToWorker = (
-    Begin
+    Configure
     | UpstreamUp
     | UpstreamDown
-    | ServersSeen
-    | CopiesSeen
-    | ModelsSeen
-    | Reported
+    | ServersChanged
+    | ReplicasChanged
+    | ModelsChanged
+    | LoadReported
     | Listen
     | ReloadTls
-    | TellCharges
+    | CollectCharges
     | TokensDrawn
     | Drain
     | Changed
     | FingerprintsChanged
 )
-FromWorker = Listening | CannotBegin | Counted | Charges | DrawTokens | Reported | LoadModel | UnloadModel | FingerprintsTaken
+FromWorker = (
+    Listening | StartFailed | CountsReported | Charges | DrawTokens | LoadReported | LoadModel | UnloadModel | FingerprintsAcknowledged
+)
 Message = ToWorker | FromWorker
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in (*get_args(ToWorker), *get_args(FromWorker))}
 
 
 def encode(message: Message) -> bytes:
-    """One frame."""
+    """Encode a message as one frame, length included."""
     kind = type(message).__name__
     body = orjson.dumps([kind, _ADAPTERS[kind].dump_python(message, mode="json")])
     return len(body).to_bytes(LENGTH_BYTES) + body
 
 
 def decode(body: bytes) -> Message:
-    """The message of a frame whose length has been taken off."""
+    """Decode the message in a frame, without its length."""
     kind, fields = orjson.loads(body)
     message: Message = _ADAPTERS[kind].validate_python(fields)
     return message

@@ -1,4 +1,4 @@
-"""Processes that the control plane starts, beside Triton."""
+"""Ports for worker processes; `workers/adapters/process` implements them, `workers/workers` uses them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from control_plane.workers.messages import FromWorker, ToWorker
 
 
 class WorkerProcess(Protocol):
-    """One life of a process that answers the data ports."""
+    """Handle of one running worker process, which serves the data ports; a restarted worker gets another
+    handle."""
 
     def send(self, message: ToWorker) -> None:
-        """Without waiting; to one that has ended it goes nowhere."""
+        """Send a message without waiting; to a process that has ended, it is dropped."""
 
     async def receive(self) -> FromWorker | None:
-        """Its next message; None when it says no more."""
+        """The worker's next message; None when it has closed its end."""
 
     async def wait(self) -> str:
-        """Return when it has ended: how."""
+        """Wait until the process has ended; return how it ended, in words."""
 
     def kill(self) -> None:
-        """End it at once; idempotent."""
+        """Kill the process at once; idempotent."""
 
 
 class WorkerLauncher(Protocol):
-    """Starts workers."""
+    """Starts worker processes."""
 
     async def start(self, number: int) -> WorkerProcess:
-        """Start the one of that number, from 0; it listens when it is told to. Raises StartupError."""
+        """Start worker `number` (from 0); it opens its ports when it gets `Listen`. Raises StartupError."""

@@ -1,6 +1,7 @@
-"""Loads and unloads as a worker process asks for them: the parent does them, and tells what came of it.
+"""Model loads and unloads from a worker process: forwarded to the parent, which performs them.
 
-`models/ports.ModelAdministration` for the doors of a worker; the parent's side is in `workers/workers`.
+The frontends of a worker call this as `models/ports.ModelAdministration`; the parent's side is in
+`workers/workers`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _ERRORS = {kind.code.value: kind for kind in ControlPlaneError.__subclasses__() 
 
 
 class RemoteModels:
-    """Asks over the link; `answered` is called with what comes back."""
+    """Client proxy of the parent's model administration; the worker calls `answered` with each reply."""
 
     def __init__(self, send: Callable[[LoadModel | UnloadModel], None]) -> None:
         self._send = send
@@ -35,7 +36,7 @@ class RemoteModels:
         await self._ask(UnloadModel(next(self._numbers), name, unload_dependents))
 
     def answered(self, changed: Changed) -> None:
-        """Hand on what came of a change; its caller may have left."""
+        """Give a reply to the caller that waits for it; the caller may have left."""
         waiting = self._waiting.get(changed.number)
         if waiting is not None and not waiting.done():
             waiting.set_result(changed)

@@ -1,4 +1,5 @@
-"""The buckets that the workers of one gateway draw tokens from: in the parent, and how a worker asks for them."""
+"""Token buckets that the workers of one gateway share: the buckets in the parent, and a worker's client of
+them."""
 
 from __future__ import annotations
 
@@ -7,52 +8,54 @@ import itertools
 import time
 from collections.abc import Callable
 
-from control_plane.admission.domain.rate_limit import Drawn, RateLimit, RateState, draw
+from control_plane.admission.domain.rate_limit import Draw, RateLimit, RateState, draw
 from control_plane.workers.messages import DrawTokens, TokensDrawn
 
-_MOST_KEPT = 10_000
-"""Buckets; beyond it those that are full, which need not be remembered, are forgotten."""
+_MAX_BUCKETS = 10_000
+"""Number of buckets above which full ones are dropped; a full bucket needs no memory, as a new one is full
+too."""
 
 
 class TokenBuckets:
-    """The parent's; `admission/ports.TokenBuckets`, and without waiting."""
+    """Token buckets of all tenants, in the parent: `admission/ports.TokenBuckets` without waiting."""
 
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._states: dict[str, RateState] = {}
 
     def answer(self, asked: DrawTokens) -> TokensDrawn:
-        """A worker's draw."""
+        """Draw tokens for a worker."""
         found = self.draw_now(asked.tenant, RateLimit(asked.requests_per_s, asked.burst), want=asked.want, spent=asked.spent)
         return TokensDrawn(asked.number, found.granted, found.debt_s)
 
-    def draw_now(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Drawn:
+    def draw_now(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Draw:
         now_s = self._now_s()
         self._states[tenant], found = draw(self._states.get(tenant, RateState()), limit, now_s, want=want, spent=spent)
-        if len(self._states) > _MOST_KEPT:
+        if len(self._states) > _MAX_BUCKETS:
             self._states = {name: state for name, state in self._states.items() if state.full_at_s > now_s}
         return found
 
-    async def draw(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Drawn:
+    async def draw(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Draw:
         return self.draw_now(tenant, limit, want=want, spent=spent)
 
     async def close(self) -> None: ...
 
 
-class ParentsBuckets:
-    """A worker's `admission/ports.TokenBuckets`: asks over the link; `answered` is called with what comes back.
+class RemoteTokenBuckets:
+    """Client of the parent's token buckets, in a worker: `admission/ports.TokenBuckets` over the link.
 
-    One that is silent answers never.
+    The worker calls `answered` with each reply. There is no timeout: `draw` waits until the reply comes or it
+    is cancelled.
     """
 
     def __init__(self, send: Callable[[DrawTokens], None]) -> None:
         self._send = send
         self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[Drawn]] = {}
+        self._waiting: dict[int, asyncio.Future[Draw]] = {}
 
-    async def draw(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Drawn:
+    async def draw(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Draw:
         number = next(self._numbers)
-        waiting: asyncio.Future[Drawn] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Draw] = asyncio.get_running_loop().create_future()
         self._waiting[number] = waiting
         try:
             self._send(DrawTokens(number, tenant, limit.requests_per_s, limit.burst, want, spent))
@@ -61,9 +64,9 @@ class ParentsBuckets:
             del self._waiting[number]
 
     def answered(self, drawn: TokensDrawn) -> None:
-        """Hand on what was drawn; who asked may have given up."""
+        """Give a reply to the caller that waits for it; the caller may have given up."""
         waiting = self._waiting.get(drawn.number)
         if waiting is not None and not waiting.done():
-            waiting.set_result(Drawn(drawn.granted, drawn.debt_s))
+            waiting.set_result(Draw(drawn.granted, drawn.debt_s))
 
     async def close(self) -> None: ...

@@ -1,6 +1,8 @@
-"""Keeps the worker processes running, tells them what changes, does what they ask for, and sums what they count.
+"""Supervisor of the worker processes: keeps them running, sends them changes, serves their requests, sums
+their counts.
 
-The parent's side of `--workers N`; a worker's own is `worker.py`. Triton, the models and the admin API stay with the parent.
+The parent's side of `--workers N`; the worker's side is `app/worker`. Triton, the models and the admin API
+stay with the parent.
 """
 
 from __future__ import annotations
@@ -21,23 +23,23 @@ from control_plane.models.ports import ModelAdministration
 from control_plane.telemetry.request_counts import RequestCounts, total
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.triton.ports import Upstream
-from control_plane.workers.fleet_for_workers import FleetForWorkers
+from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
-    CannotBegin,
     Changed,
     Charges,
-    Counted,
+    CollectCharges,
+    CountsReported,
     Drain,
     DrawTokens,
+    FingerprintsAcknowledged,
     FingerprintsChanged,
-    FingerprintsTaken,
     FromWorker,
     Listen,
     Listening,
     LoadModel,
+    LoadReported,
     ReloadTls,
-    Reported,
-    TellCharges,
+    StartFailed,
     ToWorker,
     UnloadModel,
     UpstreamDown,
@@ -53,33 +55,41 @@ _log = logging.getLogger(__name__)
 _START_ATTEMPTS = 3
 _MAX_SILENCE_S = 30.0
 _END_GRACE_S = 3.0
-"""For a worker to end after its drain, before it is killed: two seconds of it are for what it has metered to be stored."""
+"""Seconds after a drain before a worker is killed; two of them are for storing what it has metered."""
 
 
 _TELL_TIMEOUT_S = 0.25
 _TAKE_TIMEOUT_S = 5.0
-"""For a worker to say that it goes by what is loaded now; after it, it might answer with what another model answered, and is killed."""
+"""Seconds for a worker to acknowledge new fingerprints; a later one might still answer from another model's
+cached answers, and is killed."""
 
 
 @dataclass(slots=True, eq=False)
 class _Worker:
+    """One life of a worker, as the parent knows it."""
+
     process: WorkerProcess
     counts: RequestCounts = field(default_factory=RequestCounts)
     taken: int = -1
-    """The newest fingerprints that it goes by; until it has the first, it is not told to listen."""
-    charges_told: int = 0
+    """Number of the newest fingerprints that it has acknowledged; before the first, it is not told to
+    listen."""
+    charges_collected: int = 0
     was_told_to_listen: bool = False
     is_listening: bool = False
 
 
-class TakesCharges(Protocol):
-    """`metering/compute_charges`: what is to be charged of requests that have ended in any process."""
+class ChargeSink(Protocol):
+    """Collects the charges of requests that have ended in any process: `metering/compute_charges`."""
 
     def include(self, charges: Iterable[OpenCharge]) -> None: ...
 
 
 class Workers:
-    """All workers over all their lives; `triton/servers.Follower`, and `models/ports.FingerprintBoard` for what they answer from."""
+    """Supervisor of all workers over all their lives.
+
+    Also the `triton/servers.ServerObserver` that forwards upstream changes to them, and the
+    `models/ports.FingerprintBoard` of the contents that they may answer for from their caches.
+    """
 
     def __init__(self, *, count: int, launcher: WorkerLauncher, limits: RestartLimits | None = None) -> None:
         self._count = count
@@ -90,7 +100,7 @@ class Workers:
         self._upstream_state: UpstreamUp | UpstreamDown = UpstreamDown("Triton is starting")
         self._fingerprints = Fingerprints()
         self._fingerprints_number = 0
-        self._fleet: FleetForWorkers | None = None
+        self._fleet: FleetPublisher | None = None
         self._is_open = False
         self._has_opened = False
         self._is_stopping = False
@@ -98,28 +108,30 @@ class Workers:
         self._buckets = TokenBuckets()
         self._changed = asyncio.Event()
 
-    def join_fleet(self, fleet: FleetForWorkers) -> None:
-        """They are its processes: they are told of it, and tell."""
+    def join_fleet(self, fleet: FleetPublisher) -> None:
+        """Connect the workers to the fleet: they receive its view and send their load reports."""
         self._fleet = fleet
         fleet.begin(self._tell)
 
     @property
     def listening(self) -> int:
-        """How many answer their ports now."""
+        """The number of workers that accept requests now."""
         return sum(worker.is_listening for worker in self._live.values())
 
     def counts(self) -> RequestCounts:
-        """The sum over all lives; of the living, as of their last message, which is a second old at most.
+        """The sum over all lives of all workers; for live ones, as of their last message, at most a second
+        old.
 
-        A worker that is killed takes with it what it has counted since that message.
+        What a worker has counted after its last message is lost when it is killed.
         """
         return total([self._retired, *(worker.counts for worker in self._live.values())])
 
-    async def run(self, models: ModelAdministration, charges: TakesCharges) -> None:
-        """Keep them running until `drain` has ended them; cancelling kills them.
+    async def run(self, models: ModelAdministration, charges: ChargeSink) -> None:
+        """Keep the workers running until `drain` has ended them; cancelling kills them.
 
         Raises:
-            StartupError: they cannot work as they are set; once all have listened, they are restarted for ever.
+            StartupError: they cannot work with these settings. Once all have listened, failing workers are
+                restarted for ever instead.
         """
         self._charges = charges
         async with asyncio.TaskGroup() as tasks:
@@ -127,9 +139,9 @@ class Workers:
                 tasks.create_task(self._keep(number, models), name=f"worker-{number}")
 
     async def open(self) -> None:
-        """Let them listen; return when all do."""
-        if self._fleet is not None:
-            self._fleet.tell_changes()
+        """Let the workers open their ports; return when all have."""
+        if self._fleet is not None:  # first, so that the first request finds the view of the fleet
+            self._fleet.publish_changes()
         self._is_open = True
         for worker in self._live.values():
             self._let_listen(worker)
@@ -139,7 +151,8 @@ class Workers:
         self._has_opened = True
 
     async def drain(self, timeout_s: float) -> None:
-        """Let requests in flight finish for `timeout_s` at most, in all of them; return when all have ended."""
+        """Drain all workers, for `timeout_s` at most; return when all have ended, the late ones by being
+        killed."""
         self._is_stopping = True
         self._tell(Drain(timeout_s))
         try:
@@ -153,14 +166,15 @@ class Workers:
                 worker.process.kill()
 
     async def collect_charges(self) -> None:
-        """Have all that wait for Triton's counts told; one that is slow tells its own later."""
+        """Collect the charges that wait for Triton's counts; a slow worker's charges come with a later
+        collection."""
         self._charges_asked += 1
         number = self._charges_asked
         asked = list(self._live.values())
-        self._tell(TellCharges(number))
+        self._tell(CollectCharges(number))
         with suppress(TimeoutError):
             async with asyncio.timeout(_TELL_TIMEOUT_S):
-                while any(worker.charges_told < number and worker in self._live.values() for worker in asked):
+                while any(worker.charges_collected < number and worker in self._live.values() for worker in asked):
                     self._changed.clear()
                     await self._changed.wait()
 
@@ -175,10 +189,11 @@ class Workers:
         self._tell_upstream(UpstreamDown(reason))
 
     def left(self, server: str) -> None:
-        """It went down before."""
+        """Nothing to do: `down` was called before."""
 
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
-        """Return when all that may be asked go by it; those that do not say so in time are killed."""
+        """Send fingerprints; return when all workers that accept requests have acknowledged, the late ones
+        being killed."""
         self._fingerprints.change(changes)
         self._fingerprints_number += 1
         number = self._fingerprints_number
@@ -191,22 +206,22 @@ class Workers:
                     await self._changed.wait()
         except TimeoutError:
             late = self._late(asked, number)
-            _log.error("%d workers do not take note of what is loaded and are killed", len(late))
+            _log.error("%d workers did not acknowledge in time which models are loaded and are killed", len(late))
             for worker in late:
                 worker.process.kill()
 
-    async def doubt(self, models: Iterable[str]) -> None:
-        """They are unknown already; nobody else has them."""
+    async def make_unknown(self, models: Iterable[str]) -> None:
+        """Nothing to do: the workers know already that these fingerprints are unknown."""
 
     async def forget(self, models: Iterable[str]) -> None:
-        """The same."""
+        """Nothing to do, for the same reason as in `doubt`."""
 
     def _late(self, asked: list[_Worker], number: int) -> list[_Worker]:
         live = self._live.values()
         return [worker for worker in asked if worker.taken < number and worker in live]
 
     def _let_listen(self, worker: _Worker) -> None:
-        """Once it knows what is loaded: what is told in between comes before."""
+        """Let a worker listen once it has acknowledged the fingerprints; the link keeps messages in order."""
         if self._is_open and worker.taken >= 0 and not worker.was_told_to_listen:
             worker.was_told_to_listen = True
             worker.process.send(Listen())
@@ -221,20 +236,24 @@ class Workers:
 
     async def _keep(self, number: int, models: ModelAdministration) -> None:
         now_s = asyncio.get_running_loop().time
+        """Restart worker `number` whenever it ends, with a backoff that grows with failures and resets after
+        a long life."""
         failures = 0
         while True:
             started_s = now_s()
-            reason = await self._live_once(number, models)
+            reason = await self._run_worker(number, models)
             if self._is_stopping:
                 return
             failures = count_failures(failures, life_s=now_s() - started_s, limits=self._limits)
+            # At the start a worker that cannot run is an error of the operator's; later it is kept trying, as
+            # others serve.
             if not self._has_opened and failures >= _START_ATTEMPTS:
                 raise StartupError(f"worker {number} does not start: {reason}")
             delay_s = restart_delay_s(failures, limits=self._limits)
             _log.error("worker %d is restarted in %.1f s: %s", number, delay_s, reason)
             await asyncio.sleep(delay_s)
 
-    async def _live_once(self, number: int, models: ModelAdministration) -> str:
+    async def _run_worker(self, number: int, models: ModelAdministration) -> str:
         try:
             process = await self._launcher.start(number)
         except StartupError as exc:
@@ -243,64 +262,68 @@ class Workers:
             return str(exc)
         worker = self._live[number] = _Worker(process)
         try:
-            for message in [self._upstream_state] if self._fleet is None else self._fleet.all_known():
+            for message in [self._upstream_state] if self._fleet is None else self._fleet.snapshot():
                 process.send(message)
+            # All fingerprints at once. The worker listens when it has acknowledged them (`_let_listen`).
             process.send(_message_of(self._fingerprints_number, self._fingerprints.all()))
             if self._is_stopping:
                 process.send(Drain(0))
-            asked = _Asked(models, self._fleet)
+            asked = _PendingChanges(models, self._fleet)
             async with asyncio.TaskGroup() as asked.tasks:
                 await self._listen_to(number, worker, asked)
                 worker.is_listening = False
-                asked.cancel()  # nobody is left to be told, and a load goes on by itself: the next life must not wait for it
+                # Nobody is left to be told the results. The loads themselves go on
+                # (`ModelAdministration.load`); waiting for them here would delay the worker's restart.
+                asked.cancel()
             return await _within(_END_GRACE_S, process.wait())
         except TimeoutError:
             return f"it said nothing for {_MAX_SILENCE_S:g} s, or did not end"
         finally:
-            process.kill()
+            process.kill()  # also on cancellation; does nothing to a process that has ended
             del self._live[number]
-            self._retired = total([self._retired, worker.counts.retired()])
+            self._retired = total([self._retired, worker.counts.retired()])  # totals must not drop when a worker ends
             self._changed.set()
 
-    async def _listen_to(self, number: int, worker: _Worker, asked: _Asked) -> None:
-        """Until its link ends, or it hangs: a worker tells its counts every second."""
+    async def _listen_to(self, number: int, worker: _Worker, asked: _PendingChanges) -> None:
+        """Handle a worker's messages until its link closes or it hangs: a healthy worker sends its counts
+        every second."""
         with suppress(TimeoutError):
             while (message := await _within(_MAX_SILENCE_S, worker.process.receive())) is not None:
                 self._take(number, worker, message, asked)
 
-    def _take(self, number: int, worker: _Worker, message: FromWorker, asked: _Asked) -> None:
+    def _take(self, number: int, worker: _Worker, message: FromWorker, asked: _PendingChanges) -> None:
         match message:
-            case Counted(counts):
+            case CountsReported(counts):
                 worker.counts = counts
             case Charges(open_, asked_number):
                 self._charges.include(open_)
-                worker.charges_told = asked_number
+                worker.charges_collected = asked_number
                 self._changed.set()
             case DrawTokens():
                 worker.process.send(self._buckets.answer(message))
-            case FingerprintsTaken(taken):
+            case FingerprintsAcknowledged(taken):
                 worker.taken = taken
                 self._let_listen(worker)
                 self._changed.set()
             case Listening():
                 worker.is_listening = True
                 self._changed.set()
-            case CannotBegin(reason):
+            case StartFailed(reason):
                 if not self._has_opened:
                     raise StartupError(reason)
                 _log.error("worker %d: %s", number, reason)
-            case Reported(report) if self._fleet is not None:
+            case LoadReported(report) if self._fleet is not None:
                 self._fleet.reported(report)
             case LoadModel() | UnloadModel():
                 asked.begin(_change(worker.process, message, asked), name=f"asked-by-worker-{number}")
 
 
-class _Asked:
-    """The changes that one life of a worker has asked for."""
+class _PendingChanges:
+    """The loads and unloads that one life of a worker has asked for."""
 
     tasks: asyncio.TaskGroup
 
-    def __init__(self, models: ModelAdministration, fleet: FleetForWorkers | None) -> None:
+    def __init__(self, models: ModelAdministration, fleet: FleetPublisher | None) -> None:
         self.models = models
         self._fleet = fleet
         self._under_way: set[asyncio.Task[None]] = set()
@@ -311,23 +334,24 @@ class _Asked:
         task.add_done_callback(self._under_way.discard)
 
     async def change(self, message: LoadModel | UnloadModel) -> None:
-        """Return when the workers know, too: the next request may be sent to any of them."""
+        """Load or unload; return when all workers have been sent the change, since any may get the next
+        request."""
         if isinstance(message, LoadModel):
             await self.models.load(message.name, _override_of(message))
         else:
             await self.models.unload(message.name, unload_dependents=message.unload_dependents)
         if self._fleet is not None:
-            self._fleet.tell_changes()
+            self._fleet.publish_changes()
 
     def cancel(self) -> None:
         for task in self._under_way:
             task.cancel()
 
 
-async def _change(worker: WorkerProcess, message: LoadModel | UnloadModel, asked: _Asked) -> None:
+async def _change(worker: WorkerProcess, message: LoadModel | UnloadModel, asked: _PendingChanges) -> None:
     try:
         await asked.change(message)
-    except ControlPlaneError as exc:
+    except ControlPlaneError as exc:  # the worker raises it again for its caller, by code and text
         code = exc.upstream_code if isinstance(exc, ModelLoadFailed) else 0
         worker.send(Changed(message.number, exc.code.value, str(exc), code))
     except Exception:
@@ -339,7 +363,7 @@ async def _change(worker: WorkerProcess, message: LoadModel | UnloadModel, asked
 
 def _message_of(number: int, changes: Mapping[str, Fingerprint | None]) -> FingerprintsChanged:
     return FingerprintsChanged(
-        number, {name: (each.digest, each.keeps_answers, each.is_repeatable) if each else None for name, each in changes.items()}
+        number, {name: (each.digest, each.is_cacheable, each.is_repeatable) if each else None for name, each in changes.items()}
     )
 
 

@@ -8,8 +8,8 @@ from random import Random
 from statistics import fmean
 
 from control_plane.fleet.simulation.engine import simulate
-from control_plane.fleet.simulation.ours import Ours
 from control_plane.fleet.simulation.outcome import Outcome
+from control_plane.fleet.simulation.production_router import ProductionRouter
 from control_plane.fleet.simulation.router import Router
 from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Request, Workload
 from perf.fleet.alone import Alone
@@ -48,4 +48,4 @@ def _cost(name: str, costs: Costs) -> ModelCost:
 def _router(way: str) -> Router:
     if way == ROUND_ROBIN:
         return RoundRobin()
-    return ConsistentHash() if way == STICKY_HASH else Ours(Random(_SEED))
+    return ConsistentHash() if way == STICKY_HASH else ProductionRouter(Random(_SEED))

@@ -20,7 +20,7 @@ from time import monotonic
 from control_plane.host.process_memory import held_bytes
 from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.settings import TritonSettings
-from control_plane.triton.adapters.connected import Triton
+from control_plane.triton.adapters.connected import UpstreamClient
 from control_plane.triton.embedded import guardian
 from control_plane.triton.embedded.process import EmbeddedTriton, EmbeddedTritonLauncher
 from perf.fleet.report import Memory
@@ -39,7 +39,7 @@ class Started:
     """One Triton."""
 
     process: EmbeddedTriton
-    upstream: Triton
+    upstream: UpstreamClient
 
     @property
     def url(self) -> str:
@@ -60,7 +60,7 @@ async def _triton(models: Path, state: Path) -> AsyncIterator[Started]:
     repository.place_all()
     settings = TritonSettings(cache_dir=PROJECT / ".cache", triton_transport="tcp")  # a proxy that is no part of tidegate asks it
     process = await EmbeddedTritonLauncher(settings, state).start()
-    upstream = Triton(process.endpoints, max_connections=4)
+    upstream = UpstreamClient(process.endpoints, max_connections=4)
     try:
         async with asyncio.timeout(_LIVE_S):
             while not await upstream.control.is_live():

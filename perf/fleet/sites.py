@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, Server
+from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.simulation.router import Refusal, Router
 from control_plane.fleet.simulation.workload import Request, server_name
 from control_plane.models.domain.description import ModelSpec
@@ -68,13 +68,13 @@ class _Site:
         self.url = triton.url
         self._server, self._control = server, triton.upstream.control
         self._fleet, self._router, self._done = fleet, router, done
-        self._waiting: dict[str, list[asyncio.Future[Copy]]] = {}
+        self._waiting: dict[str, list[asyncio.Future[Replica]]] = {}
         """For a load, by model, in order."""
         self._asked_s: dict[str, float] = {}
         """By model, for the last time."""
         self._changed = asyncio.Event()
 
-    async def enter(self, model: str) -> Copy:
+    async def enter(self, model: str) -> Replica:
         copy = self._server.copies.get(model)
         self._asked_s[model] = _now_s()
         if copy is not None:
@@ -82,12 +82,12 @@ class _Site:
         if copy is not None and copy.state is ModelState.READY:
             copy.in_flight += 1
             return copy
-        waiting: asyncio.Future[Copy] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(model, []).append(waiting)
         self._changed.set()
         return await waiting
 
-    def leave(self, copy: Copy) -> None:
+    def leave(self, copy: Replica) -> None:
         copy.in_flight -= 1
         self._changed.set()
 
@@ -106,8 +106,8 @@ class _Site:
             await self._unload(self._server.copies[victim])
         began_s = _now_s()
         needed_bytes = self._fleet.models[model].resident_bytes
-        copy = Copy(model, ModelState.LOADING, needed_bytes, began_s, last_used_s=self._asked_s[model])
-        self._fleet.put_copy(self._server, copy)
+        copy = Replica(model, ModelState.LOADING, needed_bytes, began_s, last_used_s=self._asked_s[model])
+        self._fleet.put_replica(self._server, copy)
         await self._control.load(model, timeout_s=_CONTROL_S)
         self._done.load_s.append(_now_s() - began_s)
         copy.state = ModelState.READY
@@ -116,7 +116,7 @@ class _Site:
         for each in waiting:
             each.set_result(copy)
 
-    async def _unload(self, copy: Copy) -> None:
+    async def _unload(self, copy: Replica) -> None:
         copy.state = ModelState.UNLOADING
         while copy.in_flight:
             await self._change()
@@ -126,7 +126,7 @@ class _Site:
             while any(line.state is not ModelState.UNAVAILABLE for line in await self._control.index() if line.name == copy.model):
                 await asyncio.sleep(_POLL_S)
         self._done.unload_s.append(_now_s() - began_s)
-        self._fleet.drop_copy(self._server, copy.model)
+        self._fleet.drop_replica(self._server, copy.model)
 
     async def _change(self) -> None:
         self._changed.clear()

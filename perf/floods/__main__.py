@@ -42,7 +42,7 @@ def main() -> None:
 
 def _measure(arguments: argparse.Namespace) -> Result:
     runs: dict[Case, list[Run]] = {Case(ALONE): []}
-    flooded: dict[str, Flooded] = {}
+    flooded: dict[str, dict[str, Any]] = {}
     names = [name for name in FLOODS if arguments.only in name]
     with triton(("echo", "swallow")) as addresses, attached(addresses, "--authentication") as gateway, _flooder() as flooder:
         keys = make_keys(gateway.state, Tenant(_HARMLESS), Tenant(_HARMFUL))
@@ -53,14 +53,15 @@ def _measure(arguments: argparse.Namespace) -> Result:
             runs[Case(ALONE)].append(alone)
             runs.setdefault(Case(name), []).append(beside)
             time.sleep(_REST_S)
-    return Result(runs, more={"floods": {name: _came_of(each) for name, each in flooded.items()}})
+    return Result(runs, more={"floods": flooded})
 
 
-def _came_of(flooded: Flooded) -> dict[str, Any]:
+def _came_of(flooded: Flooded, bystander: Bystander) -> dict[str, Any]:
     return {
         "sent_mib": round(flooded.sent_bytes / 2**20, 1),
         "connections": flooded.connections,
         "refusals": dict(flooded.refusals),
+        "bystander_refusals": dict(bystander.refusals),
     }
 
 
@@ -68,12 +69,16 @@ def _flooder() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=give_way)
 
 
-def _beside(flooder: ProcessPoolExecutor, gateway: Tidegate, name: str, keys: dict[str, str], seconds: float) -> tuple[Run, Run, Flooded]:
+def _beside(
+    flooder: ProcessPoolExecutor, gateway: Tidegate, name: str, keys: dict[str, str], seconds: float
+) -> tuple[Run, Run, dict[str, Any]]:
     """The bystander without the flood, and beside it; and what came of the flood."""
     flood = FLOODS[name]
     bystander = Bystander(gateway.addresses, keys[_HARMLESS])
     try:
         alone = bystander.measure(seconds)
+        if bystander.refusals:
+            raise RuntimeError(f"alone, before {name}, the one who does no harm is refused: {dict(bystander.refusals)}")
         flooding = flooder.submit(
             flood_for, name, gateway.addresses[flood.door], keys[_HARMFUL] if flood.has_key else "", seconds + 2 * _LEAD_S
         )
@@ -81,7 +86,7 @@ def _beside(flooder: ProcessPoolExecutor, gateway: Tidegate, name: str, keys: di
         beside = bystander.measure(seconds)
     finally:
         bystander.close()
-    return alone, beside, flooding.result()
+    return alone, beside, _came_of(flooding.result(), bystander)
 
 
 if __name__ == "__main__":

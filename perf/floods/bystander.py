@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -33,6 +34,8 @@ class Bystander:
     def __init__(self, addresses: Mapping[str, str], key: str) -> None:
         self._addresses, self._key = addresses, key.encode()
         self._asking: dict[str, _Asking] = {}
+        self.refusals: Counter[str] = Counter()
+        """Why requests were refused or not answered, and how many of them."""
 
     def measure(self, duration_s: float) -> Run:
         """What its requests take while it asks for so long; one that is refused, or not answered, counts as the time until it gives up."""
@@ -56,7 +59,8 @@ class Bystander:
                 door, make = _ASKING[what]
                 self._asking[what] = make(self._addresses[door], self._key)
             self._asking[what].ask()
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError) as exc:
+            self.refusals[f"{what}: {exc!r}"] += 1
             if what in self._asking:
                 self._asking.pop(what).close()
             return _GIVE_UP_S

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import blake2b
 
-from control_plane.cache.domain.eviction import ENTRY_BYTES, KeptAnswers
+from control_plane.cache.domain.eviction import ENTRY_BYTES, EvictingCache
 
 
 class Ours:
     def __init__(self, room: int, entries: int) -> None:
-        self._kept = KeptAnswers(room)
+        self._kept = EvictingCache(room)
 
     def use(self, key: int, size: int, cost: float) -> bool:
         digest = _digest(key)

@@ -12,7 +12,7 @@ from math import inf
 from random import Random
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy, Fleet, Server
+from control_plane.fleet.domain.fleet import Fleet, Replica, Server
 from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
 from control_plane.fleet.simulation.workload import Request
 from perf.simulate.baselines import least_recently_used
@@ -88,7 +88,7 @@ class ModelMesh:
             yield from self._fewer(model, copies, counts[model] / minutes, is_full, now_s)
         self._used_before = {name: facts.last_used_s for name, facts in fleet.models.items() if facts.last_used_s >= 0}
 
-    def _more(self, model: str, copies: dict[str, Copy], per_minute: float, fleet: Fleet, is_full: bool, now_s: float) -> Iterable[Load]:
+    def _more(self, model: str, copies: dict[str, Replica], per_minute: float, fleet: Fleet, is_full: bool, now_s: float) -> Iterable[Load]:
         wanted = 0
         if per_minute > REQUESTS_PER_MINUTE_OF_COPY * len(copies):
             wanted = min(MOST_ADDED, int(per_minute / REQUESTS_PER_MINUTE_OF_COPY), max(1, len(fleet.servers) // 3))
@@ -102,7 +102,7 @@ class ModelMesh:
             if name is not None:
                 yield Load(model, name)
 
-    def _fewer(self, model: str, copies: dict[str, Copy], per_minute: float, is_full: bool, now_s: float) -> Iterable[Unload]:
+    def _fewer(self, model: str, copies: dict[str, Replica], per_minute: float, is_full: bool, now_s: float) -> Iterable[Unload]:
         ready = {name: copy for name, copy in copies.items() if copy.state is ModelState.READY}
         if not is_full or len(ready) < 2 or per_minute >= 2 / 3 * REQUESTS_PER_MINUTE_OF_COPY * len(copies):
             return
@@ -111,13 +111,13 @@ class ModelMesh:
         yield Unload(model, min(ready, key=lambda name: ready[name].last_used_s))
 
 
-def _ready(server: Server) -> list[Copy]:
+def _ready(server: Server) -> list[Replica]:
     return [copy for copy in server.copies.values() if copy.state is ModelState.READY]
 
 
-def _copies_by_model(fleet: Fleet) -> dict[str, dict[str, Copy]]:
+def _copies_by_model(fleet: Fleet) -> dict[str, dict[str, Replica]]:
     """By server; without those that go."""
-    found: dict[str, dict[str, Copy]] = {}
+    found: dict[str, dict[str, Replica]] = {}
     for server in fleet.servers.values():
         for copy in server.copies.values():
             if copy.state is not ModelState.UNLOADING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from control_plane.fleet.simulation.ours import Ours
+from control_plane.fleet.simulation.production_router import ProductionRouter
 from control_plane.fleet.simulation.router import Router
 from perf.simulate.baselines import BoundedHash, ConsistentHash, LeastOutstanding, RandomServer, RoundRobin
 from perf.simulate.modelmesh import ModelMesh
@@ -26,6 +26,6 @@ POLICIES: dict[str, Callable[[int], Router]] = {
     "bounded hash": lambda seed: BoundedHash(),
     "ModelMesh": lambda seed: ModelMesh(Random(seed)),
     "ModelMesh, times scaled": lambda seed: ModelMesh(Random(seed), _SCALE),
-    OURS: lambda seed: Ours(Random(seed)),
+    OURS: lambda seed: ProductionRouter(Random(seed)),
 }
 """Made with a seed."""

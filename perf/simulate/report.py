@@ -52,7 +52,7 @@ class Run:
         p50_ms, p99_ms, p999_ms = (1000 * outcome.quantile_s(part) for part in (0.5, 0.99, 0.999))
         return cls(
             outcome.loads, outcome.evictions, p50_ms, p99_ms, p999_ms, outcome.part_within(LIMIT_S), outcome.refused,
-            outcome.requests, outcome.most_held_bytes / budget_bytes, bound_loads, took_s,
+            outcome.requests, outcome.max_held_bytes / budget_bytes, bound_loads, took_s,
         )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
-"""Which of the waiting requests run together, and when: work of different sizes at the least measured cost, short ones first.
+"""Dynamic batching of requests of different lengths: which of the waiting requests run together, and when.
 
-It knows rows, lengths and milliseconds, and neither texts nor Triton: a length is whatever a batch is padded to, tokens of a sentence or
-the width of a line. `latency_table`, `plan` and `waiting` are pure; `lanes` has the threads.
+It batches for the least measured cost and serves short requests first. It knows rows, lengths and
+milliseconds, but neither texts nor Triton: a length is whatever a batch is padded to, such as the tokens of a
+sentence. `plan` and `waiting` are pure; `lanes` has the threads.
 """

@@ -1,4 +1,6 @@
-"""What batching has done, as sums that only grow: their ratios are the padding, the batch size, and the share of time spent waiting."""
+"""Counters of batching; their ratios give the padding, the mean batch size, and the share of time spent in
+the queue.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ COUNTERS: Mapping[str, str] = {
     "batches_total": "Batches that were run",
     "requests_total": "Requests in these batches",
     "rows_total": "Rows in these batches",
-    "useful_tokens_total": "Rows times length of each request: the work that was asked for",
-    "padded_tokens_total": "Rows times longest length of each batch: the work that was computed",
+    "useful_tokens_total": "Sum over requests of rows times length: the requested work",
+    "padded_tokens_total": "Sum over batches of rows times longest length: the computed work, with padding",
     "queue_seconds_total": "Seconds that requests waited for their batch, summed over requests",
     "compute_seconds_total": "Seconds that batches ran, summed over batches",
 }
@@ -23,7 +25,7 @@ COUNTERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """One number for each of `COUNTERS`, in its order."""
+    """Values of the counters, in the order of `COUNTERS`."""
 
     batches: int = 0
     requests: int = 0
@@ -38,25 +40,25 @@ class Counts:
 
 
 def of_batch(batch: Batch[Any], *, began_s: float, ended_s: float) -> Counts:
-    """What one batch adds."""
+    """Return the counts of one batch."""
     waited_s = sum(began_s - waiter.since_s for waiter in batch.waiters)
     return Counts(1, len(batch.waiters), batch.rows, batch.useful, batch.padded, waited_s, ended_s - began_s)
 
 
 class Tally:
-    """Counts of several threads, until somebody takes them."""
+    """Thread-safe accumulator of counts, which a reporter empties from time to time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts = Counts()
 
     def add(self, counts: Counts) -> None:
-        """Count more."""
+        """Add counts."""
         with self._lock:
             self._counts += counts
 
     def take(self) -> Mapping[str, float]:
-        """What has been counted since the last time, by metric; empty where nothing was."""
+        """Return and reset the counts since the last call, by metric; empty if there were none."""
         with self._lock:
             counts, self._counts = self._counts, Counts()
         return dict(zip(COUNTERS, astuple(counts), strict=True)) if counts.batches else {}

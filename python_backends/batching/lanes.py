@@ -1,7 +1,9 @@
-"""Threads that run what waits: each time a lane is free the next batch is decided anew, so that a short text overtakes pages.
+"""Thread pool that runs batches: whenever a lane is free the next batch is planned anew, so that a short text
+overtakes pages.
 
-Whoever brings requests (`submit`) does not wait for them: each is answered through its own `answer` when its batch is done. Every request
-that was taken on is answered once, whatever fails but the sending itself, and `close` returns after the last of them.
+`submit` does not wait: each request is answered through its own `answer` when its batch is done. Every
+submitted request is answered exactly once, unless the sending itself fails, and `close` returns after the
+last answer.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ Compute = Callable[[Batch[Request]], Sequence[Answer]]
 
 
 class Lanes(Generic[Request]):
-    """At most `count` batches at a time, over one queue.
+    """Thread pool over one queue that runs at most `count` batches at a time.
 
-    `compute` gives an answer for each waiter of a batch, in their order. There is one thread more than lanes: while one sends answers, each
-    of which is a round trip to the server, another computes.
+    `compute` returns an answer for each waiter of a batch, in order. There is one more thread than lanes:
+    while one thread sends answers, each of which is a round trip to the server, another one computes.
     """
 
     def __init__(self, waiting: Waiting[Request], compute: Compute[Request], *, count: int) -> None:
@@ -44,33 +46,37 @@ class Lanes(Generic[Request]):
         lock = threading.Lock()
         self._changed = threading.Condition(lock)
         self._ended = threading.Condition(lock)
-        # Daemons, so that an interpreter that ends without `close` does not wait for them for ever.
+        # Daemon threads, so that an interpreter that ends without `close` does not wait for them for ever.
         self._threads = [threading.Thread(target=self._serve, name=f"lane-{index}", daemon=True) for index in range(count + 1)]
         for thread in self._threads:
             thread.start()
 
     @property
     def waiting_rows(self) -> int:
-        """Rows that wait."""
+        """Rows of the requests in the queue."""
         return self._waiting.rows
 
     def submit(self, waiters: Iterable[Waiter[Request]]) -> None:
-        """Let these wait; all at once, so that the first of them does not run alone."""
+        """Put these requests into the queue together, so that the first of them does not run alone."""
         with self._changed:
             for waiter in waiters:
                 self._waiting.add(waiter)
             self._changed.notify()
 
     def hold(self, seconds: float) -> None:
-        """Return when a batch has ended, or after `seconds`; at once where nothing waits behind one that runs."""
+        """Wait until a batch has ended, for at most `seconds`; return at once unless a batch runs and
+        requests wait.
+        """
         with self._changed:
             if self._running and len(self._waiting):
                 self._ended.wait(seconds)
 
-    def compute_at_once(self, waiters: Sequence[Waiter[Request]]) -> Sequence[Answer] | None:
-        """The answers of `waiters`, computed in the caller's thread, where that delays nobody; else None, and they are still the caller's.
+    def try_compute_inline(self, waiters: Sequence[Waiter[Request]]) -> Sequence[Answer] | None:
+        """Compute the answers of `waiters` in the caller's thread if that delays no other request; else
+        return None.
 
-        Nobody is delayed when nothing waits, a lane is free for them, and they are one batch so short that nothing could overtake it.
+        It delays no other if the queue is empty, a lane is free, and they are one batch so short that nothing
+        could overtake it. After None the caller must `submit` them.
         """
         with self._changed:
             batch = self._waiting.at_once(waiters, self._running)
@@ -80,7 +86,9 @@ class Lanes(Generic[Request]):
         return self._run(batch)
 
     def close(self) -> None:
-        """Return when all that was submitted is answered and no thread is left; nothing may be submitted afterwards."""
+        """Return when everything submitted is answered and all threads have ended; nothing may be submitted
+        afterwards.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -92,11 +100,11 @@ class Lanes(Generic[Request]):
             answers = self._run(batch)
             for waiter, answer in zip(batch.waiters, answers, strict=True):
                 _answer(waiter, answer)
-            # Held until the next batch comes, they would keep their memory in the server.
+            # These locals would keep the tensors' shared memory in use until the next batch comes.
             del batch, answers, waiter, answer
 
     def _next(self) -> Batch[Request] | None:
-        """Wait for a batch to run, which then counts as running; None at the end."""
+        """Wait for a batch to run and mark it as running; return None when the pool closes."""
         with self._changed:
             while True:
                 try:
@@ -107,11 +115,11 @@ class Lanes(Generic[Request]):
                     continue
                 if batch is not None:
                     self._running.append(batch)
-                    # There may be room for another beside it.
+                    # There may be a free lane for another batch.
                     self._wake()
                     return batch
                 if self._closing and not len(self._waiting):
-                    # Those that found no batch for them while some waited still sleep.
+                    # Wake the threads that still sleep because the queue held nothing that could run then.
                     self._changed.notify_all()
                     return None
                 self._changed.wait()
@@ -123,7 +131,7 @@ class Lanes(Generic[Request]):
                 raise ValueError(f"{len(answers)} answers for {len(batch.waiters)} requests")
             return answers
         except Exception as exc:
-            # The root of this thread's work: whatever it was, these must be answered and the next batch run.
+            # A thread's root: whatever failed, these requests must be answered and the next batch must run.
             LOGGER.exception("a batch failed")
             return [ExecutionError(f"the batch failed: {exc!r}")] * len(batch.waiters)
         finally:
@@ -145,5 +153,5 @@ def _answer(waiter: Waiter[Request], answer: Answer) -> None:
     try:
         waiter.request.answer(answer)
     except Exception:
-        # One that cannot be sent must not cost the others theirs.
+        # An answer that cannot be sent must not keep the others from being sent.
         LOGGER.exception("an answer could not be sent")

@@ -1,7 +1,8 @@
-"""Batching's counts as Triton's own metrics: `tidegate_batching_*{model, version, variant}` on its metrics port.
+"""Exports the counters of batching as Triton's metrics: `tidegate_batching_*{model, version, variant}` on its
+metrics port.
 
-Importable only inside a Python stub. An increment is a round trip to the server (19 us measured), so sums are handed over twice a second
-by a thread of their own, and a last time at the end.
+Importable only inside a Python stub. An increment is a round trip to the server (19 us measured), so a thread
+reports sums twice a second, and once more at the end.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ PERIOD_S = 0.5
 
 
 class Metrics:
-    """Hands a tally's counts to Triton until `close`."""
+    """Reporter of a tally's counts to Triton, until `close`."""
 
     def __init__(self, tally: Tally, labels: Mapping[str, str]) -> None:
         self._tally = tally
         try:
-            # Triton forgets a family with its last reference.
+            # Triton drops a metric family when its last reference is gone, so both are kept.
             self._families = {name: _counter(name, description) for name, description in COUNTERS.items()}
             self._metrics = {name: family.Metric(labels=dict(labels)) for name, family in self._families.items()}
         except Exception as exc:
-            # A server that was started without metrics says so in an exception with no base class of its own.
-            LOGGER.warning("batching is not counted, Triton takes no metrics: %s", exc)
+            # A server without metrics raises an exception that has no base class of its own.
+            LOGGER.warning("batching is not counted, since Triton accepts no metrics: %s", exc)
             self._metrics = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="batching-metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Hand over the rest."""
+        """Report the remaining counts and end the thread."""
         self._closed.set()
         self._thread.join()
 
@@ -54,7 +55,7 @@ class Metrics:
                         metric.increment(counted[name])
             except Exception:
                 # The root of a thread: a server without metrics must not stop the counting.
-                LOGGER.exception("metrics could not be handed over")
+                LOGGER.exception("metrics could not be reported to Triton")
 
 
 def _counter(name: str, description: str) -> Any:

@@ -1,8 +1,10 @@
-"""Which items run together, so that all of them together cost least: dynamic programming over their lengths, exact.
+"""Batch planning: divides items into batches of the least total cost, by exact dynamic programming over their
+lengths.
 
-A batch costs what its rows cost at its longest length. Sorted by length, an optimal division has only neighbours in a batch: for given
-batch sizes, giving the longest items to the batch with the longest one lengthens no batch. (Proven so for items of one row each; with
-several rows each, this finds the best among divisions into neighbours.) The recursion is the textbook one for dividing a sequence:
+A batch costs what its rows cost at its longest length. If items are sorted by length, an optimal division
+puts only neighbours into a batch: for given batch sizes, moving the longest items into the batch with the
+longest one lengthens no batch. (This holds for items of one row each; with several rows each, the result is
+the best among divisions into neighbours.) The recursion is the textbook one for partitioning a sequence:
 best[i] = min over j < i of best[j] + cost(rows from j to i, length of item i), where cost ascends in both.
 """
 
@@ -16,14 +18,15 @@ from typing import Protocol
 
 from python_backends.runtime.latency_table import CostMs
 
-# Costs by rows for one length; position 0 is what no batch has room for, which runs alone whatever it costs.
+# Costs by rows for one length. Position 0 stands for an item that is larger than any batch and runs alone,
+# whatever it costs.
 Column = Sequence[float]
 
 MAX_COLUMNS = 4096
 
 
 class Sized(Protocol):
-    """What can be planned."""
+    """An item that can be planned."""
 
     @property
     def rows(self) -> int: ...
@@ -40,9 +43,10 @@ class Item:
 
 
 class CostColumns:
-    """Costs by length, then by rows up to `max_rows`, each worked out once: planning looks up thousands of them.
+    """Memo table of batch costs by length, then by rows up to `max_rows`; planning looks up thousands of
+    them.
 
-    Clients choose the lengths, so it forgets everything beyond 4096 of them.
+    Clients choose the lengths, so the table is cleared at 4096 of them.
     """
 
     def __init__(self, cost_ms: CostMs, *, max_rows: int) -> None:
@@ -51,7 +55,7 @@ class CostColumns:
         self._columns: dict[int, Column] = {}
 
     def __call__(self, length: int) -> Column:
-        """Costs of 0 to `max_rows` rows of `length`."""
+        """Return the costs of 0 to `max_rows` rows of `length`."""
         column = self._columns.get(length)
         if column is None:
             if len(self._columns) >= MAX_COLUMNS:
@@ -61,7 +65,8 @@ class CostColumns:
 
 
 def plan(items: Sequence[Sized], cost_ms: CostMs, *, max_rows: int) -> list[list[int]]:
-    """Indices of `items` in batches of at most `max_rows` rows with the least total cost, short ones first.
+    """Divide `items` into batches of at most `max_rows` rows with the least total cost; return their indices,
+    short ones first.
 
     An item of more than `max_rows` rows is a batch of its own.
     """
@@ -71,7 +76,8 @@ def plan(items: Sequence[Sized], cost_ms: CostMs, *, max_rows: int) -> list[list
 
 
 def divide(items: Sequence[Sized], columns: CostColumns, *, limit_ms: float = inf) -> list[tuple[int, int]]:
-    """The same for items that are sorted by length already: batches as [start, end) of positions in `items`.
+    """Divide items that are sorted by length, as `plan` does; return batches as [start, end) of positions in
+    `items`.
 
     No batch of several items costs more than `limit_ms`.
     """
@@ -79,13 +85,14 @@ def divide(items: Sequence[Sized], columns: CostColumns, *, limit_ms: float = in
     for position, item in enumerate(items):
         rows = rows_before[-1] + item.rows
         column = columns(item.length)
-        # What is too much here is too much for every later item, as costs ascend.
+        # A start that does not fit here fits no later item either, since costs ascend: `first` only moves
+        # forward.
         while first < position and not _fits(column, rows - rows_before[first], columns.max_rows, limit_ms):
             first += 1
         sizes = [rows - before for before in rows_before[first:]] if item.rows <= columns.max_rows else [0]
         costs = [*map(add, least[first:], map(column.__getitem__, sizes))]
         cheapest = min(costs)
-        # Among equals the largest batch: fewer runs, where the table cannot tell.
+        # Among equal costs take the largest batch: fewer runs, where the table shows no difference.
         starts.append(first + costs.index(cheapest))
         least.append(cheapest)
         rows_before.append(rows)

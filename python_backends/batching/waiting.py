@@ -1,15 +1,18 @@
-"""What waits, and which batch runs next: decided anew each time there is room to run one.
+"""Batch queue: holds waiting requests, and decides which batch runs next whenever a lane is free.
 
-Everything that waits is divided into batches (`plan`). Next is the one whose requests' response ratios, (waited + cost) / cost, have the
-highest sum: Brinch Hansen's HRRN (1971), summed because a batch answers many. Short ones go first, as their ratio grows fastest, but
-nothing starves: a page's grows without bound, too. In simulations of 32 clients with one page among twenty sentences, sentences first
-without ageing let pages wait for 8 s and left few sentences to run together (809 requests/s), oldest first held sentences up (p50 28 ms,
-1,053/s), and weighing answers per millisecond as well kept pages for 1.7 s; this rule gave p50 21 ms, pages within 0.4 s, 1,049/s.
+All waiting requests are divided into batches (`plan`). The next batch is the one with the highest sum of
+response ratios, (waited + cost) / cost, of its requests: Brinch Hansen's HRRN (1971), summed because a batch
+answers many. Short requests go first, as their ratio grows fastest, but none starves, since a page's ratio
+grows without bound too. In simulations of 32 clients with one page among twenty sentences: "sentences first"
+without ageing let pages wait for 8 s and left few sentences to batch (809 requests/s); "oldest first" held
+sentences up (p50 28 ms, 1,053/s); weighing answers per millisecond as well held pages for 1.7 s. This rule
+gave a p50 of 21 ms, pages within 0.4 s, and 1,049/s.
 
-Batches run in lanes. With several, the last free one is kept for what is short beside all that runs: rows that cost at most a quarter of
-theirs, in a batch that costs at most a quarter of each. So a sentence waits for no page, and one among its equals waits to run with them:
-where a few overtook a full batch of their own length, batches of 8 rows were left instead of 30, and 0.86 of the throughput of Triton's own
-batcher instead of 0.95 to 0.99 (the latter also for `at_once`; perf/README.md).
+Batches run in lanes. With several lanes, the last free one is reserved for requests that are short compared
+with everything running: rows that cost at most a quarter of theirs, in a batch that costs at most a quarter
+of each running batch. So a sentence never waits for a page, but waits to run with its equals: when a few
+sentences overtook a full batch of their own length, batches shrank from 30 rows to 8, and throughput fell to
+0.86 of that of Triton's own batcher, from 0.95 to 0.99 (the latter also for `at_once`; perf/README.md).
 """
 
 from __future__ import annotations
@@ -25,18 +28,20 @@ from python_backends.batching.plan import CostColumns, Item, divide
 
 Request = TypeVar("Request")
 
-# What an overtaking batch may cost of one that it overtakes, whose answer it delays by no more than this share.
+# Largest cost of an overtaking batch, relative to a batch that it overtakes; it delays that batch's answers
+# by no more than this share.
 OVERTAKING = 0.25
 
-# Planning 32 parts takes 80 us, and time that grows with the square. Of more waiting items neighbours by length are planned as one.
-MOST_PARTS = 32
+# Most parts that are planned. Planning 32 takes 80 us, and the time grows with the square; beyond that,
+# neighbours by length are planned as one part.
+MAX_PARTS = 32
 
 _LENGTH = attrgetter("length")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiter(Generic[Request]):
-    """A request of `rows` rows of one length that waits since `since_s`."""
+    """A waiting request of `rows` rows of one length, in the queue since `since_s`."""
 
     request: Request
     rows: int
@@ -46,39 +51,39 @@ class Waiter(Generic[Request]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch(Generic[Request]):
-    """Requests that run together, padded to the longest; what the table says it costs."""
+    """Requests that run together, padded to the longest, with their cost by the latency table."""
 
     waiters: Sequence[Waiter[Request]]
     cost_ms: float
 
     @property
     def rows(self) -> int:
-        """Rows of all."""
+        """Rows of all requests."""
         return sum(waiter.rows for waiter in self.waiters)
 
     @property
     def length(self) -> int:
-        """The longest."""
+        """Length of the longest request, to which all are padded."""
         return max(waiter.length for waiter in self.waiters)
 
     @property
     def useful(self) -> int:
-        """Rows times length of each: what was asked for, in units of one row and one step of length."""
+        """Requested work: the sum over requests of rows times length."""
         return sum(waiter.rows * waiter.length for waiter in self.waiters)
 
     @property
     def padded(self) -> int:
-        """Rows times length of the whole: what is computed."""
+        """Computed work: all rows times the longest length."""
         return self.rows * self.length
 
     def urgency(self, now_s: float) -> float:
-        """The sum of its requests' response ratios: the highest is next."""
+        """Sum of the requests' response ratios; the batch with the highest runs next."""
         waited_ms = sum(now_s - waiter.since_s for waiter in self.waiters) * 1e3
         return len(self.waiters) + waited_ms / self.cost_ms
 
 
 class Waiting(Generic[Request]):
-    """Requests until they run. Not safe to use from several threads at once."""
+    """Queue of requests with the rule for the next batch. Not thread-safe."""
 
     def __init__(self, columns: CostColumns, *, lanes: int) -> None:
         self.rows = 0
@@ -90,15 +95,16 @@ class Waiting(Generic[Request]):
         return len(self._waiters)
 
     def add(self, waiter: Waiter[Request]) -> None:
-        """Let it wait; it must have at most as many rows as a batch can."""
+        """Put a request into the queue; it must not have more rows than a batch may have."""
         insort(self._waiters, waiter, key=_LENGTH)
         self.rows += waiter.rows
 
     def take(self, now_s: float, running: Sequence[Batch[Request]]) -> Batch[Request] | None:
-        """The batch to run now beside those that run; None where nothing waits or what waits has to go on waiting."""
+        """Remove and return the batch to run now beside the running ones; None if nothing may run now."""
         limit_ms = self._limit_ms(running)
-        # Most often nothing may overtake, and to see that needs no plan.
-        waiters = self._waiters if limit_ms == inf else self._overtaking(running, limit_ms)[:MOST_PARTS]
+        # With only the last lane free, usually no request is short enough to overtake; that is seen without a
+        # plan.
+        waiters = self._waiters if limit_ms == inf else self._overtaking(running, limit_ms)[:MAX_PARTS]
         if not waiters:
             return None
         batch = max(self._planned(waiters, limit_ms), key=lambda batch: batch.urgency(now_s))
@@ -106,9 +112,10 @@ class Waiting(Generic[Request]):
         return batch
 
     def at_once(self, waiters: Sequence[Waiter[Request]], running: Sequence[Batch[Request]]) -> Batch[Request] | None:
-        """`waiters`, which do not wait yet, as one batch, if nothing waits, they are planned as one, and nothing could overtake it.
+        """Make one batch of `waiters`, which are not in the queue, if it may run at once; else return None.
 
-        Nor where it would leave two lanes without work: whoever computes at once hands nothing over meanwhile.
+        It may if the queue is empty, planning makes one batch of them, and no request could overtake it. It
+        may not if two further lanes are idle: while the caller's thread computes, it submits nothing to them.
         """
         if self._lanes - len(running) > 2 or self._waiters or not waiters:
             return None
@@ -120,23 +127,25 @@ class Waiting(Generic[Request]):
         if sum(waiter.rows for waiter in waiters) > self._columns.max_rows or len(divide(ordered, self._columns)) > 1:
             return None
         batch = self._batch([ordered])
-        # The caller's order: answers go by it.
+        # In the caller's order, since answers are matched by position.
         return Batch(waiters, batch.cost_ms) if batch.cost_ms <= limit_ms else None
 
     def clear(self) -> list[Waiter[Request]]:
-        """All that waits, which then waits no longer."""
+        """Remove and return all waiting requests."""
         waiters, self._waiters, self.rows = self._waiters, [], 0
         return waiters
 
     def _limit_ms(self, running: Sequence[Batch[Request]]) -> float:
-        """What a batch that starts now may cost; nothing does for no lane."""
+        """Return the most that a batch which starts now may cost: 0 without a free lane, inf without a
+        reservation.
+        """
         free = self._lanes - len(running)
         if free <= 0:
             return 0.0
         return OVERTAKING * min(batch.cost_ms for batch in running) if running and free == 1 else inf
 
     def _row_limit_ms(self, running: Sequence[Batch[Request]]) -> float:
-        """What a row of a batch that overtakes may cost."""
+        """Return the most that a row of an overtaking batch may cost."""
         return OVERTAKING * min(self._columns(batch.length)[1] for batch in running)
 
     def _overtaking(self, running: Sequence[Batch[Request]], limit_ms: float) -> list[Waiter[Request]]:
@@ -152,8 +161,8 @@ class Waiting(Generic[Request]):
         return [self._batch(parts[start:end]) for start, end in divide(items, self._columns, limit_ms=limit_ms)]
 
     def _parts(self, waiters: Sequence[Waiter[Request]]) -> list[list[Waiter[Request]]]:
-        """These, in order of length, in as many parts as can be planned; one of them is a batch's rows at most."""
-        size = ceil(len(waiters) / MOST_PARTS)
+        """Group requests, sorted by length, into about `MAX_PARTS` parts, none larger than a batch."""
+        size = ceil(len(waiters) / MAX_PARTS)
         parts: list[list[Waiter[Request]]] = []
         rows = 0
         for waiter in waiters:

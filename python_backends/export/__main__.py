@@ -1,4 +1,6 @@
-"""`python -m python_backends.export [--force] [--quick] [--list] [--variant V] [--sts FILE] ROOT_OR_MODEL_DIR...`: run stale recipes."""
+"""`python -m python_backends.export [--force] [--quick] [--list] [--variant V] [--sts FILE]
+ROOT_OR_MODEL_DIR...`: run stale recipes.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from python_backends.export.background import stay_in_the_background
-from python_backends.export.builder import Demand, benchmark, bring_up_to_date, remove_what_no_recipe_makes
+from python_backends.export.background import run_in_background
+from python_backends.export.builder import Demand, benchmark, build_if_stale, remove_stale_variants
 from python_backends.export.discovery import Target, find_model_directories, load_targets, only_variants
 from python_backends.export.listing import describe
 from python_backends.export.progress import JsonProgress, Progress
@@ -20,13 +22,14 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status: 0 when everything is up to date, 1 when something could not be built.
+    """Run the command; return its exit status: 0 if everything is up to date, 1 if something could not be
+    built.
 
-    What fails does not keep the rest from being built.
+    A failure does not keep the other targets from being built.
     """
     options = _parser().parse_args(arguments)
     if options.background_of:
-        stay_in_the_background(options.background_of)
+        run_in_background(options.background_of)
     progress = (JsonProgress if options.json else Progress)(sys.stdout)
     failures = _Failures(progress)
     try:
@@ -45,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Failures:
-    """Tells what could not be done."""
+    """Reporter of failures, which remembers whether there were any."""
 
     def __init__(self, progress: Progress) -> None:
         self.happened = False
@@ -53,7 +56,9 @@ class _Failures:
 
     @contextmanager
     def of(self, label: str) -> Iterator[None]:
-        """Report what fails in the block as that of `label`, and go on; an interrupt is said and raised again."""
+        """Report errors in the block under `label` and suppress them; an interrupt is reported and raised
+        again.
+        """
         try:
             yield
         except BuildError as exc:
@@ -66,7 +71,8 @@ class _Failures:
             self._say(label, "interrupted, nothing is published")
             raise
         except Exception as exc:
-            # A library's own: out of memory, or a graph that it cannot read. The other variants can do without this one.
+            # A library's own error, such as out of memory or an unreadable graph. The other variants do not
+            # depend on this one.
             self._say(label, f"{type(exc).__name__}: {exc}")
 
     def _say(self, label: str, message: str) -> None:
@@ -77,13 +83,11 @@ class _Failures:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m python_backends.export", description=__doc__)
     parser.add_argument("paths", nargs="+", type=Path, metavar="ROOT_OR_MODEL_DIR")
-    parser.add_argument("--force", action="store_true", help="build also what is up to date")
-    parser.add_argument("--quick", action="store_true", help="only what may be served before it is measured here; measure nothing")
-    parser.add_argument("--json", action="store_true", help="tell a program what goes on, a JSON object a line")
-    parser.add_argument(
-        "--background-of", type=int, metavar="PID", help="leave the CPUs to others, and end with the process that started this"
-    )
-    parser.add_argument("--list", action="store_true", help="say what would be built and why, and build nothing")
+    parser.add_argument("--force", action="store_true", help="also build what is up to date")
+    parser.add_argument("--quick", action="store_true", help="build only what may be served unmeasured; measure nothing")
+    parser.add_argument("--json", action="store_true", help="report progress to a program, as a JSON object per line")
+    parser.add_argument("--background-of", type=int, metavar="PID", help="run at the lowest priority, and end with this parent process")
+    parser.add_argument("--list", action="store_true", help="show what would be built and why, and build nothing")
     parser.add_argument("--variant", action="append", default=[], metavar="V", help="only this variant; repeatable")
     parser.add_argument("--sts", type=Path, metavar="FILE", help="measure the variants also on this STS benchmark (csv) and record it")
     return parser
@@ -110,7 +114,7 @@ def _build(targets: Sequence[Target], options: argparse.Namespace, failures: _Fa
     demand = Demand(force=options.force, named=bool(options.variant), quick=options.quick)
     for target in targets:
         with failures.of(target.label):
-            bring_up_to_date(target, progress, demand)
+            build_if_stale(target, progress, demand)
             if options.sts:
                 benchmark(target, progress, options.sts)
 
@@ -118,9 +122,7 @@ def _build(targets: Sequence[Target], options: argparse.Namespace, failures: _Fa
 def _clear(targets: Sequence[Target], failures: _Failures) -> None:
     for model_directory in dict.fromkeys(target.model_directory for target in targets if target.variant):
         with failures.of(model_directory.name):
-            remove_what_no_recipe_makes(
-                model_directory, [target.variant for target in targets if target.model_directory == model_directory]
-            )
+            remove_stale_variants(model_directory, [target.variant for target in targets if target.model_directory == model_directory])
 
 
 if __name__ == "__main__":

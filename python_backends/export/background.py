@@ -1,4 +1,4 @@
-"""A process that works for another one beside it: it leaves the CPUs to whoever wants them, and does not outlive the other."""
+"""Background mode of a build: the lowest CPU priority, and an end with the process that started it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-_LEAST_NICE = 19
+_LOWEST_PRIORITY = 19
 
 
-def stay_in_the_background(parent: int) -> None:
-    """Run at the lowest priority from now on, also what is started from here, and end with the process `parent`, which started this."""
-    os.nice(_LEAST_NICE)
+def run_in_background(parent: int) -> None:
+    """Run this process and its children at the lowest priority from now on, and end it with its `parent`
+    process.
+    """
+    os.nice(_LOWEST_PRIORITY)
     end_with_parent()
-    if os.getppid() != parent:  # it ended before that could be asked for
+    if os.getppid() != parent:  # the parent ended before the prctl, which then never fires
         sys.exit(1)
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when the one that has started it ends, however it ends. Linux only, as is Triton."""
+    """Have the kernel kill this process when its parent ends, in whatever way. Linux only, like Triton."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl failed")

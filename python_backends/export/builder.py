@@ -1,4 +1,6 @@
-"""Bring one target up to date: build it, try it out with the runtime that will serve it, and publish it only if its gate is met."""
+"""Builds one target: runs its recipe, tries the result with the runtime that will serve it, and publishes it
+if it passes its gate.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from python_backends.export.manifest import (
     Measured,
     add_agreement,
     describe_artefact,
+    is_auto_eligible,
     is_measured,
-    may_be_chosen,
     read_manifest,
     stale_reason,
     write_manifest,
@@ -23,26 +25,29 @@ from python_backends.export.measure import latency_table
 from python_backends.export.memory import measure_resident_bytes
 from python_backends.export.opening import opened
 from python_backends.export.progress import Progress
-from python_backends.export.publish import leftovers, only_builder, remove_leftovers, replacing
+from python_backends.export.publish import atomic_replace, build_lock, leftovers, remove_leftovers
 from python_backends.export.recipe import BuildError
 from python_backends.runtime.cpu import usable_cpu_count
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is asked of a build: `force` builds also what is up to date; `named` makes what cannot be built here an error; `quick` builds
-    only what may be served before it is measured here, and measures nothing."""
+    """Options of a build.
+
+    `force` also builds what is up to date; `named` makes it an error if this machine cannot build the target;
+    `quick` builds only what may be served unmeasured, and measures nothing.
+    """
 
     force: bool = False
     named: bool = False
     quick: bool = False
 
 
-def bring_up_to_date(target: Target, progress: Progress, demand: Demand = Demand()) -> None:
-    """Build the target where it is stale, and measure it where it has not been.
+def build_if_stale(target: Target, progress: Progress, demand: Demand = Demand()) -> None:
+    """Build the target if it is stale, and measure it if it has not been measured.
 
     Raises:
-        BuildError: It could not be built, or is not good enough; nothing of it is published then.
+        BuildError: It could not be built, or did not pass its gate; nothing of it is published then.
     """
     if demand.quick and not _may_be_served_unmeasured(target):
         return
@@ -57,27 +62,28 @@ def bring_up_to_date(target: Target, progress: Progress, demand: Demand = Demand
         return
     progress.begun(target.label, reason or NOT_MEASURED)
     target.recipe.require_libraries()
-    with only_builder(target.model_directory):
+    with build_lock(target.model_directory):
         if reason is None:
             _measure_in_place(target, progress)
         else:
             _build(target, inputs, progress, quick=demand.quick)
-    progress.built(target.label, may_be_chosen=may_be_chosen(target.directory))
+    progress.built(target.label, is_auto_eligible=is_auto_eligible(target.directory))
 
 
-def remove_what_no_recipe_makes(model_directory: Path, variants: list[str]) -> None:
-    """Clear a model's version directory of variants that were given up, and of the form that it had before it had variants.
+def remove_stale_variants(model_directory: Path, variants: list[str]) -> None:
+    """Remove variants that no recipe makes any more from a model's version directory, and artefacts from
+    before it had variants.
 
     Raises:
         BuildError: Another process is building the model.
     """
     if paths := leftovers(model_directory / VERSION, variants):
-        with only_builder(model_directory):
+        with build_lock(model_directory):
             remove_leftovers(paths)
 
 
 def benchmark(target: Target, progress: Progress, sts: Path) -> None:
-    """Measure a variant that is built and can run here on the STS benchmark, and record it.
+    """Measure a built variant on the STS benchmark, if it can run here, and record the result.
 
     Raises:
         BuildError: The file cannot be read, or the variant fails on it.
@@ -86,7 +92,7 @@ def benchmark(target: Target, progress: Progress, sts: Path) -> None:
     if serving is None or machine_needed(target) or stale_reason(target.directory, target.recipe.inputs()):
         return
     progress.begun(target.label, "STS benchmark")
-    with only_builder(target.model_directory), progress.step(f"compare with people on {sts.name}"):
+    with build_lock(target.model_directory), progress.step(f"compare with people on {sts.name}"):
         with opened(target, target.directory) as run:
             measures = serving.trial.benchmark(run, sts)
         add_agreement(target.directory, "sts_benchmark", measures)
@@ -94,18 +100,20 @@ def benchmark(target: Target, progress: Progress, sts: Path) -> None:
 
 
 def machine_needed(target: Target) -> str | None:
-    """Which machine a build of it needs, None where this one will do."""
+    """Return what a build needs that this machine lacks; None if it can be built here."""
     return target.recipe.serving.needs() if target.recipe.serving else None
 
 
 def _may_be_served_unmeasured(target: Target) -> bool:
-    """What is no variant is never measured, and of a file that has been verified it is known what it computes."""
+    """Whether the target may be served unmeasured: it has no variants, or its file's digest is that of a
+    verified file.
+    """
     return target.recipe.serving is None or bool(target.recipe.serving.sha256)
 
 
 def _build(target: Target, inputs: Mapping[str, str], progress: Progress, *, quick: bool) -> None:
     started_s = time.monotonic()
-    with replacing(target.model_directory, target.directory) as staging:
+    with atomic_replace(target.model_directory, target.directory) as staging:
         agreement = target.recipe.build(staging, progress)
         _require_verified(target, staging)
         measured = Measured({}) if quick or not target.recipe.serving else _try_out(target, staging, progress)
@@ -115,7 +123,7 @@ def _build(target: Target, inputs: Mapping[str, str], progress: Progress, *, qui
 
 
 def _measure_in_place(target: Target, progress: Progress) -> None:
-    """Of what has been built already: its manifest alone is written anew."""
+    """Measure a target that is already built; only its manifest is written anew."""
     manifest = read_manifest(target.directory)
     assert manifest is not None
     measured = _try_out(target, target.directory, progress)

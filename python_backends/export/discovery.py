@@ -1,4 +1,4 @@
-"""Find recipes: the `build.py` of model folders, and what each of them would build where."""
+"""Discovery of recipes: the `build.py` of model folders, and the targets that they define."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from python_backends.export.recipe import BuildError, Recipe
 
 RECIPE_FILENAME = "build.py"
 
-# Every recipe makes version 1: versions are for what users see change, a variant is the same model.
+# Every recipe makes version 1: a new version is a model with other answers; variants are the same model.
 VERSION = "1"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One thing to build: a variant of a model, or its only form, where `variant` is empty."""
+    """A build target: a variant of a model, or, if `variant` is empty, the whole model."""
 
     model_directory: Path
     variant: str
@@ -26,26 +26,26 @@ class Target:
 
     @property
     def label(self) -> str:
-        """What users know it as."""
+        """Name of the target for users: `MODEL` or `MODEL/VARIANT`."""
         return f"{self.model_directory.name}/{self.variant}".rstrip("/")
 
     @property
     def directory(self) -> Path:
-        """Where its artefacts are once it is built."""
+        """Directory of the built artefacts."""
         return self.model_directory / VERSION / self.variant
 
 
 def find_model_directories(paths: Iterable[Path]) -> list[Path]:
-    """The model folders that have a recipe: each path itself, or the folders in it, in order of name.
+    """Return the model folders that have a recipe: each path itself, or the folders in it, sorted by name.
 
     Raises:
-        BuildError: A path has none.
+        BuildError: A path has no recipe.
     """
     return [directory for path in paths for directory in _in(path)]
 
 
 def load_targets(model_directory: Path) -> list[Target]:
-    """What the build.py of a model folder offers, which is run as a module of its own."""
+    """Run the build.py of a model folder as a module, and return the targets that it defines."""
     loader = _UncachedLoader(f"recipe_of_{model_directory.name}", str(model_directory / RECIPE_FILENAME))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None
@@ -56,10 +56,10 @@ def load_targets(model_directory: Path) -> list[Target]:
 
 
 def only_variants(targets: Collection[Target], variants: Collection[str]) -> list[Target]:
-    """Those of the variants named, all where none is.
+    """Return the targets of the named variants; all targets if no variant is named.
 
     Raises:
-        BuildError: No model has one of them.
+        BuildError: No model has one of the variants.
     """
     known = {target.variant for target in targets if target.variant}
     if unknown := [variant for variant in variants if variant not in known]:
@@ -68,10 +68,10 @@ def only_variants(targets: Collection[Target], variants: Collection[str]) -> lis
 
 
 class _UncachedLoader(SourceFileLoader):
-    """Leaves no __pycache__ in a model's folder, which belongs to Triton."""
+    """Module loader that writes no __pycache__ into a model's folder, which belongs to Triton."""
 
     def set_data(self, path: str, data: object, *, _mode: int = 0o666) -> None:
-        """Where the base class writes bytecode."""
+        """Write nothing, where the base class writes bytecode."""
 
 
 def _in(path: Path) -> Iterator[Path]:

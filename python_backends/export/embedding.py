@@ -1,4 +1,4 @@
-"""Embed texts with a function of NumPy arrays: alone, or in padded batches as serving does."""
+"""Embeds token sequences with a function of NumPy arrays: unpadded, or in padded batches like serving."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Embed = Callable[[Array, Array], Array]
 
 
 def embed_with_onnxruntime(model: bytes) -> Embed:
-    """An ONNX file from `bert_graph` as a function of NumPy arrays, on a CPU."""
+    """Open an ONNX model from `bert_graph` as a function of NumPy arrays, on a CPU."""
     import onnxruntime as ort
 
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
@@ -28,7 +28,9 @@ def embed_with_onnxruntime(model: bytes) -> Embed:
 
 
 def embed_by_length(embed: Embed, token_ids: Sequence[Sequence[int]], *, batch_size: int) -> Array:
-    """Embeddings [sentences, dimensions] without padding: up to `batch_size` sentences of one length at a time."""
+    """Compute embeddings [sentences, dimensions] without padding: up to `batch_size` sentences of equal
+    length at a time.
+    """
     indices: dict[int, list[int]] = {}
     for index, ids in enumerate(token_ids):
         indices.setdefault(len(ids), []).append(index)
@@ -40,7 +42,9 @@ def embed_by_length(embed: Embed, token_ids: Sequence[Sequence[int]], *, batch_s
 
 
 def embed_padded(embed: Embed, token_ids: Sequence[Sequence[int]], *, batch_size: int) -> Array:
-    """Embeddings [sentences, dimensions], run in padded batches of neighbours, which mixes lengths as serving does."""
+    """Compute embeddings [sentences, dimensions] in padded batches of neighbours, which mixes lengths as
+    serving does.
+    """
     rows = [np.array([ids], dtype=np.int64) for ids in token_ids]
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
     return np.concatenate(

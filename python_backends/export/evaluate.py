@@ -1,4 +1,6 @@
-"""Numbers for how good a variant is: its cosines with the FP32 reference, and how it ranks pairs of sentences as people do. Pure."""
+"""Accuracy measures of a variant: cosines with the FP32 reference, and rank correlation with people's
+similarity scores. Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ from python_backends.runtime.execution import Array
 
 
 def row_cosines(first: Array, second: Array) -> Array:
-    """The cosine of each row of one [rows, dimensions] with the same row of the other, FP64 [rows]; NaN where a row is zero."""
-    # FP32 rounding is of the order of what is measured here.
+    """Return the cosines of corresponding rows of two [rows, dimensions], FP64 [rows]; NaN where a row is
+    zero.
+    """
+    # FP64, since FP32 rounding is as large as the differences measured here.
     first, second = first.astype(np.float64), second.astype(np.float64)
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -20,7 +24,9 @@ def row_cosines(first: Array, second: Array) -> Array:
 
 
 def cosine_agreement(reference: Array, candidate: Array) -> Mapping[str, float]:
-    """How alike two [texts, dimensions] are: the cosine at the worst percentile, the median and the worst; NaN if one is not a number."""
+    """Compare two [texts, dimensions]: the cosine at the first percentile, the median and the minimum; NaN if
+    any is NaN.
+    """
     cosines = row_cosines(reference, candidate)
     p1, p50 = np.percentile(cosines, [1, 50])
     return {
@@ -32,7 +38,9 @@ def cosine_agreement(reference: Array, candidate: Array) -> Mapping[str, float]:
 
 
 def similarity_agreement(scores: Sequence[float], reference: Array, candidate: Array) -> Mapping[str, float]:
-    """How well cosines of pairs [pairs] follow people's scores, beside those of the reference; `relative_loss` is below 0 where better."""
+    """Rank correlation of cosines [pairs] with people's scores, beside the reference's; a negative
+    `relative_loss` is a gain.
+    """
     ours, fp32 = spearman(scores, candidate), spearman(scores, reference)
     return {
         "pairs": len(scores),
@@ -43,7 +51,9 @@ def similarity_agreement(scores: Sequence[float], reference: Array, candidate: A
 
 
 def spearman(first: Sequence[float] | Array, second: Sequence[float] | Array) -> float:
-    """Spearman's rank correlation, equal values sharing the mean of their ranks; NaN if a value is not a number or all are equal."""
+    """Return Spearman's rank correlation; equal values get their mean rank. NaN if a value is NaN or all
+    values are equal.
+    """
     if np.isnan(first).any() or np.isnan(second).any():
         return float("nan")
     with np.errstate(invalid="ignore", divide="ignore"):

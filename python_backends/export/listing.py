@@ -1,4 +1,4 @@
-"""What `--list` says of a target: its state, and what its manifest knows."""
+"""Output of `--list` for a target: its state, and the measurements in its manifest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from python_backends.export.manifest import read_manifest, stale_reason
 
 
 def describe(target: Target) -> Iterator[str]:
-    """One line for the state, more for what is built."""
+    """Yield a line with the target's state, and further lines for what is built."""
     state = stale_reason(target.directory, target.recipe.inputs()) or "up to date"
     needs = machine_needed(target)
     yield f"{target.label}: {state}{f', {needs}' if needs else ''}"
@@ -35,7 +35,7 @@ def _measured(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _latencies(table: Mapping[str, Any]) -> str:
     batches, lengths, ms = table["batches"], table["lengths"], table["ms"]
-    # A lone short one, a lone long one, the middle, and the most.
+    # Four cells: a single short row, a single long row, the middle, and the largest batch.
     cells = [(0, 0), (0, -1), (len(batches) // 2, len(lengths) // 2), (-1, -1)]
     return ", ".join(
         f"{batches[row]} x {lengths[column]} {ms[row][column]:{'.0f' if ms[row][column] >= 100 else '.3g'}} ms" for row, column in cells

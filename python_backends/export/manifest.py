@@ -1,7 +1,8 @@
-"""What was built and why it can be trusted: `manifest.json` beside the artefacts of a version, or of each variant of it.
+"""Manifest of built artefacts: `manifest.json` beside the artefacts of a version, or of each of its variants.
 
-`runtime/variant.py` reads it as well, on its own, since an image for serving need not carry this package. It changes only together with the
-artefacts, but for what `--sts` adds, so it causes no reload of its own.
+It records what was built, from which inputs, and the measurements. `runtime/variant.py` reads it with code of
+its own, since an image for serving need not contain this package. The manifest changes only together with the
+artefacts, except for the results of `--sts`, so it causes no extra reloads.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NOT_MEASURED = "not measured here yet"
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """What a file must be."""
+    """Digest and size that a file must have."""
 
     sha256: str
     size_bytes: int
@@ -33,7 +34,9 @@ class Artefact:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a build found out about its artefacts; times and memory are those of a variant, as `measure.py` and `memory.py` take them."""
+    """Measurements of a build: accuracy, and for a variant its latencies (`measure.py`) and memory
+    (`memory.py`).
+    """
 
     agreement: Agreement
     latency_table: Mapping[str, Any] | None = None
@@ -42,7 +45,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What was built and from what, `inputs` as `Recipe.inputs` names them; `document` is all that the file says."""
+    """A parsed manifest: artefacts, `inputs` as `Recipe.inputs` names them, and the whole `document`."""
 
     artefacts: Mapping[str, Artefact]
     inputs: Mapping[str, str]
@@ -50,7 +53,7 @@ class Manifest:
 
 
 def describe_artefact(path: Path) -> Artefact:
-    """Size and SHA-256 of a file."""
+    """Return the size and SHA-256 of a file."""
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
@@ -61,9 +64,11 @@ def describe_artefact(path: Path) -> Artefact:
 def write_manifest(
     directory: Path, recipe: Recipe, measured: Measured, *, inputs: Mapping[str, str], variant: str = "", build_seconds: float
 ) -> None:
-    """Describe every file that is in `directory` now; `inputs` are the recipe's as they were when its build began.
+    """Write a manifest of every file in `directory`; `inputs` are the recipe's inputs at the start of its
+    build.
 
-    Of a variant it says whether `auto` may choose it where nobody has named one (`auto_eligible`), or why not: no reader judges again.
+    For a variant it records whether `auto` may choose it (`auto_eligible`), or why not, so that readers need
+    not judge again.
     """
     document = {
         "format_version": FORMAT_VERSION,
@@ -81,14 +86,14 @@ def write_manifest(
 
 
 def add_agreement(directory: Path, check: str, measures: Mapping[str, float]) -> None:
-    """Record what was measured after the build; makes nothing stale."""
+    """Record measurements made after the build; this does not make anything stale."""
     document = json.loads((directory / FILENAME).read_text())
     document["agreement"][check] = measures
     _write(directory, document)
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """The manifest beside artefacts; None where there is none that this version of the code can trust."""
+    """Read the manifest of a directory; None if there is no valid one of this format version."""
     try:
         document: dict[str, Any] = json.loads((directory / FILENAME).read_text())
         if document["format_version"] != FORMAT_VERSION:
@@ -96,14 +101,14 @@ def read_manifest(directory: Path) -> Manifest | None:
         artefacts = {name: Artefact(**entry) for name, entry in document["artefacts"].items()}
         return Manifest(artefacts, document["inputs"], document)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # Absent, cut short or written by something else: all the same to the caller, who builds again.
+        # Absent, damaged or not ours: in each case the caller builds again.
         return None
 
 
 def stale_reason(directory: Path, inputs: Mapping[str, str]) -> str | None:
-    """Why the artefacts in a directory must be built (again), None if they need not be.
+    """Return why the artefacts in a directory must be built (again); None if they are up to date.
 
-    What is not here (a library, as serving needs none of the build's; a GPU) is not held against them.
+    Inputs that this machine lacks (a library that only builds need, a GPU) do not make artefacts stale.
     """
     manifest = read_manifest(directory)
     if manifest is None:
@@ -119,13 +124,13 @@ def stale_reason(directory: Path, inputs: Mapping[str, str]) -> str | None:
 
 
 def is_measured(directory: Path) -> bool:
-    """Whether nothing is left to be found out about what is built there; a model without variants is not measured."""
+    """Whether all measurements of the build are made; a model without variants needs none."""
     manifest = read_manifest(directory)
     return manifest is not None and manifest.document.get("latency_table", {}) is not None
 
 
-def may_be_chosen(directory: Path) -> bool:
-    """Whether it is served, or may be with `auto`."""
+def is_auto_eligible(directory: Path) -> bool:
+    """Whether `auto` may choose the variant; true for a model without variants."""
     manifest = read_manifest(directory)
     return manifest is not None and bool(manifest.document.get("auto_eligible", True))
 
@@ -157,7 +162,7 @@ def _limits(recipe: Recipe, measured: Measured) -> dict[str, Any]:
 
 
 def _write(directory: Path, document: Mapping[str, Any]) -> None:
-    # Renamed into place: a Triton that loads the model now reads the one or the other.
+    # Replaced atomically: a Triton that loads the model now reads the old or the new manifest, never a part.
     partial = directory / f".{FILENAME}.tmp"
     partial.write_text(json.dumps(document, indent=2) + "\n")
     os.replace(partial, directory / FILENAME)

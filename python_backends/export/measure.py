@@ -1,7 +1,9 @@
-"""How long a variant takes for each (batch, length): the latency table that batching plans with and `auto` compares variants by.
+"""Measures the latency table of a variant: its time for each (batch, length). Batch planning and the choice
+of `auto` use it.
 
-All cells are measured in turn, round after round, so that a disturbance falls on all of them alike; each gets the least of its times. What
-disturbs a run only makes it longer, and builds run beside a server that answers requests.
+All cells are measured in turn, over several rounds, so that a disturbance affects all of them alike. Each
+cell gets its minimum, since disturbances only make a run longer, and builds often run beside a server that
+answers requests.
 """
 
 from __future__ import annotations
@@ -18,33 +20,36 @@ from python_backends.runtime.execution import Array
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 LENGTHS = (8, 16, 32, 64, 128, 256)
 
-# Larger ones take a second each on two CPUs, and their cost is in proportion to their rows by then.
-MOST_TOKENS = 4096
+# Larger cells are not measured: they take a second each on two CPUs, and their cost is proportional to their
+# rows by then.
+MAX_TOKENS = 4096
 
 # Three rounds of the slowest variant on two CPUs take about 20 s; more rounds make the small cells steadier.
 BUDGET_S = 15.0
-FEWEST_ROUNDS, MOST_ROUNDS = 3, 25
+MIN_ROUNDS, MAX_ROUNDS = 3, 25
 
-# Of a cell in one round: what is short is run again, since a neighbour's turn on its CPU is as long as several of its runs.
-CELL_S, MOST_RUNS = 0.02, 5
+# Time and runs per cell and round: short cells run several times, since another process's time slice is as
+# long as several of their runs.
+CELL_S, MAX_RUNS = 0.02, 5
 
 
 def largest_cell() -> tuple[int, int]:
-    """The measured (batch, length) of the most tokens, of the longest where several have as many."""
+    """Return the measured (batch, length) with the most tokens; among equals the longest."""
     return max(_cells(), key=lambda cell: (cell[0] * cell[1], cell[1]))
 
 
 def latency_table(run: Callable[[int, int], object], *, threads: int, clock: Callable[[], float] = time.perf_counter) -> Mapping[str, Any]:
-    """`latency_table` of a manifest: `ms[i][j]` for `batches[i]` and `lengths[j]`, rising along both.
+    """Measure the `latency_table` of a manifest: `ms[i][j]` for `batches[i]` and `lengths[j]`, rising along
+    both.
 
-    `run(batch, length)` is what is timed; once for each cell it is not, as its first time may compile or allocate.
+    `run(batch, length)` is timed. Its first run for each cell is not, since it may compile or allocate.
     """
     for cell in _cells():
         run(*cell)
     seconds = dict.fromkeys(_cells(), float("inf"))
     started_s = clock()
-    for number in range(MOST_ROUNDS):
-        if number >= FEWEST_ROUNDS and (clock() - started_s) * (number + 1) / number > BUDGET_S:
+    for number in range(MAX_ROUNDS):
+        if number >= MIN_ROUNDS and (clock() - started_s) * (number + 1) / number > BUDGET_S:
             break
         for cell, least_s in seconds.items():
             seconds[cell] = min(least_s, _least_s(partial(run, *cell), clock))
@@ -59,10 +64,10 @@ def latency_table(run: Callable[[int, int], object], *, threads: int, clock: Cal
 
 
 def _least_s(run: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Of some runs, one at least."""
+    """Return the shortest time of several runs, at least one."""
     least_s, first_s = float("inf"), clock()
     begun_s = first_s
-    for _ in range(MOST_RUNS):
+    for _ in range(MAX_RUNS):
         run()
         ended_s = clock()
         least_s = min(least_s, ended_s - begun_s)
@@ -73,8 +78,11 @@ def _least_s(run: Callable[[], object], clock: Callable[[], float]) -> float:
 
 
 def rising(table: Array) -> Array:
-    """The table with its noise evened out until nothing falls along either axis: half-way between the least such table above it and the
-    greatest one below, so that neither a slow nor a fast outlier is believed."""
+    """Smooth noise so that times do not fall along either axis.
+
+    The result is half-way between the smallest rising table above the measured one and the largest below it,
+    so neither slow nor fast outliers are believed.
+    """
     above = np.maximum.accumulate(np.maximum.accumulate(table, axis=0), axis=1)
     below = np.minimum.accumulate(np.minimum.accumulate(table[::-1, ::-1], axis=0), axis=1)[::-1, ::-1]
     evened: Array = (above + below) / 2
@@ -82,7 +90,9 @@ def rising(table: Array) -> Array:
 
 
 def _completed(measured: Mapping[tuple[int, int], float]) -> Array:
-    """What was not measured costs as much per token as the largest batch of that length that was."""
+    """Fill in cells that were not measured, with the cost per token of the largest measured batch of that
+    length.
+    """
     table = np.zeros((len(BATCHES), len(LENGTHS)))
     for column, length in enumerate(LENGTHS):
         for row, batch in enumerate(BATCHES):
@@ -92,4 +102,4 @@ def _completed(measured: Mapping[tuple[int, int], float]) -> Array:
 
 
 def _cells() -> list[tuple[int, int]]:
-    return [(batch, length) for batch in BATCHES for length in LENGTHS if batch * length <= MOST_TOKENS]
+    return [(batch, length) for batch in BATCHES for length in LENGTHS if batch * length <= MAX_TOKENS]

@@ -1,9 +1,11 @@
-"""What a loaded variant holds in memory: `python -m python_backends.export.memory MODEL_DIR VARIANT DIRECTORY` prints it in bytes.
+"""Measures the memory of a loaded variant: `python -m python_backends.export.memory MODEL_DIR VARIANT
+DIRECTORY` prints bytes.
 
-A process of its own loads the recipe and NumPy, notes its resident set (VmRSS), opens the runtime on the files in DIRECTORY, runs the
-largest cell of the latency table twice, and notes it again. The difference holds what each stub holds: the runtime's libraries, weights,
-and the buffers that it keeps. On a GPU the device's memory is what is scarce, so that is taken instead, as the driver gives it for all
-processes: nothing else may come or go meanwhile.
+A process of its own loads the recipe and NumPy, reads its resident set size (VmRSS), opens the runtime on the
+files in DIRECTORY, runs the largest cell of the latency table twice, and reads it again. The difference is
+what each stub holds: the runtime's libraries, weights and buffers. On a GPU the scarce memory is the
+device's, so that is measured instead, as the driver reports it for all processes: no other process may
+allocate or free device memory meanwhile.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ DEADLINE_S = 900
 
 
 def measure_resident_bytes(target: Target, directory: Path) -> int:
-    """Ask a fresh process; it finds this package where this one did.
+    """Measure in a fresh process, which imports this package from the same place.
 
     Raises:
-        BuildError: It failed; with the last line that it said.
+        BuildError: The process failed; the text has the last line of its output.
     """
     command = [sys.executable, "-m", __name__, str(target.model_directory.resolve()), target.variant, str(directory.resolve())]
     home = Path(python_backends.__file__).resolve().parents[1]
@@ -43,7 +45,7 @@ def measure_resident_bytes(target: Target, directory: Path) -> int:
 
 
 def main(model_directory: str, variant: str, directory: str) -> None:
-    """Print the growth of memory."""
+    """Print by how many bytes the memory grows when the variant is loaded and run."""
     end_with_parent()
     (target,) = (target for target in load_targets(Path(model_directory)) if target.variant == variant)
     serving = target.recipe.serving
@@ -58,13 +60,13 @@ def main(model_directory: str, variant: str, directory: str) -> None:
 
 
 def resident_set(status: Path = STATUS) -> int:
-    """VmRSS of this process, in bytes."""
+    """Return the resident set size (VmRSS) of this process, in bytes."""
     (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmRSS:"))
     return int(line.split()[1]) * 1024
 
 
 def device_memory_in_use() -> int:
-    """Memory of the first GPU that is in use, in bytes."""
+    """Return the memory in use on the first GPU, in bytes."""
     query = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     return int(subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout) * 2**20
 

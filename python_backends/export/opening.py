@@ -1,4 +1,4 @@
-"""Open what a recipe has written with the runtime that will serve it, so that what is measured is what is served."""
+"""Opens built artefacts with the runtime that will serve them, so that measurements hold for serving."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from python_backends.runtime.variant_choice import Variant
 
 @contextmanager
 def opened(target: Target, directory: Path) -> Iterator[Run]:
-    """The `run` of a variant whose artefacts are in `directory`, with a thread per CPU that may be used.
+    """Open a variant whose artefacts are in `directory`, with a thread per usable CPU; yield its `run`.
 
     Raises:
         BuildError: The runtime cannot open it, or fails in the block.

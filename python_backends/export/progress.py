@@ -1,6 +1,6 @@
-"""What a build says while it goes on: lines for people, or a JSON object a line for a program.
+"""Progress reports of a build: lines for people, or a JSON object per line for a program.
 
-The program is the gateway that builds in the background: `models/domain/build_message.py` reads them.
+The program is a gateway that builds in the background; its `models/domain/build_message.py` parses them.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from typing import TextIO
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Prints what a build does as it does it: one line per step, with its seconds. A label is a model's name, or `MODEL/VARIANT`."""
+    """Progress report for people: a line per step, with its seconds. Labels are a model's name, or
+    `MODEL/VARIANT`.
+    """
 
     stream: TextIO
 
     def begun(self, label: str, reason: str) -> None:
-        """It is built, or only measured, for that reason; the steps that follow are its own."""
+        """Report that a target is being built or measured, and why; the following steps belong to it."""
         self._write(f"{label}: {reason}\n")
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """Name the step when it begins and its seconds when it ends, also where it fails."""
+        """Report a step when it begins, and its seconds when it ends or fails."""
         self._write(f"  {what} ... ")
         started_s = time.monotonic()
         try:
@@ -35,18 +37,20 @@ class Progress:
             self._write(f"{time.monotonic() - started_s:.1f} s\n")
 
     def found(self, what: str) -> None:
-        """What came of the last step."""
+        """Report the result of the last step."""
         self._write(f"  {what}\n")
 
-    def built(self, label: str, *, may_be_chosen: bool) -> None:
-        """It is in place, whole; `may_be_chosen` where nobody has named a variant."""
+    def built(self, label: str, *, is_auto_eligible: bool) -> None:
+        """Report that a target is published; `is_auto_eligible` says whether `auto` may choose it. People need
+        no such line.
+        """
 
     def skipped(self, label: str, reason: str) -> None:
-        """It cannot be built here and need not be."""
+        """Report that a target cannot be built here and was not demanded by name."""
         self._write(f"{label}: skipped, {reason}\n")
 
     def failed(self, label: str, message: str) -> None:
-        """It could not be built; the label is empty where that is no target's own fault."""
+        """Report that a target could not be built; the label is empty if no target is at fault."""
         print(f"error: {f'{label}: ' if label else ''}{message}", file=sys.stderr)
 
     def _write(self, text: str) -> None:
@@ -55,7 +59,7 @@ class Progress:
 
 
 class JsonProgress(Progress):
-    """Tells a program the same: `event`, `target` and what else it is about."""
+    """Progress report for a program: objects with `event`, `target` and further fields."""
 
     def begun(self, label: str, reason: str) -> None:
         """See `Progress`."""
@@ -63,7 +67,7 @@ class JsonProgress(Progress):
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """See `Progress`; its end is not told."""
+        """See `Progress`; the step's end is not reported."""
         self._tell("step", text=what)
         yield
 
@@ -71,9 +75,9 @@ class JsonProgress(Progress):
         """See `Progress`."""
         self._tell("step", text=what)
 
-    def built(self, label: str, *, may_be_chosen: bool) -> None:
+    def built(self, label: str, *, is_auto_eligible: bool) -> None:
         """See `Progress`."""
-        self._tell("built", target=label, may_be_chosen=may_be_chosen)
+        self._tell("built", target=label, is_auto_eligible=is_auto_eligible)
 
     def skipped(self, label: str, reason: str) -> None:
         """See `Progress`."""

@@ -1,4 +1,4 @@
-"""Put what was built in place as a whole, or not at all."""
+"""Publishes built artefacts atomically, and removes what earlier builds have left."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from python_backends.export.recipe import BuildError
 
 
 @contextmanager
-def only_builder(model_directory: Path) -> Iterator[None]:
-    """Holds the model against other builds.
+def build_lock(model_directory: Path) -> Iterator[None]:
+    """Hold the model's build lock.
 
     Raises:
-        BuildError: Another process is building it.
+        BuildError: Another process is building the model.
     """
     # A lock on the folder itself leaves no lock file, and ends with the process however it ends.
     descriptor = os.open(model_directory, os.O_RDONLY)
@@ -33,11 +33,12 @@ def only_builder(model_directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(model_directory: Path, target: Path) -> Iterator[Path]:
-    """An empty folder in the model's that takes the place of `target` (in it, too) when the block ends, or vanishes if it raises.
+def atomic_replace(model_directory: Path, target: Path) -> Iterator[Path]:
+    """Yield an empty staging folder in the model's folder, which replaces `target` when the block ends, or is
+    removed if it raises.
 
-    A build that is killed leaves the folder, which the next one clears; Triton ignores it, as its name is no version number. For whoever
-    holds `only_builder`.
+    A killed build leaves the staging folder, which the next build clears; Triton ignores it, as its name is
+    not a version number. The caller must hold `build_lock`.
     """
     name = ".".join(target.relative_to(model_directory).parts)
     staging, replaced = model_directory / f".{name}.building", model_directory / f".{name}.replaced"
@@ -47,7 +48,8 @@ def replacing(model_directory: Path, target: Path) -> Iterator[Path]:
         yield staging
         _remove(replaced)
         target.parent.mkdir(exist_ok=True)
-        # A directory cannot be renamed over another one. Killed between these two lines, the target is absent and will be built again.
+        # A directory cannot be renamed over another one. Killed between these two lines, the target is absent
+        # and will be built again.
         if target.exists():
             target.rename(replaced)
         staging.rename(target)
@@ -59,23 +61,26 @@ def replacing(model_directory: Path, target: Path) -> Iterator[Path]:
 
 
 def leftovers(version_directory: Path, variants: Collection[str]) -> list[Path]:
-    """What builds before have left in the version directory of a model with variants: those that no recipe makes any more, and once one of
-    today's is there, the artefacts and manifest of a time without variants. What was not built is nobody's to remove."""
+    """Return what earlier builds have left in the version directory of a model with variants.
+
+    That is variants that no recipe makes any more and, once a present variant is built, artefacts and
+    manifest from before the model had variants. Files that no build has made are never returned.
+    """
     built = {path.parent.name: path.parent for path in version_directory.glob(f"*/{FILENAME}")}
     gone = [folder for name, folder in sorted(built.items()) if name not in variants]
-    return gone if built.keys().isdisjoint(variants) else [*gone, *_of_a_time_without_variants(version_directory)]
+    return gone if built.keys().isdisjoint(variants) else [*gone, *_files_from_before_variants(version_directory)]
 
 
 def remove_leftovers(paths: Collection[Path]) -> None:
-    """For whoever holds `only_builder`."""
+    """Remove these files and folders; the caller must hold `build_lock`."""
     for path in paths:
         _remove(path)
 
 
-def _of_a_time_without_variants(version_directory: Path) -> list[Path]:
+def _files_from_before_variants(version_directory: Path) -> list[Path]:
     try:
         artefacts = json.loads((version_directory / FILENAME).read_text())["artefacts"]
-        # The manifest last: without it nobody would know the rest for ours.
+        # The manifest is removed last: it is what identifies the other files as ours.
         return [path for name in (*artefacts, FILENAME) if (path := version_directory / Path(name).name).is_file()]
     except (OSError, ValueError, KeyError, TypeError):
         return []

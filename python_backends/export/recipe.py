@@ -1,4 +1,6 @@
-"""What a recipe is; `model_repository/<model>/build.py` offers one as `RECIPE`, or one for each variant as `RECIPES`."""
+"""The types of a recipe; `model_repository/<model>/build.py` defines `RECIPE`, or one recipe per variant as
+`RECIPES`.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,20 @@ from python_backends.runtime.machine import NO_GPU, this_machine
 from python_backends.runtime.model_config import ModelConfig
 
 Agreement = Mapping[str, Mapping[str, float]]
-"""Check -> measure -> value: what a build measured between its artefacts and their reference."""
+"""Check -> measure -> value: how well the built artefacts agree with their reference."""
 
 
 class BuildError(Exception):
-    """A recipe cannot run or its result is not good enough; its text is the one sentence that the user sees."""
+    """A recipe cannot run, or its result is not accurate enough; the text is the one sentence that the user
+    sees.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where weights come from: the published name, the package and version they were read from, their licence and SHA-256."""
+    """Origin of weights: their published name, the package and version they were read from, their licence and
+    SHA-256.
+    """
 
     name: str
     package: str
@@ -34,16 +40,16 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The texts that a build may fit itself to: the first `texts` lines of a file, none of which its evaluation uses."""
+    """Calibration texts of a build: the first `texts` lines of a file, none of which the evaluation uses."""
 
     source: Path
     texts: int
 
     def read(self) -> list[str]:
-        """The texts.
+        """Read the texts.
 
         Raises:
-            BuildError: There are not so many.
+            BuildError: The file has fewer texts.
         """
         lines = [line for line in self.source.read_text().splitlines() if line][: self.texts]
         if len(lines) < self.texts:
@@ -53,17 +59,19 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Accuracy limits of a variant against the FP32 reference.
+    """Accuracy gate of a variant against the FP32 reference.
 
-    The cosine at the worst percentile of all texts, and how much of the rank correlation with people's scores may be lost, as a part of the
-    reference's.
+    It limits the cosine at the first percentile of all texts, and the loss of rank correlation with people's
+    scores, relative to the reference's.
     """
 
     cosine_p1_at_least: float
     spearman_loss_at_most: float
 
     def shortfall(self, agreement: Agreement) -> str | None:
-        """By how much what `Trial.compare` measured misses it, None where it is met; what is not a number does not meet it."""
+        """Return by how much the measurements of `Trial.compare` miss the gate; None if they pass. NaN does
+        not pass.
+        """
         cosine, loss = agreement["against_fp32"]["cosine_p1"], agreement["similarity"]["relative_loss"]
         if not cosine >= self.cosine_p1_at_least:
             return f"the cosine with fp32 at the worst percentile is {cosine:.5f}, below {self.cosine_p1_at_least}"
@@ -72,43 +80,44 @@ class Gate:
         return None
 
     def require(self, agreement: Agreement) -> None:
-        """Check it before a variant is published. Raises BuildError: it is not met."""
+        """Raise BuildError if the measurements miss the gate; called before a variant is published."""
         if shortfall := self.shortfall(agreement):
             raise BuildError(f"{shortfall}: nothing is published")
 
 
 AUTO = Gate(cosine_p1_at_least=0.99, spearman_loss_at_most=0.01)
-"""What a variant must hold to be served where nobody has named one: the difference must not be felt."""
+"""Gate that a variant must pass to be chosen by `auto`: users must not notice the difference."""
 
 
 class Trial(Protocol):
-    """How the variants of one model are tried out, whatever runs them."""
+    """Test of a model's variants, independent of the runtime that runs them."""
 
     @property
     def config(self) -> ModelConfig:
-        """What a runtime must know to open one."""
+        """Configuration that a runtime needs to open a variant."""
         ...
 
     def inputs(self, batch: int, length: int) -> Tensors:
-        """Inputs of a shape, for measuring time and memory."""
+        """Make inputs of a shape, to measure time and memory."""
         ...
 
     def compare(self, run: Run) -> Agreement:
-        """`against_fp32` and `similarity`, as the gate reads them."""
+        """Measure `against_fp32` and `similarity` for the gate."""
         ...
 
     def benchmark(self, run: Run, path: Path) -> Mapping[str, float]:
-        """The measures of `similarity` on the pairs of another file. Raises BuildError: it cannot be read."""
+        """Measure `similarity` on the pairs of another file. Raises BuildError if it cannot be read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How a variant is served, and what must hold before it is.
+    """How a variant is served, and what it must pass before.
 
-    `runtime` is one of `runtime/variant.py`'s, `file` the artefact that it opens, `device` "cpu" or "gpu". `needs` says what a build needs
-    that this machine has not got ("it needs an NVIDIA GPU"), and None where it has all. `sha256` is of a file that is the same wherever it
-    is built and has been verified once: it may be served before it is measured here.
+    `runtime` is a name in `runtime/variant.py`, `file` the artefact that it opens, `device` "cpu" or "gpu".
+    `needs` returns what a build needs that this machine lacks ("it needs an NVIDIA GPU"), or None. `sha256`
+    is the digest of a file that is identical wherever it is built and was verified once: it may be served
+    before it is measured here.
     """
 
     runtime: str
@@ -122,12 +131,13 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How the artefacts of one model version, or of one variant of it, are made.
+    """Recipe for the artefacts of a model version, or of one variant of it.
 
-    `build` writes them into the folder it is given, reports its steps, and returns what it measured; it raises BuildError where the result
-    must not be served. The rest is what the result depends on: `libraries` by their installed versions, `sources` and the calibration texts
-    by their content (the build.py itself and whatever else shapes the result), `settings` by value, and for a variant the machine's kind,
-    on which its latencies and often its accuracy depend.
+    `build` writes them into the given folder, reports its steps, and returns its measurements; it raises
+    BuildError if the result must not be served. The other fields are what the result depends on: `libraries`
+    by their installed versions, `sources` (the build.py itself and every module that shapes the result) and
+    the calibration texts by their content, `settings` by value, and for a variant the machine's kind, on
+    which its latencies and often its accuracy depend.
     """
 
     build: Callable[[Path, Progress], Agreement]
@@ -139,7 +149,9 @@ class Recipe:
     serving: Serving | None = None
 
     def inputs(self) -> dict[str, str]:
-        """Everything the artefacts depend on, by a name that can be shown to a user; what this machine has not got is left out."""
+        """Return everything that the artefacts depend on, by a name for users; inputs that this machine lacks
+        are left out.
+        """
         installed = {name: _installed_version(name) for name in self.libraries}
         kind = this_machine(self.serving.device).kind if self.serving else NO_GPU
         return {
@@ -151,10 +163,10 @@ class Recipe:
         }
 
     def require_libraries(self) -> None:
-        """Check that the recipe can run.
+        """Check that the recipe's libraries are installed.
 
         Raises:
-            BuildError: A library is not installed.
+            BuildError: A library is missing.
         """
         if missing := [name for name in self.libraries if not _installed_version(name)]:
             raise BuildError(f"{', '.join(missing)} must be installed to build it: run `make models`")

@@ -1,4 +1,6 @@
-"""`recipe.Trial` for sentence encoders: texts in padded batches, as they are served, against FP32 in standard operators without padding."""
+"""Trial of sentence encoders (`recipe.Trial`): texts in padded batches, as served, against FP32 standard
+operators without padding.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +20,29 @@ from python_backends.runtime.model_config import ModelConfig, parse_model_config
 
 INPUT_IDS, ATTENTION_MASK, EMBEDDING = "INPUT_IDS", "ATTENTION_MASK", "EMBEDDING"
 
-# As many neighbours as lets short texts meet long ones.
+# Enough neighbours that short texts are padded beside long ones.
 BATCH_SIZE = 8
 
-# Any id that is neither a special token's nor beyond a vocabulary; what it means has no influence on times.
+# Any token id that is neither special nor beyond the vocabulary; its meaning does not influence times.
 ORDINARY_TOKEN = 2000
 
 
 class SentenceTrial:
-    """Texts whose embeddings must not move (`sentences`, one a line), and pairs that people have compared (`similarity`)."""
+    """Trial on texts whose embeddings must not change (`sentences`, one per line), and pairs scored by people
+    (`similarity`).
+    """
 
     def __init__(
         self, model: SentenceModel, *, name: str, sentences: Path, similarity: Path, parameters: Mapping[str, str] | None = None
     ) -> None:
-        """`parameters` are those of the served configuration that have a say in how fast a run is."""
+        """`parameters` are those of the served configuration that influence the speed of a run."""
         self._model, self._name, self._parameters = model, name, parameters or {}
         self._sentences, self._similarity = sentences, similarity
         self._references: dict[str, Array] = {}
 
     @cached_property
     def config(self) -> ModelConfig:
-        """The model's tensors and `parameters`; all else as where nothing is configured."""
+        """A configuration with the model's tensors and `parameters`, and defaults for everything else."""
         tensor = {"data_type": "TYPE_INT64", "dims": [-1]}
         embedding = {"name": EMBEDDING, "data_type": "TYPE_FP32", "dims": [self._model.configuration["hidden_size"]]}
         inputs = [{"name": INPUT_IDS, **tensor}, {"name": ATTENTION_MASK, **tensor}]
@@ -48,12 +52,12 @@ class SentenceTrial:
         )
 
     def inputs(self, batch: int, length: int) -> Tensors:
-        """Sentences of one length, no padding."""
+        """Make sentences of one length, without padding."""
         ones = np.ones((batch, length), dtype=np.int64)
         return {INPUT_IDS: ORDINARY_TOKEN * ones, ATTENTION_MASK: ones}
 
     def compare(self, run: Run) -> Agreement:
-        """The cosines of all texts, and the ranking of the pairs."""
+        """Measure the cosines of all texts, and the ranking of the pairs."""
         pairs = read_similarity(self._similarity)
         lines = [line for line in self._sentences.read_text().splitlines() if line]
         texts = list(dict.fromkeys([*lines, *_texts_of(pairs)]))
@@ -65,7 +69,7 @@ class SentenceTrial:
         }
 
     def benchmark(self, run: Run, path: Path) -> Mapping[str, float]:
-        """The ranking of the pairs of an STS benchmark file."""
+        """Measure the ranking of the pairs of an STS benchmark file."""
         pairs = read_sts_benchmark(path)
         texts = _texts_of(pairs)
         reference = dict(zip(texts, self._reference(texts), strict=True))
@@ -79,7 +83,7 @@ class SentenceTrial:
         return embed_padded(embed, self._model.tokenize(texts), batch_size=BATCH_SIZE)
 
     def _reference(self, texts: Sequence[str]) -> Array:
-        """Embeddings in FP32, each text computed once however many variants are compared with it."""
+        """Return FP32 embeddings; each text is computed once, however many variants are compared with it."""
         if missing := [text for text in texts if text not in self._references]:
             embed = embed_with_onnxruntime(self._model.onnx)
             embeddings = embed_by_length(embed, self._model.tokenize(missing), batch_size=BATCH_SIZE)

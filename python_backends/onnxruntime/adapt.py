@@ -1,4 +1,4 @@
-"""Two things that Triton and ONNX Runtime represent differently: strings and scalars."""
+"""Conversion of strings and scalars, which Triton and ONNX Runtime represent differently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from python_backends.runtime.text import decode_utf8
 
 
 def decode_strings(inputs: Tensors) -> Tensors:
-    """BYTES inputs as arrays of str: ONNX Runtime would take the `repr` of bytes.
+    """Convert BYTES inputs to arrays of str: ONNX Runtime would use the `repr` of bytes.
 
     Raises:
         RequestError: An element is not UTF-8, which ONNX strings are by definition.
@@ -22,7 +22,9 @@ def decode_strings(inputs: Tensors) -> Tensors:
 
 
 def with_scalars(run: Run, config: ModelConfig, signature: Signature) -> Run:
-    """`run` for a model with scalars, which a configuration spells `dims: [ 1 ]`; `run` itself where it has none."""
+    """Wrap `run` for a model with scalars, which a configuration declares as `dims: [ 1 ]`; without scalars
+    return `run`.
+    """
     tensors = (*signature.inputs, *signature.initializers, *signature.outputs)
     scalars = {tensor.name for tensor in tensors if not tensor.shape}
     if not scalars:

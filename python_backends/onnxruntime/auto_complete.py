@@ -1,7 +1,8 @@
 """Complete a model configuration from the ONNX file, as the native backend does.
 
-Follows `AutoCompleteConfig`, `AutoCompleteMaxBatch` and `AutoCompleteIO` in onnxruntime_backend r24.10: nothing is touched where inputs and
-outputs are both configured; a list that is configured in part is left for `check_signature` to refuse.
+Follows `AutoCompleteConfig`, `AutoCompleteMaxBatch` and `AutoCompleteIO` in onnxruntime_backend r24.10:
+nothing is touched where inputs and outputs are both configured; a list that is configured in part is left for
+`check_signature` to refuse.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from typing import Any
 from python_backends.runtime.errors import ConfigError
 from python_backends.runtime.signature import Signature, TensorSignature
 
-# The native backend's default for `--backend-config=onnxruntime,default-max-batch-size`; a Python-based backend is not told of that option.
+# The native backend's default for `--backend-config=onnxruntime,default-max-batch-size`; a Python-based
+# backend is not told of that option.
 DEFAULT_MAX_BATCH_SIZE = 4
 
 
 def is_complete(config: Mapping[str, Any]) -> bool:
-    """Whether the configuration leaves nothing open, so that the ONNX file need not be read."""
+    """Whether the configuration is complete, so that the ONNX file need not be read."""
     return bool(config["input"] and config["output"])
 
 
 def complete(config: Mapping[str, Any], signature: Signature) -> dict[str, Any]:
-    """A copy of Triton's configuration with batching, inputs and outputs filled in where it leaves them open.
+    """Return a copy of Triton's configuration, with missing batching, inputs and outputs filled in.
 
     Raises:
         ConfigError: max_batch_size is set but an input or output of the file has no dynamic first dimension.

@@ -1,4 +1,4 @@
-"""The edge to Triton of backend `onnxruntime`: one object per instance, each with a session of its own."""
+"""Triton's entry point of the backend `onnxruntime`: one object per instance, with a session of its own."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from python_backends.runtime.triton import serve, version_directory
 
 
 class TritonPythonModel:
-    """Serves one ONNX file."""
+    """An instance of a model that serves one ONNX file."""
 
     @staticmethod
     def auto_complete_config(auto_complete_model_config: Any) -> Any:
-        """Fill in what the configuration leaves open; Triton calls it once per load, in a stub of its own."""
+        """Fill in what the configuration lacks; Triton calls this once per load, in a stub of its own."""
         # as_dict() is the object that Triton reads back; its setters cannot express `reshape`.
         config = auto_complete_model_config.as_dict()
         if not is_complete(config):
@@ -32,7 +32,9 @@ class TritonPythonModel:
         return auto_complete_model_config
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the session and check the configuration against it; what it raises is the reason that Triton shows for the failed load."""
+        """Open the session and check the configuration against it; an error's text is the reason that Triton
+        reports.
+        """
         config = parse_model_config(json.loads(args["model_config"]))
         path = find_model_file(version_directory(args), config.default_model_filename)
         runtime = open_model(path, config, kind=args["model_instance_kind"], device_id=int(args["model_instance_device_id"]))
@@ -46,5 +48,5 @@ class TritonPythonModel:
         )
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One response per request."""
+        """Return one response per request, in order."""
         return serve(requests, self._runner.execute, prepare=decode_strings)

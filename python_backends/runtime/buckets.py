@@ -1,4 +1,6 @@
-"""A bounded set of shapes, and arrays padded up to one: for runtimes that prepare each shape in advance, as CUDA graphs must be."""
+"""Buckets of shapes, and padding of arrays up to a bucket, for runtimes that prepare each shape in advance
+(CUDA graphs).
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,30 @@ from python_backends.runtime.interface import Sizes
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """For each named dimension the sizes that are prepared, ascending."""
+    """The prepared sizes of each named dimension, ascending."""
 
     sizes: Mapping[str, Sequence[int]]
 
     def choose(self, wanted: Sizes) -> Sizes | None:
-        """The smallest prepared size of each dimension that holds what is wanted; None where one is beyond the largest."""
+        """Return the smallest prepared size of each dimension that is large enough; None if a dimension
+        exceeds the largest.
+        """
         chosen = {name: next((size for size in self.sizes[name] if size >= wanted[name]), None) for name in self.sizes}
         found = {name: size for name, size in chosen.items() if size is not None}
         return found if len(found) == len(chosen) else None
 
     def __iter__(self) -> Iterator[Sizes]:
-        """Every combination, the largest first, so that what a smaller one needs in memory is there already."""
+        """Yield every combination, the largest first, so that smaller ones reuse the memory that it has
+        allocated.
+        """
         for sizes in product(*(sorted(sizes, reverse=True) for sizes in self.sizes.values())):
             yield dict(zip(self.sizes, sizes, strict=True))
 
 
 def steps(first: int, last: int) -> list[int]:
-    """`first` (at most `last`), then 8, 12, 16, 24, 32, ... up to `last`: padding stays below a half of what is useful."""
+    """Return `first` (at most `last`), then 8, 12, 16, 24, 32, ... up to `last`: padding adds less than half
+    of the useful size.
+    """
     sizes = [min(first, last)]
     while sizes[-1] < last:
         power = 1 << (sizes[-1].bit_length() - 1)
@@ -40,7 +48,7 @@ def steps(first: int, last: int) -> list[int]:
 
 
 def pad_into(target: Array, array: Array) -> None:
-    """Write `array` into the corner of a larger `target`, and zero everywhere else."""
+    """Write `array` into the corner of a larger `target`, and zeros everywhere else."""
     corner = tuple(slice(size) for size in array.shape)
     if target.shape != array.shape:
         target[...] = 0
@@ -48,5 +56,5 @@ def pad_into(target: Array, array: Array) -> None:
 
 
 def cut(array: Array, shape: Sequence[int]) -> Array:
-    """A copy of the corner of `shape`."""
+    """Return a copy of the array's corner of this shape."""
     return np.array(array[tuple(slice(size) for size in shape)])

@@ -1,7 +1,8 @@
-"""How many CPUs this process may use: what threads are divided among.
+"""Number of CPUs that this process may use, and the division of threads among a model's instances.
 
-A stub inherits the cores that a `--host-policy` pinned its server to, and in a container the quota of its control group. ONNX Runtime's own
-default looks at neither the quota nor the other instances, and starts a thread per core of the machine for each of them.
+A stub inherits the CPUs that a `--host-policy` pinned its server to, and in a container the quota of its
+control group. ONNX Runtime's own default considers neither the quota nor the other instances: each instance
+starts a thread per core of the machine.
 """
 
 from __future__ import annotations
@@ -14,26 +15,31 @@ from python_backends.runtime.model_config import ModelConfig
 
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
-# The native ONNX Runtime backend's key; every runtime here understands it.
+# Parameter of the native ONNX Runtime backend; every runtime here understands it.
 THREADS_PARAMETER = "intra_op_thread_count"
 
 
 def usable_cpu_count(quota_file: Path = CGROUP_QUOTA) -> int:
-    """CPUs that this process is allowed to run on, limited by its control group's quota (cgroup v2), at least 1."""
+    """Return the number of CPUs that this process may use: its affinity, limited by the cgroup v2 quota; at
+    least 1.
+    """
     allowed = len(os.sched_getaffinity(0))
     return max(1, min(allowed, _quota(quota_file, default=allowed)))
 
 
 def threads_per_instance(cpu_count: int, instance_count: int) -> int:
-    """Threads for one of `instance_count` equal instances, so that together they do not outnumber `cpu_count` CPUs, at least 1."""
+    """Return the threads of each of `instance_count` instances, so that together they do not exceed the CPUs;
+    at least 1.
+    """
     return max(1, cpu_count // max(1, instance_count))
 
 
 def thread_count(config: ModelConfig, cpu_count: int) -> int:
-    """Threads for one instance: what the configuration says, or with 0 or nothing its share of `cpu_count` CPUs.
+    """Return the threads of one instance: the configured number, or if that is 0 or absent its share of the
+    CPUs.
 
     Raises:
-        ConfigError: The parameter is no integer.
+        ConfigError: The parameter is not an integer.
     """
     return config.integer(THREADS_PARAMETER, 0) or threads_per_instance(cpu_count, config.instance_count)
 
@@ -43,5 +49,5 @@ def _quota(quota_file: Path, *, default: int) -> int:
         quota_us, period_us = quota_file.read_text().split()
         return math.ceil(int(quota_us) / int(period_us))
     except (OSError, ValueError):
-        # No cgroup v2 here, or "max": no quota.
+        # No cgroup v2, or the quota is "max", which means none.
         return default

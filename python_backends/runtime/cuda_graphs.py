@@ -1,7 +1,9 @@
-"""A PyTorch module recorded as CUDA graphs, one per bucket of shapes: a small model then costs one launch, not hundreds.
+"""Records a PyTorch module as CUDA graphs, one per bucket of shapes: a small model then costs one kernel
+launch, not hundreds.
 
-Inputs are padded with zeros up to the bucket and outputs cut back, which changes nothing (`Interface` says why). What no bucket holds is
-run as it is. The graphs share one memory pool, which is safe because only one of them runs at a time and its outputs leave before the next.
+Inputs are padded with zeros up to the bucket and outputs are cut back, which does not change them
+(`Interface` says why). Inputs larger than every bucket run without a graph. The graphs share one memory pool.
+That is safe because only one graph runs at a time, and its outputs are copied out before the next.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from python_backends.runtime.interface import Interface, Sizes
 DEFAULT_LARGEST_BATCH = 64
 SMALLEST, LARGEST = 16, 256
 
-# PyTorch's documentation records after three runs: libraries choose their algorithms and workspaces in the first ones.
+# PyTorch's documentation records after three runs: libraries choose their algorithms and workspaces in the
+# first ones.
 WARM_UP_RUNS = 3
 
 Module = Callable[..., Sequence[Tensor]]
@@ -31,7 +34,9 @@ Module = Callable[..., Sequence[Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """One bucket: inputs and outputs, each on the host and on the device, and what computes from the ones on the device to the others."""
+    """Recording of one bucket: its inputs and outputs as (host, device) pairs, and the function that replays
+    the graph.
+    """
 
     inputs: Sequence[tuple[Tensor, Tensor]]
     outputs: Sequence[tuple[Tensor, Tensor]]
@@ -39,31 +44,33 @@ class _Recording:
 
 
 class Graphs(Protocol):
-    """A device that can record what it computes; tests have one without a GPU."""
+    """Port to a device that can record graphs; tests use a fake without a GPU."""
 
     def stream(self) -> AbstractContextManager[object]:
-        """Within it work goes to this device, and to a stream of its own."""
+        """Return a context in which work goes to this device, on a stream of its own."""
         ...
 
     def host_tensor(self, array: Array) -> Tensor:
-        """A copy on the host, from and to which the device copies by itself."""
+        """Return a copy in host memory that the device can access directly (DMA)."""
         ...
 
     def device_tensor(self, tensor: Tensor) -> Tensor:
-        """A copy on the device."""
+        """Return a copy on the device."""
         ...
 
     def record(self, compute: Callable[[], Sequence[Tensor]]) -> tuple[Sequence[Tensor], Callable[[], object]]:
-        """The outputs of `compute`, and what computes them again, into the same tensors from the same tensors."""
+        """Return the outputs of `compute`, and a function that computes them again from and into the same
+        tensors.
+        """
         ...
 
     def synchronize(self) -> None:
-        """Wait for the stream."""
+        """Wait until all work on the stream is done."""
         ...
 
 
 class CudaGraphs:
-    """`Graphs` on a GPU."""
+    """CUDA graphs on a GPU; implements `Graphs`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -71,20 +78,22 @@ class CudaGraphs:
         self._pool = torch.cuda.graph_pool_handle()
 
     def stream(self) -> AbstractContextManager[object]:
-        """As `Graphs.stream`."""
+        """See `Graphs.stream`."""
         stream: AbstractContextManager[object] = torch.cuda.stream(self._stream)
         return stream
 
     def host_tensor(self, array: Array) -> Tensor:
-        """Pinned: the driver would stage the copies of any other."""
+        """See `Graphs`. The memory is pinned: other memory is copied through a staging buffer."""
         return torch.from_numpy(array).pin_memory()
 
     def device_tensor(self, tensor: Tensor) -> Tensor:
-        """As `Graphs.device_tensor`."""
+        """See `Graphs.device_tensor`."""
         return tensor.to(self._device)
 
     def record(self, compute: Callable[[], Sequence[Tensor]]) -> tuple[Sequence[Tensor], Callable[[], object]]:
-        """Warm up, then record."""
+        """See `Graphs`. Runs `compute` a few times first, since libraries choose algorithms and workspaces in
+        their first runs.
+        """
         for _ in range(WARM_UP_RUNS):
             compute()
         self.synchronize()
@@ -94,12 +103,12 @@ class CudaGraphs:
         return outputs, graph.replay
 
     def synchronize(self) -> None:
-        """As `Graphs.synchronize`."""
+        """See `Graphs.synchronize`."""
         self._stream.synchronize()
 
 
 class RecordedModule:
-    """A module as a function of arrays, recorded for every bucket of `buckets`."""
+    """A PyTorch module as a function of NumPy arrays, recorded for every bucket."""
 
     def __init__(self, module: Module, interface: Interface, graphs: Graphs, buckets: Buckets) -> None:
         self._module, self._interface, self._graphs, self._buckets = module, interface, graphs, buckets
@@ -108,7 +117,7 @@ class RecordedModule:
             self._recordings = {tuple(sizes.values()): self._record(sizes) for sizes in buckets}
 
     def __call__(self, arrays: Sequence[Array]) -> Sequence[Array]:
-        """Compute; one call at a time, as the device does anyway."""
+        """Compute the outputs; calls take turns, as they would on the device anyway."""
         sizes = self._interface.sizes(arrays)
         bucket = self._buckets.choose(sizes)
         with self._lock, torch.inference_mode(), self._graphs.stream():
@@ -140,7 +149,11 @@ class RecordedModule:
 
 
 def buckets_for(interface: Interface, max_batch_size: int) -> Buckets:
-    """Batches in powers of two up to `max_batch_size` (0: 64), and every other dimension in steps up to the model's maximum or 256."""
+    """Return buckets with batches in powers of two up to `max_batch_size` (0: 64), and other dimensions in
+    steps up to 256.
+
+    A smaller maximum of the model limits the other dimensions further.
+    """
     names = dict.fromkeys(dim for spec in interface.inputs for dim in spec.dims if isinstance(dim, str))
     largest = max_batch_size or DEFAULT_LARGEST_BATCH
     batches = [*(1 << exponent for exponent in range((largest - 1).bit_length())), largest]

@@ -1,6 +1,7 @@
-"""The little of the CUDA runtime that TensorRT leaves to its caller: a stream, and memory on both sides.
+"""The part of the CUDA runtime that a caller of TensorRT needs: a stream, and memory on host and device.
 
-Through cuda-python (`cuda.bindings`, 12.6 or newer): a few megabytes, where PyTorch would bring gigabytes for the same calls.
+It uses cuda-python (`cuda.bindings`, 12.6 or newer), which has a few megabytes; PyTorch would bring gigabytes
+for the same calls.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from python_backends.runtime.execution import Array
 
 
 class CudaError(Exception):
-    """A call of the CUDA runtime failed; its text is CUDA's."""
+    """A call of the CUDA runtime failed; the text is CUDA's."""
 
 
 class Stream:
-    """A stream on one device, and copies on it. Not for several threads at once."""
+    """CUDA stream on one device, with its memory copies. Not thread-safe."""
 
     def __init__(self, device_id: int) -> None:
         try:
@@ -33,46 +34,46 @@ class Stream:
 
     @property
     def handle(self) -> int:
-        """Its address, as TensorRT takes it."""
+        """Address of the stream, as TensorRT expects it."""
         return int(self._stream)
 
     def select_device(self) -> None:
-        """Make the device this thread's: CUDA remembers one for each thread."""
+        """Make this device the current one of the calling thread; CUDA has a current device per thread."""
         self._call(self._cudart.cudaSetDevice(self._device_id))
 
     def buffer(self, nbytes: int) -> Buffer:
-        """Memory of that size, pinned on the host and on the device."""
+        """Allocate memory of this size, pinned on the host, and on the device."""
         host, device = self._call(self._cudart.cudaMallocHost(nbytes)), self._call(self._cudart.cudaMalloc(nbytes))
         return Buffer(int(host), int(device), nbytes)
 
     def to_device(self, buffer: Buffer, array: Array) -> None:
-        """Copy an array to the device, by way of the host's memory."""
+        """Copy an array to the device through the buffer's host memory."""
         view = buffer.view(array.shape, array.dtype)
         view[...] = array
         self._copy(buffer.device, buffer.host, view.nbytes, "cudaMemcpyHostToDevice")
 
     def to_host(self, buffer: Buffer, nbytes: int) -> None:
-        """Copy the first bytes to the host; they are there after `synchronize`."""
+        """Start copying the first bytes to the host; they have arrived after `synchronize`."""
         self._copy(buffer.host, buffer.device, nbytes, "cudaMemcpyDeviceToHost")
 
     def synchronize(self) -> None:
-        """Wait for all of it."""
+        """Wait until all work on the stream is done."""
         self._call(self._cudart.cudaStreamSynchronize(self._stream))
 
     def free(self, buffer: Buffer) -> None:
-        """Give its memory back."""
+        """Free the buffer's memory on host and device."""
         self._call(self._cudart.cudaFreeHost(buffer.host))
         self._call(self._cudart.cudaFree(buffer.device))
 
     def close(self) -> None:
-        """Give the stream back."""
+        """Destroy the stream."""
         self._call(self._cudart.cudaStreamDestroy(self._stream))
 
     def _copy(self, target: int, source: int, nbytes: int, kind: str) -> None:
         self._call(self._cudart.cudaMemcpyAsync(target, source, nbytes, getattr(self._cudart.cudaMemcpyKind, kind), self._stream))
 
     def _call(self, result: tuple[Any, ...]) -> Any:
-        # Every call answers (error, ...results).
+        # Every call of cuda-python returns (error, ...results).
         error, *values = result
         if error != self._cudart.cudaError_t.cudaSuccess:
             _, text = self._cudart.cudaGetErrorString(error)
@@ -81,13 +82,13 @@ class Stream:
 
 
 class Buffer:
-    """Memory of one size, at one address on the host and one on the device."""
+    """A pair of equally large memory blocks, one on the host and one on the device."""
 
     def __init__(self, host: int, device: int, nbytes: int) -> None:
         self.host, self.device, self.nbytes = host, device, nbytes
 
     def view(self, shape: Sequence[int], dtype: Any) -> Array:
-        """The host's memory as an array, without a copy."""
+        """Return the host memory as an array, without a copy."""
         memory = (ctypes.c_byte * self.nbytes).from_address(self.host)
         array: Array = np.frombuffer(memoryview(memory), dtype=np.dtype(dtype), count=int(np.prod(shape))).reshape(shape)
         return array

@@ -1,10 +1,10 @@
 """Errors of the Python backends; `triton.py` has the only table from them to Triton's status codes.
 
 BackendError
-├── ConfigError         the model cannot be loaded: its configuration, its file and this machine do not fit together
-├── RequestError        this request cannot be answered as it is; the model is fine
-├── RequestCancelled    the client has gone away; nobody reads the answer
-├── QueueFull           too much waits already; the same request may pass later
+├── ConfigError         the model cannot be loaded: its configuration, its file and this machine do not match
+├── RequestError        this request is wrong; the model works
+├── RequestCancelled    the client has left; nobody reads the answer
+├── QueueFull           the queue is full; the same request may succeed later
 └── ExecutionError      the model failed on a request that looked right
 """
 

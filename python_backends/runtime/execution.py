@@ -1,8 +1,9 @@
-"""Run waiting requests on one session in groups: plan, assemble, run, split.
+"""Runs requests on one session in groups: plan, assemble, run, split.
 
-A backend brings the two decisions as plain functions: `plan` says which requests run together, `assemble` makes one array of theirs; a
-smarter plan is another function. A request that fails its group is found by running the group again one by one, so that its neighbours are
-answered; what the client has cancelled is not computed. No Triton here: `triton.py` turns its requests into these and the answers back.
+A backend supplies two functions: `plan` decides which requests run together, `assemble` combines their
+arrays. If a group fails, its requests are run again one by one, so that only the faulty request gets an
+error. Cancelled requests are not computed. This module does not know Triton: `triton.py` converts its
+requests and responses.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ Assemble = Callable[[Sequence[Array]], Array]
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """One request: its inputs [batch, ...] (the batch dimension only where the model has one) and the outputs it wants."""
+    """A request: its inputs [batch, ...] (with a batch dimension if the model has one) and the requested
+    outputs.
+    """
 
     inputs: Tensors
     requested_output_names: Collection[str]
@@ -36,11 +39,12 @@ class InferenceRequest:
 
 @dataclass(frozen=True, slots=True)
 class GroupRunner:
-    """Answers requests with a session's `run`.
+    """Runner of requests on a session's `run`.
 
-    `output_names` are those the model offers. `scheduler_drops_cancelled` says that what was cancelled in the queue has just been dropped,
-    as Triton's dynamic batcher does: the first group is then not asked again, since asking costs a round trip to the server for each
-    request (110 us measured), while later groups have waited for the earlier ones and are.
+    `output_names` are the model's outputs. `scheduler_drops_cancelled` says that requests cancelled in the
+    queue were dropped just now, as Triton's dynamic batcher does. The first group is then not checked for
+    cancellation, since each check is a round trip to the server (110 us measured); later groups are, since
+    they have waited for the earlier ones.
     """
 
     run: Run
@@ -50,7 +54,7 @@ class GroupRunner:
     scheduler_drops_cancelled: bool
 
     def execute(self, requests: Sequence[InferenceRequest]) -> list[Answer]:
-        """One answer per request, in their order: its outputs by name, or the error to send."""
+        """Return one answer per request, in order: its outputs by name, or the error to send."""
         answers: dict[int, Answer] = {}
         for position, group in enumerate(self.plan([request.inputs for request in requests])):
             if position or not self.scheduler_drops_cancelled:
@@ -72,13 +76,16 @@ class GroupRunner:
     def _run_together(self, group: Sequence[InferenceRequest]) -> list[Tensors]:
         names = [name for name in self.output_names if any(name in request.requested_output_names for request in group)]
         inputs = {name: self.assemble([request.inputs[name] for request in group]) for name in group[0].inputs}
-        # A session that is asked for nothing computes everything.
+        # Without a requested output nothing is run: a session called with no output names computes all
+        # outputs.
         outputs = dict(zip(names, self.run(names, inputs), strict=True)) if names else {}
         return split(outputs, group)
 
 
 def group_by_shape(requests: Sequence[Tensors]) -> list[list[int]]:
-    """Indices of requests whose inputs differ in nothing but the batch, in order of first arrival."""
+    """Group requests whose inputs differ only in the batch size; return their indices, in order of first
+    arrival.
+    """
     groups: dict[frozenset[tuple[str, tuple[int, ...]]], list[int]] = {}
     for index, inputs in enumerate(requests):
         key = frozenset((name, array.shape[1:]) for name, array in inputs.items())
@@ -87,22 +94,23 @@ def group_by_shape(requests: Sequence[Tensors]) -> list[list[int]]:
 
 
 def one_by_one(requests: Sequence[Tensors]) -> list[list[int]]:
-    """Each request alone, for a model without a batch dimension."""
+    """Make a group of each request, for a model without a batch dimension."""
     return [[index] for index in range(len(requests))]
 
 
 def concatenate(arrays: Sequence[Array]) -> Array:
-    """Arrays [batch_i, ...] of one shape as one [sum of batch_i, ...]; a single one as it is, without a copy."""
+    """Concatenate arrays [batch_i, ...] to [sum of batch_i, ...]; a single one is returned without a copy."""
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def split(outputs: Tensors, group: Sequence[InferenceRequest]) -> list[Tensors]:
-    """Cut outputs [sum of batch_i, ...] into each request's own [batch_i, ...], of those it asked for.
+    """Split outputs [sum of batch_i, ...] into each request's [batch_i, ...], keeping those that it
+    requested.
 
-    A single request gets them as they are, so a model without a batch dimension may return any shape.
+    A single request gets the outputs unchanged, so a model without a batch dimension may return any shape.
 
     Raises:
-        ExecutionError: An output has not one row per input row.
+        ExecutionError: An output does not have one row per input row.
     """
     if len(group) == 1:
         return [{name: array for name, array in outputs.items() if name in group[0].requested_output_names}]
@@ -110,7 +118,7 @@ def split(outputs: Tensors, group: Sequence[InferenceRequest]) -> list[Tensors]:
     for name, array in outputs.items():
         if array.shape[:1] != (ends[-1],):
             raise ExecutionError(
-                f"output '{name}' has the shape {list(array.shape)} for a batch of {ends[-1]}: its first dimension is no batch"
+                f"output '{name}' has the shape {list(array.shape)} for a batch of {ends[-1]}: its first dimension is not the batch"
             )
     return [
         {name: array[start:end] for name, array in outputs.items() if name in request.requested_output_names}

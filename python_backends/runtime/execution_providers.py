@@ -1,7 +1,9 @@
-"""ONNX Runtime execution providers for a model configuration, in the order in which the native backend appends them.
+"""ONNX Runtime execution providers for a model configuration, in the order in which the native backend
+appends them.
 
-Follows `ModelState::LoadModel` in onnxruntime_backend r24.10: on a GPU TensorRT where asked for, then CUDA always; on either kind OpenVINO
-where asked for; the CPU last, for what no other provider takes. Pure: which providers exist comes in as an argument.
+Follows `ModelState::LoadModel` in onnxruntime_backend r24.10: on a GPU TensorRT if configured, then always
+CUDA; on GPU and CPU OpenVINO if configured; the CPU last, for operators that no other provider supports.
+Pure: the available providers are an argument.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ Provider = tuple[str, dict[str, str]]
 
 CPU: Provider = ("CPUExecutionProvider", {})
 
-# Triton's spelling -> ONNX Runtime's; what begins with "trt_" is spelt the same in both.
+# Triton's name of an option -> ONNX Runtime's; names that start with "trt_" are the same in both.
 TENSORRT_RENAMED = {
     "max_workspace_size_bytes": "trt_max_workspace_size",
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
@@ -45,7 +47,8 @@ TENSORRT_BOOLEANS = {
     "trt_timing_cache_enable",
 }
 
-# CUDA options that the native backend still accepts as plain model parameters; numbers stand for these words.
+# CUDA options that the native backend still accepts as plain model parameters, with the meanings of their
+# numbers.
 CUDA_PARAMETERS: Mapping[str, Mapping[str, str]] = {
     "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
     "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
@@ -55,10 +58,12 @@ CUDA_PARAMETERS: Mapping[str, Mapping[str, str]] = {
 
 
 def execution_providers(config: ModelConfig, *, kind: str, device_id: int, available: Collection[str]) -> list[Provider]:
-    """Providers with their options, the preferred first, for an instance of `kind` ("CPU", "GPU", ...) on `device_id`.
+    """Return providers with their options, in order of preference, for an instance of `kind` ("CPU", "GPU")
+    on `device_id`.
 
     Raises:
-        ConfigError: An accelerator is unknown, has an unknown option, or is missing from `available` (the installed onnxruntime's).
+        ConfigError: An accelerator is unknown, has an unknown option, or is missing from `available` (the
+        installed onnxruntime's).
     """
     providers = _gpu_providers(config, device_id) if kind == "GPU" else []
     providers += [_cpu_accelerator(config, accelerator) for accelerator in config.cpu_accelerators]

@@ -1,7 +1,9 @@
-"""What a model built here takes and returns, in `interface.json` beside its file: for formats that do not say it themselves, or too late.
+"""Input and output specification of a model built here: `interface.json` beside a file whose format has none,
+or reports it too late.
 
-A request that does not fit is refused before anything runs. On a GPU that is not politeness: an index beyond an embedding table ends the
-process's CUDA context (PyTorch) or is no error at all (TensorRT, ONNX Runtime).
+A request that does not match is refused before anything runs. On a GPU this is necessary: an index beyond an
+embedding table destroys the process's CUDA context (PyTorch), or is not noticed at all (TensorRT, ONNX
+Runtime).
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ DTYPES: Mapping[str, Any] = {"TYPE_INT64": np.int64, "TYPE_INT32": np.int32, "TY
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor: a dimension is a size or, where it varies, a name; values lie in [0, below) where `below` is given."""
+    """Specification of a tensor: each dimension is a size or, if it varies, a name; values are in [0, below)
+    if that is given.
+    """
 
     name: str
     data_type: str
@@ -37,19 +41,21 @@ class TensorSpec:
 
     @property
     def dtype(self) -> Any:
-        """Its data type in NumPy."""
+        """NumPy's data type of the tensor."""
         return DTYPES[self.data_type]
 
     def shape(self, sizes: Sizes) -> tuple[int, ...]:
-        """Its shape where the named dimensions have these sizes."""
+        """Return the shape for these sizes of the named dimensions."""
         return tuple(dim if isinstance(dim, int) else sizes[dim] for dim in self.dims)
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """All tensors of a model, in the order in which it takes and returns them; a named dimension is at most its `maximum`, if it has one.
+    """Specification of all inputs and outputs of a model, in its order, with the largest size of named
+    dimensions.
 
-    Zero is a neutral padding in every input and dimension: rows and positions that are all zero change no other's output.
+    All inputs may be padded with zeros in every dimension: rows and positions of zeros do not change other
+    outputs.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -58,19 +64,21 @@ class Interface:
 
     @property
     def signature(self) -> Signature:
-        """The same as `check_signature` wants it."""
+        """The specification in the form that `check_signature` expects."""
         return Signature(tuple(map(_without_names, self.inputs)), tuple(map(_without_names, self.outputs)))
 
     def sizes(self, arrays: Sequence[Array]) -> Sizes:
-        """The sizes of the named dimensions in inputs that are known to fit, in the model's order."""
+        """Return the sizes of the named dimensions in inputs that have been checked, given in the model's
+        order.
+        """
         pairs = ((spec.dims, array.shape) for spec, array in zip(self.inputs, arrays, strict=True))
         return {dim: size for dims, shape in pairs for dim, size in zip(dims, shape, strict=True) if isinstance(dim, str)}
 
     def check(self, output_names: Collection[str], inputs: Tensors) -> Sizes:
-        """The sizes of the named dimensions in these inputs.
+        """Check the inputs and requested outputs; return the sizes of the named dimensions.
 
         Raises:
-            RequestError: They are not what the model takes, or an output is asked for that it has not.
+            RequestError: The inputs do not match the specification, or a requested output does not exist.
         """
         if unknown := sorted(set(output_names) - {spec.name for spec in self.outputs}):
             raise RequestError(f"there is no output {', '.join(unknown)}, the model has: {_names(self.outputs)}")
@@ -98,15 +106,15 @@ class Interface:
 
 
 def write_interface(interface: Interface, directory: Path) -> None:
-    """Put it beside the model's file."""
+    """Write `interface.json` into the directory of the model's file."""
     (directory / FILENAME).write_text(json.dumps(asdict(interface), indent=2) + "\n")
 
 
 def read_interface(directory: Path) -> Interface:
-    """What `write_interface` has written.
+    """Read `interface.json`.
 
     Raises:
-        ConfigError: It is not there, or not understood.
+        ConfigError: The file is missing or invalid.
     """
     path = directory / FILENAME
     try:
@@ -118,7 +126,7 @@ def read_interface(directory: Path) -> Interface:
 
 
 def by_name(interface: Interface, output_names: Sequence[str], outputs: Sequence[Array]) -> list[Array]:
-    """Of all outputs those that were asked for, in that order."""
+    """Return the requested outputs, in the requested order."""
     arrays = {spec.name: array for spec, array in zip(interface.outputs, outputs, strict=True)}
     return [arrays[name] for name in output_names]
 

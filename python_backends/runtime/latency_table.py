@@ -1,4 +1,6 @@
-"""What a batch costs on this machine: milliseconds by rows and length, as measured when the variant was built."""
+"""Latency table of a variant: milliseconds of a batch by rows and length, measured on this machine when it
+was built.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,16 @@ from python_backends.runtime.errors import ConfigError
 CostMs = Callable[[int, int], float]
 Grid = tuple[tuple[float, ...], ...]
 
-# Without a table: a run costs as much as this many tokens before its first. A small encoder under ONNX Runtime on a CPU: 0.3 ms of
-# 1 ms for 16 tokens, which is the work of about eight.
+# Fixed cost of a run in tokens, for models without a table. A small encoder under ONNX Runtime on a CPU takes
+# 1 ms for 16 tokens, of which 0.3 ms are fixed: the work of about eight tokens.
 TOKENS_PER_RUN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyTable:
-    """`ms[i][j]` is what `batches[i]` rows of length `lengths[j]` take; both ascend, and so do the milliseconds along both."""
+    """`ms[i][j]` is the time of `batches[i]` rows of length `lengths[j]`; both ascend, and the times ascend
+    along both.
+    """
 
     batches: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -28,10 +32,11 @@ class LatencyTable:
 
     @classmethod
     def from_manifest(cls, entry: Mapping[str, Any]) -> LatencyTable:
-        """Read a manifest's `latency_table`; a cell measured below its smaller neighbours, which is noise, is raised to theirs.
+        """Read a manifest's `latency_table`; a cell below its smaller neighbours is noise, and is raised to
+        them.
 
         Raises:
-            ConfigError: It is no full table of positive numbers over ascending batches and lengths.
+            ConfigError: The entry is not a full table of positive numbers over ascending batches and lengths.
         """
         try:
             batches, lengths = tuple(entry["batches"]), tuple(entry["lengths"])
@@ -45,7 +50,9 @@ class LatencyTable:
         return cls(batches, lengths, _monotone(ms))
 
     def cost_ms(self, rows: int, length: int) -> float:
-        """Milliseconds of a batch: linear between measured cells, in proportion beyond the largest, never below the smallest."""
+        """Return the milliseconds of a batch: interpolated between cells, proportional beyond the largest,
+        constant below.
+        """
         row, row_share, row_scale = _place(rows, self.batches)
         column, column_share, column_scale = _place(length, self.lengths)
         above, below = self.ms[row], self.ms[min(row + 1, len(self.ms) - 1)]
@@ -56,12 +63,16 @@ class LatencyTable:
 
 
 def token_cost(rows: int, length: int) -> float:
-    """The cost of a batch of which nothing is measured: its tokens and a constant per run. In no unit: good for comparing only."""
+    """Return the cost of a batch without measurements: its tokens plus a constant per run. No unit; for
+    comparisons only.
+    """
     return float(rows * length + TOKENS_PER_RUN)
 
 
 def _place(value: int, marks: Sequence[int]) -> tuple[int, float, float]:
-    """Where `value` lies: the index of the mark at or below it, the share of the way to the next one, and the factor beyond the last."""
+    """Locate `value`: return the index of the mark at or below it, the share of the way to the next, the
+    factor beyond the last.
+    """
     if value >= marks[-1]:
         return len(marks) - 1, 0.0, value / marks[-1]
     if value <= marks[0]:

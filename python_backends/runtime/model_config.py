@@ -1,7 +1,7 @@
 """Triton's model configuration, read from the JSON that the server hands to a backend.
 
-Follows `model_config.proto` (Triton 24.10); a key that the backends do not use is not read. Called once per instance,
-at load.
+Follows `model_config.proto` (Triton 24.10); a key that the backends do not use is not read. Called once per
+instance, at load.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ BOOLEAN_WORDS = {"true": True, "on": True, "1": True, "false": False, "off": Fal
 
 @dataclass(frozen=True, slots=True)
 class TensorConfig:
-    """One `input` or `output`; `dims` are those the model sees (reshape applied), without the batch dimension, -1
-    where variable.
+    """One `input` or `output`; `dims` are those the model sees (reshape applied), without the batch
+    dimension, -1 where variable.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What the backends read of a model's configuration.
+    """The part of a model's configuration that the backends use.
 
     `instance_count` is the number of instances of this model on this server, over all groups and devices.
     `control_inputs` are the tensors that the sequence batcher adds to each request.
@@ -60,10 +60,10 @@ class ModelConfig:
     control_inputs: tuple[str, ...]
 
     def integer(self, key: str, default: int) -> int:
-        """The parameter `key` as an integer.
+        """Return the parameter `key` as an integer.
 
         Raises:
-            ConfigError: It is not one.
+            ConfigError: The value is not an integer.
         """
         text = self.parameters.get(key, str(default))
         try:
@@ -72,10 +72,10 @@ class ModelConfig:
             raise ConfigError(f"model '{self.name}': parameter '{key}' must be an integer, not '{text}'") from None
 
     def boolean(self, key: str) -> bool | None:
-        """The parameter `key` as a boolean, None where it is absent.
+        """Return the parameter `key` as a boolean; None if it is absent.
 
         Raises:
-            ConfigError: It is none of true, on, 1, false, off, 0.
+            ConfigError: The value is none of true, on, 1, false, off, 0.
         """
         if key not in self.parameters:
             return None
@@ -83,10 +83,10 @@ class ModelConfig:
 
 
 def parse_boolean(text: str, what: str) -> bool:
-    """`text` as Triton reads booleans; `what` names it in the error.
+    """Parse a boolean the way Triton does; `what` names the value in the error.
 
     Raises:
-        ConfigError: It is none of true, on, 1, false, off, 0.
+        ConfigError: The text is none of true, on, 1, false, off, 0.
     """
     try:
         return BOOLEAN_WORDS[text.lower()]
@@ -95,10 +95,10 @@ def parse_boolean(text: str, what: str) -> bool:
 
 
 def parse_model_config(config: Mapping[str, Any]) -> ModelConfig:
-    """Read Triton's JSON, which has every key that has a default.
+    """Parse Triton's JSON, which contains all keys with defaults.
 
     Raises:
-        ConfigError: The configuration asks for what only a native backend can do: `batch_input`, `batch_output` or
+        ConfigError: The configuration uses features of native backends only: `batch_input`, `batch_output` or
         implicit state.
     """
     _refuse_unsupported(config)

@@ -1,6 +1,7 @@
-"""One way to run a variant, whatever it was built for: the same tensors in, the same tensors out.
+"""Common interface of the runtimes (ONNX Runtime, PyTorch, TensorRT), and the function that opens a variant
+with its runtime.
 
-The modules behind the table are imported when a variant needs them, since each brings a heavy library.
+A runtime's module is imported only when a variant needs it, since each loads a heavy library.
 """
 
 from __future__ import annotations
@@ -20,32 +21,34 @@ from python_backends.runtime.variant_choice import Variant
 
 
 class Runtime(Protocol):
-    """A model that is loaded."""
+    """A loaded model."""
 
     @property
     def signature(self) -> Signature:
-        """What its file takes and returns; for `check_signature`."""
+        """Inputs and outputs of the model's file, for `check_signature`."""
         ...
 
     def run(self, output_names: Sequence[str], inputs: Tensors) -> Sequence[Array]:
-        """The outputs named, in that order, in arrays that nothing writes to later. May be called from several threads at once.
+        """Compute the named outputs, in that order; thread-safe. The returned arrays are not reused by later
+        calls.
 
         Raises:
-            RequestError: The inputs are not what the model takes.
-            ExecutionError: It failed on them all the same.
+            RequestError: The inputs do not match the model.
+            ExecutionError: The model failed on valid inputs.
         """
         ...
 
     def close(self) -> None:
-        """Give memory and devices back; not while something runs, and nothing may run afterwards."""
+        """Release memory and devices. Nothing may be running, and nothing may run afterwards."""
         ...
 
 
 def open_runtime(variant: Variant, config: ModelConfig, *, kind: str, device_id: int, threads: int | None = None) -> Runtime:
-    """Load a variant for an instance of `kind` ("CPU", "GPU", ...) on `device_id`; `threads` overrides the configuration's count.
+    """Load a variant for an instance of `kind` ("CPU", "GPU", ...) on `device_id`; `threads` overrides the
+    configuration's count.
 
     Raises:
-        ConfigError: The file, the configuration and this machine do not fit together.
+        ConfigError: The file, the configuration and this machine do not match.
     """
     if variant.runtime not in RUNTIMES:
         raise ConfigError(f"model '{config.name}': unknown runtime '{variant.runtime}', known are: {', '.join(RUNTIMES)}")

@@ -1,7 +1,9 @@
-"""Tells on Triton's metrics port which variant an instance serves and why: `tidegate_served_variant{model, version, variant, reason}`.
+"""Info metric of the variant that an instance serves, on Triton's metrics port:
+`tidegate_served_variant{model, version, variant, reason}`.
 
-Its value is when the instance was loaded, in seconds since 1970: while a model is loaded anew, two instances tell, and the later is right.
-Importable only inside a Python stub. The control plane shows it in `tidegate models` and charges requests by that variant's latency table.
+Its value is the time of the instance's load, in seconds since 1970: during a reload two instances report, and
+the later one is right. The control plane shows the variant in `tidegate models`, and charges requests by its
+latency table. Importable only inside a Python stub.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ DESCRIPTION = "Since when a model serves this variant, and why this one, in seco
 
 
 class ServedVariant:
-    """An info metric that is there until `close`."""
+    """Info metric that exists until `close`."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._held: tuple[Any, Any] | None = None
@@ -28,12 +30,12 @@ class ServedVariant:
             family = pb_utils.MetricFamily(name=NAME, description=DESCRIPTION, kind=pb_utils.MetricFamily.GAUGE)
             metric = family.Metric(labels=dict(labels))
             metric.set(time.time())
-            # Triton forgets either with its last reference.
+            # Triton drops a family or metric when its last reference is gone.
             self._held = family, metric
         except Exception as exc:
-            # A server that was started without metrics says so in an exception with no base class of its own.
-            LOGGER.warning("the variant is not told, Triton takes no metrics: %s", exc)
+            # A server without metrics raises an exception that has no base class of its own.
+            LOGGER.warning("the variant is not reported, since Triton accepts no metrics: %s", exc)
 
     def close(self) -> None:
-        """It is served no longer."""
+        """Remove the metric: the instance no longer serves."""
         self._held = None

@@ -1,8 +1,8 @@
 """An ONNX Runtime session for a model configuration, with the native backend's keys and meanings.
 
-Follows `ModelState` in onnxruntime_backend r24.10, but for one default: `intra_op_thread_count`. Left open, the native backend gives each
-instance a thread per core; here the CPUs are divided among the model's instances (`cpu.py`). Threads beyond the cores spin and wait for
-each other: FACTS.md, "Two 1-thread instances suffer contention less than one 2-thread".
+Follows `ModelState` in onnxruntime_backend r24.10, except for the default of `intra_op_thread_count`: the
+native backend gives each instance a thread per core; here the CPUs are divided among the model's instances
+(`cpu.py`), since more threads than cores spin and wait for each other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from python_backends.runtime.model_config import ModelConfig
 from python_backends.runtime.signature import Signature, read_signature
 
 if not hasattr(ort, "InferenceSession"):
-    # A stub's sys.path begins with the server's working directory, and the backend's own folder has the library's name.
+    # A stub's sys.path begins with the server's working directory, and the backend's own folder has the
+    # library's name.
     raise ImportError(f"`import onnxruntime` found {list(ort.__path__)} and not the library: start tritonserver in another directory")
 
 DEFAULT_FILENAME = "model.onnx"
@@ -33,14 +34,16 @@ GRAPH_LEVELS = {
 }
 EXECUTION_MODES = {0: ort.ExecutionMode.ORT_SEQUENTIAL, 1: ort.ExecutionMode.ORT_PARALLEL}
 
-# Parameters of this name are ONNX Runtime's own, passed on as they are; booleans may be written as Triton reads them.
+# Parameters of this name are ONNX Runtime's own, passed on as they are; booleans may be written as Triton
+# reads them.
 SESSION_KEYS = "session."
 SESSION_WORDS = {"true": "1", "on": "1", "false": "0", "off": "0"}
 ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
 
 def find_model_file(version_directory: Path, config_filename: str) -> Path:
-    """The ONNX file of a version: `config_filename` (default model.onnx), or the model.onnx inside it where that is a directory.
+    """Return the ONNX file of a version: `config_filename` (default model.onnx), or model.onnx in it if that
+    is a directory.
 
     Raises:
         ConfigError: There is no such file.
@@ -54,14 +57,14 @@ def find_model_file(version_directory: Path, config_filename: str) -> Path:
 
 
 class OnnxRuntime:
-    """The runtime `onnxruntime`: a session on the providers that the configuration and the instance's kind ask for."""
+    """The runtime `onnxruntime`: a session on the providers of the configuration and the instance's kind."""
 
     def __init__(self, session: ort.InferenceSession, config: ModelConfig) -> None:
         self.signature: Signature = read_signature(session)
         self._run: Run | None = run_function(session, config)
 
     def run(self, output_names: Sequence[str], inputs: Tensors) -> Sequence[Array]:
-        """As `Runtime.run`; ONNX Runtime itself checks the inputs."""
+        """See `Runtime.run`. ONNX Runtime itself checks the inputs."""
         assert self._run is not None, "closed"
         return self._run(output_names, inputs)
 
@@ -81,7 +84,7 @@ def open_model(path: Path, config: ModelConfig, *, kind: str, device_id: int) ->
 
 
 def session_options(config: ModelConfig, *, cpu_count: int) -> ort.SessionOptions:
-    """Options for one instance of the model on a machine where `cpu_count` CPUs may be used.
+    """Return the session options of one instance, where `cpu_count` CPUs may be used.
 
     Raises:
         ConfigError: A parameter has a value that its key does not allow.
@@ -105,11 +108,13 @@ def open_session(path: Path, config: ModelConfig, *, kind: str, device_id: int) 
     """Load the ONNX file for an instance of `kind` ("CPU", "GPU", ...) on `device_id`.
 
     Raises:
-        ConfigError: The file is no model that ONNX Runtime can load, or a provider that the configuration needs is missing or unusable.
+        ConfigError: ONNX Runtime cannot load the file, or a provider that the configuration needs is missing
+        or unusable.
     """
     providers = execution_providers(config, kind=kind, device_id=device_id, available=ort.get_available_providers())
     session = _load(path, config, session_options(config, cpu_count=usable_cpu_count()), providers)
-    # Where a GPU library or driver is missing ONNX Runtime only warns and goes on without the provider.
+    # If a GPU library or driver is missing, ONNX Runtime only logs a warning and continues without the
+    # provider.
     missing = [name for name, _ in providers if name not in session.get_providers()]
     if missing:
         raise ConfigError(f"model '{config.name}': {', '.join(missing)} could not be initialised on device {device_id}, see the log above")
@@ -117,10 +122,11 @@ def open_session(path: Path, config: ModelConfig, *, kind: str, device_id: int) 
 
 
 def open_session_to_describe(path: Path, config: ModelConfig) -> ort.InferenceSession:
-    """A session that is good for reading the signature only: it opens in a fraction of the time, as it optimizes nothing.
+    """Open a session for reading the signature only; without optimizations it opens in a fraction of the
+    time.
 
     Raises:
-        ConfigError: The file is no model that ONNX Runtime can load.
+        ConfigError: ONNX Runtime cannot load the file.
     """
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -128,9 +134,10 @@ def open_session_to_describe(path: Path, config: ModelConfig) -> ort.InferenceSe
 
 
 def run_function(session: ort.InferenceSession, config: ModelConfig) -> Run:
-    """The session's `run` with the configuration's run options; it raises errors of this package.
+    """Return the session's `run` with the configuration's run options and errors of this package.
 
-    It raises RequestError where ONNX Runtime finds the inputs wrong (the native backend says INTERNAL there), ExecutionError otherwise.
+    It raises RequestError if ONNX Runtime finds the inputs wrong (the native backend reports INTERNAL), else
+    ExecutionError.
     """
     options = _run_options(config)
     invalid_argument: type[Exception] = ort.capi.onnxruntime_pybind11_state.InvalidArgument
@@ -142,7 +149,7 @@ def run_function(session: ort.InferenceSession, config: ModelConfig) -> Run:
             # ValueError: an input is missing, which the Python layer sees first.
             raise RequestError(f"onnx runtime error: {exc}") from exc
         except Exception as exc:
-            # No common base class here either. Whatever it is, it must fail this group alone.
+            # ONNX Runtime's errors have no common base class. Whatever it is, it must fail only this group.
             raise ExecutionError(f"onnx runtime error: {exc}") from exc
 
     return run

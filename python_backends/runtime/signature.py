@@ -1,7 +1,9 @@
-"""What a model's file takes and returns, in Triton's words, and whether a model configuration agrees with it.
+"""Signature of a model's file (its inputs and outputs in Triton's types), and its check against a model
+configuration.
 
-The rules are the native backend's (`ValidateInputs`, `ValidateOutputs`, `CompareDimsSupported` in onnxruntime_backend r24.10), so that a
-configuration which loads here loads there. Where that one says only "unexpected", these errors also say what would be right.
+The rules are the native backend's (`ValidateInputs`, `ValidateOutputs`, `CompareDimsSupported` in
+onnxruntime_backend r24.10), so that a configuration which loads here also loads there. Where the native
+backend says only "unexpected", the errors here also say what is expected.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from typing import Protocol
 from python_backends.runtime.errors import ConfigError
 from python_backends.runtime.model_config import ModelConfig, TensorConfig
 
-# What ONNX Runtime and Triton 24.10 share. BF16 is missing: Triton's Python backend has no NumPy form of it.
+# Data types that ONNX Runtime and Triton 24.10 share. BF16 is missing, since NumPy and so Triton's Python
+# backend lack it.
 DATA_TYPES = {
     "tensor(bool)": "TYPE_BOOL",
     "tensor(uint8)": "TYPE_UINT8",
@@ -52,7 +55,9 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorSignature:
-    """An input or output of a model's file: Triton's data type, and the shape with the batch dimension, -1 where dynamic."""
+    """An input or output of a model's file: Triton's data type, and the shape with the batch dimension, -1
+    where dynamic.
+    """
 
     name: str
     data_type: str
@@ -66,7 +71,9 @@ class TensorSignature:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """All inputs and outputs of a model's file; `initializers` are inputs that have a value of their own and may be left out."""
+    """All inputs and outputs of a model's file; `initializers` are inputs that have a value of their own and
+    may be left out.
+    """
 
     inputs: tuple[TensorSignature, ...]
     outputs: tuple[TensorSignature, ...]
@@ -82,7 +89,8 @@ def read_signature(session: Session) -> Signature:
     """Read it from a session.
 
     Raises:
-        ConfigError: An input or output is no tensor, or of a data type that Triton's Python backend cannot carry.
+        ConfigError: An input or output is not a tensor, or has a data type that Triton's Python backend
+        cannot carry.
     """
     return Signature(
         inputs=tuple(_tensor(arg) for arg in session.get_inputs()),
@@ -92,10 +100,11 @@ def read_signature(session: Session) -> Signature:
 
 
 def check_signature(config: ModelConfig, signature: Signature) -> None:
-    """Check names, data types and dims of a complete configuration against the file; outputs may be a subset of the file's.
+    """Check names, data types and dims of a complete configuration against the file; outputs may be a subset
+    of the file's.
 
     Raises:
-        ConfigError: They differ; says where, what is configured and what the file has.
+        ConfigError: They differ; the text says where, what is configured and what the file has.
     """
     _check_input_names(config, signature)
     file_inputs = {tensor.name: tensor for tensor in (*signature.inputs, *signature.initializers)}

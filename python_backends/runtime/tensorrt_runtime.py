@@ -1,7 +1,8 @@
-"""The runtime `tensorrt`: an engine (`export/tensorrt_engine.py` builds them) on the kind of GPU and the TensorRT that built it.
+"""The runtime `tensorrt`: runs engines built by `export/tensorrt_engine.py`, on the same kind of GPU and
+TensorRT version.
 
-Follows the Python API of TensorRT 10. An engine has optimisation profiles, each good for a range of shapes; a request goes to the first
-that takes its shape. PyTorch is not needed.
+Follows the Python API of TensorRT 10. An engine has optimisation profiles, each for a range of shapes; a
+request runs on the first profile that includes its shapes. PyTorch is not needed.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ LOGGER = trt.Logger(trt.Logger.WARNING)
 
 @dataclass(frozen=True, slots=True)
 class _Profile:
-    """An optimisation profile, with an execution context of its own: for each input the least and the greatest shape."""
+    """An optimisation profile with its execution context: the smallest and largest shape of each input."""
 
     context: Any
     ranges: Mapping[str, tuple[Sequence[int], Sequence[int]]]
 
     def takes(self, shapes: Mapping[str, Sequence[int]]) -> bool:
-        """Whether inputs of these shapes are within it."""
+        """Whether the profile includes inputs of these shapes."""
         return all(
             low <= size <= high
             for name, (least, greatest) in self.ranges.items()
@@ -42,7 +43,7 @@ class _Profile:
 
 
 class TensorRtRuntime:
-    """An engine that is loaded. Calls from several threads take turns: the device would let them wait as well."""
+    """A loaded engine. Calls from several threads take turns, as they would on the device anyway."""
 
     def __init__(self, engine: Any, interface: Interface, stream: Stream) -> None:
         self._interface, self._stream, self._engine = interface, stream, engine
@@ -55,11 +56,11 @@ class TensorRtRuntime:
 
     @property
     def signature(self) -> Signature:
-        """What the engine takes and returns."""
+        """Inputs and outputs of the engine."""
         return self._interface.signature
 
     def run(self, output_names: Sequence[str], inputs: Tensors) -> Sequence[Array]:
-        """As `Runtime.run`."""
+        """See `Runtime.run`."""
         sizes = self._interface.check(output_names, inputs)
         profile = self._profile_for(inputs)
         try:
@@ -69,17 +70,17 @@ class TensorRtRuntime:
             raise ExecutionError(f"TensorRT: {exc}") from exc
 
     def close(self) -> None:
-        """Give device and pinned memory back."""
+        """Free device memory and pinned memory."""
         self._stream.select_device()
         for buffer in self._buffers.values():
             self._stream.free(buffer)
-        # A context must go before its engine, which frees what the context still uses.
+        # Contexts must be destroyed before their engine, which frees memory that they use.
         self._profiles.clear()
         self._engine = None
         self._stream.close()
 
     def _largest_sizes(self) -> Sizes:
-        """Of each named dimension, over all profiles."""
+        """Return the largest size of each named dimension over all profiles."""
         largest: dict[str, int] = {}
         for profile in self._profiles:
             for spec in self._interface.inputs:
@@ -125,7 +126,8 @@ def open_model(path: Path, config: ModelConfig, *, kind: str, device_id: int) ->
     """Load an engine for an instance on GPU `device_id`.
 
     Raises:
-        ConfigError: It is not on a GPU, or the file was built by another TensorRT or for another kind of GPU.
+        ConfigError: The instance is not on a GPU, or the file was built by another TensorRT or for another
+        kind of GPU.
     """
     if kind != "GPU":
         raise ConfigError(f"model '{config.name}': a TensorRT engine needs an instance on a GPU (`kind: KIND_GPU`)")
@@ -164,6 +166,6 @@ def _nbytes(spec: TensorSpec, shape: Sequence[int]) -> int:
 
 
 def _require(succeeded: bool, what: str) -> None:
-    """TensorRT answers False where others raise, and says why in its log."""
+    """Raise ExecutionError if a call failed: TensorRT returns False instead and logs the reason."""
     if not succeeded:
         raise ExecutionError(f"TensorRT {what}")

@@ -1,4 +1,4 @@
-"""BYTES tensors as text: Triton delivers bytes, tokenizers and ONNX Runtime want str."""
+"""Decoding of BYTES tensors: Triton delivers bytes; tokenizers and ONNX Runtime need str."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from python_backends.runtime.errors import RequestError
 
 
 def decode_utf8(array: NDArray[Any], name: str) -> list[str]:
-    """The elements of a BYTES tensor of any shape, in C order; `name` is the tensor's, for the error.
+    """Decode the elements of a BYTES tensor of any shape, in C order; `name` is the tensor's name for the
+    error.
 
     Raises:
-        RequestError: One is not UTF-8; says which, counted from 0, and where in it.
+        RequestError: An element is not UTF-8; the text says which (counted from 0) and at which byte.
     """
     values: list[bytes] = array.ravel().tolist()
     try:

@@ -1,11 +1,11 @@
-"""The runtime `torch`: a PyTorch program (`export/torch_program.py` writes them) on a CPU or a GPU.
+"""The runtime `torch`: runs PyTorch programs written by `export/torch_program.py`, on a CPU or a GPU.
 
-The parameter `torch_mode` says how; it defaults to what the program's recipe has chosen, else to the device's own mode:
+The parameter `torch_mode` chooses how; the default is the recipe's choice, else the mode for the device:
 
-    eager                 operator by operator; the default on a CPU
-    compiled              through torch.compile, shapes dynamic; needs a C++ compiler on a CPU and OpenAI's Triton on a GPU
-    cuda_graphs           eager, recorded once per bucket of shapes and replayed; the default on a GPU
-    compiled_cuda_graphs  compiled, recorded and replayed
+    eager                 operator by operator; the default on a CPU compiled              through
+    torch.compile, shapes dynamic; needs a C++ compiler on a CPU and OpenAI's Triton on a GPU cuda_graphs
+    eager, recorded once per bucket of shapes and replayed; the default on a GPU compiled_cuda_graphs
+    compiled, recorded and replayed
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ MODES: Mapping[str, tuple[bool, bool]] = {
 }
 DEFAULT_MODES = {"cpu": "eager", "cuda": "cuda_graphs"}
 
-# torch.compile makes a graph of its own for a batch of one, and one for all others; both are made at load, not while a request waits.
+# torch.compile makes one graph for a batch of one, and another for all other batches; both are compiled at
+# load, not while a request waits.
 WARM_UP_BATCHES = (1, 3)
 WARM_UP_SIZE = 8
 
@@ -50,7 +51,7 @@ Compute = Callable[[Sequence[Array]], Sequence[Array]]
 
 
 class TorchRuntime:
-    """A program that is loaded; PyTorch releases Python's lock while it computes, so several threads may run it at once."""
+    """A loaded program. Several threads may run it at once: PyTorch releases the GIL while it computes."""
 
     def __init__(self, compute: Compute, interface: Interface) -> None:
         self._compute: Compute | None = compute
@@ -58,22 +59,22 @@ class TorchRuntime:
 
     @property
     def signature(self) -> Signature:
-        """What the program takes and returns."""
+        """Inputs and outputs of the program."""
         return self._interface.signature
 
     def run(self, output_names: Sequence[str], inputs: Tensors) -> Sequence[Array]:
-        """As `Runtime.run`."""
+        """See `Runtime.run`."""
         assert self._compute is not None, "closed"
         self._interface.check(output_names, inputs)
         try:
             outputs = self._compute([inputs[spec.name] for spec in self._interface.inputs])
         except Exception as exc:
-            # PyTorch raises many kinds of error without a common base. Whatever it is, it must fail this group alone.
+            # PyTorch's errors have no common base class. Whatever it is, it must fail only this group.
             raise ExecutionError(f"PyTorch error: {exc}") from exc
         return by_name(self._interface, output_names, outputs)
 
     def close(self) -> None:
-        """Drop the program; what it held on a GPU goes back to the driver."""
+        """Drop the program, and return its GPU memory to the driver."""
         self._compute = None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -82,10 +83,10 @@ class TorchRuntime:
 def open_model(path: Path, config: ModelConfig, *, kind: str, device_id: int) -> TorchRuntime:
     """Load a program for an instance of `kind` ("CPU", "GPU", ...) on `device_id`.
 
-    On a CPU the number of threads holds for the whole process, as PyTorch has one pool.
+    On a CPU the number of threads applies to the whole process, since PyTorch has a single thread pool.
 
     Raises:
-        ConfigError: The file is no program, or this machine lacks what the mode needs.
+        ConfigError: The file is not a program, or this machine lacks what the mode needs.
     """
     interface = read_interface(path.parent)
     device = _device(config, kind, device_id)
@@ -100,7 +101,7 @@ def open_model(path: Path, config: ModelConfig, *, kind: str, device_id: int) ->
             return TorchRuntime(RecordedModule(module, interface, CudaGraphs(device), buckets), interface)
         compute = on_device(module, device)
         if compiled:
-            compute = never_one(compute, interface)
+            compute = pad_ones_to_two(compute, interface)
             _warm_up(compute, interface)
     except Exception as exc:
         raise ConfigError(f"model '{config.name}': PyTorch cannot prepare '{path}' on {device}: {exc}") from exc
@@ -108,7 +109,7 @@ def open_model(path: Path, config: ModelConfig, *, kind: str, device_id: int) ->
 
 
 def on_device(module: Module, device: torch.device) -> Compute:
-    """`module` as a function of arrays: to the device, through it, and back."""
+    """Wrap `module` as a function of NumPy arrays, which are copied to the device and back."""
 
     def compute(arrays: Sequence[Array]) -> Sequence[Array]:
         with torch.inference_mode():
@@ -118,8 +119,10 @@ def on_device(module: Module, device: torch.device) -> Compute:
     return compute
 
 
-def never_one(compute: Compute, interface: Interface) -> Compute:
-    """`compute` with every dimension but the batch padded to 2 at least: a size of 1 would cost another compilation, of seconds."""
+def pad_ones_to_two(compute: Compute, interface: Interface) -> Compute:
+    """Wrap `compute` so that every dimension but the batch is padded to at least 2: a size of 1 would trigger
+    a recompilation.
+    """
 
     def compute_padded(arrays: Sequence[Array]) -> Sequence[Array]:
         sizes = interface.sizes(arrays)
@@ -135,7 +138,8 @@ def never_one(compute: Compute, interface: Interface) -> Compute:
 
 
 def _tensor(array: Array) -> Tensor:
-    # PyTorch refuses negative strides and warns of arrays that it must not write to; it writes to no input.
+    # PyTorch refuses negative strides, and warns about read-only arrays; a copy avoids both. It never writes
+    # to inputs.
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
@@ -179,7 +183,7 @@ def _module(program: torch.export.ExportedProgram, device: torch.device, *, comp
         from torch.export.passes import move_to_device_pass
 
         program = move_to_device_pass(program, device)
-    # What its guards would check, `Interface.check` has.
+    # Guards are not needed: `Interface.check` has made the same checks.
     module = program.module(check_guards=False)
     function = torch.compile(module, dynamic=True) if compiled else module
 

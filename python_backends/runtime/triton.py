@@ -1,7 +1,7 @@
-"""The edge to Triton: its requests as plain ones, and answers as its responses.
+"""Conversion between Triton's requests and responses and those of `execution.py`.
 
-Importable only inside a Python stub, which provides `triton_python_backend_utils`. That module gets its classes after a backend has been
-imported, so they are looked up when used.
+Importable only inside a Python stub, which provides `triton_python_backend_utils`. That module gets its
+classes only after the backend was imported, so they are looked up at each use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ ERROR_CODES: Mapping[type[BackendError], str] = {
 
 
 def version_directory(args: Mapping[str, str]) -> Path:
-    """The directory of the version being loaded, from what Triton passes to `initialize`."""
+    """Return the directory of the version being loaded, from the arguments that Triton passes to
+    `initialize`.
+    """
     return Path(args["model_repository"], args["model_version"])
 
 
@@ -34,14 +36,16 @@ def serve(
     execute: Callable[[Sequence[InferenceRequest]], Sequence[Answer]],
     prepare: Callable[[Tensors], Tensors] = lambda inputs: inputs,
 ) -> list[Any]:
-    """Answer Triton's requests, one response each in their order; one that `prepare` refuses does not reach `execute`."""
+    """Answer Triton's requests with one response each, in order; requests that `prepare` refuses do not reach
+    `execute`.
+    """
     prepared = [read(request, prepare) for request in requests]
     answers = iter(execute([request for request in prepared if isinstance(request, InferenceRequest)]))
     return [respond(next(answers) if isinstance(request, InferenceRequest) else request) for request in prepared]
 
 
 def respond(answer: Answer) -> Any:
-    """Triton's response for an answer."""
+    """Make Triton's response of an answer."""
     if isinstance(answer, BackendError):
         code = getattr(pb_utils.TritonError, ERROR_CODES[type(answer)])
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(answer), code))
@@ -49,17 +53,19 @@ def respond(answer: Answer) -> Any:
 
 
 def send(sender: Any, answer: Answer) -> None:
-    """Answer a request through its response sender; no other answer follows. One that cannot be made is told as an error."""
+    """Send the only answer of a request through its response sender; if it cannot be made, send an error
+    instead.
+    """
     try:
         response = respond(answer)
     except Exception as exc:
-        # Shared memory that is full, for one: an error takes less of it.
+        # For example if shared memory is full: an error needs less of it.
         response = respond(ExecutionError(f"the answer cannot be handed over: {exc}"))
     sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 def read(request: Any, prepare: Callable[[Tensors], Tensors]) -> InferenceRequest | BackendError:
-    """Triton's request as a plain one, or what `prepare` has against it."""
+    """Convert Triton's request, or return the error that `prepare` raised for it."""
     try:
         inputs = prepare({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
     except BackendError as exc:

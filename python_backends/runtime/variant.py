@@ -1,7 +1,8 @@
 """Reads a model's built variants from its version directory and says which one an instance serves.
 
-A version directory has a folder per variant, each with its artefact and a `manifest.json` (format 3, which recipes write); one without such
-folders is served as the plain file it holds. The decision itself is `variant_choice.py`'s.
+A version directory has a folder per variant, each with its artefact and a `manifest.json` (format 3, which
+recipes write); one without such folders is served as the plain file it holds. The decision itself is
+`variant_choice.py`'s.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FORMAT_VERSION = 3
 
 PLAIN_FILENAME = "model.onnx"
 
-# Runtime, which is also the name of the library that it needs -> the module that opens its files.
+# Name of a runtime, which is also the library that it needs -> the module that opens its files.
 RUNTIMES: Mapping[str, str] = {
     "onnxruntime": "python_backends.runtime.session",
     "torch": "python_backends.runtime.torch_runtime",
@@ -33,12 +34,14 @@ RUNTIMES: Mapping[str, str] = {
 def choose_variant(
     version_directory: Path, requested: str, *, kind: str, machine_kind: str, filename: str = "", mix: Mix = ONE_SHORT_TEXT
 ) -> Variant:
-    """The variant for an instance of `kind` ("CPU", "GPU", ...) on a machine of `machine_kind`.
+    """Choose the variant for an instance of `kind` ("CPU", "GPU", ...) on a machine of `machine_kind`.
 
-    `requested` is a variant's name or "auto"; `filename` is the configuration's `default_model_filename`, for a directory without variants.
+    `requested` is a variant's name or "auto"; `filename` is the configuration's `default_model_filename`, for
+    a directory without variants.
 
     Raises:
-        ConfigError: It is not there or cannot run here; says which variants there are and how to build the one that is missing.
+        ConfigError: The variant is missing or cannot run here; the text lists the variants and says how to
+        build a missing one.
     """
     candidates = find_candidates(version_directory)
     if candidates or requested != AUTO:
@@ -48,13 +51,15 @@ def choose_variant(
 
 
 def find_candidates(version_directory: Path) -> list[Candidate]:
-    """The variants of a version directory, in order of name; a folder without a manifest that can be understood is none."""
+    """Return the variants of a version directory, sorted by name; folders without a valid manifest are
+    skipped.
+    """
     paths = sorted(path for path in version_directory.glob(f"[!.]*/{MANIFEST}"))
     return [candidate for path in paths if (candidate := _read(path)) is not None]
 
 
 def is_importable(runtime: str) -> bool:
-    """Whether a runtime is known here and its library installed; nothing is imported."""
+    """Whether a runtime is known and its library installed; imports nothing."""
     return runtime in RUNTIMES and find_spec(runtime) is not None
 
 
@@ -73,13 +78,13 @@ def _read(manifest: Path) -> Candidate | None:
             return None
         return _candidate(manifest.parent, document)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # Cut short, or written by something else: not a variant that could be served.
+        # Damaged, or not ours: not a variant that can be served.
         return None
 
 
 def _candidate(directory: Path, document: Mapping[str, Any]) -> Candidate:
     table, fault = _table(document.get("latency_table"))
-    may_be_chosen = document.get("auto_eligible") is True
+    is_auto_eligible = document.get("auto_eligible") is True
     return Candidate(
         variant=Variant(
             name=directory.name,
@@ -90,13 +95,13 @@ def _candidate(directory: Path, document: Mapping[str, Any]) -> Candidate:
             latency_table=table,
         ),
         machine_kind=(document.get("machine") or {}).get("kind", ""),
-        objection=fault or ("" if may_be_chosen else str(document.get("auto_objection") or "its manifest does not say that it may be")),
+        objection=fault or ("" if is_auto_eligible else str(document.get("auto_objection") or "its manifest does not say that it may be")),
         file_is_there=(directory / document["file"]).is_file(),
     )
 
 
 def _table(entry: object) -> tuple[LatencyTable | None, str]:
-    """The table, or what is wrong with it; without one it can be served by name all the same."""
+    """Return the table, or what is wrong with it. A variant without a table can still be served by name."""
     if not isinstance(entry, dict):
         return None, ""
     try:

@@ -1,6 +1,8 @@
-"""Decides which of a model's built variants is served: the one that is named, or with `auto` the fastest that may be chosen.
+"""Choice of the variant to serve: the one that the configuration names, or with `auto` the fastest eligible
+one.
 
-Pure: `variant.py` has read the manifests. Whether a variant is accurate enough to be chosen is the exporter's judgement, in its manifest.
+Pure: `variant.py` reads the manifests. Whether a variant is accurate enough for `auto` was decided when it
+was built, and is in its manifest.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ REFERENCE = "fp32"
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A variant to serve; `device` is "cpu" or "gpu", `name` is empty for a plain file, `reason` says why it was chosen and no other."""
+    """A variant to serve; `device` is "cpu" or "gpu", `name` is empty for a plain file, `reason` says why it
+    was chosen.
+    """
 
     name: str
     directory: Path
@@ -32,7 +36,9 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A variant that is there; `machine_kind` is that of the machine that measured it, `objection` why `auto` must not take it anywhere."""
+    """A built variant; `machine_kind` is the kind of machine that measured it, `objection` why `auto` must
+    never choose it.
+    """
 
     variant: Variant
     machine_kind: str
@@ -42,7 +48,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a variant is to run: a `device` "cpu" or "gpu" of a machine of `machine_kind`, and which runtimes are installed there."""
+    """Where a variant will run: a `device` ("cpu" or "gpu"), the machine's kind, its installed runtimes."""
 
     device: str
     machine_kind: str
@@ -50,12 +56,14 @@ class Place:
 
 
 def choose(candidates: Sequence[Candidate], requested: str, *, model: str, place: Place, mix: Mix = ONE_SHORT_TEXT) -> Variant:
-    """The variant to serve; `requested` is its name or "auto".
+    """Choose the variant to serve; `requested` is its name or "auto".
 
-    With "auto" it is the one that takes the least time for `mix`, fp32 if another takes as long; fp32 also where none may be chosen.
+    "auto" chooses the variant that takes the least time for `mix`; fp32 if several take the same time, or if
+    none is eligible.
 
     Raises:
-        ConfigError: It is not there or cannot run there; says which variants there are and how to build the one that is missing.
+        ConfigError: The variant is missing or cannot run there; the text lists the variants and says how to
+        build a missing one.
     """
     if requested != AUTO:
         chosen = _named(candidates, requested, model=model, place=place)
@@ -74,7 +82,7 @@ def choose(candidates: Sequence[Candidate], requested: str, *, model: str, place
 
 
 def _reason(name: str, times_ms: Mapping[str, float], objections: Mapping[str, str | None], mix: Mix) -> str:
-    """Of the choice, in one line about every variant, the fastest first."""
+    """Explain the choice in one line: the chosen variant, then every other one, the fastest first."""
     said = {other: f"{times_ms[other]:.1f} ms" for other in sorted(times_ms, key=times_ms.__getitem__)}
     refused = {other: objection for other, objection in objections.items() if objection is not None}
     why = f"{said[name]} for {mix.text} tokens" if name in said else f"the fallback, {refused[name]}"
@@ -102,7 +110,7 @@ def _not_built(name: str, *, model: str, there: Sequence[str]) -> ConfigError:
 
 
 def _objection(one: Candidate, place: Place) -> str | None:
-    """Why `auto` must not take it there."""
+    """Return why `auto` must not choose the variant there; None if it may."""
     if one.variant.device != place.device:
         return f"for a {one.variant.device}"
     if one.machine_kind != place.machine_kind:

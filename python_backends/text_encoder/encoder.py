@@ -1,4 +1,6 @@
-"""Answers batches of token sequences: who has left is not computed, lengths are padded, one that fails costs the others nothing."""
+"""Computes batches of token sequences: drops cancelled requests, pads to one length, and isolates requests
+that fail.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,29 @@ from python_backends.runtime.execution import Answer, GroupRunner, InferenceRequ
 from python_backends.text_encoder.padding import pad_and_concatenate
 from python_backends.text_tokenizer.token_count import TOKENS, with_count
 
-# Asking whether a client is still there is a round trip to the server (110 us measured). The gateway cancels nothing in its first
-# 50 ms, and few others give up that soon.
-ASKED_AFTER_S = 0.05
+# Age from which a request is checked for cancellation. The check is a round trip to the server (110 us
+# measured); the gateway cancels no request in its first 50 ms, and few other clients give up that soon.
+CANCELLATION_CHECK_AFTER_S = 0.05
 
 
 class EncoderRequest:
-    """A request, and where its answer goes."""
+    """A request with the function that sends its answer."""
 
     __slots__ = ("plain", "send")
 
     def __init__(self, plain: InferenceRequest) -> None:
         self.plain = plain
-        # Known only once the request is to be answered later.
+        # Set only if the request is answered later, from a lane's thread.
         self.send: Callable[[Answer], None] | None = None
 
     def answer(self, answer: Answer) -> None:
-        """Send it, once."""
-        assert self.send is not None, "nobody said where the answer goes"
+        """Send the answer; call it once."""
+        assert self.send is not None, "the request has no sender"
         self.send(answer)
 
 
 class Encoder:
-    """Computes batches with a runtime's `run`, and counts what it does."""
+    """Computes batches with a runtime's `run`, and counts them in a tally."""
 
     def __init__(self, run: Run, output_names: Sequence[str], tally: Tally) -> None:
         self._tally = tally
@@ -44,7 +46,7 @@ class Encoder:
         )
 
     def compute(self, batch: Batch[EncoderRequest]) -> list[Answer]:
-        """An answer per request of the batch, in its order."""
+        """Return an answer per request of the batch, in its order."""
         began_s = time.monotonic()
         gone = {waiter for waiter in batch.waiters if self._has_left(waiter, began_s)}
         here = Batch([waiter for waiter in batch.waiters if waiter not in gone], batch.cost_ms)
@@ -57,15 +59,15 @@ class Encoder:
 
     @staticmethod
     def _has_left(waiter: Waiter[EncoderRequest], now_s: float) -> bool:
-        return now_s - waiter.since_s > ASKED_AFTER_S and waiter.request.plain.is_cancelled()
+        return now_s - waiter.since_s > CANCELLATION_CHECK_AFTER_S and waiter.request.plain.is_cancelled()
 
 
 def to_waiter(plain: InferenceRequest, now_s: float) -> Waiter[EncoderRequest]:
-    """A request as the queue knows it, by rows and length."""
+    """Wrap a request for the batch queue, with its rows and length."""
     rows, length = next(iter(plain.inputs.values())).shape
     return Waiter(EncoderRequest(plain), rows, length, now_s)
 
 
 def _together(requests: Sequence[Tensors]) -> list[list[int]]:
-    # They have been planned already.
+    # One group: the batch queue has already planned which requests run together.
     return [list(range(len(requests)))] if requests else []

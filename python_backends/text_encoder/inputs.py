@@ -1,7 +1,8 @@
-"""What requests bring, as token sequences: tokens as they are, and texts tokenized here, all those of one call in one go.
+"""Inputs of requests as token sequences: token ids are passed on, texts are tokenized here, all texts of a
+call together.
 
-A tokenizer in another model's process costs a step of an ensemble and the tokens' way through two stubs: ten times what
-tokenizing itself takes.
+Tokenizing in a model of its own would cost an ensemble step and the transfer of tokens between two stubs: ten
+times the tokenizing itself.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ Request = InferenceRequest | BackendError
 
 
 class TokenInputs:
-    """`config` without the texts is what the model's file is asked for."""
+    """Converter of requests' inputs to token sequences; its `config` lacks the text input."""
 
     def __init__(self, version_directory: Path, config: ModelConfig) -> None:
-        """Open the tokenizer of a model that takes texts.
+        """Open the tokenizer, if the model takes texts.
 
         Raises:
             ConfigError: As `load_tokenizer`, or the configuration does not say where the tokenizer is.
@@ -35,7 +36,7 @@ class TokenInputs:
         self.config = replace(config, inputs=tuple(replace(tensor, optional=False) for tensor in tokens)) if takes_text else config
 
     def check(self, inputs: Tensors) -> Tensors:
-        """The inputs of one request, if they are texts or a token sequence. Raises RequestError."""
+        """Return the inputs of one request if they are texts or a token sequence. Raises RequestError."""
         if self._tokenizer is None:
             return check_lengths(inputs)
         if inputs.keys() == {TEXT}:
@@ -46,7 +47,9 @@ class TokenInputs:
         return self._tokenizer.check_tokens(check_lengths(inputs))
 
     def tokenized(self, requests: Sequence[Request]) -> list[Request]:
-        """The same in their order, texts as tokens, or RequestError where a text is not UTF-8."""
+        """Return the requests in order, with texts replaced by tokens, or by a RequestError where a text is
+        not UTF-8.
+        """
         texts = {index: inputs for index, request in enumerate(requests) if (inputs := _texts(request))}
         if not texts:
             return [*requests]

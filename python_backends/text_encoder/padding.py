@@ -1,4 +1,4 @@
-"""How token sequences of different lengths become one rectangle."""
+"""Padding of token sequences of different lengths to one array."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from python_backends.runtime.execution import Array, Tensors, concatenate
 
 
 def check_lengths(inputs: Tensors) -> Tensors:
-    """The inputs of one request, if all are of one shape [batch, length].
+    """Return the inputs of one request if all have the same shape [batch, length].
 
-    Once padded next to longer requests, ids and a mask of different lengths would look alike, and give an answer that depends on them.
+    Ids and a mask of different lengths would become equally long when padded next to longer requests; the
+    answer would then depend on those.
 
     Raises:
-        RequestError: They are not.
+        RequestError: The shapes differ, or are not [batch, length].
     """
     shape, *others = {array.shape for array in inputs.values()}
     if others or len(shape) != 2 or not shape[0]:
@@ -26,9 +27,9 @@ def check_lengths(inputs: Tensors) -> Tensors:
 
 
 def pad_and_concatenate(arrays: Sequence[Array]) -> Array:
-    """Arrays [batch_i, length_i] as one [sum of batch_i, longest length], zero beyond each one's own length.
+    """Combine arrays [batch_i, length_i] into one [sum of batch_i, longest length], padded with zeros.
 
-    Arrays of one length are concatenated without the detour, and a single one is not even copied.
+    Arrays of equal length are concatenated directly, and a single array is returned without a copy.
     """
     longest = max(array.shape[1] for array in arrays)
     if all(array.shape[1] == longest for array in arrays):

@@ -1,4 +1,4 @@
-"""The edge to Triton of backend `text_tokenizer`."""
+"""Triton's entry point of the backend `text_tokenizer`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from python_backends.text_tokenizer.tokenizer import load_tokenizer
 
 
 class TritonPythonModel:
-    """Tokenizes texts."""
+    """An instance of a model that tokenizes texts."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the tokenizer; what it raises is the reason that Triton shows for the failed load."""
+        """Load the tokenizer; an error's text is the reason that Triton reports."""
         self._tokenizer = load_tokenizer(version_directory(args), parse_model_config(json.loads(args["model_config"])))
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One response per request."""
+        """Return one response per request, in order."""
         return serve(requests, self._tokenize)
 
     def _tokenize(self, requests: Sequence[InferenceRequest]) -> list[Answer]:

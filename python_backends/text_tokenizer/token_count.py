@@ -1,4 +1,6 @@
-"""How many tokens each text has, special ones included, after it was cut: an output `TOKENS` INT32 [batch, 1], for who is asked to say."""
+"""The output `TOKENS` INT32 [batch, 1]: each text's number of tokens after truncation, special tokens
+included, on request.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ MASK = "ATTENTION_MASK"
 
 
 def without_count(config: ModelConfig) -> ModelConfig:
-    """`config` as a model's file is asked for it, which does not count.
+    """Return `config` without the output `TOKENS`, which is computed here and not by the model's file.
 
     Raises:
         ConfigError: `TOKENS` is not INT32 [1], or there is no mask to count by.
@@ -31,7 +33,9 @@ def without_count(config: ModelConfig) -> ModelConfig:
 
 
 def with_count(answer: Answer, request: InferenceRequest, tokens: Tensors) -> Answer:
-    """The answer with `TOKENS` of `tokens`, where the request asks for it and was answered."""
+    """Add `TOKENS`, counted by the mask in `tokens`, to an answer if the request asks for it and did not
+    fail.
+    """
     if TOKENS not in request.requested_output_names or not isinstance(answer, dict):
         return answer
     return {**answer, TOKENS: tokens[MASK].sum(axis=1, keepdims=True, dtype=np.int32)}

@@ -1,6 +1,6 @@
-"""Tokenize the texts of many requests in one go; each request is padded only as far as its own longest text.
+"""Tokenizes the texts of many requests together; each request is padded only to its own longest text.
 
-The next step batches requests of any lengths, so padding here to a common length would only be computed on and thrown away.
+The encoder batches requests of any lengths, so padding to a common length here would only add work.
 """
 
 from __future__ import annotations
@@ -19,28 +19,37 @@ from python_backends.runtime.text import decode_utf8
 
 DEFAULT_FILENAME = "tokenizer.json"
 
-# `max_seq_length` in all-MiniLM-L6-v2's sentence_bert_config.json, with which its published scores were made; its tokenizer.json says 128.
+# `max_seq_length` in all-MiniLM-L6-v2's sentence_bert_config.json, with which its published scores were made;
+# its tokenizer.json says 128.
 DEFAULT_MAX_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class TextTokenizer:
-    """A tokenizer that truncates but does not pad; this package pads, with `pad_id`, to a multiple of `pad_to_multiple_of` tokens."""
+    """Hugging Face tokenizer that truncates; this class pads, with `pad_id`, to a multiple of
+    `pad_to_multiple_of` tokens.
+    """
 
     tokenizer: Tokenizer
     pad_id: int
     pad_to_multiple_of: int
     max_tokens: int
-    """After which texts are cut."""
+    """Length in tokens to which texts are truncated."""
 
     def tokenize(self, requests: Sequence[Array]) -> list[Answer]:
-        """One answer per TEXT [batch, 1]: INPUT_IDS and ATTENTION_MASK INT64 [batch, length], or RequestError where a text is not UTF-8."""
+        """Return one answer per TEXT [batch, 1]: INPUT_IDS and ATTENTION_MASK INT64 [batch, length], or a
+        RequestError.
+
+        A request gets a RequestError if one of its texts is not UTF-8.
+        """
         texts = [_decode(request) for request in requests]
         encodings = iter(self.tokenizer.encode_batch_fast([text for request in texts if isinstance(request, list) for text in request]))
         return [self._pad([next(encodings) for _ in request]) if isinstance(request, list) else request for request in texts]
 
     def check_tokens(self, inputs: Tensors) -> Tensors:
-        """INPUT_IDS [batch, length] that could have come from here, and what is with them. Raises RequestError."""
+        """Return the inputs if INPUT_IDS [batch, length] are valid token ids within the length limit. Raises
+        RequestError.
+        """
         ids, vocabulary = inputs["INPUT_IDS"], self.tokenizer.get_vocab_size()
         if ids.shape[1] > self.max_tokens:
             raise RequestError(f"INPUT_IDS has {ids.shape[1]} tokens a row; the model takes at most {self.max_tokens}")

@@ -43,7 +43,7 @@ async def running(cache: SharedCache) -> AsyncIterator[None]:
 @asynccontextmanager
 async def usable(cache: SharedCache) -> AsyncIterator[None]:
     async with running(cache):
-        await until(lambda: not cache.is_open)
+        await until(lambda: not cache.is_bypassed)
         yield
 
 

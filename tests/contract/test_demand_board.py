@@ -23,7 +23,7 @@ from tests.redis_server import RedisServer, redis_server
 SOON_S = 40.0
 """Far more than the second that a call may take, on a machine that is busy."""
 LONG_S = 100.0
-NOBODY = Exchange({}, 1)
+ANONYMOUS = Exchange({}, 1)
 
 _TAKE_PART = """
 import asyncio, sys
@@ -65,26 +65,20 @@ async def until(board: DemandBoard, expected: Exchange) -> float:
     return now_s() - began_s
 
 
-def test_each_hears_the_demand_of_all(opening: Opening[DemandBoard]) -> None:
-    async def main() -> None:
-        async with handles(opening, 2) as (one, other):
-            assert await one.exchange("p1", {}) == NOBODY
-            assert await one.exchange("p1", {"a": 1.5, "b": 2.0}) == Exchange({"a": 1.5, "b": 2.0}, 1)
-            assert await other.exchange("p2", {"a": 3.0, "c": 0.25}) == Exchange({"a": 4.5, "b": 2.0, "c": 0.25}, 2)
-            assert await one.exchange("p3", {}) == Exchange({"a": 4.5, "b": 2.0, "c": 0.25}, 3)
-
-    run(main())
+async def test_each_hears_the_demand_of_all(opening: Opening[DemandBoard]) -> None:
+    async with handles(opening, 2) as (one, other):
+        assert await one.exchange("p1", {}) == ANONYMOUS
+        assert await one.exchange("p1", {"a": 1.5, "b": 2.0}) == Exchange({"a": 1.5, "b": 2.0}, 1)
+        assert await other.exchange("p2", {"a": 3.0, "c": 0.25}) == Exchange({"a": 4.5, "b": 2.0, "c": 0.25}, 2)
+        assert await one.exchange("p3", {}) == Exchange({"a": 4.5, "b": 2.0, "c": 0.25}, 3)
 
 
-def test_what_it_tells_takes_the_place_of_what_it_told(opening: Opening[DemandBoard]) -> None:
-    async def main() -> None:
-        async with handles(opening, 2) as (one, other):
-            await one.exchange("p1", {"a": 1.0, "b": 1.0})
-            await other.exchange("p2", {"a": 1.0})
-            assert await one.exchange("p1", {"b": 7.0}) == Exchange({"a": 1.0, "b": 7.0}, 2)
-            assert await other.exchange("p2", {}) == Exchange({"b": 7.0}, 2)
-
-    run(main())
+async def test_what_it_tells_takes_the_place_of_what_it_told(opening: Opening[DemandBoard]) -> None:
+    async with handles(opening, 2) as (one, other):
+        await one.exchange("p1", {"a": 1.0, "b": 1.0})
+        await other.exchange("p2", {"a": 1.0})
+        assert await one.exchange("p1", {"b": 7.0}) == Exchange({"a": 1.0, "b": 7.0}, 2)
+        assert await other.exchange("p2", {}) == Exchange({"b": 7.0}, 2)
 
 
 @pytest.mark.parametrize(
@@ -96,60 +90,45 @@ def test_what_it_tells_takes_the_place_of_what_it_told(opening: Opening[DemandBo
         pytest.param("x" * 1000, id="long"),
     ],
 )
-def test_names_and_numbers_come_back_whole(opening: Opening[DemandBoard], name: str) -> None:
-    async def main() -> None:
-        async with handles(opening, 2) as (one, other):
-            await one.exchange("p1", {name: 0.1})
-            assert await other.exchange("p2", {"z": 1e9 / 3}) == Exchange({name: 0.1, "z": 1e9 / 3}, 2)
-
-    run(main())
+async def test_names_and_numbers_come_back_whole(opening: Opening[DemandBoard], name: str) -> None:
+    async with handles(opening, 2) as (one, other):
+        await one.exchange("p1", {name: 0.1})
+        assert await other.exchange("p2", {"z": 1e9 / 3}) == Exchange({name: 0.1, "z": 1e9 / 3}, 2)
 
 
-def test_who_leaves_counts_no_longer(opening: Opening[DemandBoard]) -> None:
-    async def main() -> None:
-        async with handles(opening, 2) as (one, other):
-            await one.exchange("p1", {"a": 1.0})
-            await other.exchange("p2", {"b": 1.0})
-            await one.leave("p1")
-            await one.leave("p1")
-            await one.leave("was never there")
-            assert await other.exchange("p2", {"b": 2.0}) == Exchange({"b": 2.0}, 1)
-            assert await one.exchange("p1", {"a": 3.0}) == Exchange({"a": 3.0, "b": 2.0}, 2)
-
-    run(main())
+async def test_who_leaves_counts_no_longer(opening: Opening[DemandBoard]) -> None:
+    async with handles(opening, 2) as (one, other):
+        await one.exchange("p1", {"a": 1.0})
+        await other.exchange("p2", {"b": 1.0})
+        await one.leave("p1")
+        await one.leave("p1")
+        await one.leave("was never there")
+        assert await other.exchange("p2", {"b": 2.0}) == Exchange({"b": 2.0}, 1)
+        assert await one.exchange("p1", {"a": 3.0}) == Exchange({"a": 3.0, "b": 2.0}, 2)
 
 
-def test_who_is_silent_counts_no_longer_and_may_come_back(opening: Opening[DemandBoard]) -> None:
-    async def main() -> None:
-        async with handles(opening, 2) as (one, other):
-            await one.exchange("silent", {"a": 1.0})
-            assert await other.exchange("asks", {}) == Exchange({"a": 1.0}, 2)
-            assert LIVE_S - 1.0 < await until(other, NOBODY) < LIVE_S + SOON_S
-            assert await one.exchange("silent", {"a": 2.0}) == Exchange({"a": 2.0}, 2)
-
-    run(main())
+async def test_who_is_silent_counts_no_longer_and_may_come_back(opening: Opening[DemandBoard]) -> None:
+    async with handles(opening, 2) as (one, other):
+        await one.exchange("silent", {"a": 1.0})
+        assert await other.exchange("asks", {}) == Exchange({"a": 1.0}, 2)
+        assert LIVE_S - 1.0 < await until(other, ANONYMOUS) < LIVE_S + SOON_S
+        assert await one.exchange("silent", {"a": 2.0}) == Exchange({"a": 2.0}, 2)
 
 
-def test_many_at_once_are_all_heard(opening: Opening[DemandBoard]) -> None:
-    async def main() -> None:
-        async with handles(opening, 4) as boards:
-            for told in (1.0, 2.0):
-                found = await asyncio.gather(*(boards[n % 4].exchange(f"p{n}", {"a": told, f"t{n}": told}) for n in range(16)))
-            assert {exchange.processes for exchange in found} == {16}
-            assert (await boards[0].exchange("p0", {"a": 2.0})).demand == {"a": 32.0} | {f"t{n}": 2.0 for n in range(1, 16)}
-
-    run(main())
+async def test_many_at_once_are_all_heard(opening: Opening[DemandBoard]) -> None:
+    async with handles(opening, 4) as boards:
+        for told in (1.0, 2.0):
+            found = await asyncio.gather(*(boards[n % 4].exchange(f"p{n}", {"a": told, f"t{n}": told}) for n in range(16)))
+        assert {exchange.processes for exchange in found} == {16}
+        assert (await boards[0].exchange("p0", {"a": 2.0})).demand == {"a": 32.0} | {f"t{n}": 2.0 for n in range(1, 16)}
 
 
-def test_closing_one_is_no_bother_to_another(opening: Opening[DemandBoard]) -> None:
-    async def main() -> None:
-        async with handles(opening, 2) as (one, other):
-            await one.exchange("p1", {"a": 1.0})
-            await one.close()
-            await one.close()
-            assert await other.exchange("p2", {}) == Exchange({"a": 1.0}, 2)
-
-    run(main())
+async def test_closing_one_is_no_bother_to_another(opening: Opening[DemandBoard]) -> None:
+    async with handles(opening, 2) as (one, other):
+        await one.exchange("p1", {"a": 1.0})
+        await one.close()
+        await one.close()
+        assert await other.exchange("p2", {}) == Exchange({"a": 1.0}, 2)
 
 
 @pytest.mark.parametrize("name", ["sqlite", "redis"])
@@ -174,18 +153,15 @@ def test_processes_hear_each_other_until_they_are_killed(name: str, request: pyt
             other.wait()
 
 
-def test_redis_keeps_nothing_when_nobody_is_left(request: pytest.FixtureRequest) -> None:
+async def test_redis_keeps_nothing_when_nobody_is_left(request: pytest.FixtureRequest) -> None:
     server = empty_redis(request)
 
-    async def main() -> None:
-        async with handles(lambda: _open(server), 1) as (board,):
-            await board.exchange("p1", {"a": 1.0})
-            assert server.call("KEYS", "*") == b"*1\r\n$15\r\ntidegate:demand\r\n"
-            assert 0 < int(server.call("PTTL", "tidegate:demand")[1:]) <= LIVE_S * 1000
-            await board.leave("p1")
-            assert server.call("KEYS", "*") == b"*0\r\n"
-
-    run(main())
+    async with handles(lambda: _open(server), 1) as (board,):
+        await board.exchange("p1", {"a": 1.0})
+        assert server.call("KEYS", "*") == b"*1\r\n$15\r\ntidegate:demand\r\n"
+        assert 0 < int(server.call("PTTL", "tidegate:demand")[1:]) <= LIVE_S * 1000
+        await board.leave("p1")
+        assert server.call("KEYS", "*") == b"*0\r\n"
 
 
 def test_redis_passes_over_what_was_told_before_its_clock_was_put_back(request: pytest.FixtureRequest) -> None:
@@ -194,7 +170,7 @@ def test_redis_passes_over_what_was_told_before_its_clock_was_put_back(request: 
 
     async def main() -> None:
         async with handles(lambda: _open(server), 1) as (board,):
-            assert await board.exchange("p2", {}) == NOBODY
+            assert await board.exchange("p2", {}) == ANONYMOUS
 
     run(main())
     assert server.call("HLEN", "tidegate:demand") == b":1\r\n"

@@ -11,13 +11,13 @@ import pytest
 
 from control_plane.app.stores import open_state_store
 from control_plane.auth.authentication import Authentication
-from control_plane.auth.domain.failed_attempts import AttemptLimits, FailedAttempts
+from control_plane.auth.domain.auth_backoff import AttemptLimits, AuthBackoff
 from control_plane.auth.keys import Keys
 from control_plane.core.errors import Unauthenticated
 from control_plane.core.principal import Credentials
 from control_plane.core.scope import Right, Scope
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.mirror import KnownState
+from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
 from control_plane.objects.ports import StateStore
 from tests.aio import run
@@ -29,8 +29,8 @@ WAIT_S = 80.0
 
 class Gateway:
     def __init__(self, store: StateStore) -> None:
-        self.known = KnownState(store)
-        self._authentication = Authentication(self.known, None, attempts=FailedAttempts(AttemptLimits(failures=10**6)))
+        self.known = ObjectMirror(store)
+        self._authentication = Authentication(self.known, None, attempts=AuthBackoff(AttemptLimits(failures=10**6)))
 
     def accepts(self, text: str) -> bool:
         try:

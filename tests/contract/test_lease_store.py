@@ -37,121 +37,94 @@ def opening(request: pytest.FixtureRequest) -> Opening[LeaseStore]:
 
 
 async def taken(store: LeaseStore, seen: Lease | None = None, *, holder: str = "p1") -> Lease:
-    lease = await store.take(seen, holder=holder, ttl_s=TTL_S)
+    lease = await store.acquire(seen, holder=holder, ttl_s=TTL_S)
     assert lease is not None
     return lease
 
 
-def test_one_that_nobody_has_is_not_there(opening: Opening[LeaseStore]) -> None:
-    async def main() -> None:
-        async with handles(opening, 1) as (store,):
-            assert await store.look() is None
-            assert await store.renew(TAKEN) is None
-            await store.release(TAKEN)
-            assert await store.look() is None
-
-    run(main())
+async def test_one_that_nobody_has_is_not_there(opening: Opening[LeaseStore]) -> None:
+    async with handles(opening, 1) as (store,):
+        assert await store.read() is None
+        assert await store.renew(TAKEN) is None
+        await store.release(TAKEN)
+        assert await store.read() is None
 
 
-def test_all_see_who_took_it(opening: Opening[LeaseStore]) -> None:
-    async def main() -> None:
-        async with handles(opening, 2) as (one, other):
-            assert await taken(one) == TAKEN
-            assert await one.look() == await other.look() == TAKEN
-
-    run(main())
+async def test_all_see_who_took_it(opening: Opening[LeaseStore]) -> None:
+    async with handles(opening, 2) as (one, other):
+        assert await taken(one) == TAKEN
+        assert await one.read() == await other.read() == TAKEN
 
 
-def test_only_who_saw_it_as_it_is_takes_it_over(opening: Opening[LeaseStore]) -> None:
-    async def main() -> None:
-        async with handles(opening, 2) as (one, other):
-            mine = await taken(one)
-            wrong = (None, replace(mine, token=2), replace(mine, beat=1), replace(mine, holder="p3"))
-            assert [await other.take(seen, holder="p2", ttl_s=TTL_S) for seen in wrong] == [None] * 4
-            assert await one.look() == mine
-            assert await taken(other, mine, holder="p2") == Lease(2, "p2", TTL_S)
-            assert await one.take(mine, holder="p1", ttl_s=TTL_S) is None
-
-    run(main())
+async def test_only_who_saw_it_as_it_is_takes_it_over(opening: Opening[LeaseStore]) -> None:
+    async with handles(opening, 2) as (one, other):
+        mine = await taken(one)
+        wrong = (None, replace(mine, token=2), replace(mine, beat=1), replace(mine, holder="p3"))
+        assert [await other.acquire(seen, holder="p2", ttl_s=TTL_S) for seen in wrong] == [None] * 4
+        assert await one.read() == mine
+        assert await taken(other, mine, holder="p2") == Lease(2, "p2", TTL_S)
+        assert await one.acquire(mine, holder="p1", ttl_s=TTL_S) is None
 
 
-def test_a_renewal_is_seen_by_who_would_take_it(opening: Opening[LeaseStore]) -> None:
-    async def main() -> None:
-        async with handles(opening, 2) as (one, other):
-            mine = await taken(one)
-            renewed = await one.renew(mine)
-            assert renewed == replace(mine, beat=1) == await other.look()
-            assert await one.renew(mine) == replace(mine, beat=2)  # an answer that got lost is made up for
-            assert await other.take(renewed, holder="p2", ttl_s=TTL_S) is None
-
-    run(main())
+async def test_a_renewal_is_seen_by_who_would_take_it(opening: Opening[LeaseStore]) -> None:
+    async with handles(opening, 2) as (one, other):
+        mine = await taken(one)
+        renewed = await one.renew(mine)
+        assert renewed == replace(mine, beat=1) == await other.read()
+        assert await one.renew(mine) == replace(mine, beat=2)  # an answer that got lost is made up for
+        assert await other.acquire(renewed, holder="p2", ttl_s=TTL_S) is None
 
 
-def test_who_lost_it_neither_renews_nor_releases(opening: Opening[LeaseStore]) -> None:
-    async def main() -> None:
-        async with handles(opening, 2) as (one, other):
-            mine = await taken(one)
-            theirs = await taken(other, mine, holder="p2")
-            assert await one.renew(mine) is None
-            await one.release(mine)
-            assert await one.renew(replace(theirs, holder="p1")) is None
-            assert await other.look() == theirs
-
-    run(main())
+async def test_who_lost_it_neither_renews_nor_releases(opening: Opening[LeaseStore]) -> None:
+    async with handles(opening, 2) as (one, other):
+        mine = await taken(one)
+        theirs = await taken(other, mine, holder="p2")
+        assert await one.renew(mine) is None
+        await one.release(mine)
+        assert await one.renew(replace(theirs, holder="p1")) is None
+        assert await other.read() == theirs
 
 
-def test_one_that_is_released_is_seen_to_be_and_not_renewed(opening: Opening[LeaseStore]) -> None:
-    async def main() -> None:
-        async with handles(opening, 2) as (one, other):
-            mine = await taken(one)
-            await one.release(mine)
-            await one.release(mine)
-            found = await other.look()
-            assert found == Lease(1, "p1", TTL_S, beat=1, is_released=True)
-            assert await one.renew(mine) is None
-            assert await other.take(mine, holder="p2", ttl_s=TTL_S) is None  # as it was before
-            assert await taken(other, found, holder="p2") == Lease(2, "p2", TTL_S)
-
-    run(main())
+async def test_one_that_is_released_is_seen_to_be_and_not_renewed(opening: Opening[LeaseStore]) -> None:
+    async with handles(opening, 2) as (one, other):
+        mine = await taken(one)
+        await one.release(mine)
+        await one.release(mine)
+        found = await other.read()
+        assert found == Lease(1, "p1", TTL_S, beat=1, is_released=True)
+        assert await one.renew(mine) is None
+        assert await other.acquire(mine, holder="p2", ttl_s=TTL_S) is None  # as it was before
+        assert await taken(other, found, holder="p2") == Lease(2, "p2", TTL_S)
 
 
-def test_tokens_grow_for_who_has_seen_them_when_the_store_has_lost_all(request: pytest.FixtureRequest) -> None:
+async def test_tokens_grow_for_who_has_seen_them_when_the_store_has_lost_all(request: pytest.FixtureRequest) -> None:
     server = empty_redis(request)
 
-    async def main() -> None:
-        async with handles(lambda: _open(server), 1) as (store,):
-            lease = await taken(store)
-            lease = await taken(store, lease)
-            assert await store.look() == lease
-            assert server.call("FLUSHALL") == b"+OK\r\n"
-            assert await store.renew(lease) is None
-            assert (await taken(store, None)).token == 3
-
-    run(main())
+    async with handles(lambda: _open(server), 1) as (store,):
+        lease = await taken(store)
+        lease = await taken(store, lease)
+        assert await store.read() == lease
+        assert server.call("FLUSHALL") == b"+OK\r\n"
+        assert await store.renew(lease) is None
+        assert (await taken(store, None)).token == 3
 
 
-def test_of_many_who_take_it_at_once_one_has_it(opening: Opening[LeaseStore]) -> None:
-    async def main() -> None:
-        async with handles(opening, 4) as stores:
-            for _ in range(10):
-                seen = await stores[0].look()
-                found = await asyncio.gather(*(store.take(seen, holder=f"p{n}", ttl_s=TTL_S) for n, store in enumerate(stores * 3)))
-                (winner,) = [lease for lease in found if lease is not None]
-                assert await stores[1].look() == winner
-
-    run(main())
+async def test_of_many_who_take_it_at_once_one_has_it(opening: Opening[LeaseStore]) -> None:
+    async with handles(opening, 4) as stores:
+        for _ in range(10):
+            seen = await stores[0].read()
+            found = await asyncio.gather(*(store.acquire(seen, holder=f"p{n}", ttl_s=TTL_S) for n, store in enumerate(stores * 3)))
+            (winner,) = [lease for lease in found if lease is not None]
+            assert await stores[1].read() == winner
 
 
-def test_redis_keeps_one_key_which_does_not_expire(request: pytest.FixtureRequest) -> None:
+async def test_redis_keeps_one_key_which_does_not_expire(request: pytest.FixtureRequest) -> None:
     server = empty_redis(request)
 
-    async def main() -> None:
-        async with handles(lambda: _open(server), 1) as (store,):
-            await taken(store)
-            assert server.call("KEYS", "*") == b"*1\r\n$14\r\ntidegate:lease\r\n"
-            assert server.call("TTL", "tidegate:lease") == b":-1\r\n"
-
-    run(main())
+    async with handles(lambda: _open(server), 1) as (store,):
+        await taken(store)
+        assert server.call("KEYS", "*") == b"*1\r\n$14\r\ntidegate:lease\r\n"
+        assert server.call("TTL", "tidegate:lease") == b":-1\r\n"
 
 
 @pytest.mark.parametrize("how", ["ended", "hangs"])
@@ -162,14 +135,14 @@ def test_a_redis_that_is_away_is_told_of_soon_and_has_the_lease_when_it_is_back(
             mine = await taken(store)
             server.stop() if how == "ended" else server.process.send_signal(signal.SIGSTOP)
             try:
-                for call in (store.look(), store.take(mine, holder="p1", ttl_s=TTL_S), store.release(mine)):
+                for call in (store.read(), store.acquire(mine, holder="p1", ttl_s=TTL_S), store.release(mine)):
                     began_s = now_s()
                     with pytest.raises(StoreUnavailable, match=f"redis://127.0.0.1:{server.port}/0"):
                         await call
                     assert now_s() - began_s < SOON_S
             finally:
                 server.start() if how == "ended" else server.process.send_signal(signal.SIGCONT)
-            found = await store.look()
+            found = await store.read()
             assert found is not None
             assert found.token >= 1
 

@@ -70,21 +70,18 @@ async def _open_and_close(opening, server: RedisServer) -> None:  # type: ignore
     await store.close()
 
 
-def test_migrations_run_in_order_each_once_also_from_several_at_once(request: pytest.FixtureRequest) -> None:
+async def test_migrations_run_in_order_each_once_also_from_several_at_once(request: pytest.FixtureRequest) -> None:
     server = empty_redis(request)
     steps = [f"redis.call('RPUSH', 'done', '{number}')" for number in (1, 2, 3)]
 
-    async def main() -> None:
-        async def opening() -> RedisLink:
-            return link(server)
+    async def opening() -> RedisLink:
+        return link(server)
 
-        async with handles(opening, 4) as links:
-            await links[0].migrate("layout", steps[:1])
-            await asyncio.gather(*(one.migrate("layout", steps) for one in links))
-            assert await links[0].client.lrange("done", 0, -1) == ["1", "2", "3"]
-            assert await links[0].client.get("layout") == "3"
-
-    run(main())
+    async with handles(opening, 4) as links:
+        await links[0].migrate("layout", steps[:1])
+        await asyncio.gather(*(one.migrate("layout", steps) for one in links))
+        assert await links[0].client.lrange("done", 0, -1) == ["1", "2", "3"]
+        assert await links[0].client.get("layout") == "3"
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
@@ -199,33 +196,27 @@ def test_over_tls_only_a_server_of_a_trusted_authority_is_spoken_to(tmp_path: Pa
                 run(main())
 
 
-def test_waits_that_are_given_up_leave_no_connections(request: pytest.FixtureRequest) -> None:
+async def test_waits_that_are_given_up_leave_no_connections(request: pytest.FixtureRequest) -> None:
     server = empty_redis(request)
 
-    async def main() -> None:
-        async def opening() -> RedisStateStore:
-            return RedisStateStore(link(server))
+    async def opening() -> RedisStateStore:
+        return RedisStateStore(link(server))
 
-        async with handles(opening, 1) as (store,):
-            for _ in range(40):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.02):
-                        await store.changes(0, timeout_s=60.0)
-            await store.get(Kind.TENANT, "a")
-            clients = server.call("INFO", "clients").split(b"connected_clients:")[1].split(b"\r\n")[0]
-            assert int(clients) <= 4  # the store's, and the one that asks
-
-    run(main())
+    async with handles(opening, 1) as (store,):
+        for _ in range(40):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await store.changes(0, timeout_s=60.0)
+        await store.get(Kind.TENANT, "a")
+        clients = server.call("INFO", "clients").split(b"connected_clients:")[1].split(b"\r\n")[0]
+        assert int(clients) <= 4  # the store's, and the one that asks
 
 
-def test_counting_ends_at_whatever_step_it_is_cancelled(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+async def test_counting_ends_at_whatever_step_it_is_cancelled(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     server = empty_redis(request)
 
-    async def main() -> None:
-        async with handles(lambda: open_usage_store(SecretStr(server.url), tmp_path), 1) as (store,):
-            for steps in range(150):
-                async with asyncio.timeout(SOON_S), running(store):
-                    for _ in range(steps):
-                        await asyncio.sleep(0)
-
-    run(main())
+    async with handles(lambda: open_usage_store(SecretStr(server.url), tmp_path), 1) as (store,):
+        for steps in range(150):
+            async with asyncio.timeout(SOON_S), running(store):
+                for _ in range(steps):
+                    await asyncio.sleep(0)

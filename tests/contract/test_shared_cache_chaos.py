@@ -95,7 +95,7 @@ def proxied(server: RedisServer) -> Iterator[tuple[ChaosProxy, RedisCache]]:
 
 async def costs_nothing(cache: RedisCache) -> None:
     """While it is away nobody waits for it, whatever their patience."""
-    await until(lambda: cache.is_open)
+    await until(lambda: cache.is_bypassed)
     async with asyncio.timeout(SOON_S):
         for _ in range(1000):
             assert await cache.get([key(1)], computing_s=COSTS_S) in ([None], [value(1)])
@@ -153,7 +153,7 @@ def test_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             dropped = cache.counts.dropped
             await until(lambda: cache.counts.dropped > dropped)
             await callers.find_again()
-            assert not cache.is_open
+            assert not cache.is_bypassed
             server.call("CONFIG", "SET", "maxmemory", "0")
             await put_for_sure(cache, key(100), b"new")
 
@@ -178,21 +178,18 @@ def test_killed_and_restarted(tmp_path: Path, is_lost: bool) -> None:
         run(main(server))
 
 
-def test_held_still(server: RedisServer) -> None:
-    async def main() -> None:
-        cache = redis_cache(server.port)
-        async with asking(cache) as callers:
-            server.process.send_signal(signal.SIGSTOP)
-            try:
-                for number in range(200):
-                    cache.put(key(1000 + number), b"x" * 2**19, ttl_s=60.0)
-                await costs_nothing(cache)
-                await callers.ask_on()
-            finally:
-                server.process.send_signal(signal.SIGCONT)
-            await callers.find_again()
-
-    run(main())
+async def test_held_still(server: RedisServer) -> None:
+    cache = redis_cache(server.port)
+    async with asking(cache) as callers:
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            for number in range(200):
+                cache.put(key(1000 + number), b"x" * 2**19, ttl_s=60.0)
+            await costs_nothing(cache)
+            await callers.ask_on()
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        await callers.find_again()
 
 
 def test_held_still_to_the_end(server: RedisServer) -> None:
@@ -325,16 +322,13 @@ def test_poisoned(server: RedisServer, poison: str) -> None:
         run(main())
 
 
-def test_away_from_the_start(server: RedisServer) -> None:
-    async def main() -> None:
-        server.kill()
-        cache = redis_cache(server.port)
-        async with running(cache):
-            await costs_nothing(cache)
-            server.start()
-            await put_for_sure(cache, key(1), value(1))
-
-    run(main())
+async def test_away_from_the_start(server: RedisServer) -> None:
+    server.kill()
+    cache = redis_cache(server.port)
+    async with running(cache):
+        await costs_nothing(cache)
+        server.start()
+        await put_for_sure(cache, key(1), value(1))
 
 
 def test_a_wrong_password_is_told_of_without_it(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -343,23 +337,20 @@ def test_a_wrong_password_is_told_of_without_it(server: RedisServer, caplog: pyt
         cache = redis_cache(server.port)
         async with running(cache):
             await until(lambda: "is not used for now" in caplog.text)
-            assert cache.is_open
+            assert cache.is_bypassed
 
     run(main())
     assert "invalid username-password pair" in caplog.text
     assert PASSWORD not in caplog.text
 
 
-def test_it_ends_at_whatever_step_it_is_cancelled(server: RedisServer) -> None:
-    async def main() -> None:
-        for steps in range(60):
-            cache = redis_cache(server.port)
-            async with asyncio.timeout(LONG_S), running(cache):
-                cache.put(key(1), b"x", ttl_s=60.0)
-                for _ in range(steps):
-                    await asyncio.sleep(0)
-
-    run(main())
+async def test_it_ends_at_whatever_step_it_is_cancelled(server: RedisServer) -> None:
+    for steps in range(60):
+        cache = redis_cache(server.port)
+        async with asyncio.timeout(LONG_S), running(cache):
+            cache.put(key(1), b"x", ttl_s=60.0)
+            for _ in range(steps):
+                await asyncio.sleep(0)
 
 
 @needs_openssl
@@ -378,7 +369,7 @@ def test_over_tls_only_a_server_of_a_trusted_authority_is_used(tmp_path: Path, c
                 await put_for_sure(cache, key(1), value(1))
             else:
                 await until(lambda: "certificate verify failed" in caplog.text)
-                assert cache.is_open
+                assert cache.is_bypassed
 
     with redis_server(tmp_path, *EVICTING, *tls, "--tls-ca-cert-file", str(authority.certificate), "--tls-auth-clients", "no"):
         run(main())

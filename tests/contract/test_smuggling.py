@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.aio import run
 from tests.wire.gateway import INFER, gateway, infer_request
 
 HIDDEN = infer_request(model=b"smuggled")
@@ -48,18 +47,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("attempt", REFUSED)
-def test_it_is_refused_and_what_follows_is_not_read(attempt: bytes) -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            client = await door.connect()
-            await client.send(attempt + HIDDEN)
-            answer = await client.answer()
-            assert 400 <= answer.status < 500, answer
-            assert answer.says_close
-            assert await client.is_closed_by_server()
-            assert door.upstream.http.requests == []
-
-    run(main())
+async def test_it_is_refused_and_what_follows_is_not_read(attempt: bytes) -> None:
+    async with gateway() as door:
+        client = await door.connect()
+        await client.send(attempt + HIDDEN)
+        answer = await client.answer()
+        assert 400 <= answer.status < 500, answer
+        assert answer.says_close
+        assert await client.is_closed_by_server()
+        assert door.upstream.http.requests == []
 
 
 ONE = [
@@ -76,13 +72,9 @@ ONE = [
 
 
 @pytest.mark.parametrize("request_bytes", ONE)
-def test_it_is_one_request_to_everybody(request_bytes: bytes) -> None:
+async def test_it_is_one_request_to_everybody(request_bytes: bytes) -> None:
     """Whatever Triton makes of the fields that go on: the length it gets is the one that was read here."""
-
-    async def main() -> None:
-        async with gateway() as door:
-            client = await door.connect()
-            assert (await client.ask(request_bytes)).status == 200
-            assert [each.body for each in door.upstream.http.requests] == [INFER]
-
-    run(main())
+    async with gateway() as door:
+        client = await door.connect()
+        assert (await client.ask(request_bytes)).status == 200
+        assert [each.body for each in door.upstream.http.requests] == [INFER]

@@ -15,7 +15,6 @@ from control_plane.app.stores import open_usage_store
 from control_plane.metering.adapters.redis_usage import RedisUsageStore
 from control_plane.metering.domain.usage import EVERY_DAY, Usage, UsageBatch, UsageKey
 from control_plane.metering.ports import UsageStore
-from tests.aio import run
 from tests.contract.stores import NAMES, Opening, address, empty_redis, handles, link
 from tests.fakes.usage_store import FakeUsage, FakeUsageStore
 from tests.redis_server import RedisServer
@@ -74,32 +73,26 @@ async def counted(server: RedisServer, *, timeout_s: float = 20.0) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_usage_is_summed_by_day_tenant_and_model(opening: Opening[UsageStore]) -> None:
+async def test_usage_is_summed_by_day_tenant_and_model(opening: Opening[UsageStore]) -> None:
     first = batch(used(), used(usage=Usage(requests=1, rows=3, elements=10, cache_hits=1)), used(tenant="b"), used(NEXT_DAY, model="n"))
     second = batch(used(usage=Usage(failed=1, refused=1, rows=2, elements=20, compute_units=1.5)))
 
-    async def main() -> None:
-        async with handles(opening, 2) as stores, running(*stores):
-            await stores[0].add(first)
-            await stores[1].add(second)
-            for store in stores:
-                assert await totals(store) == [
-                    (UsageKey(DAY, "a", "m"), Usage(requests=2, failed=1, refused=1, rows=7, elements=40, compute_units=2.0, cache_hits=1)),
-                    (UsageKey(DAY, "b", "m"), ONE),
-                    (UsageKey(NEXT_DAY, "a", "n"), ONE),
-                ]
-
-    run(main())
+    async with handles(opening, 2) as stores, running(*stores):
+        await stores[0].add(first)
+        await stores[1].add(second)
+        for store in stores:
+            assert await totals(store) == [
+                (UsageKey(DAY, "a", "m"), Usage(requests=2, failed=1, refused=1, rows=7, elements=40, compute_units=2.0, cache_hits=1)),
+                (UsageKey(DAY, "b", "m"), ONE),
+                (UsageKey(NEXT_DAY, "a", "n"), ONE),
+            ]
 
 
-def test_nothing_is_nothing(opening: Opening[UsageStore]) -> None:
-    async def main() -> None:
-        async with handles(opening, 1) as (store,), running(store):
-            assert await totals(store) == []
-            await store.add(batch())
-            assert await totals(store) == []
-
-    run(main())
+async def test_nothing_is_nothing(opening: Opening[UsageStore]) -> None:
+    async with handles(opening, 1) as (store,), running(store):
+        assert await totals(store) == []
+        await store.add(batch())
+        assert await totals(store) == []
 
 
 @pytest.mark.parametrize(
@@ -111,193 +104,157 @@ def test_nothing_is_nothing(opening: Opening[UsageStore]) -> None:
         pytest.param(3, 1, [], id="backwards"),
     ],
 )
-def test_totals_are_of_the_days_asked_for(opening: Opening[UsageStore], since: int, until: int, expected: list[int]) -> None:
+async def test_totals_are_of_the_days_asked_for(opening: Opening[UsageStore], since: int, until: int, expected: list[int]) -> None:
     days = [f"2023-11-{15 + number}" for number in range(5)]
 
-    async def main() -> None:
-        async with handles(opening, 1) as (store,), running(store):
-            for number in (3, 0, 4, 1, 2):
-                await store.add(batch(used(days[number])))
-            assert [key.day for key, _ in await totals(store, days[since], days[until])] == [days[number] for number in expected]
-
-    run(main())
+    async with handles(opening, 1) as (store,), running(store):
+        for number in (3, 0, 4, 1, 2):
+            await store.add(batch(used(days[number])))
+        assert [key.day for key, _ in await totals(store, days[since], days[until])] == [days[number] for number in expected]
 
 
-def test_odd_names_and_large_numbers_come_back(opening: Opening[UsageStore]) -> None:
+async def test_odd_names_and_large_numbers_come_back(opening: Opening[UsageStore]) -> None:
     odd = (UsageKey(DAY, 'größe \0["', "a b/%s"), Usage(rows=2**31, elements=2**61, compute_units=1e-7))
 
-    async def main() -> None:
-        async with handles(opening, 1) as (store,), running(store):
-            await store.add(batch(odd))
-            await store.add(batch(odd))
-            ((key, usage),) = await totals(store)
-            assert key == odd[0]
-            assert (usage.rows, usage.elements) == (2**32, 2**62)
-            assert usage.compute_units == pytest.approx(2e-7)
-
-    run(main())
+    async with handles(opening, 1) as (store,), running(store):
+        await store.add(batch(odd))
+        await store.add(batch(odd))
+        ((key, usage),) = await totals(store)
+        assert key == odd[0]
+        assert (usage.rows, usage.elements) == (2**32, 2**62)
+        assert usage.compute_units == pytest.approx(2e-7)
 
 
-def test_a_batch_that_is_sent_again_counts_once(opening: Opening[UsageStore]) -> None:
+async def test_a_batch_that_is_sent_again_counts_once(opening: Opening[UsageStore]) -> None:
     sent = [batch(used(), used()) for _ in range(10)]
 
-    async def main() -> None:
-        async with handles(opening, 2) as stores, running(*stores):
-            await asyncio.gather(*(stores[number % 2].add(one) for number in range(5) for one in sent))
-            await stores[1].add(sent[0])
-            ((_, usage),) = await totals(stores[0])
-            assert usage.requests == 20
-
-    run(main())
+    async with handles(opening, 2) as stores, running(*stores):
+        await asyncio.gather(*(stores[number % 2].add(one) for number in range(5) for one in sent))
+        await stores[1].add(sent[0])
+        ((_, usage),) = await totals(stores[0])
+        assert usage.requests == 20
 
 
-def test_after_a_restore_it_holds_that_and_nothing_else(opening: Opening[UsageStore]) -> None:
+async def test_after_a_restore_it_holds_that_and_nothing_else(opening: Opening[UsageStore]) -> None:
     kept = [
         (UsageKey("2020-02-29", "a", "m"), Usage(1, 2, 3, 4, 5, 6.25, 7)),
         (UsageKey("2020-03-01", "b", "n"), Usage(requests=1, compute_units=3.0)),
     ]
 
-    async def main() -> None:
-        async with handles(opening, 2) as (one, other), running(one, other):
-            await one.add(batch(used()))
-            await one.restore(kept)
-            assert await totals(other) == kept
-            await other.add(batch(used(tenant="new")))
-            assert [key.tenant for key, _ in await totals(one)] == ["a", "b", "new"]
-
-    run(main())
+    async with handles(opening, 2) as (one, other), running(one, other):
+        await one.add(batch(used()))
+        await one.restore(kept)
+        assert await totals(other) == kept
+        await other.add(batch(used(tenant="new")))
+        assert [key.tenant for key, _ in await totals(one)] == ["a", "b", "new"]
 
 
-def test_a_restore_of_many_sums_is_whole(opening: Opening[UsageStore]) -> None:
+async def test_a_restore_of_many_sums_is_whole(opening: Opening[UsageStore]) -> None:
     kept = [
         (UsageKey(f"20{year}-01-01", f"t{number}", "m"), Usage(1, 2, 3, 4, 5, 6.5, 7)) for year in range(10, 30) for number in range(100)
     ]
 
-    async def main() -> None:
-        async with handles(opening, 1) as (store,):
-            await store.restore(kept)
-            assert dict(await totals(store)) == dict(kept)
-
-    run(main())
+    async with handles(opening, 1) as (store,):
+        await store.restore(kept)
+        assert dict(await totals(store)) == dict(kept)
 
 
-def test_redis_counts_every_batch_once_with_several_gateways(server: RedisServer) -> None:
+async def test_redis_counts_every_batch_once_with_several_gateways(server: RedisServer) -> None:
     sent = [batch(*(used(tenant=f"t{number % 3}") for number in range(50))) for _ in range(40)]
 
     async def opening() -> RedisUsageStore:
         return RedisUsageStore(link(server), abandoned_s=0.1)  # so short that each often takes what the other is at
 
-    async def main() -> None:
-        async with handles(opening, 3) as stores, running(*stores):
-            await asyncio.gather(*(stores[number % 3].add(one) for number, one in enumerate(sent * 2)))
-            during = await totals(stores[0])
-            await counted(server)
-            assert await totals(stores[0]) == during
-            assert [usage.requests for _, usage in during] == [680, 680, 640]
-
-    run(main())
+    async with handles(opening, 3) as stores, running(*stores):
+        await asyncio.gather(*(stores[number % 3].add(one) for number, one in enumerate(sent * 2)))
+        during = await totals(stores[0])
+        await counted(server)
+        assert await totals(stores[0]) == during
+        assert [usage.requests for _, usage in during] == [680, 680, 640]
 
 
-def test_redis_has_the_same_totals_before_during_and_after_counting(server: RedisServer) -> None:
-    async def main() -> None:
-        async with handles(lambda: open_usage_store(*_where(server)), 2) as (one, other):
-            for number in range(30):
-                await one.add(batch(used((DAY, NEXT_DAY)[number % 2])))
-            before = await totals(one)
-            assert [usage.requests for _, usage in before] == [15, 15]
-            async with running(one):
-                while server.call("XLEN", STREAM) != b":0\r\n":
-                    assert await totals(other) == before
-            assert await totals(other) == before
-            assert await totals(other, DAY, DAY) == before[:1]
-
-    run(main())
+async def test_redis_has_the_same_totals_before_during_and_after_counting(server: RedisServer) -> None:
+    async with handles(lambda: open_usage_store(*_where(server)), 2) as (one, other):
+        for number in range(30):
+            await one.add(batch(used((DAY, NEXT_DAY)[number % 2])))
+        before = await totals(one)
+        assert [usage.requests for _, usage in before] == [15, 15]
+        async with running(one):
+            while server.call("XLEN", STREAM) != b":0\r\n":
+                assert await totals(other) == before
+        assert await totals(other) == before
+        assert await totals(other, DAY, DAY) == before[:1]
 
 
-def test_redis_keeps_nothing_on_the_stream_that_is_counted(server: RedisServer) -> None:
-    async def main() -> None:
-        async with handles(lambda: open_usage_store(*_where(server)), 1) as (store,), running(store):
-            for _ in range(5):
-                await store.add(batch(used()))
-                await store.add(batch())
-                await counted(server)
-        assert server.call("XPENDING", STREAM, "gateways").startswith(b"*4\r\n:0\r\n")
-
-    run(main())
-
-
-def test_what_a_gateway_took_before_it_died_is_counted_by_another(server: RedisServer) -> None:
-    async def main() -> None:
-        async def opening() -> RedisUsageStore:
-            return RedisUsageStore(link(server), abandoned_s=0.3)
-
-        async with handles(opening, 2) as (one, other):
-            async with running(one):
-                await one.add(batch(used()))
-                await counted(server)
-            for _ in range(3):
-                await one.add(batch(used()))
-            taken = server.call("XREADGROUP", "GROUP", "gateways", "the-dead-one", "COUNT", "2", "STREAMS", STREAM, ">")
-            assert taken.count(b"batch") == 2
-            async with running(other):
-                await counted(server)
-            ((_, usage),) = await totals(other)
-            assert usage.requests == 4
-
-    run(main())
-
-
-def test_one_that_wakes_after_another_has_taken_over_does_not_count_again(server: RedisServer) -> None:
-    async def main() -> None:
-        async with handles(lambda: open_usage_store(*_where(server)), 2) as (one, other):
-            assert isinstance(one, RedisUsageStore)
-            await one._make_group()
-            await one.add(batch(used()))
-            ((place, fields),) = await one._take()
-            assert isinstance(other, RedisUsageStore)
-            await other._count(place, fields)
-            await one._count(place, fields)
-            ((_, usage),) = await totals(one)
-            assert usage.requests == 1
-
-    run(main())
-
-
-def test_what_was_taken_before_a_restore_is_not_counted_after_it(server: RedisServer) -> None:
-    async def main() -> None:
-        async with handles(lambda: open_usage_store(*_where(server)), 1) as (store,):
-            assert isinstance(store, RedisUsageStore)
-            await store._make_group()
+async def test_redis_keeps_nothing_on_the_stream_that_is_counted(server: RedisServer) -> None:
+    async with handles(lambda: open_usage_store(*_where(server)), 1) as (store,), running(store):
+        for _ in range(5):
             await store.add(batch(used()))
-            ((place, fields),) = await store._take()
-            await store.restore([])
-            await store._count(place, fields)
-            assert await totals(store) == []
-            async with running(store):  # the stream is made anew
-                await store.add(batch(used()))
-                await counted(server)
-            ((_, usage),) = await totals(store)
-            assert usage.requests == 1
-
-    run(main())
+            await store.add(batch())
+            await counted(server)
+    assert server.call("XPENDING", STREAM, "gateways").startswith(b"*4\r\n:0\r\n")
 
 
-def test_a_batch_that_cannot_be_read_stays_and_holds_nobody_up(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with handles(lambda: open_usage_store(*_where(server)), 1) as (store,):
-            server.call("XADD", STREAM, "*", "batch", '{"of": "the future"}')
-            server.call("XADD", STREAM, "*", "batch", '{"id": "of the past", "events": []}')
-            server.call("XADD", STREAM, "*", "something", "else", "and", "more")
-            async with running(store):
-                await store.add(batch(used()))
-                async with asyncio.timeout(100.0):
-                    while server.call("XLEN", STREAM) != b":3\r\n":
-                        await asyncio.sleep(0.02)
-            ((_, usage),) = await totals(store)
-            assert usage.requests == 1
-        assert caplog.text.count("cannot be read, and is left there") >= 3
+async def test_what_a_gateway_took_before_it_died_is_counted_by_another(server: RedisServer) -> None:
+    async def opening() -> RedisUsageStore:
+        return RedisUsageStore(link(server), abandoned_s=0.3)
 
-    run(main())
+    async with handles(opening, 2) as (one, other):
+        async with running(one):
+            await one.add(batch(used()))
+            await counted(server)
+        for _ in range(3):
+            await one.add(batch(used()))
+        taken = server.call("XREADGROUP", "GROUP", "gateways", "the-dead-one", "COUNT", "2", "STREAMS", STREAM, ">")
+        assert taken.count(b"batch") == 2
+        async with running(other):
+            await counted(server)
+        ((_, usage),) = await totals(other)
+        assert usage.requests == 4
+
+
+async def test_one_that_wakes_after_another_has_taken_over_does_not_count_again(server: RedisServer) -> None:
+    async with handles(lambda: open_usage_store(*_where(server)), 2) as (one, other):
+        assert isinstance(one, RedisUsageStore)
+        await one._make_group()
+        await one.add(batch(used()))
+        ((place, fields),) = await one._take()
+        assert isinstance(other, RedisUsageStore)
+        await other._count(place, fields)
+        await one._count(place, fields)
+        ((_, usage),) = await totals(one)
+        assert usage.requests == 1
+
+
+async def test_what_was_taken_before_a_restore_is_not_counted_after_it(server: RedisServer) -> None:
+    async with handles(lambda: open_usage_store(*_where(server)), 1) as (store,):
+        assert isinstance(store, RedisUsageStore)
+        await store._make_group()
+        await store.add(batch(used()))
+        ((place, fields),) = await store._take()
+        await store.restore([])
+        await store._count(place, fields)
+        assert await totals(store) == []
+        async with running(store):  # the stream is made anew
+            await store.add(batch(used()))
+            await counted(server)
+        ((_, usage),) = await totals(store)
+        assert usage.requests == 1
+
+
+async def test_a_batch_that_cannot_be_read_stays_and_holds_nobody_up(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    async with handles(lambda: open_usage_store(*_where(server)), 1) as (store,):
+        server.call("XADD", STREAM, "*", "batch", '{"of": "the future"}')
+        server.call("XADD", STREAM, "*", "batch", '{"id": "of the past", "events": []}')
+        server.call("XADD", STREAM, "*", "something", "else", "and", "more")
+        async with running(store):
+            await store.add(batch(used()))
+            async with asyncio.timeout(100.0):
+                while server.call("XLEN", STREAM) != b":3\r\n":
+                    await asyncio.sleep(0.02)
+        ((_, usage),) = await totals(store)
+        assert usage.requests == 1
+    assert caplog.text.count("cannot be read, and is left there") >= 3
 
 
 def _where(server: RedisServer) -> tuple[SecretStr, Path]:

@@ -31,8 +31,8 @@ def start() -> Iterator[Start]:
     """`servers.start` for a test that starts its own; one that a failed test leaves running is ended."""
     started: list[Tidegate] = []
 
-    def start_one(state_dir: Path, *arguments: str) -> Tidegate:
-        started.append(servers.start(state_dir, *arguments))
+    def start_one(state_dir: Path, *arguments: str, open_files: int | None = None) -> Tidegate:
+        started.append(servers.start(state_dir, *arguments, open_files=open_files))
         return started[-1]
 
     yield start_one

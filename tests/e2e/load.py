@@ -21,10 +21,10 @@ ELEMENTS = 4
 _RECONNECT_S = 0.05
 _OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
 
-Ended = Literal["requests", "failed", "refused"]
+OutcomeCount = Literal["requests", "failed", "refused"]
 """As usage has it."""
-_BY_STATUS: dict[int, Ended] = {200: "requests", 400: "refused", 429: "refused"}
-_BY_CODE: dict[grpc.StatusCode, Ended] = {
+_BY_STATUS: dict[int, OutcomeCount] = {200: "requests", 400: "refused", 429: "refused"}
+_BY_CODE: dict[grpc.StatusCode, OutcomeCount] = {
     grpc.StatusCode.INVALID_ARGUMENT: "refused",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "refused",
     grpc.StatusCode.NOT_FOUND: "failed",
@@ -44,14 +44,14 @@ class Ask:
 class Counts:
     """What callers were answered."""
 
-    ended: Counter[tuple[str, Ended]] = field(default_factory=Counter)
+    ended: Counter[tuple[str, OutcomeCount]] = field(default_factory=Counter)
     """By tenant."""
     at_s: deque[float] = field(default_factory=lambda: deque(maxlen=200_000))
     """When each answer was there."""
     unanswered: int = 0
     """Sent once more, since their connection ended."""
 
-    def add(self, tenant: str, ended: Ended) -> None:
+    def add(self, tenant: str, ended: OutcomeCount) -> None:
         self.ended[tenant, ended] += 1
         self.at_s.append(time.monotonic())
 

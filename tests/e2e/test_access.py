@@ -110,7 +110,7 @@ def test_a_backup_beside_a_gateway_is_never_of_an_empty_store_of_its_own(
     """By its state folder alone: this Redis has a password, so it is asked for; one without would be found."""
     saved, folder, place = tmp_path / "saved.jsonl", pair[0].state_dir, f"redis://127.0.0.1:{redis.port}/0"
     Administrator(pair[0], pair[2]).make_tenant("team")
-    with pytest.raises(InvalidRequest, match=f"keeps its state in {re.escape(place)}, .*: give the same TIDEGATE_STATE_URL"):
+    with pytest.raises(InvalidRequest, match=f"keeps its state in {re.escape(place)}, .*: set the same TIDEGATE_STATE_URL"):
         backup(saved, state_dir=folder)
     assert not saved.exists()
     backup(saved, redis.url, state_dir=folder)

@@ -28,7 +28,7 @@ from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.protocols.grpc import GrpcHead, frame_message
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.settings import TritonSettings
-from control_plane.triton.adapters.connected import Triton
+from control_plane.triton.adapters.connected import UpstreamClient
 from control_plane.triton.adapters.control import grpc_target
 from control_plane.triton.embedded.command import choose_ports, shm_prefix
 from control_plane.triton.embedded.process import EmbeddedTriton, EmbeddedTritonLauncher
@@ -110,10 +110,10 @@ def place(state_dir: Path, *names: str, sources: tuple[Path, ...] = (MODELS,)) -
 
 
 @asynccontextmanager
-async def live(state_dir: Path, cache_dir: Path = CACHE) -> AsyncIterator[tuple[EmbeddedTriton, Triton]]:
+async def live(state_dir: Path, cache_dir: Path = CACHE) -> AsyncIterator[tuple[EmbeddedTriton, UpstreamClient]]:
     """A Triton of its own, connected, and stopped however the test ends."""
     process = await EmbeddedTritonLauncher(TritonSettings(cache_dir=cache_dir), state_dir).start()
-    upstream = Triton(process.endpoints, max_connections=4)
+    upstream = UpstreamClient(process.endpoints, max_connections=4)
     try:
         async with asyncio.timeout(LONG_S):
             while not await upstream.control.is_live():
@@ -378,7 +378,7 @@ def make_supervisor(state_dir: Path, servers: Servers, choose: Callable[[], Trit
     settings = TritonSettings(cache_dir=CACHE, triton_transport="unix" if choose is None else "tcp")
     return Supervisor(
         launcher=EmbeddedTritonLauncher(settings, state_dir, choose=choose or choose_ports),
-        connect=lambda endpoints: Triton(endpoints, max_connections=4),
+        connect=lambda endpoints: UpstreamClient(endpoints, max_connections=4),
         servers=servers,
         restore=restore,
         start_timeout_s=LONG_S,

@@ -25,7 +25,7 @@ from control_plane.models.loaded_contents import LoadedContents
 from control_plane.models.model_service import ModelService
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.settings import TritonSettings
-from control_plane.triton.adapters.connected import Triton
+from control_plane.triton.adapters.connected import UpstreamClient
 from control_plane.triton.adapters.control import grpc_target
 from control_plane.triton.embedded.process import EmbeddedTritonLauncher
 from control_plane.triton.servers import Servers
@@ -84,7 +84,7 @@ class Bench:
         (self.backends / "__init__.py").touch()
         self.servers, self.known = Servers(), Fingerprints()
         self.answers: dict[bytes, float] = {}
-        self.upstream: Triton
+        self.upstream: UpstreamClient
 
     def write(self, path: str, text: str, *, root: Path | None = None) -> Path:
         file = (root or self.models) / path
@@ -113,7 +113,7 @@ class Bench:
         contents = LoadedContents(files, self.known)
         self.service = ModelService(servers=self.servers, repository=repository, load=["*"], load_timeout_s=LONG_S, contents=contents)
         process = await EmbeddedTritonLauncher(settings, self.state).start()
-        self.upstream = Triton(process.endpoints, max_connections=4)
+        self.upstream = UpstreamClient(process.endpoints, max_connections=4)
         try:
             async with asyncio.timeout(LONG_S):
                 while not await self.upstream.control.is_live():
@@ -127,7 +127,7 @@ class Bench:
             await process.stop(grace_s=0.6)
 
     def fingerprint(self, model: str) -> Fingerprint:
-        found = self.known.of(model)
+        found = self.known.get(model)
         assert found is not None, f"{model} is not known"
         return found
 
@@ -182,18 +182,18 @@ def test_other_answers_are_another_fingerprint(tmp_path: Path) -> None:
             source.write_text("raise RuntimeError('as told')")
             with pytest.raises(ModelLoadFailed, match="as told"):
                 await bench.service.load("a")
-            assert [bench.known.of(model) for model in ("a", "e", "ee")] == [None] * 3
+            assert [bench.known.get(model) for model in ("a", "e", "ee")] == [None] * 3
             source.write_text(MODEL.format(factor=2))
             await bench.service.load("a")
             await bench.expect({"a": 2, "e": 2, "ee": 2})
             assert bench.fingerprint("ee").digest == first.digest
 
             await bench.service.unload("a")
-            assert [bench.known.of(model) for model in ("a", "e", "ee")] == [None] * 3
+            assert [bench.known.get(model) for model in ("a", "e", "ee")] == [None] * 3
             await bench.service.load("a")
             await bench.expect({"a": 2, "e": 2, "ee": 2})
             await bench.service.unload("ee", unload_dependents=True)
-            assert bench.known.of("ee") is None
+            assert bench.known.get("ee") is None
             await bench.expect({"a": 2, "e": 2})  # Triton keeps what was loaded by its own name
 
     run(main())
@@ -210,7 +210,7 @@ def test_what_a_model_calls_while_it_answers_counts_for_it(tmp_path: Path) -> No
         async with bench.running():
             await bench.expect({"a": 2, "outer": 2, "e": 2})
             first = {model: bench.fingerprint(model) for model in ("outer", "e")}
-            assert all(fingerprint.keeps_answers for fingerprint in first.values())
+            assert all(fingerprint.is_cacheable for fingerprint in first.values())
             loads = bench.loads()
             bench.add("a", factor=3)
             await bench.service.load("a")
@@ -224,7 +224,7 @@ def test_what_a_model_calls_while_it_answers_counts_for_it(tmp_path: Path) -> No
             (bench.models / "unrelated/1/model.py").write_text("raise RuntimeError('as told')")
             with pytest.raises(ModelLoadFailed, match="as told"):
                 await bench.service.load("unrelated")
-            assert [bench.known.of(model) is None for model in ("outer", "e", "a")] == [True, True, False]
+            assert [bench.known.get(model) is None for model in ("outer", "e", "a")] == [True, True, False]
             await bench.service.unload("unrelated")
             await bench.expect({"outer": 2, "e": 2})
             assert all(bench.fingerprint(model).digest != first[model].digest for model in first)
@@ -265,7 +265,7 @@ def test_nobody_else_loads(tmp_path: Path) -> None:
             endpoints = bench.upstream.endpoints
             await bench.expect({"a": 2})
             for secret in ("", "wrong"):
-                other = Triton(replace(endpoints, control_secret=secret), max_connections=1)
+                other = UpstreamClient(replace(endpoints, control_secret=secret), max_connections=1)
                 for change in (other.control.load("a", timeout_s=5), other.control.unload("a", timeout_s=5), other.control.index()):
                     with pytest.raises(UpstreamUnavailable, match="restricted"):
                         await change
@@ -292,7 +292,7 @@ def test_overrides_count(tmp_path: Path) -> None:
             await bench.expect({"a": 2})
             own = bench.fingerprint("a").digest
             await bench.service.load("a", brought(8))
-            assert (bench.known.of("a"), await bench.ask("a")) == (None, 2), "Triton says that it has loaded what it has not"
+            assert (bench.known.get("a"), await bench.ask("a")) == (None, 2), "Triton says that it has loaded what it has not"
             await bench.service.unload("a")
             await bench.service.load("a", brought(8))
             await bench.expect({"a": 8})
@@ -324,7 +324,7 @@ def test_answers_are_kept_of_models_whose_owner_says_so_and_that_can_repeat(tmp_
 
     async def main() -> None:
         async with bench.running(fails=["of_decoupled"]):  # Triton's own words: "please disable the response cache"
-            keeping = {model for model in bench.known.all() if bench.fingerprint(model).keeps_answers}
+            keeping = {model for model in bench.known.all() if bench.fingerprint(model).is_cacheable}
             assert bench.known.all().keys() == {entry.name for entry in bench.models.iterdir()} - {"of_decoupled"}
             assert keeping == {"plain", "of_plain", "of_silent"}
 

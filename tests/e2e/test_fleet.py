@@ -200,7 +200,7 @@ def test_unloaded_by_an_administrator_it_stays_away_until_it_is_loaded_again(fle
     assert status(ask(fleet, "m0")) == 404
     assert admin.load("m0")["state"] == "READY"
     assert answer_of(ask(fleet, "m0")) == 1.0
-    assert next(model for model in shown(fleet)["models"] if model["name"] == "m0")["min_copies"] == 1
+    assert next(model for model in shown(fleet)["models"] if model["name"] == "m0")["min_replicas"] == 1
     admin.unload("m0")
     admin.load("m0")
     admin.unload("m0")  # so that it does not stay

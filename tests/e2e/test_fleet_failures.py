@@ -37,7 +37,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_models(root, GOOD)
     for model in GOOD:
         with (root / model / "config.pbtxt").open("a") as config:
-            config.write('parameters { key: "tidegate_max_copies" value { string_value: "1" } }\n')
+            config.write('parameters { key: "tidegate_max_replicas" value { string_value: "1" } }\n')
     bad_models.write(root, "cut", bad_models.ONNX + _SIZE, {"1/model.onnx": _CUT})
     bad_models.write(root, "syntax", f"{bad_models.PYTHON}{_SIZE}input [ {{\n")
     bad_models.write(root, "raises", bad_models.PYTHON + _SIZE, {"1/model.py": bad_models.code('raise ValueError("no weights")')})

@@ -21,7 +21,7 @@ from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.domain.load_plan import states_of
 from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.settings import TritonSettings
-from control_plane.triton.adapters.control import TritonGrpc
+from control_plane.triton.adapters.control import ControlClient
 from control_plane.triton.embedded.process import EmbeddedTritonLauncher
 from tests.aio import run
 from tests.e2e.tidegate import PROJECT
@@ -61,7 +61,7 @@ class Observed:
     most_held: int = 0
     violations: list[str] = field(default_factory=list)
 
-    async def watch(self, control: TritonGrpc) -> None:
+    async def watch(self, control: ControlClient) -> None:
         while True:
             states = states_of(await control.index())
             held, loading = sum(map(BYTES.__getitem__, states)), [name for name, state in states.items() if state is ModelState.LOADING]
@@ -114,14 +114,14 @@ def test_one_that_is_held_still_past_its_lease_does_no_harm(tmp_path: Path) -> N
 
     async def main(url: str) -> None:
         async with triton(tmp_path / "state", make_models(tmp_path / "models")) as endpoints:
-            control = TritonGrpc(endpoints.grpc, control_secret=endpoints.control_secret)
+            control = ControlClient(endpoints.grpc, control_secret=endpoints.control_secret)
             lease = make_redis_lease(SecretStr(url))
             while not await control.is_live():
                 await asyncio.sleep(0.02)
 
             async def owner(*, other_than: str = "") -> str:
                 began_s = time.monotonic()
-                while (found := await lease.look()) is None or found.holder == other_than:
+                while (found := await lease.read()) is None or found.holder == other_than:
                     assert time.monotonic() - began_s < TAKEOVER_S, "nobody takes over"
                     await asyncio.sleep(0.02)
                 return found.holder

@@ -1,4 +1,4 @@
-"""The README's examples, run as they stand there, print what the README says they print."""
+"""The examples of the README and of the first tutorial, run as they stand there, print what these say that they print."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.e2e import tidegate as servers
 from tests.e2e.tidegate import LONG_S, PROJECT, Tidegate
 
 README = (PROJECT / "README.md").read_text()
+DOCUMENTS = (README, (PROJECT / "docs" / "tutorial" / "first-request.md").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -26,18 +27,25 @@ def as_in_the_readme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tideg
     assert running.stop() == 0
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def commands() -> list[tuple[str, str]]:
+    """Commands after `$ `, each with what the document prints beneath it."""
+    consoles = [block for document in DOCUMENTS for block in re.findall(r"^```console\n(.*?)^```", document, re.MULTILINE | re.DOTALL)]
+    return [_command(part) for block in consoles for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
 
 
-def examples() -> list[tuple[str, str]]:
-    """Commands after `$ `, each with what the README prints beneath it."""
-    found = []
-    for block in blocks("console"):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, output = part.partition("\n")
-            found.append((command, output.strip()))
-    return found
+def _command(text: str) -> tuple[str, str]:
+    """A line that ends in a backslash, or within quotes, goes on in the next."""
+    lines = text.splitlines()
+    count = 1
+    while lines[count - 1].endswith("\\") or "\n".join(lines[:count]).count("'") % 2:
+        count += 1
+    return "\n".join(lines[:count]), "\n".join(lines[count:]).strip()
+
+
+def programs() -> list[tuple[str, str]]:
+    """Python programs, each with the output that follows it."""
+    form = r"^```python\n(.*?)^```\n\n```text\n(.*?)^```"
+    return [found for document in DOCUMENTS for found in re.findall(form, document, re.MULTILINE | re.DOTALL)]
 
 
 REAL_NUMBER = r"-?\d+\.\d*(?:e-?\d+)?"
@@ -64,19 +72,17 @@ def run(command: list[str], tidegate: Tidegate) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("command", "output"), examples(), ids=[command[:40] for command, _ in examples()])
+@pytest.mark.parametrize(("command", "output"), commands(), ids=[command[:40] for command, _ in commands()])
 def test_commands(as_in_the_readme: Tidegate, command: str, output: str) -> None:
     actual = command.replace("localhost:8000", as_in_the_readme.address("http")).replace(".venv/bin/", "")
     assert_same(run(["bash", "-c", actual], as_in_the_readme), output)
 
 
-@pytest.mark.parametrize(("program", "output"), [*zip(blocks("python"), blocks("text")[1:], strict=True)])
+@pytest.mark.parametrize(("program", "output"), programs())
 def test_python_examples(as_in_the_readme: Tidegate, program: str, output: str) -> None:
     actual = program.replace("localhost:8000", as_in_the_readme.address("http"))
     assert_same(run([sys.executable, "-c", actual], as_in_the_readme), output)
 
 
-def test_every_make_target_is_real() -> None:
-    named = set(re.findall(r"make ([a-z-]+)(?= |`|\n)", README)) - {"sure"}
-    targets = set(re.findall(r"^([a-z-]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE))
-    assert named <= targets
+def test_there_are_programs_and_commands_in_each_document() -> None:
+    assert (len(commands()), len(programs())) == (6, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import tritonclient.http
@@ -27,8 +27,14 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tidegat
     repository = root / "models"
     write_models(repository, MODELS)
     (root / "redis").mkdir()
-    with redis_server(root / "redis") as redis:
-        host = servers.start(root / "host", "--model-repository", str(repository), env=SHARED_TRITON)
+    with redis_server(root / "redis") as redis, ExitStack() as ends:
+
+        def start(name: str, *flags: str, env: dict[str, str] | None = None) -> Tidegate:
+            running = servers.start(root / name, *flags, env=env)
+            ends.callback(end, running)
+            return running
+
+        host = start("host", "--model-repository", str(repository), env=SHARED_TRITON)
         flags = (
             "--triton-url",
             triton_url(host),
@@ -39,11 +45,13 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tidegat
             "--state-url",
             redis.url,
         )
-        one, other = servers.start(root / "one", *flags), servers.start(root / "other", *flags)
+        one, other = start("one", *flags), start("other", *flags)
         yield one, other, f"127.0.0.1:{host.triton_port('HTTPService')}"
-        for each in (one, other, host):
-            if each.process.poll() is None:
-                assert each.stop() == 0, each.said()
+
+
+def end(running: Tidegate) -> None:
+    if running.process.poll() is None:
+        assert running.stop() == 0, running.said()
 
 
 @contextmanager
@@ -130,7 +138,7 @@ def test_what_was_measured_and_wanted_is_known_to_one_that_starts(gateways: tupl
         models = [{model["name"]: model for model in shown(each)["models"]} for each in (left, again)]
         for name in MODELS:
             assert models[0][name]["load_s"] == models[1][name]["load_s"] != 2.0, "that of a model that was never loaded"
-            assert models[0][name]["min_copies"] == models[1][name]["min_copies"] == (name == "m0")
+            assert models[0][name]["min_replicas"] == models[1][name]["min_replicas"] == (name == "m0")
         assert status(ask(again, "m1")) == 404
     finally:
         assert again.stop() == 0, again.said()

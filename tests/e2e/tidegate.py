@@ -48,7 +48,9 @@ class Tidegate:
 
     def triton_port(self, service: str) -> int:
         """A port that leads to Triton's own HTTPService, GRPCInferenceService or Metrics Service, by its log."""
-        place, port = re.findall(rf'Started {service} at (\S+):(\d+)"?$', self.triton_log(), re.MULTILINE)[-1]
+        started = re.compile(rf'Started {service} at (\S+):(\d+)"?$', re.MULTILINE)
+        wait_for(lambda: started.search(self.triton_log()), what=f"the start of Triton's {service}")
+        place, port = started.findall(self.triton_log())[-1]
         if not place.startswith("unix:"):
             return int(port)
         path = place.removeprefix("unix:") + (f":{port}" if service == "GRPCInferenceService" else "")
@@ -95,15 +97,18 @@ def run_cli(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Co
     )
 
 
-def start(state_dir: Path, *arguments: str, env: dict[str, str] | None = None, python: str = sys.executable) -> Tidegate:
-    """Start `tidegate serve` on free ports and wait until it says where it listens."""
+def start(
+    state_dir: Path, *arguments: str, env: dict[str, str] | None = None, python: str = sys.executable, open_files: int | None = None
+) -> Tidegate:
+    """Start `tidegate serve` on free ports and wait until it says where it listens; with so many descriptors at most."""
     ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
     state_dir.mkdir(parents=True, exist_ok=True)
     output = state_dir / "output.txt"
     (state_dir / "endpoints.json").unlink(missing_ok=True)  # one that was killed leaves its own
+    limited = [] if open_files is None else ["prlimit", f"--nofile={open_files}:{open_files}"]
     with output.open("w") as sink:
         process = subprocess.Popen(
-            command("serve", "--state-dir", str(state_dir), *ports, *arguments, python=python),
+            limited + command("serve", "--state-dir", str(state_dir), *ports, *arguments, python=python),
             stdout=sink,
             stderr=subprocess.STDOUT,
             text=True,

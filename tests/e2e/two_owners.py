@@ -16,13 +16,13 @@ from control_plane.core.endpoints import UnixAddress
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelState
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
+from control_plane.fleet.domain.election import LeaseLimits
 from control_plane.fleet.domain.fleet import ModelFacts, Server
 from control_plane.fleet.domain.load_plan import states_of
-from control_plane.fleet.domain.ownership import LeaseLimits
 from control_plane.fleet.loading.load_plans import Begin, LoadPlans, PlanLimits
-from control_plane.fleet.ownership.ownership import Ownership
+from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.domain.description import ModelSpec
-from control_plane.triton.adapters.control import TritonGrpc
+from control_plane.triton.adapters.control import ControlClient
 
 MIB = 2**20
 BYTES = {"model_a": 40 * MIB, "model_b": 40 * MIB, "model_c": 50 * MIB, "model_d": 30 * MIB}
@@ -31,14 +31,14 @@ LIMITS = LeaseLimits(ttl_s=2.0, margin_s=0.4)
 
 
 async def main(holder: str, url: str, path: str, secret: str) -> None:
-    control = TritonGrpc(UnixAddress(path), control_secret=secret)
-    ownership = Ownership(make_redis_lease(SecretStr(url)), holder=holder, limits=LIMITS)
+    control = ControlClient(UnixAddress(path), control_secret=secret)
+    ownership = LeaderElection(make_redis_lease(SecretStr(url)), holder=holder, limits=LIMITS)
     plans = LoadPlans(
         Server("triton", BUDGET),
         control,
         require=ownership.require,
         bytes_of=BYTES.__getitem__,
-        limits=PlanLimits(load_timeout_s=20.0, release_timeout_s=20.0, max_poll_s=0.1, settle_s=2 * LIMITS.margin_s),
+        limits=PlanLimits(load_timeout_s=20.0, release_timeout_s=20.0, max_poll_s=0.1, call_visible_after_s=2 * LIMITS.margin_s),
     )
 
     async def load(name: str, begin: Begin) -> None:
@@ -49,7 +49,7 @@ async def main(holder: str, url: str, path: str, secret: str) -> None:
     async def work() -> None:
         choose = random.Random(holder)
         for name in cycle(choose.sample(list(BYTES), len(BYTES))):
-            await ownership.wait_until_owner()
+            await ownership.wait_until_leader()
             try:
                 ready = [each for each, state in states_of(await control.index()).items() if state is ModelState.READY and each != name]
                 taken = sum(map(BYTES.__getitem__, ready)) + BYTES[name]

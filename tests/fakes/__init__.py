@@ -1,4 +1,4 @@
-"""In-memory stand-ins for the ports (control_plane/ports.py), with the switches that tests need."""
+"""In-memory fakes of the ports (`*/ports.py`), with the switches that tests need."""
 
 from tests.fakes.reading import FakeBoard, FakeReading
 from tests.fakes.recorder import FakeRecorder, Recorded

@@ -1,8 +1,8 @@
-"""A response cache of one process, for tests of what asks it."""
+"""Response cache of one process, for tests of its callers."""
 
 from __future__ import annotations
 
-from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.inference.cached_inference import CachedInference
@@ -10,7 +10,7 @@ from control_plane.models.fingerprints import Fingerprints
 
 
 def keeping(*models: str) -> CachedInference:
-    """Keeps the answers of these models, as long as nobody loads them anew."""
+    """Return a response cache that caches these models, as long as none of them is loaded anew."""
     fingerprints = Fingerprints()
-    fingerprints.change({model: Fingerprint(model.encode().ljust(32), keeps_answers=True) for model in models})
-    return CachedInference(ResponseCache(fingerprints, KeptAnswers(1 << 24)))
+    fingerprints.change({model: Fingerprint(model.encode().ljust(32), is_cacheable=True) for model in models})
+    return CachedInference(ResponseCache(fingerprints, EvictingCache(1 << 24)))

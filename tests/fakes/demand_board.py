@@ -10,14 +10,15 @@ from control_plane.core.errors import StoreUnavailable
 
 @dataclass
 class FakeDemand:
-    """What processes have told, with the loop's time; several handles may share it."""
+    """The shared record of demand: process -> (when it told, on the loop's clock; its demand). Several
+    `FakeDemandBoard`s may share one."""
 
     told: dict[str, tuple[float, Mapping[str, float]]] = field(default_factory=dict)
 
 
 @dataclass
 class FakeDemandBoard:
-    """`admission/ports.DemandBoard` in memory; while it `is_away` it cannot be reached."""
+    """In-memory `admission/ports.DemandBoard`; while it `is_away` every call raises StoreUnavailable."""
 
     demand: FakeDemand = field(default_factory=FakeDemand)
     is_away: bool = False

@@ -1,4 +1,6 @@
-"""What stands around requests, for tests of what serves them: open to everybody, or with given keys, tenants and routes."""
+"""Authentication, admission and metering for tests of the frontends and inference: open to everybody, or with
+given keys, tenants and routes.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from control_plane.admission.admission import Admission
-from control_plane.admission.concurrency_slots import SlotLimits
+from control_plane.admission.concurrency_limiter import SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.admission.rate_leases import RateLeases
 from control_plane.auth.access import Access
 from control_plane.auth.authentication import Authentication
-from control_plane.auth.domain.failed_attempts import FailedAttempts
+from control_plane.auth.domain.auth_backoff import AuthBackoff
 from control_plane.core.infer_call import InferCall, Outcome
 from control_plane.core.scope import parse_scope
 from control_plane.inference.governance import Governance
@@ -21,19 +23,20 @@ from control_plane.metering.domain.usage import UsageEvent
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.mirror import KnownState
+from control_plane.objects.mirror import ObjectMirror
 from control_plane.triton.compute_time import Ending
 from tests.fakes.state_store import FakeStateStore
 
 
 class FakeCosts:
-    """Each row is one unit, by a table; of models in `counted` Triton's counts tell, and some are expected already."""
+    """Cost table by which each row is one unit. For models in `counted`, Triton's statistics tell the cost,
+    and that many units are expected."""
 
     def __init__(self) -> None:
         self.counted: dict[str, float | None] = {}
         self.charged: list[tuple[str, str, Ending, float, float]] = []
 
-    def of(self, call: InferCall) -> tuple[int, float, float | None, tuple[str, ...]]:
+    def estimate(self, call: InferCall) -> tuple[int, float, float | None, tuple[str, ...]]:
         rows = call.inputs[0].shape[0] if call.inputs and call.inputs[0].shape else 1
         if call.model_name in self.counted:
             return rows, 0.0, self.counted[call.model_name], (call.model_name,)
@@ -46,7 +49,8 @@ class FakeCosts:
 
 @dataclass
 class FakeMeter:
-    """Keeps what it is told; a line of the log must tell what was counted just before, and may expect more units than a table says."""
+    """Meter that records its calls. It checks that a line of the usage log repeats what was counted just
+    before; the line may expect more units than were counted."""
 
     added: list[tuple[str, str, Outcome, int, int, float, bool]] = field(default_factory=list)
     events: list[UsageEvent] = field(default_factory=list)
@@ -67,9 +71,9 @@ class FakeMeter:
         self.events.append(event)
 
 
-def known_state(*, keys: tuple[ApiKey, ...] = (), tenants: tuple[Tenant, ...] = (), routes: tuple[Route, ...] = ()) -> KnownState:
-    """A mirror of a store that holds these."""
-    known = KnownState(FakeStateStore())
+def known_state(*, keys: tuple[ApiKey, ...] = (), tenants: tuple[Tenant, ...] = (), routes: tuple[Route, ...] = ()) -> ObjectMirror:
+    """Return an object mirror that holds these objects."""
+    known = ObjectMirror(FakeStateStore())
     known.keys = {key.id: key for key in keys}
     known.tenants = {tenant.name: tenant for tenant in tenants}
     known.routes = {route.name: route for route in routes}
@@ -77,7 +81,7 @@ def known_state(*, keys: tuple[ApiKey, ...] = (), tenants: tuple[Tenant, ...] = 
 
 
 def governance(
-    known: KnownState | None = None,
+    known: ObjectMirror | None = None,
     *,
     authentication: bool = False,
     max_in_flight_per_model: int = 1000,
@@ -86,16 +90,16 @@ def governance(
     costs: FakeCosts | None = None,
     leases: RateLeases | None = None,
 ) -> Governance:
-    """Without authentication everybody may do everything."""
+    """Return a governance; without authentication everybody may do everything."""
     known = known or known_state()
-    access = Access(known, Authentication(known, None, attempts=FailedAttempts()) if authentication else None)
+    access = Access(known, Authentication(known, None, attempts=AuthBackoff()) if authentication else None)
     slots = SlotLimits(max_in_flight_per_model, max_in_flight_per_model)
     admission = Admission(known, slots=slots, queue=QueueLimits(), now_s=now_s, leases=leases)
     return Governance(access, admission, costs or FakeCosts(), meter or FakeMeter())
 
 
 def key_text(number: int) -> str:
-    """The text of the key that `api_key` makes of the same number."""
+    """Return the secret text of the key that `api_key` makes of the same number."""
     return f"tg_{number:012x}_{number:043d}"
 
 

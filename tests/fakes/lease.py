@@ -8,25 +8,25 @@ from control_plane.fleet.domain.lease import Lease
 
 @dataclass
 class FakeRecord:
-    """What the store has; several handles may share it."""
+    """The lease record of a store; several `FakeLeaseStore`s may share one."""
 
     lease: Lease | None = None
 
 
 @dataclass
 class FakeLeaseStore:
-    """`fleet/ports.LeaseStore` in memory; while it `is_away` it cannot be reached."""
+    """In-memory `fleet/ports.LeaseStore`; while it `is_away` every call raises StoreUnavailable."""
 
     record: FakeRecord = field(default_factory=FakeRecord)
     is_away: bool = False
     token: int = 0
 
-    async def look(self) -> Lease | None:
+    async def read(self) -> Lease | None:
         self._reach()
         self.token = max(self.token, self.record.lease.token if self.record.lease else 0)
         return self.record.lease
 
-    async def take(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
+    async def acquire(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
         self._reach()
         if not _is_same(self.record.lease, seen):
             return None

@@ -1,4 +1,6 @@
-"""A cold source in memory that can be slow, break off, change and lie; and an observer that remembers."""
+"""In-memory object store of models that can be slow, break off, change and lie; and an observer that records
+moves.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from control_plane.models.ports import Stop
 
 
 class FakeModelStore:
-    """`models` is by name, path; `reads` are the spans that were asked for."""
+    """In-memory object store: `models` maps name and path to contents; `reads` are the byte ranges that were
+    requested."""
 
     def __init__(self, models: dict[str, dict[str, bytes]], url: str = "fake://cold") -> None:
         self.url = url
@@ -51,7 +54,7 @@ class FakeModelStore:
         self.on_read(path, span)
         content = self.models.get(name, {}).get(path, b"")
         if len(content) < span.stop:
-            raise ModelLoadFailed(f"{path} is shorter than it was", is_passing=True)
+            raise ModelLoadFailed(f"{path} is shorter than it was", is_transient=True)
         return [self.change(content[span.start : span.stop])]
 
     def close(self) -> None:
@@ -63,7 +66,7 @@ class FakeModelStore:
 
 
 class Moves:
-    """`models/ports.MoveObserver`."""
+    """`models/ports.MoveObserver` that records its calls."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, int]] = []

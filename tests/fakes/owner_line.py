@@ -4,24 +4,24 @@ import asyncio
 from dataclasses import dataclass, field
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.fleet.domain.report import FleetReport
+from control_plane.fleet.domain.report import LoadReport
 
 
 @dataclass
-class FakeOwnerLine:
-    """`fleet/ports.OwnerLine` in memory; while it `is_away` it cannot be reached."""
+class FakeLeaderChannel:
+    """In-memory `fleet/ports.LeaderChannel`; while it `is_away` every call raises StoreUnavailable."""
 
-    told: list[FleetReport] = field(default_factory=list)
+    told: list[LoadReport] = field(default_factory=list)
     is_away: bool = False
-    all_told: list[FleetReport] = field(default_factory=list)
-    """Taken or not."""
+    all_told: list[LoadReport] = field(default_factory=list)
+    """All reports sent, whether or not they have been taken."""
 
-    async def report(self, report: FleetReport) -> None:
+    async def report(self, report: LoadReport) -> None:
         self._reach()
         self.told.append(report)
         self.all_told.append(report)
 
-    async def take(self, *, timeout_s: float) -> list[FleetReport]:
+    async def receive(self, *, timeout_s: float) -> list[LoadReport]:
         self._reach()
         ends_s = asyncio.get_running_loop().time() + timeout_s
         while not self.told and asyncio.get_running_loop().time() < ends_s:

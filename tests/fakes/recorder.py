@@ -15,7 +15,7 @@ class Recorded(NamedTuple):
 
 @dataclass
 class FakeRecorder:
-    """`telemetry/ports.RequestRecorder`."""
+    """`telemetry/ports.RequestRecorder` that keeps what it records."""
 
     records: list[Recorded] = field(default_factory=list)
 

@@ -7,16 +7,16 @@ from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelN
 
 @dataclass
 class FakeRepository:
-    """`models/ports.ModelRepository`: models by name; `failures` are raised when that model is placed,
-    `unloadable` when it is looked at."""
+    """In-memory `models/ports.ModelRepository`; `failures` are raised when that model is placed, `unloadable`
+    when it is checked."""
 
     models: list[str] = field(default_factory=list)
     failures: dict[str, ControlPlaneError] = field(default_factory=dict)
     steps: dict[str, list[str]] = field(default_factory=dict)
-    """Of ensembles."""
+    """Steps of ensembles, by ensemble."""
     unloadable: dict[str, str] = field(default_factory=dict)
     placed: list[str] = field(default_factory=list)
-    """Every placing, in order; `*` for all."""
+    """Every call that places a model, in order; `*` for all models."""
 
     def names(self) -> list[str]:
         return sorted(self.models)
@@ -36,7 +36,7 @@ class FakeRepository:
         if name in self.unloadable:
             raise ModelLoadFailed(self.unloadable[name])
 
-    def with_steps(self, name: str) -> list[str]:
+    def ensemble_closure(self, name: str) -> list[str]:
         if name not in self.models:
             raise ModelNotFound(f"no model {name!r}")
         return [*self.steps.get(name, []), name]

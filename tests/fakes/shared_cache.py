@@ -10,17 +10,19 @@ from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 
 @dataclass
 class FakeCache:
-    """What lies there, with when it expires; several handles may share it."""
+    """Entries of the shared cache: key -> (value, when it expires). Several `FakeSharedCache`s may share
+    one."""
 
     entries: dict[bytes, tuple[bytes, float]] = field(default_factory=dict)
 
 
 @dataclass
 class FakeSharedCache:
-    """`cache/ports.SharedCache` in memory; while it `is_open` it is away; each lookup takes `delay_s`, where computing takes longer."""
+    """In-memory `cache/ports.SharedCache`. `is_bypassed` is its circuit breaker: while open, the cache is not
+    used. Each lookup takes `delay_s`, and computing takes longer."""
 
     cache: FakeCache = field(default_factory=FakeCache)
-    is_open: bool = False
+    is_bypassed: bool = False
     delay_s: float = 0.0
     max_value_bytes: int = 2**20
     counts: SharedCacheCounts = field(default_factory=SharedCacheCounts)
@@ -31,7 +33,7 @@ class FakeSharedCache:
         return self.delay_s
 
     async def get(self, keys: Sequence[bytes], *, computing_s: float) -> list[bytes | None]:
-        if self.is_open:
+        if self.is_bypassed:
             self.counts.away += len(keys)
             return [None] * len(keys)
         if self.delay_s > computing_s:
@@ -44,7 +46,7 @@ class FakeSharedCache:
         return found
 
     def put(self, key: bytes, value: bytes, *, ttl_s: float) -> None:
-        if self.is_open or len(value) > self.max_value_bytes:
+        if self.is_bypassed or len(value) > self.max_value_bytes:
             self.counts.dropped += 1
             return
         self.cache.entries[key] = (value, self.now_s() + max(1, int(ttl_s)))

@@ -11,7 +11,7 @@ from control_plane.objects.domain.stored import Kind, Stored, check_expected, ch
 
 @dataclass
 class FakeState:
-    """What is stored; several handles may share it."""
+    """The stored objects; several `FakeStateStore`s may share one."""
 
     objects: dict[tuple[Kind, str], Stored] = field(default_factory=dict)
     last: int = 0
@@ -27,7 +27,7 @@ class FakeState:
 
 @dataclass
 class FakeStateStore:
-    """`objects/ports.StateStore` in memory; while it `is_away` it cannot be reached."""
+    """In-memory `objects/ports.StateStore`; while it `is_away` every call raises StoreUnavailable."""
 
     state: FakeState = field(default_factory=FakeState)
     is_away: bool = False
@@ -81,7 +81,7 @@ class FakeStateStore:
         pass
 
     def go_away(self) -> None:
-        """As when the server ends: who waits for a change is told at once."""
+        """Become unreachable, like a server that ends: whoever waits for a change is told at once."""
         self.is_away = True
         for change in self.state.waiting:
             change.set()

@@ -1,4 +1,6 @@
-"""A Triton with one text-embedding model, over HTTP: a text's embedding is its length and its first and last byte."""
+"""Triton with one text-embedding model, over HTTP: the embedding of a text is its length, its first and its
+last byte.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,19 @@ def embedding_of(text: bytes, loads: int = 0) -> list[float]:
 
 @dataclass
 class FakeTextModel:
-    """`tests.fakes.FakeHttp.answer`; what it computed is in `batches`."""
+    """`tests.fakes.FakeHttp.answer` that computes embeddings; the texts of each batch it computed are in
+    `batches`."""
 
     name: str = "m"
     max_batch_size: int = 4
     counts_tokens: bool = True
     takes_tokens: bool = False
     config: dict[str, Any] = field(default_factory=dict)
-    """In place of its own."""
+    """Model configuration to show in place of its own."""
     failure: Callable[[HttpRequest], HttpAnswer | None] = lambda request: None
-    """An answer to an inference instead of the embeddings; may raise, too."""
+    """Returns an answer to an inference in place of the embeddings, or None; it may raise, too."""
     loads: int = 0
-    """Counted up by a test that loads the model anew: each load's embeddings are its own."""
+    """A test that loads the model anew counts this up: each load has embeddings of its own."""
     batches: list[list[bytes]] = field(default_factory=list)
     targets: list[bytes] = field(default_factory=list)
     configs_asked: int = 0
@@ -52,7 +55,7 @@ class FakeTextModel:
         return self.failure(request) or self._infer(request)
 
     def config_bytes(self) -> bytes:
-        """As Triton shows it."""
+        """Return the model's configuration as Triton shows it."""
         return orjson.dumps(self.config or self._config())
 
     def _config(self) -> dict[str, Any]:
@@ -92,7 +95,7 @@ def _texts(data: bytes) -> list[bytes]:
 
 
 def _token_rows(data: bytes, shape: list[int]) -> list[bytes]:
-    """Each token that is not masked, as a byte."""
+    """Return the tokens that are not masked, one byte each."""
     numbers = array("q", data)
     ids, mask = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
     rows = range(shape[0])

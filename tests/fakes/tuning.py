@@ -11,7 +11,8 @@ from control_plane.tuning.domain.candidates import Candidate, Level
 
 @dataclass
 class FakeTuningServers:
-    """`tuning/ports.TuningServers`: an address is the candidate's label; starting and ending take `start_s` each."""
+    """`tuning/ports.TuningServers` whose addresses are the candidates' labels; starting and ending take
+    `start_s` each."""
 
     start_s: float = 1.0
     failures: dict[Candidate, ControlPlaneError] = field(default_factory=dict)
@@ -36,12 +37,13 @@ class FakeTuningServers:
 
 @dataclass
 class FakeLoad:
-    """`tuning/ports.LoadGenerator`: what `measured` says, after `duration_s`; `calls` has the address and concurrency of each run."""
+    """`tuning/ports.LoadGenerator` that returns what `measured` says after `duration_s`; `calls` has the
+    address and concurrency of each run."""
 
     measured: Callable[[str, int], Level]
     calls: list[tuple[str, int]] = field(default_factory=list)
     failures: dict[int, ControlPlaneError] = field(default_factory=dict)
-    """By the number of the call, from 0."""
+    """Errors to raise, by the number of the call (from 0)."""
 
     async def measure(self, address: str, *, concurrency: int, duration_s: float) -> Level:
         self.calls.append((address, concurrency))

@@ -17,7 +17,7 @@ from control_plane.triton.ports import GrpcCall
 
 @dataclass
 class Calls:
-    """What a fake endpoint has been asked, and whether its answers are held back."""
+    """Calls to a fake endpoint, which can be told to hold its answers back."""
 
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     arrivals: asyncio.Queue[object] = field(default_factory=asyncio.Queue)
@@ -31,7 +31,7 @@ class Calls:
         self.may_answer.set()
 
     def hold(self) -> None:
-        """Answer nothing until `may_answer` is set."""
+        """Hold all answers back until `may_answer` is set."""
         self.may_answer.clear()
 
     async def take(self, request: object, timeout_s: float) -> None:
@@ -39,7 +39,7 @@ class Calls:
         self.timeouts_s.append(timeout_s)
         self.in_progress += 1
         try:
-            await asyncio.sleep(0)  # an answer never comes within the loop's same turn
+            await asyncio.sleep(0)  # no real answer comes within the same turn of the loop
             await self.may_answer.wait()
             self.answered += 1
         except asyncio.CancelledError:
@@ -50,23 +50,23 @@ class Calls:
 
 
 def echo(request: HttpRequest) -> HttpAnswer:
-    """The default answer: a 200 with the request's body."""
+    """Answer 200 with the request's body; the default of `FakeHttp`."""
     return make_answer(200, request.body)
 
 
 @dataclass
 class FakeHttp:
-    """`triton/ports.HttpUpstream`."""
+    """`triton/ports.HttpUpstream` that answers by a function and records the requests."""
 
     answer: Callable[[HttpRequest], HttpAnswer] = echo
-    """May raise, too."""
+    """Makes the answer; it may raise, too."""
     requests: list[HttpRequest] = field(default_factory=list)
     calls: Calls = field(default_factory=Calls)
 
     streams: Callable[[HttpRequest], HttpAnswer | FakeHttpStream] | None = None
-    """What `stream` answers; None: as `send` does."""
+    """Makes the answer to `stream`; None to answer as `send` does."""
     lanes: list[str] = field(default_factory=list)
-    """The names by which requests share the connections."""
+    """For each request, the name under which it shares connections."""
 
     async def send(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer:
         self.requests.append(request)
@@ -83,7 +83,7 @@ class FakeHttp:
 
 @dataclass
 class FakeHttpStream:
-    """`triton/ports.HttpStream`; a test puts the pieces in, None for the end, or an error."""
+    """`triton/ports.HttpStream` into which a test puts the pieces: bytes, None for the end, or an error."""
 
     status: int = 200
     head: bytes = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -109,14 +109,14 @@ class FakeHttpStream:
 
 @dataclass
 class FakeGrpc:
-    """`triton/ports.GrpcUpstream`."""
+    """`triton/ports.GrpcUpstream` that answers by a function and records the calls."""
 
     answer: Callable[[GrpcCall], GrpcAnswer] = lambda call: message_answer(bytes(call.frame[PREFIX_BYTES:]))
-    """Echoes by default; may raise, too."""
+    """Makes the answer, an echo by default; it may raise, too."""
     requests: list[GrpcCall] = field(default_factory=list)
     calls: Calls = field(default_factory=Calls)
     streams: asyncio.Queue[FakeGrpcStream] = field(default_factory=asyncio.Queue)
-    """Each stream as it is opened, for a test to play Triton on."""
+    """Each stream as it is opened, for a test to act as Triton on it."""
     cannot_open: ControlPlaneError | None = None
 
     async def unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
@@ -137,15 +137,16 @@ class FakeGrpc:
 
 @dataclass
 class FakeGrpcStream:
-    """`triton/ports.GrpcStream`; the test plays Triton: takes what was `sent`, puts `answers`, ends it."""
+    """`triton/ports.GrpcStream` whose other end is the test: it takes what was `sent`, puts `answers`, and
+    ends the stream."""
 
     head: GrpcHead
     headers: Fields = HEAD
     trailers: Fields = ()
     sent: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
-    """Messages without their prefix; None: no more follow."""
+    """Messages without their length prefix; None for the half-close."""
     may_send: asyncio.Event = field(default_factory=asyncio.Event)
-    """Cleared: Triton has no room."""
+    """Cleared while flow control leaves no room to send."""
     answers: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     received: int = 0
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -179,30 +180,30 @@ class FakeGrpcStream:
 
 @dataclass
 class FakeControl:
-    """`triton/ports.ModelControl`: Triton's repository as far as the control plane sees it."""
+    """`triton/ports.ModelControl` over an in-memory repository."""
 
     states: dict[str, ModelState] = field(default_factory=dict)
     failures: dict[str, ControlPlaneError] = field(default_factory=dict)
-    """Raised by the load or unload of that model; under `index`, by the index."""
+    """Errors that the load or unload of a model raises; the error of the index is under `index`."""
     memory: dict[str, int] = field(default_factory=dict)
     live: bool = True
     loads: list[str] = field(default_factory=list)
     overrides: dict[str, ModelOverride | None] = field(default_factory=dict)
-    """What the last load of each model brought along."""
+    """Model -> the override (configuration and files) of its last load."""
     unloaded_with: dict[str, list[str]] = field(default_factory=dict)
-    """Models that go with one when its unload takes the dependents along."""
+    """Model -> the models that are unloaded with it when dependents are."""
     unloads: list[str] = field(default_factory=list)
     configs: dict[str, LoadedConfig] = field(default_factory=dict)
-    """Of models that are READY; one that is not here has an empty one."""
+    """Configurations of READY models; a model without one here has an empty one."""
     on_load: Callable[[str], None] = lambda name: None
-    """Called while that model is being loaded."""
+    """Called while a model is being loaded."""
     decoupled: dict[str, bool] = field(default_factory=dict)
     kinds_asked: list[str] = field(default_factory=list)
     calls: Calls = field(default_factory=Calls)
     compute: dict[str, ComputeTime] | ControlPlaneError = field(default_factory=dict)
     compute_delay_s: float = 0.0
     polls: int = 0
-    """How often `compute` was asked for."""
+    """Number of reads of `compute`."""
 
     async def is_live(self) -> bool:
         return self.live
@@ -231,11 +232,11 @@ class FakeControl:
         if name in self.failures:
             raise self.failures[name]
         for each in (name, *(self.unloaded_with.get(name, []) if unload_dependents else [])):
-            if each in self.states:  # of any other Triton says 200, too
+            if each in self.states:  # Triton answers 200 to the unload of an unknown model, too
                 self.states[each] = ModelState.UNAVAILABLE
 
     async def loaded_config(self, name: str) -> LoadedConfig:
-        await asyncio.sleep(0)  # others go on meanwhile
+        await asyncio.sleep(0)  # other tasks go on meanwhile
         if self.states.get(name) is not ModelState.READY:
             raise UpstreamFailed(f"ModelConfig: {name} is not ready")
         return self.configs.get(name, LoadedConfig(b""))

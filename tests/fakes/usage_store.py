@@ -9,7 +9,7 @@ from control_plane.metering.domain.usage import Usage, UsageBatch, UsageKey
 
 @dataclass
 class FakeUsage:
-    """What is stored; several handles may share it."""
+    """The stored usage; several `FakeUsageStore`s may share one."""
 
     sums: dict[UsageKey, Usage] = field(default_factory=dict)
     batches: dict[str, UsageBatch] = field(default_factory=dict)
@@ -17,7 +17,8 @@ class FakeUsage:
 
 @dataclass
 class FakeUsageStore:
-    """`metering/ports.UsageStore` in memory; while it `is_away` it cannot be reached; one that `loses_answers` stores all the same."""
+    """In-memory `metering/ports.UsageStore`. While it `is_away` every call raises StoreUnavailable; while it
+    `loses_answers` it stores what it is given, and raises all the same."""
 
     usage: FakeUsage = field(default_factory=FakeUsage)
     is_away: bool = False

@@ -6,14 +6,15 @@ from typing import TypeVar
 
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelOverride
-from control_plane.workers.messages import FingerprintsChanged, FingerprintsTaken, FromWorker, ToWorker
+from control_plane.workers.messages import FingerprintsAcknowledged, FingerprintsChanged, FromWorker, ToWorker
 
 MessageT = TypeVar("MessageT")
 
 
 @dataclass
 class FakeWorker:
-    """`workers/ports.WorkerProcess`: the test says what it sends and when it ends. It takes note of fingerprints while it `takes_note`."""
+    """`workers/ports.WorkerProcess` whose messages and end the test decides. It acknowledges fingerprints
+    while it `takes_note`."""
 
     number: int
     told: list[ToWorker] = field(default_factory=list)
@@ -24,7 +25,7 @@ class FakeWorker:
     def send(self, message: ToWorker) -> None:
         self.told.append(message)
         if self.takes_note and isinstance(message, FingerprintsChanged):
-            self.say(FingerprintsTaken(message.number))
+            self.say(FingerprintsAcknowledged(message.number))
 
     async def receive(self) -> FromWorker | None:
         return await self._says.get()
@@ -42,13 +43,13 @@ class FakeWorker:
     def end(self) -> None:
         self._says.put_nowait(None)
 
-    def told_of(self, kind: type[MessageT]) -> list[MessageT]:
+    def client_status_of(self, kind: type[MessageT]) -> list[MessageT]:
         return [message for message in self.told if isinstance(message, kind)]
 
 
 @dataclass
 class FakeWorkers:
-    """`workers/ports.WorkerLauncher`; none can be started while there is a `failure`."""
+    """`workers/ports.WorkerLauncher`; starting a worker raises `failure`, if there is one."""
 
     started: list[FakeWorker] = field(default_factory=list)
     take_note: bool = True
@@ -63,7 +64,8 @@ class FakeWorkers:
 
 @dataclass
 class FakeModels:
-    """`models/ports.ModelAdministration`; `failures` by model; while it `is_stuck`, nothing comes to an end."""
+    """`models/ports.ModelAdministration`; `failures` are raised by model. While it `is_stuck` no call comes
+    to an end."""
 
     asked: list[tuple[object, ...]] = field(default_factory=list)
     failures: dict[str, Exception] = field(default_factory=dict)

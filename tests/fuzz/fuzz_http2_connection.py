@@ -64,10 +64,10 @@ class End:
         """What is seen of the pieces, read so many frames at a time."""
         try:
             for piece in pieces:
-                is_behind = self.connection.receive(piece, most)
-                while is_behind:
+                has_backlog = self.connection.receive(piece, most)
+                while has_backlog:
                     self._check_bounds()
-                    is_behind = self.connection.go_on(most)
+                    has_backlog = self.connection.go_on(most)
                 self._check_bounds()
         except Http2Error as exc:
             str(exc).encode()

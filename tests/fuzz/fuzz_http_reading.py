@@ -21,10 +21,10 @@ class Sink:
         self.requests: list[HttpRequest] = []
         self.seen: list[object] = []
 
-    def knows(self, message: bytes) -> bool:
+    def answer_verbatim(self, message: bytes) -> bool:
         return False
 
-    def take(self, request: HttpRequest, *, keep_alive: bool, message: bytes = b"") -> None:
+    def accept(self, request: HttpRequest, *, keep_alive: bool, message: bytes = b"") -> None:
         self.requests.append(request)
         self.seen.append((request.method, request.target, request.headers, bytes(request.body), keep_alive))
 
@@ -49,9 +49,9 @@ def read(pieces: Iterable[bytes]) -> Sink:
     sink = Sink()
     reader = RequestReader(sink, LIMITS, lambda request: None, peer_is_local=True)
     for piece in pieces:
-        is_behind = reader.feed(piece)
-        while is_behind:
-            is_behind = reader.read_on()
+        has_backlog = reader.feed(piece)
+        while has_backlog:
+            has_backlog = reader.read_backlog()
     return sink
 
 

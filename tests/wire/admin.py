@@ -1,4 +1,4 @@
-"""The admin API on a real port, in a thread of its own, for clients that wait."""
+"""The admin API on a real port, in a thread of its own, for blocking clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def server_of(bench: Bench, limits: HttpLimits = LIMITS) -> HttpServer:
 
 @contextmanager
 def admin_server(bench: Bench, limits: HttpLimits = LIMITS) -> Iterator[str]:
-    """Its URL."""
+    """Serve the admin API; yields its URL."""
     with bind_tcp("127.0.0.1", 0, setting="--admin-port") as bound:
         ready, over = threading.Event(), threading.Event()
         thread = threading.Thread(target=lambda: asyncio.run(_serve(bench, limits, bound, ready, over)), name="admin-server")

@@ -1,4 +1,4 @@
-"""The HTTP door on a real socket, with the real service behind it and a fake Triton; and a client that hides nothing."""
+"""The HTTP frontend on a real socket, with the real service and a fake Triton; and a raw client."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.embeddings.embeddings import Embeddings
 from control_plane.embeddings.text_models import TextModels
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.common.status import told_of
+from control_plane.frontends.common.status import client_status_of
 from control_plane.frontends.data_http import DataHttp
 from control_plane.frontends.http.request_reader import HttpLimits
 from control_plane.frontends.http.server import HttpServer
@@ -30,7 +30,7 @@ from control_plane.inference.inference import InferenceService
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.kserve.body_limits import BodyLimits
-from control_plane.triton.servers import OneServer, Servers
+from control_plane.triton.servers import Servers, SingleServerDispatch
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
 from tests.fakes.governance import governance
 
@@ -50,7 +50,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class Client:
-    """One raw connection."""
+    """A raw client connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -71,7 +71,7 @@ class Client:
         return await self.answer()
 
     async def is_closed_by_server(self) -> bool:
-        """Wait for the end of the connection; False when more bytes come instead."""
+        """Wait for the end of the connection; False if more bytes arrive instead."""
         try:
             return await self.reader.read(1) == b""
         except ConnectionError:
@@ -123,7 +123,10 @@ async def gateway(
     forwarding: HeaderForwarding = NO_FORWARDING,
     hosts: AllowedHosts | None = None,
 ) -> AsyncIterator[Gateway]:
-    """Listening on a port of its own; at the end everything must be gone at once. `fingerprints` are for embeddings alone."""
+    """A gateway on a port of its own; when it stops, nothing may be left.
+
+    `fingerprints` are for embeddings only.
+    """
     upstream = upstream or FakeUpstream()
     servers, recorder, models, budget = Servers(), FakeRecorder(), FakeModels(), BodyBudget(max_buffered_bytes)
     servers.up(upstream)
@@ -133,7 +136,7 @@ async def gateway(
         recorder=recorder,
         governance=governed,
         cached=cached,
-        told_of=told_of,
+        client_status_of=client_status_of,
         default_timeout_s=30.0,
         allow_shared_memory=allow_shared_memory,
     )
@@ -149,8 +152,8 @@ async def gateway(
         allow_shared_memory=allow_shared_memory,
     )
     fingerprints = fingerprints or Fingerprints()
-    text_models = TextModels(OneServer(servers), fingerprints, governed.access)
-    cache = ResponseCache(fingerprints, KeptAnswers(1 << 24))
+    text_models = TextModels(SingleServerDispatch(servers), fingerprints, governed.access)
+    cache = ResponseCache(fingerprints, EvictingCache(1 << 24))
     embeddings = Embeddings(inference=inference, models=text_models, cache=cache, default_timeout_s=30.0)
     openai = OpenaiHttp(inference=inference, embeddings=embeddings, models=text_models, access=governed.access, read_timeout_s=30.0)
     application = DataHttp(v2, openai)
@@ -159,8 +162,8 @@ async def gateway(
         render_error,
         limits,
         admit=application.admit,
-        answer_at_once=application.answer_at_once,
-        answer_known=application.answer_known,
+        try_answer=application.try_answer,
+        answer_verbatim=application.answer_verbatim,
         budget=budget,
         hosts=hosts,
     )

@@ -1,4 +1,5 @@
-"""The gRPC door on a real socket, with the real service behind it and a fake Triton; and clients of several kinds."""
+"""The gRPC frontend on a real socket, with the real service and a fake Triton; and several kinds of
+clients."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tritonclient.grpc import service_pb2
 
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.frontends.common.status import told_of
+from control_plane.frontends.common.status import client_status_of
 from control_plane.frontends.grpc.call import GrpcHandler
 from control_plane.frontends.grpc.connection import GrpcApplication, GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
@@ -78,13 +79,13 @@ class Bench:
         return self.channel.stream_stream(STREAM)(**options)
 
     async def connect(self) -> H2Peer:
-        """A raw connection that has said nothing yet."""
+        """A raw connection on which nothing has been sent."""
         peer = H2Peer(*await asyncio.open_connection("127.0.0.1", self.port), is_client=True)
         self.peers.append(peer)
         return peer
 
     async def peer(self, *, settings: dict[int, int] | None = None) -> H2Peer:
-        """A connection of the `h2` library's."""
+        """A connection by the `h2` library."""
         peer = await self.connect()
         await peer.start(settings=settings)
         return peer
@@ -96,15 +97,15 @@ class Bench:
 
 @dataclass
 class _FromElsewhere:
-    """An application whose callers all come from other machines."""
+    """The application as if all callers were on other machines."""
 
     application: GrpcApplication
 
     def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
         return self.application.handler_for(head, peer="203.0.113.9", peer_is_local=False)
 
-    def answer_known(self, call: WholeCall) -> WholeAnswer | None:
-        return self.application.answer_known(call)
+    def answer_verbatim(self, call: WholeCall) -> WholeAnswer | None:
+        return self.application.answer_verbatim(call)
 
 
 @asynccontextmanager
@@ -136,7 +137,7 @@ async def door(
         recorder=recorder,
         governance=governed,
         cached=cached,
-        told_of=told_of,
+        client_status_of=client_status_of,
         default_timeout_s=30.0,
         allow_shared_memory=allow_shared_memory,
     )
@@ -175,6 +176,6 @@ async def door(
 
 
 async def until(condition: Any) -> None:
-    """Wait for what has no event; the test's time limit ends it."""
+    """Poll for a condition without an event; the test's time limit ends it."""
     while not condition():
         await asyncio.sleep(0.001)

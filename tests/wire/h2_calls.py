@@ -1,4 +1,4 @@
-"""Calls of the gRPC door by the `h2` library or as frames by hand."""
+"""Calls to the gRPC frontend by the `h2` library, or as frames written by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPENING = frames.PREFACE + frames.settings_frame({}) + frames.SETTINGS_ACK
 
 
 def first_headers(stream_id: int, fields: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    """As `headers`, for a connection's first head: it says that no table is used."""
+    """As `headers`, for a connection's first head, which begins with a table size update to 0."""
     return frame(frames.HEADERS, frames.END_HEADERS, stream_id, NO_TABLE + encode_fields(fields))
 
 
@@ -38,7 +38,7 @@ async def begin(peer: H2Peer, stream_id: int = 1, *, ends: bool = False, head: l
 
 
 async def ask(peer: H2Peer, stream_id: int = 1, message: bytes | None = None) -> bytes:
-    """One call; its answer's message."""
+    """Make one call; returns the message of its answer."""
     await begin(peer, stream_id)
     peer.state.send_data(stream_id, frame_message(infer_message() if message is None else message), end_stream=True)
     await peer.flush()
@@ -58,13 +58,14 @@ async def answered(peer: H2Peer, stream_id: int = 1) -> bytes:
 
 
 async def status(peer: H2Peer, stream_id: int = 1) -> str:
-    """Of a call that is refused: trailers are all there is."""
+    """The status of a refused call, whose answer is trailers only."""
     refused = await peer.wait_for(h2.events.ResponseReceived, stream_id=stream_id)
     return str(dict(refused.headers)["grpc-status"])
 
 
 async def farewell(peer: H2Peer) -> list[Seen]:
-    """What comes until the door closes, from a client that acknowledges pings; h2 itself takes nothing behind a GOAWAY."""
+    """Frames until the server closes, for a client that acknowledges pings; h2 itself accepts nothing after a
+    GOAWAY."""
     reader, seen = frames.FrameReader(1 << 24), list[Seen]()
     while received := await peer.reader.read(1 << 16):
         for kind, flags, stream_id, payload in reader.feed(received):
@@ -75,20 +76,20 @@ async def farewell(peer: H2Peer) -> list[Seen]:
 
 
 def goaways(seen: list[Seen]) -> list[tuple[int, int]]:
-    """The last stream and the code of each."""
+    """The last stream id and the code of each GOAWAY."""
     found = [each.payload for each in seen if each.kind == frames.GOAWAY]
     return [(int.from_bytes(payload[:4], "big"), int.from_bytes(payload[4:8], "big")) for payload in found]
 
 
 async def closed(peer: H2Peer) -> bool:
-    """Wait for the end, whatever comes before it."""
+    """Read until the connection ends."""
     with suppress(ConnectionError):
         await peer.reader.read()
     return True
 
 
 async def goodbye(it: Bench, sent: bytes) -> int:
-    """The code of the GOAWAY that the door answers `sent` with before it closes."""
+    """The code of the GOAWAY that the server answers `sent` with before it closes."""
     peer = await it.connect()
     await peer.send_raw(sent)
     received = await peer.reader.read()

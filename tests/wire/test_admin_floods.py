@@ -1,4 +1,5 @@
-"""Floods of the admin port without a key, beside a caller of the data port whose health checks are all answered."""
+"""Floods of the admin port without a key, beside a caller of the data port whose health checks are all
+answered."""
 
 from __future__ import annotations
 
@@ -19,16 +20,16 @@ from tests.wire.gateway import LIVE, Gateway, gateway
 
 CONNECTIONS = 40
 MOST = 20
-"""That the port takes, of which one source gets three quarters."""
+"""Connections that the port accepts; one source gets three quarters of them."""
 
 GROWTH_BYTES = 64 << 20
-"""Of what a flood may make the process grow, all told: without limits it is some hundreds of MB."""
+"""Most bytes by which a flood may make the process grow; without limits it grows by some hundreds of MB."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 async def attack(port: int, first: bytes, more: bytes, pieces: int) -> None:
-    """One connection, which sends what it likes for as long as it is let."""
+    """One flooding connection, which sends until it is closed."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         with suppress(OSError, TimeoutError):
@@ -61,7 +62,7 @@ FLOODS = {
 
 @asynccontextmanager
 async def both() -> AsyncIterator[tuple[Gateway, int]]:
-    """The data port, and the number of an admin port that the same loop serves."""
+    """A data port, and the number of an admin port that the same loop serves."""
     bench = Bench(authentication=True)
     await bench.known.start()
     with bind_tcp("127.0.0.1", 0, setting="--admin-port") as bound:
@@ -78,7 +79,7 @@ async def both() -> AsyncIterator[tuple[Gateway, int]]:
 
 
 async def checks_beside(it: Gateway, flood: Callable[[], Awaitable[object]]) -> int:
-    """How many health checks were answered while the flood went on."""
+    """The number of health checks that were answered during the flood."""
     client, checks = await it.connect(), 0
     async with asyncio.TaskGroup() as tasks:
         flooding = tasks.create_task(_whole(flood))
@@ -109,16 +110,15 @@ def test_memory_is_bounded_and_the_data_port_answers(name: str) -> None:
     run(main(), timeout_s=60)
 
 
-def test_idle_connections_take_their_share_and_leave_the_rest_to_others() -> None:
-    async def main() -> None:
-        async with both() as (it, port):
-            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS)]
-            client = await it.connect()
-            assert (await client.ask(LIVE)).status == 200
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+async def test_idle_connections_take_their_share_and_make_room_for_others() -> None:
+    async with both() as (it, port):
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS)]
+        client = await it.connect()
+        assert (await client.ask(LIVE)).status == 200
+        for address in ("127.0.0.2", "127.0.0.1"):  # for its own source, too, of which an idle one makes room
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
             writer.write(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
-            for _, each in (*held, (reader, writer)):
-                each.transport.abort()
-
-    run(main())
+            held.append((reader, writer))
+        for _, each in held:
+            each.transport.abort()

@@ -27,7 +27,7 @@ def client(bench: Bench) -> Iterator[httpx.Client]:
 
 
 def raw(url: str, sent: bytes, *, timeout_s: float = 20.0) -> bytes:
-    """What comes back until the server closes."""
+    """Send bytes; returns all that comes back until the server closes."""
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=timeout_s) as connection:
         connection.sendall(sent)
         received = b""
@@ -37,7 +37,7 @@ def raw(url: str, sent: bytes, *, timeout_s: float = 20.0) -> bytes:
 
 
 def test_a_caller_does_not_choose_its_address(client: httpx.Client) -> None:
-    """Else nobody who guesses keys would ever be slowed."""
+    """Otherwise a client that guesses keys would never be slowed down."""
     wrong = [{"authorization": "Bearer tg_wrong", "x-forwarded-for": f"192.0.2.{number}"} for number in range(11)]
     assert [client.get("/keys", headers=headers).status_code for headers in wrong] == [401] * 10 + [429]
     assert client.get("/keys").status_code == 200, "a valid key is not slowed with them"

@@ -1,4 +1,5 @@
-"""Small bodies that would cost much, at both doors: compressed ones that become large, and large ones of very many parts."""
+"""Small bodies that would cost much, at both frontends: decompression bombs, and bodies of very many
+parts."""
 
 from __future__ import annotations
 
@@ -40,16 +41,13 @@ class TestHttp:
             pytest.param(infer_request(gzip.compress(zeros(300_000)), headers=GZIP), b"TIDEGATE_MAX_ELEMENTS", id="many, compressed"),
         ],
     )
-    def test_is_refused_before_triton_reads_it(self, request_: bytes, says: bytes) -> None:
-        async def main() -> None:
-            async with gateway(limits=DOOR, body_limits=LIMITS) as it:
-                answer = await (await it.connect()).ask(request_)
-                assert (answer.status, says in answer.body) == (413, True), answer.body
-                assert it.upstream.http.requests == []
-                assert it.budget.held_bytes == 0
-                assert (await (await it.connect()).ask(infer_request(INFER))).status == 200
-
-        run(main())
+    async def test_is_refused_before_triton_reads_it(self, request_: bytes, says: bytes) -> None:
+        async with gateway(limits=DOOR, body_limits=LIMITS) as it:
+            answer = await (await it.connect()).ask(request_)
+            assert (answer.status, says in answer.body) == (413, True), answer.body
+            assert it.upstream.http.requests == []
+            assert it.budget.held_bytes == 0
+            assert (await (await it.connect()).ask(infer_request(INFER))).status == 200
 
     def test_json_that_is_too_large_is_refused_on_its_head(self) -> None:
         async def main() -> Answer:
@@ -60,18 +58,15 @@ class TestHttp:
 
         assert run(main()).status == 413
 
-    def test_elements_that_the_shape_does_not_say_are_refused(self) -> None:
-        async def main() -> None:
-            async with gateway(upstream := FakeUpstream()) as it:
-                answer = await (await it.connect()).ask(infer_request(INFER.replace(b"[1]}]", b"[1,2]}]")))
-                assert (answer.status, b"takes 1 elements, got 2" in answer.body) == (400, True)
-                assert upstream.http.requests == []
-
-        run(main())
+    async def test_elements_that_the_shape_does_not_say_are_refused(self) -> None:
+        async with gateway(upstream := FakeUpstream()) as it:
+            answer = await (await it.connect()).ask(infer_request(INFER.replace(b"[1]}]", b"[1,2]}]")))
+            assert (answer.status, b"takes 1 elements, got 2" in answer.body) == (400, True)
+            assert upstream.http.requests == []
 
 
 def fields(count: int) -> bytes:
-    """A message of so many empty outputs."""
+    """A message with so many empty outputs."""
     return b"\x32\x00" * count
 
 
@@ -86,49 +81,40 @@ class TestGrpc:
             pytest.param(infer_message() + fields(40_000), None, id="many in a request that is one"),
         ],
     )
-    def test_is_refused_before_anybody_parses_it(self, message: bytes, compression: grpc.Compression | None) -> None:
-        async def main() -> None:
-            async with door(body_limits=LIMITS) as it:
-                error = await it.failure(MODEL_INFER, message, compression=compression)
-                assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-                assert "TIDEGATE_MAX_" in (error.details() or "")
-                answers = await streamed(it, message, compression)
-                assert "TIDEGATE_MAX_" in answers.error_message
-                assert it.upstream.grpc.requests == []
-
-        run(main())
+    async def test_is_refused_before_anybody_parses_it(self, message: bytes, compression: grpc.Compression | None) -> None:
+        async with door(body_limits=LIMITS) as it:
+            error = await it.failure(MODEL_INFER, message, compression=compression)
+            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "TIDEGATE_MAX_" in (error.details() or "")
+            answers = await streamed(it, message, compression)
+            assert "TIDEGATE_MAX_" in answers.error_message
+            assert it.upstream.grpc.requests == []
 
     @pytest.mark.parametrize("method", [*READ_METHODS[2:6], ADMINISTRATION_METHODS[1]])
     @pytest.mark.parametrize("make", [lambda: fields(5 * _MIB), lambda: fields(100_000)], ids=["large", "many fields"])
     @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, None])
-    def test_calls_without_tensors_have_small_messages(
+    async def test_calls_without_tensors_have_small_messages(
         self, method: str, make: Callable[[], bytes], compression: grpc.Compression | None
     ) -> None:
-        async def main() -> None:
-            async with door(body_limits=LIMITS) as it:
-                error = await it.failure(method, make(), compression=compression)
-                assert error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT), error.details()
-                assert it.upstream.grpc.requests == []
+        async with door(body_limits=LIMITS) as it:
+            error = await it.failure(method, make(), compression=compression)
+            assert error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT), error.details()
+            assert it.upstream.grpc.requests == []
 
-        run(main())
-
-    def test_what_a_message_inflates_to_is_held_of_the_budget(self) -> None:
+    async def test_what_a_message_inflates_to_is_held_of_the_budget(self) -> None:
         message = infer_message(padding=600_000)
 
-        async def main() -> None:
-            async with door(body_limits=LIMITS, budget_bytes=500_000) as it:
-                error = await it.failure(MODEL_INFER, message, compression=grpc.Compression.Gzip)
-                assert error.code() is grpc.StatusCode.UNAVAILABLE
-            async with door(body_limits=LIMITS, budget_bytes=700_000) as it:
-                await it.call(MODEL_INFER, message, compression=grpc.Compression.Gzip)
-                assert it.budget.held_bytes == 0
-                assert it.upstream.grpc.requests[0].frame[0] == 1, "it goes on as it came"
-
-        run(main())
+        async with door(body_limits=LIMITS, budget_bytes=500_000) as it:
+            error = await it.failure(MODEL_INFER, message, compression=grpc.Compression.Gzip)
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+        async with door(body_limits=LIMITS, budget_bytes=700_000) as it:
+            await it.call(MODEL_INFER, message, compression=grpc.Compression.Gzip)
+            assert it.budget.held_bytes == 0
+            assert it.upstream.grpc.requests[0].frame[0] == 1, "it goes on as it came"
 
 
 async def streamed(it: Bench, message: bytes, compression: grpc.Compression | None) -> service_pb2.ModelStreamInferResponse:
-    """What a stream's first message is answered."""
+    """The answer to a stream's first message."""
     call = it.stream(compression=compression)
     await call.write(message)
     answer = service_pb2.ModelStreamInferResponse.FromString(await call.read())

@@ -1,4 +1,5 @@
-"""A web page whose own name resolves to this machine, against doors that ask nobody for a key."""
+"""DNS rebinding: a web page whose own host name resolves to this machine, against frontends without API
+keys."""
 
 from __future__ import annotations
 
@@ -10,7 +11,6 @@ import grpc
 import pytest
 
 from control_plane.host.exposure import AllowedHosts
-from tests.aio import run
 from tests.wire.gateway import Client, gateway, infer_request
 from tests.wire.grpc_door import INFER as GRPC_INFER
 from tests.wire.grpc_door import door, infer_message
@@ -35,30 +35,23 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("request_", REFUSED)
-def test_http_refuses_it_with_a_sentence(request_: bytes) -> None:
-    async def main() -> None:
-        async with gateway(hosts=AllowedHosts()) as it:
-            client = await it.connect()
-            answer = await client.ask(request_)
-            assert (answer.status, answer.says_close) == (403, True)
-            assert b"without authentication" in answer.body
-            assert not it.upstream.http.requests
-
-    run(main())
+async def test_http_refuses_it_with_a_sentence(request_: bytes) -> None:
+    async with gateway(hosts=AllowedHosts()) as it:
+        client = await it.connect()
+        answer = await client.ask(request_)
+        assert (answer.status, answer.says_close) == (403, True)
+        assert b"without authentication" in answer.body
+        assert not it.upstream.http.requests
 
 
-def test_a_connection_that_was_answered_before_is_asked_again() -> None:
-    """What is remembered of a connection's head must not stand for one that differs in nothing but its Host."""
-
-    async def main() -> None:
-        async with gateway(hosts=AllowedHosts()) as it:
-            client = await it.connect()
-            for _ in range(3):
-                assert (await client.ask(infer_request())).status == 200
-            assert (await client.ask(infer_request().replace(b"localhost", b"127.0.0.9"))).status == 200
-            assert (await client.ask(infer_request().replace(b"localhost", b"evil.test"))).status == 403
-
-    run(main())
+async def test_a_connection_that_was_answered_before_is_asked_again() -> None:
+    """A remembered head must not be taken for one that differs in its Host only."""
+    async with gateway(hosts=AllowedHosts()) as it:
+        client = await it.connect()
+        for _ in range(3):
+            assert (await client.ask(infer_request())).status == 200
+        assert (await client.ask(infer_request().replace(b"localhost", b"127.0.0.9"))).status == 200
+        assert (await client.ask(infer_request().replace(b"localhost", b"evil.test"))).status == 403
 
 
 @pytest.mark.parametrize(
@@ -71,27 +64,21 @@ def test_a_connection_that_was_answered_before_is_asked_again() -> None:
         b"",
     ],
 )
-def test_http_answers_callers_of_this_machine(head: bytes) -> None:
-    async def main() -> None:
-        async with gateway(hosts=AllowedHosts(["gateway.internal"])) as it:
-            client = await it.connect()
-            assert (await client.ask(infer_request().replace(b"Host: localhost\r\n", head))).status == 200
-
-    run(main())
+async def test_http_answers_callers_of_this_machine(head: bytes) -> None:
+    async with gateway(hosts=AllowedHosts(["gateway.internal"])) as it:
+        client = await it.connect()
+        assert (await client.ask(infer_request().replace(b"Host: localhost\r\n", head))).status == 200
 
 
-def test_no_page_reaches_a_unix_socket_so_any_name_does_there(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with gateway(hosts=AllowedHosts()) as it, asyncio.TaskGroup() as tasks:
-            bound = socket.socket(socket.AF_UNIX)
-            bound.bind(str(tmp_path / "http.sock"))
-            bound.setblocking(False)
-            await it.server.listen(tasks, bound)
-            client = Client(*await asyncio.open_unix_connection(str(tmp_path / "http.sock")))
-            assert (await client.ask(infer_request().replace(b"localhost", b"triton"))).status == 200
-            await client.close()
-
-    run(main())
+async def test_no_page_reaches_a_unix_socket_so_any_name_does_there(tmp_path: Path) -> None:
+    async with gateway(hosts=AllowedHosts()) as it, asyncio.TaskGroup() as tasks:
+        bound = socket.socket(socket.AF_UNIX)
+        bound.bind(str(tmp_path / "http.sock"))
+        bound.setblocking(False)
+        await it.server.listen(tasks, bound)
+        client = Client(*await asyncio.open_unix_connection(str(tmp_path / "http.sock")))
+        assert (await client.ask(infer_request().replace(b"localhost", b"triton"))).status == 200
+        await client.close()
 
 
 @pytest.mark.parametrize(
@@ -104,14 +91,11 @@ def test_no_page_reaches_a_unix_socket_so_any_name_does_there(tmp_path: Path) ->
         pytest.param(None, (), grpc.StatusCode.OK, id="as grpcio says it by itself"),
     ],
 )
-def test_grpc(authority: str | None, metadata: tuple[tuple[str, str], ...], code: grpc.StatusCode) -> None:
+async def test_grpc(authority: str | None, metadata: tuple[tuple[str, str], ...], code: grpc.StatusCode) -> None:
     options = () if authority is None else (("grpc.default_authority", authority),)
 
-    async def main() -> None:
-        async with door(hosts=AllowedHosts(["gateway.internal"]), options=options) as it:  # type: ignore[arg-type]
-            call = it.channel.unary_unary(GRPC_INFER)(infer_message(), metadata=metadata)
-            assert await call.code() is code
-            if code is not grpc.StatusCode.OK:
-                assert "without authentication" in await call.details()
-
-    run(main())
+    async with door(hosts=AllowedHosts(["gateway.internal"]), options=options) as it:  # type: ignore[arg-type]
+        call = it.channel.unary_unary(GRPC_INFER)(infer_message(), metadata=metadata)
+        assert await call.code() is code
+        if code is not grpc.StatusCode.OK:
+            assert "without authentication" in await call.details()

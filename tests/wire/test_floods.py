@@ -1,4 +1,5 @@
-"""Clients that flood over real sockets: the gateway ends their connections, says why, and answers everybody else."""
+"""Clients that flood over real sockets: the gateway ends their connections, says why, and answers everybody
+else."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ NEEDS_AUTHENTICATION = "401"
 
 
 def ended(at: str) -> list[str]:
-    """The floods of a door that it does not bear."""
+    """Floods that the frontend must end."""
     floods = FLOODS.items()
     return [name for name, each in floods if each.door == at and each.refused_with and each.refused_with != NEEDS_AUTHENTICATION]
 
 
 async def flood_until_refused(name: str, port: int) -> Flooded:
-    """From a thread, as its sockets block."""
+    """Run a flood in a thread, since its sockets block."""
     it, is_over = FLOODS[name], threading.Event()
 
     def goes_on(refusals: Mapping[str, int]) -> bool:

@@ -1,4 +1,4 @@
-"""The gRPC door and clients that are not grpc's: the `h2` library's, and frames by hand that none would send."""
+"""The gRPC frontend against misbehaving clients: by the `h2` library, and by frames written by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _check_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestRefusedCalls:
-    """Are answered; the connection goes on."""
+    """Calls that are refused; the connection continues."""
 
     @pytest.mark.parametrize(
         ("head", "expected"),
@@ -45,17 +45,14 @@ class TestRefusedCalls:
             pytest.param([*HEAD, ("x-odd", "\xe4")], "3", id="metadata beyond ASCII"),
         ],
     )
-    def test_on_their_head(self, head: list[tuple[str, str]], expected: str) -> None:
-        async def main() -> None:
-            async with door() as it:
-                peer = await it.peer()
-                await begin(peer, head=head)
-                assert await status(peer) == expected
-                assert (await peer.wait_for(h2.events.StreamReset)).error_code == h2.errors.ErrorCodes.NO_ERROR
-                assert await ask(peer, 3) == infer_message()
-                assert it.open_streams == 0
-
-        run(main())
+    async def test_on_their_head(self, head: list[tuple[str, str]], expected: str) -> None:
+        async with door() as it:
+            peer = await it.peer()
+            await begin(peer, head=head)
+            assert await status(peer) == expected
+            assert (await peer.wait_for(h2.events.StreamReset)).error_code == h2.errors.ErrorCodes.NO_ERROR
+            assert await ask(peer, 3) == infer_message()
+            assert it.open_streams == 0
 
     @pytest.mark.parametrize(
         ("body", "expected"),
@@ -68,48 +65,39 @@ class TestRefusedCalls:
             pytest.param(b"\0\xff\xff\xff\xff", "8", id="a message of 4 GiB"),
         ],
     )
-    def test_on_their_body(self, body: bytes, expected: str) -> None:
-        async def main() -> None:
-            async with door() as it:
-                peer = await it.peer()
-                await begin(peer)
-                peer.state.send_data(1, body, end_stream=True)
+    async def test_on_their_body(self, body: bytes, expected: str) -> None:
+        async with door() as it:
+            peer = await it.peer()
+            await begin(peer)
+            peer.state.send_data(1, body, end_stream=True)
+            await peer.flush()
+            assert await status(peer) == expected
+            assert await ask(peer, 3) == infer_message()
+            assert len(it.upstream.grpc.requests) == 1
+            assert it.open_streams == 0
+
+    async def test_too_long_a_message_on_its_prefix_however_much_follows(self) -> None:
+        async with door() as it:
+            peer = await it.peer()
+            for stream_id in range(1, 100, 2):
+                await begin(peer, stream_id)
+                peer.state.send_data(stream_id, b"\0" + (MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"))
                 await peer.flush()
-                assert await status(peer) == expected
-                assert await ask(peer, 3) == infer_message()
-                assert len(it.upstream.grpc.requests) == 1
-                assert it.open_streams == 0
+                assert await status(peer, stream_id) == "8"
+            assert await ask(peer, 101) == infer_message()
 
-        run(main())
-
-    def test_too_long_a_message_on_its_prefix_however_much_follows(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                peer = await it.peer()
-                for stream_id in range(1, 100, 2):
-                    await begin(peer, stream_id)
-                    peer.state.send_data(stream_id, b"\0" + (MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"))
-                    await peer.flush()
-                    assert await status(peer, stream_id) == "8"
-                assert await ask(peer, 101) == infer_message()
-
-        run(main())
-
-    def test_one_that_was_ended_early_and_goes_on_sending_uses_up_no_window(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                peer = await it.connect()
-                await peer.send_raw(OPENING + first_headers(1, (*RAW_HEAD, (b"grpc-timeout", b"never"))))
-                for _ in range(100):
-                    await peer.send_raw(data(1, bytes(200_000)))  # 20 MB on a window of 16
-                await peer.send_raw(headers(3, RAW_HEAD) + data(3, frame_message(infer_message()), ends=True))
-                await until(lambda: it.recorder.outcomes == [Outcome.ANSWERED])
-
-        run(main())
+    async def test_one_that_was_ended_early_and_goes_on_sending_uses_up_no_window(self) -> None:
+        async with door() as it:
+            peer = await it.connect()
+            await peer.send_raw(OPENING + first_headers(1, (*RAW_HEAD, (b"grpc-timeout", b"never"))))
+            for _ in range(100):
+                await peer.send_raw(data(1, bytes(200_000)))  # 20 MB on a window of 16
+            await peer.send_raw(headers(3, RAW_HEAD) + data(3, frame_message(infer_message()), ends=True))
+            await until(lambda: it.recorder.outcomes == [Outcome.ANSWERED])
 
 
 class TestBreaches:
-    """End the connection, with a GOAWAY that says why, and nobody else's."""
+    """Protocol errors end their own connection, with a GOAWAY that says why, and no other one."""
 
     @pytest.mark.parametrize(
         ("sent", "code"),
@@ -158,260 +146,218 @@ class TestBreaches:
 
         run(main())
 
-    def test_streams_opened_and_reset_in_a_row(self) -> None:
+    async def test_streams_opened_and_reset_in_a_row(self) -> None:
         opened = [headers(2 * number + 1, RAW_HEAD) + frames.rst_stream(2 * number + 1, Code.CANCEL) for number in range(6_000)]
 
-        async def main() -> None:
-            async with door() as it:
-                first = frame(frames.HEADERS, frames.END_HEADERS, 1, NO_TABLE + encode_fields(RAW_HEAD)) + frames.rst_stream(1, Code.CANCEL)
-                assert await goodbye(it, OPENING + first + b"".join(opened[1:])) == Code.ENHANCE_YOUR_CALM
-                assert it.open_streams == 0
+        async with door() as it:
+            first = frame(frames.HEADERS, frames.END_HEADERS, 1, NO_TABLE + encode_fields(RAW_HEAD)) + frames.rst_stream(1, Code.CANCEL)
+            assert await goodbye(it, OPENING + first + b"".join(opened[1:])) == Code.ENHANCE_YOUR_CALM
+            assert it.open_streams == 0
 
-        run(main())
-
-    def test_calls_in_flight_are_cancelled_in_triton(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                it.upstream.grpc.calls.hold()
-                peer = await it.connect()
-                await peer.send_raw(OPENING + first_headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True))
-                await it.upstream.grpc.calls.arrivals.get()
-                await peer.send_raw(data(1, b"x"))
-                await it.upstream.grpc.calls.cancelled.wait()
-                await until(lambda: it.recorder.outcomes == [Outcome.ABANDONED])
-                await peer.reader.read()
-
-        run(main())
+    async def test_calls_in_flight_are_cancelled_in_triton(self) -> None:
+        async with door() as it:
+            it.upstream.grpc.calls.hold()
+            peer = await it.connect()
+            await peer.send_raw(OPENING + first_headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True))
+            await it.upstream.grpc.calls.arrivals.get()
+            await peer.send_raw(data(1, b"x"))
+            await it.upstream.grpc.calls.cancelled.wait()
+            await until(lambda: it.recorder.outcomes == [Outcome.ABANDONED])
+            await peer.reader.read()
 
 
 class TestTime:
-    def test_one_that_never_says_the_preface_is_cut_off(self) -> None:
-        async def main() -> None:
-            async with door(limits=replace(SOON, idle_timeout_s=0)) as it:
-                peer = await it.connect()
-                await peer.send_raw(frames.PREFACE[:5])
-                assert await closed(peer)
+    async def test_one_that_never_says_the_preface_is_cut_off(self) -> None:
+        async with door(limits=replace(SOON, idle_timeout_s=0)) as it:
+            peer = await it.connect()
+            await peer.send_raw(frames.PREFACE[:5])
+            assert await closed(peer)
 
-        run(main())
+    async def test_a_connection_without_calls_is_closed_with_a_goodbye(self) -> None:
+        async with door(limits=SOON) as it:
+            peer = await it.peer()
+            assert goaways(await farewell(peer)) == [(frames.MAX_STREAM_ID, Code.NO_ERROR), (0, Code.NO_ERROR)]
 
-    def test_a_connection_without_calls_is_closed_with_a_goodbye(self) -> None:
-        async def main() -> None:
-            async with door(limits=SOON) as it:
-                peer = await it.peer()
-                assert goaways(await farewell(peer)) == [(frames.MAX_STREAM_ID, Code.NO_ERROR), (0, Code.NO_ERROR)]
-
-        run(main())
-
-    def test_one_with_calls_that_are_short_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_one_with_calls_that_are_short_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(connection_server, "_MAX_SWEEP_S", 1_000)
 
-        async def main() -> None:
-            async with door() as it:
-                peer, now_s = await it.peer(), asyncio.get_running_loop().time()
-                for number in range(5):
-                    assert await ask(peer, 2 * number + 1) == infer_message()
-                    (connection,) = it.server._connections
-                    now_s += 0.9 * LIMITS.idle_timeout_s
-                    connection.check_time(now_s)  # when there is no call, as in most checks
-                assert await ask(peer, 11) == infer_message()
-                connection.check_time(now_s)
-                connection.check_time(now_s + 1.1 * LIMITS.idle_timeout_s)
-                assert goaways(await farewell(peer)) == [(frames.MAX_STREAM_ID, Code.NO_ERROR), (11, Code.NO_ERROR)]
+        async with door() as it:
+            peer, now_s = await it.peer(), asyncio.get_running_loop().time()
+            for number in range(5):
+                assert await ask(peer, 2 * number + 1) == infer_message()
+                (connection,) = it.server._connections
+                now_s += 0.9 * LIMITS.idle_timeout_s
+                connection.enforce_timeouts(now_s)  # when there is no call, as in most checks
+            assert await ask(peer, 11) == infer_message()
+            connection.enforce_timeouts(now_s)
+            connection.enforce_timeouts(now_s + 1.1 * LIMITS.idle_timeout_s)
+            assert goaways(await farewell(peer)) == [(frames.MAX_STREAM_ID, Code.NO_ERROR), (11, Code.NO_ERROR)]
 
-        run(main())
-
-    def test_one_with_a_call_that_takes_long_stays(self) -> None:
-        async def main() -> None:
-            async with door(limits=SOON) as it:
-                it.upstream.grpc.calls.hold()
-                peer = await it.peer()
-                asking = asyncio.get_running_loop().create_task(ask(peer))
-                await asyncio.sleep(0.3)
-                it.upstream.grpc.calls.may_answer.set()
-                assert await asking == infer_message()
-
-        run(main())
+    async def test_one_with_a_call_that_takes_long_stays(self) -> None:
+        async with door(limits=SOON) as it:
+            it.upstream.grpc.calls.hold()
+            peer = await it.peer()
+            asking = asyncio.get_running_loop().create_task(ask(peer))
+            await asyncio.sleep(0.3)
+            it.upstream.grpc.calls.may_answer.set()
+            assert await asking == infer_message()
 
     @pytest.mark.parametrize("sent", [b"", b"\0\0", frame_message(infer_message())[:-1], frame_message(bytes(500_000))[:-1]])
-    def test_a_message_that_never_completes_is_refused(self, sent: bytes) -> None:
-        async def main() -> None:
-            async with door(limits=SOON) as it:
-                peer = await it.peer()
-                await begin(peer)
-                for at in range(0, len(sent), 16_384):
-                    peer.state.send_data(1, sent[at : at + 16_384])
-                    await peer.flush()
-                    while peer.state.local_flow_control_window(1) < 16_384:
-                        await peer.read()
+    async def test_a_message_that_never_completes_is_refused(self, sent: bytes) -> None:
+        async with door(limits=SOON) as it:
+            peer = await it.peer()
+            await begin(peer)
+            for at in range(0, len(sent), 16_384):
+                peer.state.send_data(1, sent[at : at + 16_384])
+                await peer.flush()
+                while peer.state.local_flow_control_window(1) < 16_384:
+                    await peer.read()
+            assert await status(peer) == "4"
+            assert it.budget.held_bytes == 0
+
+    async def test_so_is_one_that_comes_byte_by_byte(self) -> None:
+        async with door(limits=replace(LIMITS, body_timeout_s=0.2)) as it:
+            peer = await it.peer()
+            await begin(peer)
+            peer.state.send_data(1, b"\0" + (500_000).to_bytes(4, "big"))
+            async with asyncio.TaskGroup() as tasks:
+
+                async def drip() -> None:
+                    for _ in range(1_000):
+                        peer.state.send_data(1, b"x")
+                        await peer.flush()
+                        await asyncio.sleep(0.02)
+
+                dripping = tasks.create_task(drip())
                 assert await status(peer) == "4"
-                assert it.budget.held_bytes == 0
-
-        run(main())
-
-    def test_so_is_one_that_comes_byte_by_byte(self) -> None:
-        async def main() -> None:
-            async with door(limits=replace(LIMITS, body_timeout_s=0.2)) as it:
-                peer = await it.peer()
-                await begin(peer)
-                peer.state.send_data(1, b"\0" + (500_000).to_bytes(4, "big"))
-                async with asyncio.TaskGroup() as tasks:
-
-                    async def drip() -> None:
-                        for _ in range(1_000):
-                            peer.state.send_data(1, b"x")
-                            await peer.flush()
-                            await asyncio.sleep(0.02)
-
-                    dripping = tasks.create_task(drip())
-                    assert await status(peer) == "4"
-                    dripping.cancel()
-
-        run(main())
+                dripping.cancel()
 
     @pytest.mark.parametrize("method", [INFER, STREAM])
     @pytest.mark.parametrize("window", [pytest.param(0, id="none"), pytest.param(1_000, id="too little")])
-    def test_a_client_that_makes_no_room_for_its_answer_loses_the_call_and_no_other(self, method: str, window: int) -> None:
-        async def main() -> None:
-            async with door(limits=replace(SOON, idle_timeout_s=0)) as it:
-                peer = await it.peer(settings={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
-                peer.reads_on = False
-                for stream_id in (1, 3):
-                    await begin(peer, stream_id, head=[*HEAD[:2], (":path", method), *HEAD[3:]])
-                    peer.state.send_data(stream_id, frame_message(infer_message(padding=2_000)), end_stream=True)
+    async def test_a_client_that_makes_no_room_for_its_answer_loses_the_call_and_no_other(self, method: str, window: int) -> None:
+        async with door(limits=replace(SOON, idle_timeout_s=0)) as it:
+            peer = await it.peer(settings={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
+            peer.reads_on = False
+            for stream_id in (1, 3):
+                await begin(peer, stream_id, head=[*HEAD[:2], (":path", method), *HEAD[3:]])
+                peer.state.send_data(stream_id, frame_message(infer_message(padding=2_000)), end_stream=True)
+            await peer.flush()
+            if method == STREAM:
+                for _ in range(2):
+                    (await it.upstream.grpc.streams.get()).put(*[bytes(2_000)] * 3)
+            reset = await peer.wait_for(h2.events.StreamReset)
+            assert reset.error_code == h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
+            await until(lambda: (it.open_streams, it.inference.in_flight) == (0, 0))
+            peer.state.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 16})
+            assert await ask(peer, 5) == infer_message()
+
+    async def test_one_that_makes_room_slowly_gets_all_of_its_answer(self) -> None:
+        async with door(limits=replace(LIMITS, body_timeout_s=0.2)) as it:
+            peer = await it.peer(settings={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 100})
+            peer.reads_on = False
+            await begin(peer)
+            peer.state.send_data(1, frame_message(infer_message(padding=2_000)), end_stream=True)
+            await peer.flush()
+            for _ in range(25):
+                await asyncio.sleep(0.04)
+                peer.state.increment_flow_control_window(100, 1)
                 await peer.flush()
-                if method == STREAM:
-                    for _ in range(2):
-                        (await it.upstream.grpc.streams.get()).put(*[bytes(2_000)] * 3)
-                reset = await peer.wait_for(h2.events.StreamReset)
-                assert reset.error_code == h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
-                await until(lambda: (it.open_streams, it.inference.in_flight) == (0, 0))
-                peer.state.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 16})
-                assert await ask(peer, 5) == infer_message()
+            assert await answered(peer) == infer_message(padding=2_000)
 
-        run(main())
-
-    def test_one_that_makes_room_slowly_gets_all_of_its_answer(self) -> None:
-        async def main() -> None:
-            async with door(limits=replace(LIMITS, body_timeout_s=0.2)) as it:
-                peer = await it.peer(settings={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 100})
-                peer.reads_on = False
-                await begin(peer)
-                peer.state.send_data(1, frame_message(infer_message(padding=2_000)), end_stream=True)
-                await peer.flush()
-                for _ in range(25):
-                    await asyncio.sleep(0.04)
-                    peer.state.increment_flow_control_window(100, 1)
-                    await peer.flush()
-                assert await answered(peer) == infer_message(padding=2_000)
-
-        run(main())
-
-    def test_a_message_that_we_hold_back_ourselves_is_not_missed(self) -> None:
-        async def main() -> None:
-            async with door(limits=SOON) as it:
-                peer = await it.peer()
-                await begin(peer, head=[*HEAD[:2], (":path", STREAM), *HEAD[3:]])
+    async def test_a_message_that_we_hold_back_ourselves_is_not_missed(self) -> None:
+        async with door(limits=SOON) as it:
+            peer = await it.peer()
+            await begin(peer, head=[*HEAD[:2], (":path", STREAM), *HEAD[3:]])
+            peer.state.send_data(1, frame_message(infer_message()))
+            await peer.flush()
+            (await it.upstream.grpc.streams.get()).may_send.clear()
+            for _ in range(100):
                 peer.state.send_data(1, frame_message(infer_message()))
-                await peer.flush()
-                (await it.upstream.grpc.streams.get()).may_send.clear()
-                for _ in range(100):
-                    peer.state.send_data(1, frame_message(infer_message()))
-                peer.state.send_data(1, frame_message(infer_message())[:-1])
-                await peer.flush()
-                await asyncio.sleep(0.3)
-                assert it.open_streams == 1
+            peer.state.send_data(1, frame_message(infer_message())[:-1])
+            await peer.flush()
+            await asyncio.sleep(0.3)
+            assert it.open_streams == 1
 
-        run(main())
-
-    def test_a_client_that_reads_nothing_is_cut_off(self) -> None:
-        async def main() -> None:
-            async with door(FakeGrpc(answer=lambda _: message_answer(bytes(32 << 20))), limits=SOON) as it:
-                peer = await it.connect()
-                wide = frames.settings_frame({frames.Setting.INITIAL_WINDOW_SIZE: 1 << 30}) + frames.window_update(0, 1 << 30)
-                await peer.send_raw(frames.PREFACE + wide + headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True))
-                await until(lambda: it.recorder.records)
-                await until(lambda: not it.server._connections)
-
-        run(main())
+    async def test_a_client_that_reads_nothing_is_cut_off(self) -> None:
+        async with door(FakeGrpc(answer=lambda _: message_answer(bytes(32 << 20))), limits=SOON) as it:
+            peer = await it.connect()
+            wide = frames.settings_frame({frames.Setting.INITIAL_WINDOW_SIZE: 1 << 30}) + frames.window_update(0, 1 << 30)
+            await peer.send_raw(frames.PREFACE + wide + headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True))
+            await until(lambda: it.recorder.records)
+            await until(lambda: not it.server._connections)
 
 
 class TestRoom:
-    """Bodies of all connections together are bounded."""
+    """The memory of all connections' bodies together is bounded."""
 
-    def test_a_large_message_waits_for_room_and_is_then_served(self) -> None:
-        async def main() -> None:
-            async with door(budget_bytes=1_000_000) as it:
-                it.upstream.grpc.calls.hold()
-                message = infer_message(padding=800_000)
-                calls = [it.call(INFER, message) for _ in range(3)]
-                await it.upstream.grpc.calls.arrivals.get()
-                await asyncio.sleep(0.05)
-                assert len(it.upstream.grpc.requests) == 1
-                assert it.budget.held_bytes > 800_000
-                small = it.call(INFER, infer_message())
-                await it.upstream.grpc.calls.arrivals.get()
-                it.upstream.grpc.calls.may_answer.set()
-                assert await small == infer_message()
-                for call in calls:
-                    assert await call == message
-                assert it.budget.held_bytes == 0
+    async def test_a_large_message_waits_for_room_and_is_then_served(self) -> None:
+        async with door(budget_bytes=1_000_000) as it:
+            it.upstream.grpc.calls.hold()
+            message = infer_message(padding=800_000)
+            calls = [it.call(INFER, message) for _ in range(3)]
+            await it.upstream.grpc.calls.arrivals.get()
+            await asyncio.sleep(0.05)
+            assert len(it.upstream.grpc.requests) == 1
+            assert it.budget.held_bytes > 800_000
+            small = it.call(INFER, infer_message())
+            await it.upstream.grpc.calls.arrivals.get()
+            it.upstream.grpc.calls.may_answer.set()
+            assert await small == infer_message()
+            for call in calls:
+                assert await call == message
+            assert it.budget.held_bytes == 0
 
-        run(main())
+    async def test_one_that_waits_too_long_is_refused(self) -> None:
+        async with door(budget_bytes=1_000_000, limits=replace(LIMITS, body_timeout_s=0.1)) as it:
+            assert it.budget.try_acquire(900_000)
+            error = await it.failure(INFER, infer_message(padding=800_000))
+            assert error.code().name == "UNAVAILABLE"
+            assert "try again" in error.details()
+            it.budget.release(900_000)
 
-    def test_one_that_waits_too_long_is_refused(self) -> None:
-        async def main() -> None:
-            async with door(budget_bytes=1_000_000, limits=replace(LIMITS, body_timeout_s=0.1)) as it:
-                assert it.budget.try_take(900_000)
-                error = await it.failure(INFER, infer_message(padding=800_000))
-                assert error.code().name == "UNAVAILABLE"
-                assert "try again" in error.details()
-                it.budget.give(900_000)
+    async def test_one_that_leaves_while_it_waits_keeps_nothing(self) -> None:
+        async with door(budget_bytes=1_000_000) as it:
+            assert it.budget.try_acquire(900_000)
+            peer = await it.peer()
+            await begin(peer)
+            peer.state.send_data(1, frame_message(infer_message(padding=800_000))[:16_384])
+            await peer.flush()
+            await until(lambda: it.budget._waiting)
+            await peer.close()
+            await until(lambda: not it.budget._waiting)
+            it.budget.release(900_000)
+            assert await it.call(INFER, infer_message(padding=800_000)) == infer_message(padding=800_000)
 
-        run(main())
+    async def test_a_connection_beyond_the_limit_takes_the_place_of_an_idle_one_of_its_source(self) -> None:
+        async with door(limits=replace(LIMITS, max_connections=2)) as it:
+            first, second = await it.peer(), await it.peer()
+            assert await ask(first) == await ask(second) == infer_message()
+            third = await it.peer()
+            assert await ask(third) == infer_message(), "an idle connection of its source made room"
+            assert await closed(first)
+            assert await ask(second, 3) == await ask(third, 3) == infer_message()
 
-    def test_one_that_leaves_while_it_waits_keeps_nothing(self) -> None:
-        async def main() -> None:
-            async with door(budget_bytes=1_000_000) as it:
-                assert it.budget.try_take(900_000)
-                peer = await it.peer()
-                await begin(peer)
-                peer.state.send_data(1, frame_message(infer_message(padding=800_000))[:16_384])
-                await peer.flush()
-                await until(lambda: it.budget._waiting)
-                await peer.close()
-                await until(lambda: not it.budget._waiting)
-                it.budget.give(900_000)
-                assert await it.call(INFER, infer_message(padding=800_000)) == infer_message(padding=800_000)
+    async def test_no_connection_beyond_the_limit_is_taken_while_all_have_calls(self) -> None:
+        async with door(limits=replace(LIMITS, max_connections=2)) as it:
+            it.upstream.grpc.calls.hold()
+            for peer in (await it.peer(), await it.peer()):
+                await begin(peer, 1)
+            await until(lambda: it.open_streams == 2)
+            assert await closed(await it.connect())
+            assert it.open_streams == 2
 
-        run(main())
-
-    def test_connections_beyond_the_limit_are_not_taken(self) -> None:
-        async def main() -> None:
-            async with door(limits=replace(LIMITS, max_connections=2)) as it:
-                first, second = await it.peer(), await it.peer()
-                assert await ask(first) == await ask(second) == infer_message()
-                assert await closed(await it.connect())
-                await first.close()
-                await until(lambda: len(it.server._connections) == 1)
-                assert await ask(await it.peer()) == infer_message()
-
-        run(main())
-
-    def test_streams_beyond_the_limit_are_refused_and_may_be_tried_again(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                it.upstream.grpc.calls.hold()
-                peer = await it.connect()
-                calls = [
-                    headers(2 * number + 1, RAW_HEAD) + data(2 * number + 1, frame_message(infer_message()), ends=True)
-                    for number in range(1_001)
-                ]
-                await peer.send_raw(frames.PREFACE + frames.settings_frame({}) + b"".join(calls))
-                await until(lambda: len(it.upstream.grpc.requests) == 1_000)
-                await settle()
-                assert len(it.upstream.grpc.requests) == it.open_streams == 1_000
-
-        run(main())
+    async def test_streams_beyond_the_limit_are_refused_and_may_be_tried_again(self) -> None:
+        async with door() as it:
+            it.upstream.grpc.calls.hold()
+            peer = await it.connect()
+            calls = [
+                headers(2 * number + 1, RAW_HEAD) + data(2 * number + 1, frame_message(infer_message()), ends=True)
+                for number in range(1_001)
+            ]
+            await peer.send_raw(frames.PREFACE + frames.settings_frame({}) + b"".join(calls))
+            await until(lambda: len(it.upstream.grpc.requests) == 1_000)
+            await settle()
+            assert len(it.upstream.grpc.requests) == it.open_streams == 1_000
 
 
 NOISE: list[Callable[[int], bytes]] = [
@@ -422,13 +368,10 @@ NOISE: list[Callable[[int], bytes]] = [
 
 
 @pytest.mark.parametrize("make", NOISE)
-def test_noise_is_survived(make: Callable[[int], bytes]) -> None:
-    async def main() -> None:
-        async with door(limits=replace(LIMITS, max_connections=1_000)) as it:
-            for number in range(150):
-                peer = await it.connect()
-                await peer.send_raw(OPENING + make(number) + make(number + 1))
-                await peer.close()
-            assert await ask(await it.peer()) == infer_message()
-
-    run(main())
+async def test_noise_is_survived(make: Callable[[int], bytes]) -> None:
+    async with door(limits=replace(LIMITS, max_connections=1_000)) as it:
+        for number in range(150):
+            peer = await it.connect()
+            await peer.send_raw(OPENING + make(number) + make(number + 1))
+            await peer.close()
+        assert await ask(await it.peer()) == infer_message()

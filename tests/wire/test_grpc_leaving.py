@@ -1,4 +1,4 @@
-"""A gRPC door that leaves under load, while another worker listens on the same port or nobody does."""
+"""Drain of a gRPC server under load, with and without another worker on the same port."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import grpc.aio
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.host.listening import bind_shared_tcp
-from tests.aio import run
 from tests.wire.grpc_door import BUDGET_BYTES, INFER, LIMITS, Bench, door, infer_message, until
 
 
 class Worker:
-    """One of several on a port, before the services of `it`."""
+    """One of several gRPC servers on a port, in front of the services of `it`."""
 
     def __init__(self, it: Bench, port: int = 0) -> None:
         self.server = GrpcServer(it.server.application, LIMITS, BodyBudget(BUDGET_BYTES))
@@ -29,7 +28,7 @@ class Worker:
 
 
 class Load:
-    """Calls one after another, by several callers, each over a connection of its own."""
+    """Callers that call one call after another, each over a connection of its own."""
 
     def __init__(self, port: int, callers: int = 8) -> None:
         self._target = f"127.0.0.1:{port}"
@@ -63,37 +62,31 @@ class Load:
                     await asyncio.sleep(0.01)
 
 
-def test_no_call_is_lost_while_workers_come_and_go() -> None:
-    async def main() -> None:
-        async with door() as it, asyncio.TaskGroup() as tasks:
-            worker = await Worker(it).listen(tasks)
-            load = Load(worker.port).start(tasks)
-            for _ in range(8):
-                await load.goes_on()
-                leaving, worker = worker, await Worker(it, worker.port).listen(tasks)
-                await leaving.server.drain(20)
+async def test_no_call_is_lost_while_workers_come_and_go() -> None:
+    async with door() as it, asyncio.TaskGroup() as tasks:
+        worker = await Worker(it).listen(tasks)
+        load = Load(worker.port).start(tasks)
+        for _ in range(8):
             await load.goes_on()
-            load.stop()
-            await until(lambda: not worker.server._connections)
-            await worker.server.drain(20)
-            assert load.failures == {}
+            leaving, worker = worker, await Worker(it, worker.port).listen(tasks)
+            await leaving.server.drain(20)
+        await load.goes_on()
+        load.stop()
+        await until(lambda: not worker.server._connections)
+        await worker.server.drain(20)
+        assert load.failures == {}
 
-    run(main())
 
-
-def test_without_another_worker_calls_are_unavailable_until_there_is_one() -> None:
-    async def main() -> None:
-        async with door() as it, asyncio.TaskGroup() as tasks:
-            worker = await Worker(it).listen(tasks)
-            load = Load(worker.port).start(tasks)
-            await load.goes_on()
-            await worker.server.drain(20)
-            await until(lambda: load.failures.total() > 20)
-            following = await Worker(it, worker.port).listen(tasks)
-            await load.goes_on()
-            load.stop()
-            await until(lambda: not following.server._connections)
-            await following.server.drain(20)
-            assert all(each.startswith("UNAVAILABLE: failed to connect") for each in load.failures), load.failures
-
-    run(main())
+async def test_without_another_worker_calls_are_unavailable_until_there_is_one() -> None:
+    async with door() as it, asyncio.TaskGroup() as tasks:
+        worker = await Worker(it).listen(tasks)
+        load = Load(worker.port).start(tasks)
+        await load.goes_on()
+        await worker.server.drain(20)
+        await until(lambda: load.failures.total() > 20)
+        following = await Worker(it, worker.port).listen(tasks)
+        await load.goes_on()
+        load.stop()
+        await until(lambda: not following.server._connections)
+        await following.server.drain(20)
+        assert all(each.startswith("UNAVAILABLE: failed to connect") for each in load.failures), load.failures

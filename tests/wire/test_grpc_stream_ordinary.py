@@ -1,4 +1,4 @@
-"""ModelStreamInfer to ordinary models: each request goes on as a ModelInfer call."""
+"""ModelStreamInfer to ordinary models: each request is sent on as a ModelInfer call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 from control_plane.core.infer_call import Door, Outcome
 from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
 from control_plane.triton.ports import GrpcCall
-from tests.aio import run, settle
+from tests.aio import settle
 from tests.fakes import FakeGrpc, FakeUpstream
 from tests.wire.grpc_door import INFER, Bench, door, infer_message, message_of, until
 from tests.wire.test_grpc_streams import has_ended
@@ -36,7 +36,7 @@ def id_of(call: GrpcCall) -> str:
 
 
 def by_id(call: GrpcCall) -> GrpcAnswer:
-    """An answer with the request's id."""
+    """A ModelInfer answer with the request's id."""
     response = service_pb2.ModelInferResponse(model_name=ORDINARY, model_version="1", id=id_of(call))
     response.outputs.add(name="Y", datatype="FP32", shape=[1])
     response.raw_output_contents.append(b"\1\2\3\4")
@@ -44,7 +44,7 @@ def by_id(call: GrpcCall) -> GrpcAnswer:
 
 
 class Gate:
-    """A Triton that answers a request when it is let."""
+    """A fake Triton that answers a request when the test lets it."""
 
     def __init__(self) -> None:
         self.grpc = FakeGrpc(answer=by_id)
@@ -76,186 +76,155 @@ async def finish(it: Bench, call: grpc.aio.StreamStreamCall) -> None:
     assert it.upstream.grpc.streams.empty()
 
 
-def test_goes_on_as_a_call_and_comes_back_in_the_streams_envelope() -> None:
-    async def main() -> None:
-        async with door(FakeGrpc(answer=by_id)) as it:
-            call = it.stream(metadata=(("x-tenant", "a"), ("triton_grpc_error", "true")))
-            await call.write(request("17"))
-            told = await read(call)
-            assert (told.error_message, told.infer_response.id, told.infer_response.raw_output_contents[0]) == ("", "17", b"\1\2\3\4")
-            assert told.infer_response.parameters["triton_final_response"].bool_param
-            sent = it.upstream.grpc.requests[0]
-            assert (sent.head.method, message_of(sent)) == (INFER, request("17"))
-            assert (b"x-tenant", b"a") in sent.head.metadata
-            assert b"triton_grpc_error" not in dict(sent.head.metadata)
-            await finish(it, call)
-            assert [(each.model_name, each.door, each.outcome) for each in it.recorder.records] == [
-                (ORDINARY, Door.GRPC_STREAM, Outcome.ANSWERED)
-            ]
-
-    run(main())
+async def test_goes_on_as_a_call_and_comes_back_in_the_streams_envelope() -> None:
+    async with door(FakeGrpc(answer=by_id)) as it:
+        call = it.stream(metadata=(("x-tenant", "a"), ("triton_grpc_error", "true")))
+        await call.write(request("17"))
+        told = await read(call)
+        assert (told.error_message, told.infer_response.id, told.infer_response.raw_output_contents[0]) == ("", "17", b"\1\2\3\4")
+        assert told.infer_response.parameters["triton_final_response"].bool_param
+        sent = it.upstream.grpc.requests[0]
+        assert (sent.head.method, message_of(sent)) == (INFER, request("17"))
+        assert (b"x-tenant", b"a") in sent.head.metadata
+        assert b"triton_grpc_error" not in dict(sent.head.metadata)
+        await finish(it, call)
+        assert [(each.model_name, each.door, each.outcome) for each in it.recorder.records] == [
+            (ORDINARY, Door.GRPC_STREAM, Outcome.ANSWERED)
+        ]
 
 
-def test_requests_travel_together_and_answers_come_in_their_order() -> None:
-    async def main() -> None:
-        gate = Gate()
-        async with door(gate.grpc) as it:
-            call = it.stream()
-            for id_ in "abc":
-                await call.write(request(id_))
-            await until(lambda: gate.arrived == ["a", "b", "c"])
-            gate.let("c", "b")
-            await settle()
-            gate.let("a")
-            assert [(await read(call)).infer_response.id for _ in range(3)] == ["a", "b", "c"]
-            await finish(it, call)
-
-    run(main())
+async def test_requests_travel_together_and_answers_come_in_their_order() -> None:
+    gate = Gate()
+    async with door(gate.grpc) as it:
+        call = it.stream()
+        for id_ in "abc":
+            await call.write(request(id_))
+        await until(lambda: gate.arrived == ["a", "b", "c"])
+        gate.let("c", "b")
+        await settle()
+        gate.let("a")
+        assert [(await read(call)).infer_response.id for _ in range(3)] == ["a", "b", "c"]
+        await finish(it, call)
 
 
 @pytest.mark.parametrize("sequence", [7, "seven"])
-def test_of_a_sequence_one_waits_for_the_other_and_nobody_else_does(sequence: int | str) -> None:
-    async def main() -> None:
-        gate = Gate()
-        async with door(gate.grpc) as it:
-            call = it.stream()
-            for id_, number in (("a", sequence), ("b", sequence), ("c", sequence), ("x", 8), ("y", 0)):
-                await call.write(request(id_, sequence=number))
-            await until(lambda: gate.arrived == ["a", "x", "y"])
-            gate.let("a")
-            await until(lambda: gate.arrived == ["a", "x", "y", "b"])
-            gate.let("b", "c", "x", "y")
-            assert [(await read(call)).infer_response.id for _ in range(5)] == ["a", "b", "c", "x", "y"]
-            await finish(it, call)
-
-    run(main())
+async def test_of_a_sequence_one_waits_for_the_other_and_nobody_else_does(sequence: int | str) -> None:
+    gate = Gate()
+    async with door(gate.grpc) as it:
+        call = it.stream()
+        for id_, number in (("a", sequence), ("b", sequence), ("c", sequence), ("x", 8), ("y", 0)):
+            await call.write(request(id_, sequence=number))
+        await until(lambda: gate.arrived == ["a", "x", "y"])
+        gate.let("a")
+        await until(lambda: gate.arrived == ["a", "x", "y", "b"])
+        gate.let("b", "c", "x", "y")
+        assert [(await read(call)).infer_response.id for _ in range(5)] == ["a", "b", "c", "x", "y"]
+        await finish(it, call)
 
 
-def test_too_many_unanswered_hold_the_client_back() -> None:
-    async def main() -> None:
-        gate = Gate()
-        async with door(gate.grpc) as it:
-            call = it.stream()
-            for number in range(200):
-                await call.write(request(str(number)))
-            await until(lambda: len(gate.arrived) >= 64)
-            await settle()
-            assert len(gate.arrived) < 80
-            gate.let(*map(str, range(200)))
-            assert [(await read(call)).infer_response.id for _ in range(200)] == [str(number) for number in range(200)]
-            await finish(it, call)
-
-    run(main())
+async def test_too_many_unanswered_hold_the_client_back() -> None:
+    gate = Gate()
+    async with door(gate.grpc) as it:
+        call = it.stream()
+        for number in range(200):
+            await call.write(request(str(number)))
+        await until(lambda: len(gate.arrived) >= 64)
+        await settle()
+        assert len(gate.arrived) < 80
+        gate.let(*map(str, range(200)))
+        assert [(await read(call)).infer_response.id for _ in range(200)] == [str(number) for number in range(200)]
+        await finish(it, call)
 
 
-def test_a_failure_is_told_with_the_requests_id_and_the_stream_goes_on() -> None:
-    async def main() -> None:
-        async with door(FakeGrpc(answer=lambda call: status_answer(5, "no such model") if id_of(call) == "1" else by_id(call))) as it:
-            call = it.stream()
-            for id_ in "12":
-                await call.write(request(id_))
-            told = await read(call)
-            assert (told.error_message, told.infer_response.id) == ("no such model", "1")
-            assert (await read(call)).infer_response.id == "2"
-            await finish(it, call)
-
-    run(main())
+async def test_a_failure_is_told_with_the_requests_id_and_the_stream_goes_on() -> None:
+    async with door(FakeGrpc(answer=lambda call: status_answer(5, "no such model") if id_of(call) == "1" else by_id(call))) as it:
+        call = it.stream()
+        for id_ in "12":
+            await call.write(request(id_))
+        told = await read(call)
+        assert (told.error_message, told.infer_response.id) == ("no such model", "1")
+        assert (await read(call)).infer_response.id == "2"
+        await finish(it, call)
 
 
-def test_a_failure_as_status_has_tritons_code_and_ends_the_call() -> None:
-    async def main() -> None:
-        async with door(FakeGrpc(answer=lambda _: status_answer(9, "not now"))) as it:
-            call = it.stream(metadata=(("triton_grpc_error", "true"),))
-            await call.write(request("1"))
-            assert await has_ended(call)
-            assert (await call.code(), await call.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "not now")
-            assert it.recorder.outcomes == [Outcome.UPSTREAM_ERROR]
-
-    run(main())
+async def test_a_failure_as_status_has_tritons_code_and_ends_the_call() -> None:
+    async with door(FakeGrpc(answer=lambda _: status_answer(9, "not now"))) as it:
+        call = it.stream(metadata=(("triton_grpc_error", "true"),))
+        await call.write(request("1"))
+        assert await has_ended(call)
+        assert (await call.code(), await call.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "not now")
+        assert it.recorder.outcomes == [Outcome.UPSTREAM_ERROR]
 
 
-def test_without_a_server_the_request_fails_and_the_stream_goes_on() -> None:
-    async def main() -> None:
-        async with door(FakeGrpc(answer=by_id)) as it:
-            call = it.stream()
-            await call.write(request("1"))
-            assert (await read(call)).infer_response.id == "1"
-            it.servers.down("Triton is restarting")
-            await call.write(request("2"))
-            told = await read(call)
-            assert (told.infer_response.id, "Triton is restarting" in told.error_message) == ("2", True)
-            it.servers.up(it.upstream)
-            await call.write(request("3"))
-            assert (await read(call)).infer_response.id == "3"
-            await finish(it, call)
-
-    run(main())
+async def test_without_a_server_the_request_fails_and_the_stream_goes_on() -> None:
+    async with door(FakeGrpc(answer=by_id)) as it:
+        call = it.stream()
+        await call.write(request("1"))
+        assert (await read(call)).infer_response.id == "1"
+        it.servers.down("Triton is restarting")
+        await call.write(request("2"))
+        told = await read(call)
+        assert (told.infer_response.id, "Triton is restarting" in told.error_message) == ("2", True)
+        it.servers.up(it.upstream)
+        await call.write(request("3"))
+        assert (await read(call)).infer_response.id == "3"
+        await finish(it, call)
 
 
-def test_beside_a_decoupled_model_each_goes_its_own_way() -> None:
-    async def main() -> None:
-        async with door(FakeGrpc(answer=by_id)) as it:
-            call = it.stream()
-            await call.write(infer_message(id_="d"))
-            stream = await it.upstream.grpc.streams.get()
-            assert await stream.sent.get() == infer_message(id_="d")
-            await call.write(request("o"))
-            assert (await read(call)).infer_response.id == "o"
-            await call.done_writing()
-            assert await stream.sent.get() is None
-            stream.end()
-            assert await has_ended(call)
-            assert await call.code() is grpc.StatusCode.OK
-            assert [id_of(each) for each in it.upstream.grpc.requests] == ["o"]
-
-    run(main())
+async def test_beside_a_decoupled_model_each_goes_its_own_way() -> None:
+    async with door(FakeGrpc(answer=by_id)) as it:
+        call = it.stream()
+        await call.write(infer_message(id_="d"))
+        stream = await it.upstream.grpc.streams.get()
+        assert await stream.sent.get() == infer_message(id_="d")
+        await call.write(request("o"))
+        assert (await read(call)).infer_response.id == "o"
+        await call.done_writing()
+        assert await stream.sent.get() is None
+        stream.end()
+        assert await has_ended(call)
+        assert await call.code() is grpc.StatusCode.OK
+        assert [id_of(each) for each in it.upstream.grpc.requests] == ["o"]
 
 
-def test_a_cancelled_stream_cancels_what_it_asked() -> None:
-    async def main() -> None:
-        async with door(FakeGrpc(answer=by_id)) as it:
-            it.upstream.grpc.calls.hold()
-            call = it.stream()
-            for id_ in "abc":
-                await call.write(request(id_))
-            await until(lambda: it.upstream.grpc.calls.in_progress == 3)
-            call.cancel()
-            with suppress(asyncio.CancelledError):
-                await call.read()
-            await until(lambda: it.upstream.grpc.calls.in_progress == 0)
-            await until(lambda: it.recorder.outcomes == [Outcome.ABANDONED])
-
-    run(main())
+async def test_a_cancelled_stream_cancels_what_it_asked() -> None:
+    async with door(FakeGrpc(answer=by_id)) as it:
+        it.upstream.grpc.calls.hold()
+        call = it.stream()
+        for id_ in "abc":
+            await call.write(request(id_))
+        await until(lambda: it.upstream.grpc.calls.in_progress == 3)
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call.read()
+        await until(lambda: it.upstream.grpc.calls.in_progress == 0)
+        await until(lambda: it.recorder.outcomes == [Outcome.ABANDONED])
 
 
 @pytest.mark.parametrize("turns_out_decoupled", [True, False])
-def test_messages_for_other_models_do_not_wait_for_one_that_has_to_be_loaded(turns_out_decoupled: bool) -> None:
-    """Which kind it is nobody knows before."""
-
-    async def main() -> None:
-        async with door(FakeGrpc(answer=by_id)) as it:
-            fleet = _Fleet(it)
-            call = it.stream()
-            await call.write(request("cold"))
-            await call.write(infer_message(id_="hot"))
-            stream = await it.upstream.grpc.streams.get()
-            assert await stream.sent.get() == infer_message(id_="hot")
-            await call.done_writing()
-            fleet.load(ORDINARY, is_decoupled=turns_out_decoupled)
-            if turns_out_decoupled:
-                assert await stream.sent.get() == request("cold")
-            else:
-                assert (await read(call)).infer_response.id == "cold"
-            assert await stream.sent.get() is None
-            stream.end()
-            assert await has_ended(call)
-            assert fleet.waited_at_most_s <= 30.0
-
-    run(main())
+async def test_messages_for_other_models_do_not_wait_for_one_that_has_to_be_loaded(turns_out_decoupled: bool) -> None:
+    """A model that no server has loaded: whether it is decoupled is unknown until then."""
+    async with door(FakeGrpc(answer=by_id)) as it:
+        fleet = _Fleet(it)
+        call = it.stream()
+        await call.write(request("cold"))
+        await call.write(infer_message(id_="hot"))
+        stream = await it.upstream.grpc.streams.get()
+        assert await stream.sent.get() == infer_message(id_="hot")
+        await call.done_writing()
+        fleet.load(ORDINARY, is_decoupled=turns_out_decoupled)
+        if turns_out_decoupled:
+            assert await stream.sent.get() == request("cold")
+        else:
+            assert (await read(call)).infer_response.id == "cold"
+        assert await stream.sent.get() is None
+        stream.end()
+        assert await has_ended(call)
+        assert fleet.waited_at_most_s <= 30.0
 
 
 class _Fleet:
-    """What a fleet's dispatch tells of where models are."""
+    """Fake dispatch and catalogue of a fleet: which servers have which models."""
 
     def __init__(self, it: Bench) -> None:
         self._it, self._loaded, self.waited_at_most_s = it, asyncio.Event(), 0.0

@@ -1,4 +1,4 @@
-"""ModelStreamInfer with grpc's own client in front and a fake Triton's streams behind."""
+"""ModelStreamInfer between grpc's own client and a fake Triton's streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tritonclient.grpc import service_pb2
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.infer_call import Door, Outcome
 from control_plane.protocols.grpc import frame_message
-from tests.aio import run
 from tests.fakes import FakeGrpc, FakeGrpcStream
 from tests.h2_peer import H2Peer
 from tests.wire.grpc_door import MAX_MESSAGE_BYTES, STREAM, Bench, door, infer_message, until
@@ -31,13 +30,13 @@ def answer(text: str) -> bytes:
 
 
 async def refusal(call: grpc.aio.StreamStreamCall) -> tuple[str, str]:
-    """Id and text of an answer that says what was wrong."""
+    """The id and text of an error message on the stream."""
     told = service_pb2.ModelStreamInferResponse.FromString(await call.read())
     return told.infer_response.id, told.error_message
 
 
 async def has_ended(call: grpc.aio.StreamStreamCall) -> bool:
-    """Wait for what comes next; False when it is an answer."""
+    """Wait for the next event; False if it is an answer."""
     try:
         return await call.read() is grpc.aio.EOF
     except grpc.aio.AioRpcError:
@@ -54,152 +53,125 @@ async def begun(it: Bench, message: bytes | None = None) -> tuple[grpc.aio.Strea
 
 
 class TestRelay:
-    def test_messages_both_ways_byte_for_byte_and_in_order(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                call, stream = await begun(it)
-                for number in range(200):
-                    message = request(id_=str(number)) + b"\xfa\x7f\x03abc"
-                    await call.write(message)
-                    assert await stream.sent.get() == message
-                    stream.put(answer(str(number)), answer("again"))
-                    assert [await call.read(), await call.read()] == [answer(str(number)), answer("again")]
-                await call.done_writing()
-                assert await stream.sent.get() is None
-                stream.put(answer("last"))
+    async def test_messages_both_ways_byte_for_byte_and_in_order(self) -> None:
+        async with door() as it:
+            call, stream = await begun(it)
+            for number in range(200):
+                message = request(id_=str(number)) + b"\xfa\x7f\x03abc"
+                await call.write(message)
+                assert await stream.sent.get() == message
+                stream.put(answer(str(number)), answer("again"))
+                assert [await call.read(), await call.read()] == [answer(str(number)), answer("again")]
+            await call.done_writing()
+            assert await stream.sent.get() is None
+            stream.put(answer("last"))
+            stream.end()
+            assert await call.read() == answer("last")
+            assert await has_ended(call)
+            assert await call.code() is grpc.StatusCode.OK
+            records = [(each.model_name, each.door, each.outcome) for each in it.recorder.records]
+            assert records == [("m", Door.GRPC_STREAM, Outcome.ANSWERED)]
+
+    async def test_a_stream_without_messages_ends_well_and_opens_none(self) -> None:
+        async with door() as it:
+            call = it.stream()
+            await call.done_writing()
+            assert await has_ended(call)
+            assert await call.code() is grpc.StatusCode.OK
+            assert it.upstream.grpc.streams.empty()
+
+    async def test_metadata_goes_on_and_tritons_head_comes_back(self) -> None:
+        async with door() as it:
+            call = it.stream(metadata=(("x-tenant", "a"),))
+            await call.write(request())
+            stream = await it.upstream.grpc.streams.get()
+            assert (b"x-tenant", b"a") in stream.head.metadata
+            stream.headers = (*stream.headers, (b"x-early", b"1"))
+            stream.put(answer("a"))
+            await call.read()
+            assert ("x-early", "1") in [tuple(pair) for pair in await call.initial_metadata()]
+            stream.end()
+            await call.done_writing()
+            assert await has_ended(call)
+
+    async def test_large_messages(self) -> None:
+        async with door() as it:
+            large = infer_message(padding=MAX_MESSAGE_BYTES - 100)
+            call, stream = await begun(it, large)
+            stream.put(bytes(8 << 20))
+            assert await call.read() == bytes(8 << 20)
+            stream.end()
+            await call.done_writing()
+            assert await has_ended(call)
+
+    async def test_several_clients_never_share_a_stream(self) -> None:
+        async with door() as it:
+            (first, one), (second, two) = await begun(it), await begun(it)
+            two.put(answer("two"))
+            one.put(answer("one"))
+            assert (await first.read(), await second.read()) == (answer("one"), answer("two"))
+            for call, stream in ((first, one), (second, two)):
                 stream.end()
-                assert await call.read() == answer("last")
-                assert await has_ended(call)
-                assert await call.code() is grpc.StatusCode.OK
-                records = [(each.model_name, each.door, each.outcome) for each in it.recorder.records]
-                assert records == [("m", Door.GRPC_STREAM, Outcome.ANSWERED)]
-
-        run(main())
-
-    def test_a_stream_without_messages_ends_well_and_opens_none(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                call = it.stream()
                 await call.done_writing()
                 assert await has_ended(call)
-                assert await call.code() is grpc.StatusCode.OK
-                assert it.upstream.grpc.streams.empty()
-
-        run(main())
-
-    def test_metadata_goes_on_and_tritons_head_comes_back(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                call = it.stream(metadata=(("x-tenant", "a"),))
-                await call.write(request())
-                stream = await it.upstream.grpc.streams.get()
-                assert (b"x-tenant", b"a") in stream.head.metadata
-                stream.headers = (*stream.headers, (b"x-early", b"1"))
-                stream.put(answer("a"))
-                await call.read()
-                assert ("x-early", "1") in [tuple(pair) for pair in await call.initial_metadata()]
-                stream.end()
-                await call.done_writing()
-                assert await has_ended(call)
-
-        run(main())
-
-    def test_large_messages(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                large = infer_message(padding=MAX_MESSAGE_BYTES - 100)
-                call, stream = await begun(it, large)
-                stream.put(bytes(8 << 20))
-                assert await call.read() == bytes(8 << 20)
-                stream.end()
-                await call.done_writing()
-                assert await has_ended(call)
-
-        run(main())
-
-    def test_several_clients_never_share_a_stream(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                (first, one), (second, two) = await begun(it), await begun(it)
-                two.put(answer("two"))
-                one.put(answer("one"))
-                assert (await first.read(), await second.read()) == (answer("one"), answer("two"))
-                for call, stream in ((first, one), (second, two)):
-                    stream.end()
-                    await call.done_writing()
-                    assert await has_ended(call)
-
-        run(main())
 
 
 class TestEnd:
-    def test_a_stream_of_tritons_that_fails_ends_the_call_with_its_status(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                call, stream = await begun(it)
-                stream.put(answer("before"))
-                assert await call.read() == answer("before")
-                stream.end(9, "no more \u00e4", (b"x-why", b"because"))
-                assert await has_ended(call)
-                assert (await call.code(), await call.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "no more \u00e4")
-                assert ("x-why", "because") in [tuple(pair) for pair in await call.trailing_metadata()]
-                assert it.recorder.outcomes == [Outcome.UPSTREAM_ERROR]
+    async def test_a_stream_of_tritons_that_fails_ends_the_call_with_its_status(self) -> None:
+        async with door() as it:
+            call, stream = await begun(it)
+            stream.put(answer("before"))
+            assert await call.read() == answer("before")
+            stream.end(9, "no more \u00e4", (b"x-why", b"because"))
+            assert await has_ended(call)
+            assert (await call.code(), await call.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "no more \u00e4")
+            assert ("x-why", "because") in [tuple(pair) for pair in await call.trailing_metadata()]
+            assert it.recorder.outcomes == [Outcome.UPSTREAM_ERROR]
 
-        run(main())
+    async def test_one_that_fails_before_any_answer(self) -> None:
+        async with door() as it:
+            call, stream = await begun(it)
+            stream.headers = ()
+            stream.end(14, "gone")
+            assert await has_ended(call)
+            assert (await call.code(), await call.details()) == (grpc.StatusCode.UNAVAILABLE, "gone")
 
-    def test_one_that_fails_before_any_answer(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                call, stream = await begun(it)
-                stream.headers = ()
-                stream.end(14, "gone")
-                assert await has_ended(call)
-                assert (await call.code(), await call.details()) == (grpc.StatusCode.UNAVAILABLE, "gone")
+    async def test_after_one_that_triton_ended_well_a_later_message_opens_another(self) -> None:
+        async with door() as it:
+            call, first = await begun(it)
+            first.put(answer("a"))
+            first.end()
+            assert await call.read() == answer("a")
+            await until(lambda: first.answers.empty())
+            await call.write(request(id_="2"))
+            second = await it.upstream.grpc.streams.get()
+            assert await second.sent.get() == request(id_="2")
+            second.end()
+            await call.done_writing()
+            assert await has_ended(call)
+            assert await call.code() is grpc.StatusCode.OK
 
-        run(main())
-
-    def test_after_one_that_triton_ended_well_a_later_message_opens_another(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                call, first = await begun(it)
-                first.put(answer("a"))
-                first.end()
-                assert await call.read() == answer("a")
-                await until(lambda: first.answers.empty())
-                await call.write(request(id_="2"))
-                second = await it.upstream.grpc.streams.get()
-                assert await second.sent.get() == request(id_="2")
-                second.end()
-                await call.done_writing()
-                assert await has_ended(call)
-                assert await call.code() is grpc.StatusCode.OK
-
-        run(main())
-
-    def test_an_error_as_status(self) -> None:
-        """Triton dies of `triton_grpc_error` before long, so it is not told."""
+    async def test_an_error_as_status(self) -> None:
+        """`triton_grpc_error` makes Triton crash, so it is not forwarded."""
         told = service_pb2.ModelStreamInferResponse(error_message="too small")
         told.infer_response.model_name = "m"
 
-        async def main() -> None:
-            async with door() as it:
-                call = it.stream(metadata=(("triton_grpc_error", "true"), ("x-tenant", "a")))
-                await call.write(request())
-                stream = await it.upstream.grpc.streams.get()
-                assert b"triton_grpc_error" not in dict(stream.head.metadata)
-                assert (b"x-tenant", b"a") in stream.head.metadata
-                stream.put(answer("of a request that no model saw"))
-                assert await call.read() == answer("of a request that no model saw")
-                stream.put(told.SerializeToString(), answer("never seen"))
-                assert await has_ended(call)
-                assert (await call.code(), await call.details()) == (grpc.StatusCode.INTERNAL, "too small")
-                await stream.cancelled.wait()
-
-        run(main())
+        async with door() as it:
+            call = it.stream(metadata=(("triton_grpc_error", "true"), ("x-tenant", "a")))
+            await call.write(request())
+            stream = await it.upstream.grpc.streams.get()
+            assert b"triton_grpc_error" not in dict(stream.head.metadata)
+            assert (b"x-tenant", b"a") in stream.head.metadata
+            stream.put(answer("of a request that no model saw"))
+            assert await call.read() == answer("of a request that no model saw")
+            stream.put(told.SerializeToString(), answer("never seen"))
+            assert await has_ended(call)
+            assert (await call.code(), await call.details()) == (grpc.StatusCode.INTERNAL, "too small")
+            await stream.cancelled.wait()
 
 
 class TestRefusals:
-    """Are told on the stream, which goes on."""
+    """Refused requests are answered on the stream, which continues."""
 
     @pytest.mark.parametrize(
         ("message", "id_", "text"),
@@ -209,183 +181,144 @@ class TestRefusals:
             pytest.param(b"\xff\xff", "", "not a ModelInferRequest", id="no message at all"),
         ],
     )
-    def test_name_the_request(self, message: bytes, id_: str, text: str) -> None:
-        async def main() -> None:
-            async with door() as it:
-                call, stream = await begun(it)
-                await call.write(message)
-                told = await refusal(call)
-                assert told[0] == id_
-                assert text in told[1]
-                await call.write(request(id_="next"))
-                assert await stream.sent.get() == request(id_="next")
-                stream.end()
-                await call.done_writing()
-                assert await has_ended(call)
-                assert await call.code() is grpc.StatusCode.OK
+    async def test_name_the_request(self, message: bytes, id_: str, text: str) -> None:
+        async with door() as it:
+            call, stream = await begun(it)
+            await call.write(message)
+            told = await refusal(call)
+            assert told[0] == id_
+            assert text in told[1]
+            await call.write(request(id_="next"))
+            assert await stream.sent.get() == request(id_="next")
+            stream.end()
+            await call.done_writing()
+            assert await has_ended(call)
+            assert await call.code() is grpc.StatusCode.OK
 
-        run(main())
+    async def test_of_the_first_message_needs_no_triton(self) -> None:
+        async with door() as it:
+            call = it.stream()
+            await call.write(infer_message(id_="1", datatype="FP8"))
+            assert (await refusal(call))[0] == "1"
+            await call.done_writing()
+            assert await has_ended(call)
+            assert it.upstream.grpc.streams.empty()
 
-    def test_of_the_first_message_needs_no_triton(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                call = it.stream()
-                await call.write(infer_message(id_="1", datatype="FP8"))
-                assert (await refusal(call))[0] == "1"
-                await call.done_writing()
-                assert await has_ended(call)
-                assert it.upstream.grpc.streams.empty()
-
-        run(main())
-
-    def test_shared_memory(self) -> None:
+    async def test_shared_memory(self) -> None:
         shared = service_pb2.ModelInferRequest(model_name="m", id="5")
         shared.inputs.add(name="X", datatype="FP32", shape=[1]).parameters["shared_memory_region"].string_param = "r"
 
-        async def main() -> None:
-            async with door() as it:
-                call = it.stream()
-                await call.write(shared.SerializeToString())
-                id_, text = await refusal(call)
-                assert (id_, "--allow-shared-memory" in text) == ("5", True)
-                await call.done_writing()
-                assert await has_ended(call)
+        async with door() as it:
+            call = it.stream()
+            await call.write(shared.SerializeToString())
+            id_, text = await refusal(call)
+            assert (id_, "--allow-shared-memory" in text) == ("5", True)
+            await call.done_writing()
+            assert await has_ended(call)
 
-        run(main())
+    async def test_a_message_beyond_the_limit_ends_the_call(self) -> None:
+        async with door() as it:
+            call, stream = await begun(it)
+            stream.put(answer("before"))
+            assert await call.read() == answer("before")
+            await call.write(infer_message(padding=MAX_MESSAGE_BYTES))
+            assert await has_ended(call)
+            assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            await stream.cancelled.wait()
 
-    def test_a_message_beyond_the_limit_ends_the_call(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                call, stream = await begun(it)
-                stream.put(answer("before"))
-                assert await call.read() == answer("before")
-                await call.write(infer_message(padding=MAX_MESSAGE_BYTES))
-                assert await has_ended(call)
-                assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-                await stream.cancelled.wait()
+    async def test_behind_an_answer_its_status_is_trailers_and_nothing_else(self) -> None:
+        async with door() as it:
+            peer = await opened(it)
+            await send(peer, request())
+            stream = await it.upstream.grpc.streams.get()
+            stream.put(answer("before"))
+            await peer.wait_for(h2.events.DataReceived)
+            peer.state.send_data(1, b"\0\xff\xff\xff\xff")
+            await peer.flush()
+            trailers = dict((await peer.wait_for(h2.events.TrailersReceived)).headers)
+            assert trailers["grpc-status"] == "8"
+            assert set(trailers) == {"grpc-status", "grpc-message"}
 
-        run(main())
+    async def test_a_large_message_without_room_in_the_budget_ends_the_call(self) -> None:
+        async with door(budget_bytes=100_000) as it:
+            call = it.stream()
+            await call.write(infer_message(padding=MAX_MESSAGE_BYTES - 100))
+            assert await has_ended(call)
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            assert it.budget.held_bytes == 0
 
-    def test_behind_an_answer_its_status_is_trailers_and_nothing_else(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                peer = await opened(it)
-                await send(peer, request())
-                stream = await it.upstream.grpc.streams.get()
-                stream.put(answer("before"))
-                await peer.wait_for(h2.events.DataReceived)
-                peer.state.send_data(1, b"\0\xff\xff\xff\xff")
-                await peer.flush()
-                trailers = dict((await peer.wait_for(h2.events.TrailersReceived)).headers)
-                assert trailers["grpc-status"] == "8"
-                assert set(trailers) == {"grpc-status", "grpc-message"}
+    async def test_without_a_server_it_is_unavailable(self) -> None:
+        async with door() as it:
+            it.servers.down("Triton is restarting")
+            call = it.stream()
+            assert await has_ended(call)
+            assert (await call.code(), await call.details()) == (
+                grpc.StatusCode.UNAVAILABLE,
+                "Triton is restarting; try again shortly",
+            )
+            assert it.recorder.outcomes == [Outcome.UNAVAILABLE]
 
-        run(main())
-
-    def test_a_large_message_without_room_in_the_budget_ends_the_call(self) -> None:
-        async def main() -> None:
-            async with door(budget_bytes=100_000) as it:
-                call = it.stream()
-                await call.write(infer_message(padding=MAX_MESSAGE_BYTES - 100))
-                assert await has_ended(call)
-                assert await call.code() is grpc.StatusCode.UNAVAILABLE
-                assert it.budget.held_bytes == 0
-
-        run(main())
-
-    def test_without_a_server_it_is_unavailable(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                it.servers.down("Triton is restarting")
-                call = it.stream()
-                assert await has_ended(call)
-                assert (await call.code(), await call.details()) == (
-                    grpc.StatusCode.UNAVAILABLE,
-                    "Triton is restarting; try again shortly",
-                )
-                assert it.recorder.outcomes == [Outcome.UNAVAILABLE]
-
-        run(main())
-
-    def test_when_no_stream_can_be_opened_it_is_unavailable(self) -> None:
-        async def main() -> None:
-            async with door(FakeGrpc(cannot_open=UpstreamUnavailable("refused"))) as it:
-                call = it.stream()
-                await call.write(request())
-                assert await has_ended(call)
-                assert (await call.code(), await call.details()) == (grpc.StatusCode.UNAVAILABLE, "refused")
-
-        run(main())
+    async def test_when_no_stream_can_be_opened_it_is_unavailable(self) -> None:
+        async with door(FakeGrpc(cannot_open=UpstreamUnavailable("refused"))) as it:
+            call = it.stream()
+            await call.write(request())
+            assert await has_ended(call)
+            assert (await call.code(), await call.details()) == (grpc.StatusCode.UNAVAILABLE, "refused")
 
 
 class TestLeaving:
-    def test_a_cancelled_call_is_cancelled_in_triton(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                call, stream = await begun(it)
-                call.cancel()
-                with suppress(asyncio.CancelledError):
-                    await call.read()
-                await stream.cancelled.wait()
-                await until(lambda: it.inference.in_flight == 0)
-                assert it.recorder.outcomes == [Outcome.ABANDONED]
+    async def test_a_cancelled_call_is_cancelled_in_triton(self) -> None:
+        async with door() as it:
+            call, stream = await begun(it)
+            call.cancel()
+            with suppress(asyncio.CancelledError):
+                await call.read()
+            await stream.cancelled.wait()
+            await until(lambda: it.inference.in_flight == 0)
+            assert it.recorder.outcomes == [Outcome.ABANDONED]
 
-        run(main())
+    async def test_a_lost_connection_too(self) -> None:
+        async with door() as it:
+            peer = await opened(it)
+            await send(peer, request())
+            stream = await it.upstream.grpc.streams.get()
+            await peer.close()
+            await stream.cancelled.wait()
+            await until(lambda: it.recorder.outcomes == [Outcome.ABANDONED])
 
-    def test_a_lost_connection_too(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                peer = await opened(it)
-                await send(peer, request())
-                stream = await it.upstream.grpc.streams.get()
-                await peer.close()
-                await stream.cancelled.wait()
-                await until(lambda: it.recorder.outcomes == [Outcome.ABANDONED])
+    async def test_the_deadline_ends_it_here_too(self) -> None:
+        async with door() as it:
+            call = it.stream(timeout=0.3)
+            await call.write(request())
+            stream = await it.upstream.grpc.streams.get()
+            assert await has_ended(call)
+            assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            await stream.cancelled.wait()
+            await until(lambda: it.recorder.records)
+            assert it.recorder.outcomes[0] in (Outcome.DEADLINE_EXCEEDED, Outcome.ABANDONED)  # whoever notices first
 
-        run(main())
+    async def test_a_client_that_waits_for_the_deadline_is_told(self) -> None:
+        async with door() as it:
+            peer = await opened(it, ("grpc-timeout", "50m"))
+            ended = await peer.wait_for(h2.events.ResponseReceived)
+            assert dict(ended.headers)["grpc-status"] == "4"
+            assert it.recorder.outcomes == [Outcome.DEADLINE_EXCEEDED]
 
-    def test_the_deadline_ends_it_here_too(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                call = it.stream(timeout=0.3)
-                await call.write(request())
-                stream = await it.upstream.grpc.streams.get()
+    async def test_what_is_in_flight_finishes_while_the_server_drains(self) -> None:
+        async with door() as it:
+            call, stream = await begun(it)
+            async with asyncio.TaskGroup() as tasks:
+                draining = tasks.create_task(it.server.drain(20))
+                await asyncio.sleep(0.05)
+                assert not draining.done()
+                await call.write(request(id_="2"))
+                assert await stream.sent.get() == request(id_="2")
+                stream.put(answer("last"))
+                stream.end()
+                await call.done_writing()
+                assert await call.read() == answer("last")
                 assert await has_ended(call)
-                assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-                await stream.cancelled.wait()
-                await until(lambda: it.recorder.records)
-                assert it.recorder.outcomes[0] in (Outcome.DEADLINE_EXCEEDED, Outcome.ABANDONED)  # whoever notices first
-
-        run(main())
-
-    def test_a_client_that_waits_for_the_deadline_is_told(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                peer = await opened(it, ("grpc-timeout", "50m"))
-                ended = await peer.wait_for(h2.events.ResponseReceived)
-                assert dict(ended.headers)["grpc-status"] == "4"
-                assert it.recorder.outcomes == [Outcome.DEADLINE_EXCEEDED]
-
-        run(main())
-
-    def test_what_is_in_flight_finishes_while_the_server_drains(self) -> None:
-        async def main() -> None:
-            async with door() as it:
-                call, stream = await begun(it)
-                async with asyncio.TaskGroup() as tasks:
-                    draining = tasks.create_task(it.server.drain(20))
-                    await asyncio.sleep(0.05)
-                    assert not draining.done()
-                    await call.write(request(id_="2"))
-                    assert await stream.sent.get() == request(id_="2")
-                    stream.put(answer("last"))
-                    stream.end()
-                    await call.done_writing()
-                    assert await call.read() == answer("last")
-                    assert await has_ended(call)
-                    assert await call.code() is grpc.StatusCode.OK
-
-        run(main())
+                assert await call.code() is grpc.StatusCode.OK
 
 
 async def opened(it: Bench, *headers: tuple[str, str], settings: dict[int, int] | None = None) -> H2Peer:

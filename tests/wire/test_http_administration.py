@@ -1,4 +1,4 @@
-"""Calls that change the server: whose they are, and how a load and an unload are carried out."""
+"""Calls that administer the server: who may make them, and how loads and unloads are carried out."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def ask(door: Gateway, request: bytes) -> Answer:
 
 
 class Application:
-    """The door's application by itself, so that a request can come from anywhere."""
+    """The HTTP application without a server, so that a request can come from any address."""
 
     def __init__(self) -> None:
         self.upstream, self.models, servers = FakeUpstream(), FakeModels(), Servers()
@@ -83,14 +83,11 @@ class TestWhoMayAsk:
         assert Application().answer(method, target, peer_is_local=False).status == 200
 
     @pytest.mark.parametrize(("method", "target"), ADMINISTRATION)
-    def test_no_web_page(self, method: bytes, target: bytes) -> None:
-        async def main() -> None:
-            async with gateway(allow_shared_memory=True) as door:
-                assert (await ask(door, raw(method, target, fields=b"Origin: http://evil\r\n"))).status == 403
-                assert (door.upstream.http.requests, door.models.asked) == ([], [])
-                assert (await ask(door, raw(method, target))).status == 200
-
-        run(main())
+    async def test_no_web_page(self, method: bytes, target: bytes) -> None:
+        async with gateway(allow_shared_memory=True) as door:
+            assert (await ask(door, raw(method, target, fields=b"Origin: http://evil\r\n"))).status == 403
+            assert (door.upstream.http.requests, door.models.asked) == ([], [])
+            assert (await ask(door, raw(method, target))).status == 200
 
     @pytest.mark.parametrize(
         ("peer", "is_local"),
@@ -115,30 +112,24 @@ class TestWhoMayAsk:
 class TestSharedMemory:
     @pytest.mark.parametrize("request_", [raw(b"GET", b"/v2/systemsharedmemory/status"), infer_request(IN_SHARED_MEMORY)])
     @pytest.mark.parametrize("is_allowed", [True, False])
-    def test_is_off_unless_it_is_switched_on(self, request_: bytes, is_allowed: bool) -> None:
-        async def main() -> None:
-            async with gateway(allow_shared_memory=is_allowed) as door:
-                answer = await ask(door, request_)
-                assert (answer.status, len(door.upstream.http.requests)) == ((200, 1) if is_allowed else (403, 0))
-                assert is_allowed or b"--allow-shared-memory" in answer.body
-
-        run(main())
+    async def test_is_off_unless_it_is_switched_on(self, request_: bytes, is_allowed: bool) -> None:
+        async with gateway(allow_shared_memory=is_allowed) as door:
+            answer = await ask(door, request_)
+            assert (answer.status, len(door.upstream.http.requests)) == ((200, 1) if is_allowed else (403, 0))
+            assert is_allowed or b"--allow-shared-memory" in answer.body
 
 
 class TestLoad:
-    def test_brings_what_its_body_says_and_answers_as_triton(self) -> None:
-        async def main() -> None:
-            body = json.dumps({"parameters": {"config": "{}", "file:1/m.bin": b64encode(b"\0m").decode()}}).encode()
-            async with gateway() as door:
-                for content in (b"", body):
-                    answer = await ask(door, raw(b"POST", b"/v2/repository/models/m/load", content))
-                    assert (answer.status, answer.body) == (200, b"")
-                    assert b"Content-Type: application/json" in answer.head
-                override = ModelOverride("{}", {"file:1/m.bin": b"\0m"})
-                assert door.models.asked == [("load", "m", None), ("load", "m", override)]
-                assert door.upstream.http.requests == []
-
-        run(main())
+    async def test_brings_what_its_body_says_and_answers_as_triton(self) -> None:
+        body = json.dumps({"parameters": {"config": "{}", "file:1/m.bin": b64encode(b"\0m").decode()}}).encode()
+        async with gateway() as door:
+            for content in (b"", body):
+                answer = await ask(door, raw(b"POST", b"/v2/repository/models/m/load", content))
+                assert (answer.status, answer.body) == (200, b"")
+                assert b"Content-Type: application/json" in answer.head
+            override = ModelOverride("{}", {"file:1/m.bin": b"\0m"})
+            assert door.models.asked == [("load", "m", None), ("load", "m", override)]
+            assert door.upstream.http.requests == []
 
     @pytest.mark.parametrize(
         ("failure", "status", "says"),
@@ -152,51 +143,36 @@ class TestLoad:
             (DeadlineExceeded("slow"), 504, "slow"),
         ],
     )
-    def test_that_fails_is_answered_as_triton_does(self, failure: ControlPlaneError, status: int, says: str) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                door.models.failures["m"] = failure
-                answer = await ask(door, raw(b"POST", b"/v2/repository/models/m/load"))
-                assert (answer.status, json.loads(answer.body)) == (status, {"error": says})
-
-        run(main())
+    async def test_that_fails_is_answered_as_triton_does(self, failure: ControlPlaneError, status: int, says: str) -> None:
+        async with gateway() as door:
+            door.models.failures["m"] = failure
+            answer = await ask(door, raw(b"POST", b"/v2/repository/models/m/load"))
+            assert (answer.status, json.loads(answer.body)) == (status, {"error": says})
 
     @pytest.mark.parametrize("body", [b"{", b"[]", b'{"parameters":{"config":3}}', b'{"parameters":{"file:1/m":"$"}}'])
-    def test_that_cannot_be_read_is_not_begun(self, body: bytes) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                assert (await ask(door, raw(b"POST", b"/v2/repository/models/m/load", body))).status in (400, 500)
-                assert door.models.asked == []
-
-        run(main())
+    async def test_that_cannot_be_read_is_not_begun(self, body: bytes) -> None:
+        async with gateway() as door:
+            assert (await ask(door, raw(b"POST", b"/v2/repository/models/m/load", body))).status in (400, 500)
+            assert door.models.asked == []
 
 
 @pytest.mark.parametrize(("body", "with_dependents"), [(b"", False), (b'{"parameters":{"unload_dependents":true}}', True)])
-def test_an_unload_says_what_goes_too(body: bytes, with_dependents: bool) -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            answer = await ask(door, raw(b"POST", b"/v2/repository/models/m/unload", body))
-            assert (answer.status, answer.body) == (200, b"")
-            assert door.models.asked == [("unload", "m", with_dependents)]
-
-    run(main())
+async def test_an_unload_says_what_goes_too(body: bytes, with_dependents: bool) -> None:
+    async with gateway() as door:
+        answer = await ask(door, raw(b"POST", b"/v2/repository/models/m/unload", body))
+        assert (answer.status, answer.body) == (200, b"")
+        assert door.models.asked == [("unload", "m", with_dependents)]
 
 
-def test_a_wrong_method_is_told_the_right_ones() -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            answer = await ask(door, raw(b"DELETE", b"/v2/logging"))
-            assert answer.status == 405
-            assert b"\r\nAllow: GET, HEAD, OPTIONS, POST\r\n" in answer.head
-
-    run(main())
+async def test_a_wrong_method_is_told_the_right_ones() -> None:
+    async with gateway() as door:
+        answer = await ask(door, raw(b"DELETE", b"/v2/logging"))
+        assert answer.status == 405
+        assert b"\r\nAllow: GET, HEAD, OPTIONS, POST\r\n" in answer.head
 
 
-def test_an_unknown_coding_is_told_the_known_ones() -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            answer = await ask(door, infer_request(headers=b"Content-Encoding: br\r\n"))
-            assert answer.status == 501
-            assert b"\r\nAccept-Encoding: gzip, deflate\r\n" in answer.head
-
-    run(main())
+async def test_an_unknown_coding_is_told_the_known_ones() -> None:
+    async with gateway() as door:
+        answer = await ask(door, infer_request(headers=b"Content-Encoding: br\r\n"))
+        assert answer.status == 501
+        assert b"\r\nAccept-Encoding: gzip, deflate\r\n" in answer.head

@@ -1,4 +1,5 @@
-"""Stopping: what is in flight finishes, what is idle goes at once, and nothing outlasts the time there is."""
+"""Drain: requests in flight finish, idle connections close at once, and nothing lasts longer than the
+timeout."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ import pytest
 
 from control_plane.core.infer_call import Outcome
 from control_plane.protocols.http1 import make_answer
-from tests.aio import run
 from tests.fakes import FakeHttp, FakeUpstream
 from tests.wire.gateway import INFER, LIVE, gateway, infer_request
 
@@ -20,148 +20,118 @@ def now_s() -> float:
 
 
 @pytest.mark.parametrize("sent", [b"", LIVE[:20], infer_request()[:-1]], ids=["idle", "within a head", "within a body"])
-def test_connections_without_a_whole_request_are_closed_at_once(sent: bytes) -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            client = await door.connect()
-            await client.ask(LIVE)
-            await client.send(sent)
-            started_s = now_s()
-            await door.server.drain(LONG_S)
-            assert now_s() - started_s < LONG_S / 2
-            assert await client.is_closed_by_server()
-
-    run(main())
+async def test_connections_without_a_whole_request_are_closed_at_once(sent: bytes) -> None:
+    async with gateway() as door:
+        client = await door.connect()
+        await client.ask(LIVE)
+        await client.send(sent)
+        started_s = now_s()
+        await door.server.drain(LONG_S)
+        assert now_s() - started_s < LONG_S / 2
+        assert await client.is_closed_by_server()
 
 
-def test_with_nobody_connected_it_takes_no_time() -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            started_s = now_s()
-            await door.server.drain(LONG_S)
-            assert now_s() - started_s < LONG_S / 2
-
-    run(main())
+async def test_with_nobody_connected_it_takes_no_time() -> None:
+    async with gateway() as door:
+        started_s = now_s()
+        await door.server.drain(LONG_S)
+        assert now_s() - started_s < LONG_S / 2
 
 
-def test_what_is_in_flight_finishes_and_says_that_the_connection_ends() -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            door.upstream.http.calls.hold()
-            client = await door.connect()
-            await client.send(infer_request())
-            await door.upstream.http.calls.arrivals.get()
-            async with asyncio.TaskGroup() as tasks:
-                draining = tasks.create_task(door.server.drain(LONG_S))
-                await asyncio.sleep(0.02)
-                assert not draining.done()
-                door.upstream.http.calls.may_answer.set()
-                answer = await client.answer()
-            assert (answer.body, answer.says_close) == (INFER, True)
-            assert await client.is_closed_by_server()
-            assert door.recorder.outcomes == [Outcome.ANSWERED]
-
-    run(main())
+async def test_what_is_in_flight_finishes_and_says_that_the_connection_ends() -> None:
+    async with gateway() as door:
+        door.upstream.http.calls.hold()
+        client = await door.connect()
+        await client.send(infer_request())
+        await door.upstream.http.calls.arrivals.get()
+        async with asyncio.TaskGroup() as tasks:
+            draining = tasks.create_task(door.server.drain(LONG_S))
+            await asyncio.sleep(0.02)
+            assert not draining.done()
+            door.upstream.http.calls.may_answer.set()
+            answer = await client.answer()
+        assert (answer.body, answer.says_close) == (INFER, True)
+        assert await client.is_closed_by_server()
+        assert door.recorder.outcomes == [Outcome.ANSWERED]
 
 
-def test_what_was_pipelined_behind_it_is_not_begun() -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            door.upstream.http.calls.hold()
-            client = await door.connect()
-            await client.send(infer_request() * 3)
-            await door.upstream.http.calls.arrivals.get()
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(door.server.drain(LONG_S))
-                await asyncio.sleep(0)
-                door.upstream.http.calls.may_answer.set()
-                assert (await client.answer()).says_close
-            assert await client.is_closed_by_server()
-            assert len(door.upstream.http.requests) == 1
-
-    run(main())
+async def test_what_was_pipelined_behind_it_is_not_begun() -> None:
+    async with gateway() as door:
+        door.upstream.http.calls.hold()
+        client = await door.connect()
+        await client.send(infer_request() * 3)
+        await door.upstream.http.calls.arrivals.get()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(door.server.drain(LONG_S))
+            await asyncio.sleep(0)
+            door.upstream.http.calls.may_answer.set()
+            assert (await client.answer()).says_close
+        assert await client.is_closed_by_server()
+        assert len(door.upstream.http.requests) == 1
 
 
-def test_an_answer_that_is_being_read_is_sent_to_its_end() -> None:
-    async def main() -> None:
-        body = bytes(30 << 20)
-        async with gateway(FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, body)))) as door:
-            client = await door.connect(receive_buffer_bytes=64 << 10)
-            await client.send(infer_request())
-            await client.reader.readexactly(1000)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(door.server.drain(LONG_S))
-                await asyncio.sleep(0.02)
-                rest = await client.reader.read(-1)
-            assert len(rest) + 1000 > len(body)
-            assert rest.endswith(body[-1000:])
-
-    run(main())
+async def test_an_answer_that_is_being_read_is_sent_to_its_end() -> None:
+    body = bytes(30 << 20)
+    async with gateway(FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, body)))) as door:
+        client = await door.connect(receive_buffer_bytes=64 << 10)
+        await client.send(infer_request())
+        await client.reader.readexactly(1000)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(door.server.drain(LONG_S))
+            await asyncio.sleep(0.02)
+            rest = await client.reader.read(-1)
+        assert len(rest) + 1000 > len(body)
+        assert rest.endswith(body[-1000:])
 
 
-def test_new_clients_are_refused() -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            door.upstream.http.calls.hold()
-            client = await door.connect()
-            await client.send(infer_request())
-            await door.upstream.http.calls.arrivals.get()
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(door.server.drain(LONG_S))
-                await asyncio.sleep(0)
-                with pytest.raises(ConnectionError):
-                    await (await door.connect()).ask(LIVE)
-                door.upstream.http.calls.may_answer.set()
-
-    run(main())
+async def test_new_clients_are_refused() -> None:
+    async with gateway() as door:
+        door.upstream.http.calls.hold()
+        client = await door.connect()
+        await client.send(infer_request())
+        await door.upstream.http.calls.arrivals.get()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(door.server.drain(LONG_S))
+            await asyncio.sleep(0)
+            with pytest.raises(ConnectionError):
+                await (await door.connect()).ask(LIVE)
+            door.upstream.http.calls.may_answer.set()
 
 
-def test_what_outlasts_the_time_is_cut_off() -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            door.upstream.http.calls.hold()
-            client = await door.connect()
-            await client.send(infer_request())
-            await door.upstream.http.calls.arrivals.get()
-            await door.server.drain(0.05)
-            assert await client.is_closed_by_server()
-            await door.upstream.http.calls.cancelled.wait()
-            assert door.recorder.outcomes == [Outcome.ABANDONED]
-
-    run(main())
+async def test_what_outlasts_the_time_is_cut_off() -> None:
+    async with gateway() as door:
+        door.upstream.http.calls.hold()
+        client = await door.connect()
+        await client.send(infer_request())
+        await door.upstream.http.calls.arrivals.get()
+        await door.server.drain(0.05)
+        assert await client.is_closed_by_server()
+        await door.upstream.http.calls.cancelled.wait()
+        assert door.recorder.outcomes == [Outcome.ABANDONED]
 
 
-def test_a_client_that_does_not_read_its_answer_cannot_hold_it_up() -> None:
-    async def main() -> None:
-        async with gateway(FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(30 << 20))))) as door:
-            client = await door.connect(receive_buffer_bytes=64 << 10)
-            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
-            await client.send(infer_request())
-            while not door.upstream.http.calls.answered:
-                await asyncio.sleep(0)
-            started_s = now_s()
-            await door.server.drain(0.1)
-            assert now_s() - started_s < LONG_S / 2
-
-    run(main())
+async def test_a_client_that_does_not_read_its_answer_cannot_hold_it_up() -> None:
+    async with gateway(FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(30 << 20))))) as door:
+        client = await door.connect(receive_buffer_bytes=64 << 10)
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await client.send(infer_request())
+        while not door.upstream.http.calls.answered:
+            await asyncio.sleep(0)
+        started_s = now_s()
+        await door.server.drain(0.1)
+        assert now_s() - started_s < LONG_S / 2
 
 
-def test_a_refused_client_that_goes_on_sending_cannot_hold_it_up() -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            client = await door.connect()
-            await client.ask(b"garbage\r\n\r\n")
-            started_s = now_s()
-            await door.server.drain(LONG_S)
-            assert now_s() - started_s < LONG_S / 2
-
-    run(main())
+async def test_a_refused_client_that_goes_on_sending_cannot_hold_it_up() -> None:
+    async with gateway() as door:
+        client = await door.connect()
+        await client.ask(b"garbage\r\n\r\n")
+        started_s = now_s()
+        await door.server.drain(LONG_S)
+        assert now_s() - started_s < LONG_S / 2
 
 
-def test_twice_is_once() -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            await door.server.drain(LONG_S)
-            await door.server.drain(LONG_S)
-
-    run(main())
+async def test_twice_is_once() -> None:
+    async with gateway() as door:
+        await door.server.drain(LONG_S)
+        await door.server.drain(LONG_S)

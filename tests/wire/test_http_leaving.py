@@ -1,4 +1,5 @@
-"""Clients that leave, stall or do not read: what they had under way is cancelled, and what waits for them stays small."""
+"""Clients that leave, stall or do not read: their requests are cancelled, and the data that waits for them is
+bounded."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _MIB = 1 << 20
 
 
 async def wait_until_still(measure: Callable[[], int]) -> int:
-    """The value of `measure` once it has not changed for a while."""
+    """The value of `measure` when it has stopped changing."""
     last, still = measure(), 0
     while still < 10:
         await asyncio.sleep(0.02)
@@ -40,17 +41,14 @@ class TestBeforeTheRequestIsWhole:
             pytest.param(b"POST /v2/models/m/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n42\r\n{", id="within a chunk"),
         ],
     )
-    def test_nothing_reaches_triton(self, part: bytes) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                client = await door.connect()
-                await client.send(part)
-                await client.close()
-                assert (await (await door.connect()).ask(LIVE)).status == 200
-            assert door.upstream.http.requests == []
-            assert door.recorder.records == []
-
-        run(main())
+    async def test_nothing_reaches_triton(self, part: bytes) -> None:
+        async with gateway() as door:
+            client = await door.connect()
+            await client.send(part)
+            await client.close()
+            assert (await (await door.connect()).ask(LIVE)).status == 200
+        assert door.upstream.http.requests == []
+        assert door.recorder.records == []
 
 
 class TestWhileTritonWorks:
@@ -76,57 +74,49 @@ class TestWhileTritonWorks:
         }
         run(self._leave(leave[how], infer_request() + behind))
 
-    def test_with_many_behind_it_leaving_is_seen_when_there_is_an_answer_to_give(self) -> None:
-        """Its socket is not read then, so that it cannot pile up requests; and what is not read does not tell of its end."""
+    async def test_with_many_behind_it_leaving_is_seen_when_there_is_an_answer_to_give(self) -> None:
+        """A stalled client's socket is not read, so that requests cannot pile up; its end then cannot be seen
+        either."""
+        async with gateway() as door:
+            door.upstream.http.calls.hold()
+            client = await door.connect()
+            await client.send(infer_request() * 10)
+            await door.upstream.http.calls.arrivals.get()
+            await client.close()
+            door.upstream.http.calls.may_answer.set()
+            assert await wait_until_still(lambda: door.inference.in_flight) == 0
+            assert len(door.upstream.http.requests) < 10
+            assert len(door.recorder.records) == len(door.upstream.http.requests)
 
-        async def main() -> None:
-            async with gateway() as door:
-                door.upstream.http.calls.hold()
-                client = await door.connect()
-                await client.send(infer_request() * 10)
+    async def test_others_are_not_disturbed(self) -> None:
+        async with gateway() as door:
+            door.upstream.http.calls.hold()
+            staying, leaving = await door.connect(), await door.connect()
+            for client in (staying, leaving):
+                await client.send(infer_request())
                 await door.upstream.http.calls.arrivals.get()
+            await leaving.close()
+            await door.upstream.http.calls.cancelled.wait()
+            door.upstream.http.calls.may_answer.set()
+            assert (await staying.answer()).body == INFER
+
+    async def test_hundreds_at_once_leave_nothing(self) -> None:
+        async with gateway() as door:
+            door.upstream.http.calls.hold()
+            for _ in range(LIMITS.max_connections):
+                await (await door.connect()).send(infer_request())
+            for _ in range(LIMITS.max_connections):
+                await door.upstream.http.calls.arrivals.get()
+            for client in door.clients:
                 await client.close()
-                door.upstream.http.calls.may_answer.set()
-                assert await wait_until_still(lambda: door.inference.in_flight) == 0
-                assert len(door.upstream.http.requests) < 10
-                assert len(door.recorder.records) == len(door.upstream.http.requests)
-
-        run(main())
-
-    def test_others_are_not_disturbed(self) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                door.upstream.http.calls.hold()
-                staying, leaving = await door.connect(), await door.connect()
-                for client in (staying, leaving):
-                    await client.send(infer_request())
-                    await door.upstream.http.calls.arrivals.get()
-                await leaving.close()
-                await door.upstream.http.calls.cancelled.wait()
-                door.upstream.http.calls.may_answer.set()
-                assert (await staying.answer()).body == INFER
-
-        run(main())
-
-    def test_hundreds_at_once_leave_nothing(self) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                door.upstream.http.calls.hold()
-                for _ in range(LIMITS.max_connections):
-                    await (await door.connect()).send(infer_request())
-                for _ in range(LIMITS.max_connections):
-                    await door.upstream.http.calls.arrivals.get()
-                for client in door.clients:
-                    await client.close()
-                assert await wait_until_still(lambda: door.inference.in_flight) == 0
-            assert door.recorder.outcomes == [Outcome.ABANDONED] * LIMITS.max_connections
-
-        run(main())
+            assert await wait_until_still(lambda: door.inference.in_flight) == 0
+        assert door.recorder.outcomes == [Outcome.ABANDONED] * LIMITS.max_connections
 
 
 @contextmanager
 def freed_at_once() -> Iterator[None]:
-    """Nothing large may be left, even for the garbage collector: under load it comes to the oldest objects late or never."""
+    """No large object may wait for the garbage collector, which under load reaches the oldest objects late or
+    never."""
     gc.collect()
     gc.disable()
     tracemalloc.start()
@@ -141,7 +131,7 @@ def freed_at_once() -> Iterator[None]:
 
 
 class TestMemory:
-    """A large request or answer ends with the connection of the client that left."""
+    """A large request or answer is freed with the connection of the client that left."""
 
     LARGE = bytes(8 * _MIB)
     RAW = b"Inference-Header-Content-Length: 0\r\n"
@@ -169,56 +159,44 @@ class TestMemory:
 
 
 class TestWithoutReading:
-    def test_answers_are_not_piled_up_for_one_that_does_not_read(self) -> None:
-        async def main() -> None:
-            upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(_MIB))))
-            async with gateway(upstream) as door:
-                client = await door.connect(receive_buffer_bytes=64 << 10)
-                client.reader._transport.pause_reading()  # type: ignore[attr-defined]
-                await client.send(infer_request() * 300)
-                made = await wait_until_still(lambda: upstream.http.calls.answered)
-                assert 0 < made < 30
+    async def test_answers_are_not_piled_up_for_one_that_does_not_read(self) -> None:
+        upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(_MIB))))
+        async with gateway(upstream) as door:
+            client = await door.connect(receive_buffer_bytes=64 << 10)
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            await client.send(infer_request() * 300)
+            made = await wait_until_still(lambda: upstream.http.calls.answered)
+            assert 0 < made < 30
 
-        run(main())
+    async def test_when_it_reads_again_all_is_there(self) -> None:
+        upstream = FakeUpstream(http=FakeHttp(answer=lambda request: make_answer(200, request.body * 20_000)))
+        async with gateway(upstream) as door:
+            client = await door.connect(receive_buffer_bytes=64 << 10)
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            await client.send(infer_request() * 30)
+            await wait_until_still(lambda: upstream.http.calls.answered)
+            client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+            for _ in range(30):
+                assert (await client.answer()).body == INFER * 20_000
 
-    def test_when_it_reads_again_all_is_there(self) -> None:
-        async def main() -> None:
-            upstream = FakeUpstream(http=FakeHttp(answer=lambda request: make_answer(200, request.body * 20_000)))
-            async with gateway(upstream) as door:
-                client = await door.connect(receive_buffer_bytes=64 << 10)
-                client.reader._transport.pause_reading()  # type: ignore[attr-defined]
-                await client.send(infer_request() * 30)
-                await wait_until_still(lambda: upstream.http.calls.answered)
-                client.reader._transport.resume_reading()  # type: ignore[attr-defined]
-                for _ in range(30):
-                    assert (await client.answer()).body == INFER * 20_000
+    async def test_requests_are_not_piled_up_behind_one_that_triton_works_on(self) -> None:
+        async with gateway() as door:
+            door.upstream.http.calls.hold()
+            client = await door.connect()
+            client.writer.write(infer_request(INFER + b" " * 100_000) * 500)  # 50 MB
+            await door.upstream.http.calls.arrivals.get()
+            unsent = await wait_until_still(client.writer.transport.get_write_buffer_size)  # type: ignore[attr-defined]
+            assert unsent > 30 * _MIB, "the gateway went on reading"
+            door.upstream.http.calls.may_answer.set()
+            for _ in range(500):
+                await client.answer()
 
-        run(main())
-
-    def test_requests_are_not_piled_up_behind_one_that_triton_works_on(self) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                door.upstream.http.calls.hold()
-                client = await door.connect()
-                client.writer.write(infer_request(INFER + b" " * 100_000) * 500)  # 50 MB
-                await door.upstream.http.calls.arrivals.get()
-                unsent = await wait_until_still(client.writer.transport.get_write_buffer_size)  # type: ignore[attr-defined]
-                assert unsent > 30 * _MIB, "the gateway went on reading"
-                door.upstream.http.calls.may_answer.set()
-                for _ in range(500):
-                    await client.answer()
-
-        run(main())
-
-    def test_leaving_without_having_read_leaves_nothing(self) -> None:
-        async def main() -> None:
-            upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(_MIB))))
-            async with gateway(upstream) as door:
-                client = await door.connect(receive_buffer_bytes=64 << 10)
-                client.reader._transport.pause_reading()  # type: ignore[attr-defined]
-                await client.send(infer_request() * 100)
-                made = await wait_until_still(lambda: upstream.http.calls.answered)
-                await client.close()
-                assert await wait_until_still(lambda: upstream.http.calls.answered) == made
-
-        run(main())
+    async def test_leaving_without_having_read_leaves_nothing(self) -> None:
+        upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(_MIB))))
+        async with gateway(upstream) as door:
+            client = await door.connect(receive_buffer_bytes=64 << 10)
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            await client.send(infer_request() * 100)
+            made = await wait_until_still(lambda: upstream.http.calls.answered)
+            await client.close()
+            assert await wait_until_still(lambda: upstream.http.calls.answered) == made

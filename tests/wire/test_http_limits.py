@@ -1,4 +1,5 @@
-"""Clients that send too much: told so, even while they are still sending, and never held in memory beyond the limits."""
+"""Clients that send too much are told so, even while they are sending, and never use memory beyond the
+limits."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import re
 import pytest
 
 from control_plane.frontends.http.connection import HttpLimits
-from tests.aio import run
+from tests.aio import settle
 from tests.wire.gateway import INFER, LIVE, Answer, Client, Gateway, gateway, infer_request
 
 LIMITS = HttpLimits(max_body_bytes=10_000, max_header_bytes=2_000, max_connections=3)
@@ -17,7 +18,8 @@ _CHUNKED = b"POST /v2/models/m/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\
 
 
 async def refused(door: Gateway, *pieces: bytes) -> Answer:
-    """The answer to what is sent in these pieces, after which the connection must be closed and Triton untouched."""
+    """Send these pieces and return the answer; then the connection must be closed, and Triton must have seen
+    nothing."""
     client = await door.connect()
     for piece in pieces:
         await client.send(piece)
@@ -52,61 +54,46 @@ class TestHead:
             pytest.param([b"\r\n" * 2000], id="empty lines without an end"),
         ],
     )
-    def test_beyond_the_limit_is_refused(self, pieces: list[bytes]) -> None:
-        async def main() -> None:
-            async with gateway(limits=LIMITS) as door:
-                answer = await refused(door, *pieces)
-                assert answer.status == 431
-                assert re.search("head (exceeds 2000 bytes|has more than 100 fields)", json.loads(answer.body)["error"])
+    async def test_beyond_the_limit_is_refused(self, pieces: list[bytes]) -> None:
+        async with gateway(limits=LIMITS) as door:
+            answer = await refused(door, *pieces)
+            assert answer.status == 431
+            assert re.search("head (exceeds 2000 bytes|has more than 100 fields)", json.loads(answer.body)["error"])
 
-        run(main())
+    async def test_up_to_the_limit_is_not_in_however_many_pieces(self) -> None:
+        async with gateway(limits=LIMITS) as door:
+            client = await door.connect()
+            request = infer_request(headers=b"X: %b\r\n" % (b"a" * 1700))
+            for at in range(0, len(request), 50):
+                await client.send(request[at : at + 50])
+                await asyncio.sleep(0.0005)
+            assert (await client.answer()).status == 200
 
-    def test_up_to_the_limit_is_not_in_however_many_pieces(self) -> None:
-        async def main() -> None:
-            async with gateway(limits=LIMITS) as door:
-                client = await door.connect()
-                request = infer_request(headers=b"X: %b\r\n" % (b"a" * 1700))
-                for at in range(0, len(request), 50):
-                    await client.send(request[at : at + 50])
-                    await asyncio.sleep(0.0005)
-                assert (await client.answer()).status == 200
+    async def test_each_request_on_a_connection_has_the_whole_limit(self) -> None:
+        async with gateway(limits=LIMITS) as door:
+            client = await door.connect()
+            await client.send(infer_request(headers=b"X: %b\r\n" % (b"a" * 1700)) * 5)
+            assert [(await client.answer()).status for _ in range(5)] == [200] * 5
 
-        run(main())
-
-    def test_each_request_on_a_connection_has_the_whole_limit(self) -> None:
-        async def main() -> None:
-            async with gateway(limits=LIMITS) as door:
-                client = await door.connect()
-                await client.send(infer_request(headers=b"X: %b\r\n" % (b"a" * 1700)) * 5)
-                assert [(await client.answer()).status for _ in range(5)] == [200] * 5
-
-        run(main())
-
-    def test_what_frames_thousands_of_tiny_chunks_is_no_head(self) -> None:
-        async def main() -> None:
-            async with gateway(limits=LIMITS) as door:
-                client = await door.connect()
-                await client.send(_CHUNKED)
-                for byte in padded(3_000):
-                    client.writer.write(b"1\r\n")
-                    await asyncio.sleep(0)
-                    client.writer.write(b"%c\r\n" % byte)
-                assert (await client.ask(b"0\r\n\r\n")).status == 200
-
-        run(main())
+    async def test_what_frames_thousands_of_tiny_chunks_is_no_head(self) -> None:
+        async with gateway(limits=LIMITS) as door:
+            client = await door.connect()
+            await client.send(_CHUNKED)
+            for byte in padded(3_000):
+                client.writer.write(b"1\r\n")
+                await asyncio.sleep(0)
+                client.writer.write(b"%c\r\n" % byte)
+            assert (await client.ask(b"0\r\n\r\n")).status == 200
 
 
 class TestBody:
     @pytest.mark.parametrize("size", [9_999, 10_000])
-    def test_up_to_the_limit_is_taken(self, size: int) -> None:
-        async def main() -> None:
-            async with gateway(limits=LIMITS) as door:
-                client = await door.connect()
-                assert (await client.ask(infer_request(padded(size)))).status == 200
-                chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (size, padded(size))
-                assert (await client.ask(_CHUNKED + chunk)).status == 200
-
-        run(main())
+    async def test_up_to_the_limit_is_taken(self, size: int) -> None:
+        async with gateway(limits=LIMITS) as door:
+            client = await door.connect()
+            assert (await client.ask(infer_request(padded(size)))).status == 200
+            chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (size, padded(size))
+            assert (await client.ask(_CHUNKED + chunk)).status == 200
 
     @pytest.mark.parametrize(
         "request_",
@@ -117,64 +104,62 @@ class TestBody:
             pytest.param(_CHUNKED + b"a\r\n0123456789\r\n" * 1001, id="in many chunks"),
         ],
     )
-    def test_beyond_it_is_refused(self, request_: bytes) -> None:
-        async def main() -> None:
-            async with gateway(limits=LIMITS) as door:
-                answer = await refused(door, request_)
-                assert answer.status == 413
-                assert "limit of 10000 bytes" in json.loads(answer.body)["error"]
-
-        run(main())
+    async def test_beyond_it_is_refused(self, request_: bytes) -> None:
+        async with gateway(limits=LIMITS) as door:
+            answer = await refused(door, request_)
+            assert answer.status == 413
+            assert "limit of 10000 bytes" in json.loads(answer.body)["error"]
 
     @pytest.mark.parametrize("start", [b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 50000000\r\n\r\n", _CHUNKED + b"2faf080\r\n"])
-    def test_a_client_that_sends_it_all_before_it_reads_still_gets_the_answer(self, start: bytes) -> None:
-        """Closing on bytes that have not been read resets the connection, and the client never learns why."""
+    async def test_a_client_that_sends_it_all_before_it_reads_still_gets_the_answer(self, start: bytes) -> None:
+        """Closing a socket with unread bytes resets the connection, and the client would never read the
+        refusal."""
+        async with gateway(limits=LIMITS) as door:
+            client = await door.connect()
+            await client.send(start + bytes(50_000_000))
+            assert (await client.answer()).status == 413
+            assert await client.is_closed_by_server()
 
-        async def main() -> None:
-            async with gateway(limits=LIMITS) as door:
-                client = await door.connect()
-                await client.send(start + bytes(50_000_000))
-                assert (await client.answer()).status == 413
-                assert await client.is_closed_by_server()
-
-        run(main())
-
-    def test_a_client_that_never_stops_sending_is_dropped(self) -> None:
-        async def main() -> None:
-            async with gateway(limits=LIMITS) as door:
-                client = await door.connect()
-                started_s = asyncio.get_running_loop().time()
-                with pytest.raises(ConnectionError):
-                    await _send_for_ever(client)
-                assert asyncio.get_running_loop().time() - started_s < 60
-
-        run(main())
+    async def test_a_client_that_never_stops_sending_is_dropped(self) -> None:
+        async with gateway(limits=LIMITS) as door:
+            client = await door.connect()
+            started_s = asyncio.get_running_loop().time()
+            with pytest.raises(ConnectionError):
+                await _send_for_ever(client)
+            assert asyncio.get_running_loop().time() - started_s < 60
 
 
 class TestConnections:
-    def test_those_beyond_the_limit_are_closed_and_the_others_served(self) -> None:
-        async def main() -> None:
-            async with gateway(limits=LIMITS) as door:
-                kept = [await door.connect() for _ in range(3)]
-                assert [(await client.ask(LIVE)).status for client in kept] == [200] * 3
-                for _ in range(3):
-                    assert await (await door.connect()).is_closed_by_server()
-                assert [(await client.ask(LIVE)).status for client in kept] == [200] * 3
+    async def test_those_beyond_the_limit_are_closed_and_the_others_served(self) -> None:
+        half, rest = LIVE[:10], LIVE[10:]
 
-        run(main())
+        async with gateway(limits=LIMITS) as door:
+            kept = [await door.connect() for _ in range(3)]
+            assert [(await client.ask(LIVE)).status for client in kept] == [200] * 3
+            for client in kept:
+                await client.send(half)
+            await settle()
+            for _ in range(3):
+                assert await (await door.connect()).is_closed_by_server()
+            assert [(await client.ask(rest)).status for client in kept] == [200] * 3
 
-    def test_a_place_is_free_again_when_its_client_has_left(self) -> None:
-        async def main() -> None:
-            async with gateway(limits=LIMITS) as door:
-                for _ in range(10):
-                    clients = [await door.connect() for _ in range(3)]
-                    assert [await _is_served(client) for client in clients] == [True] * 3
-                    for client in clients:
-                        await client.send(LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-                        await client.answer()
-                        assert await client.is_closed_by_server()
+    async def test_one_that_is_idle_makes_room_for_the_next_of_its_source(self) -> None:
+        async with gateway(limits=LIMITS) as door:
+            kept = [await door.connect() for _ in range(3)]
+            assert [(await client.ask(LIVE)).status for client in kept] == [200] * 3
+            assert (await (await door.connect()).ask(LIVE)).status == 200
+            assert await kept[0].is_closed_by_server()
+            assert [(await client.ask(LIVE)).status for client in kept[1:]] == [200] * 2
 
-        run(main())
+    async def test_a_place_is_free_again_when_its_client_has_left(self) -> None:
+        async with gateway(limits=LIMITS) as door:
+            for _ in range(10):
+                clients = [await door.connect() for _ in range(3)]
+                assert [await _is_served(client) for client in clients] == [True] * 3
+                for client in clients:
+                    await client.send(LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+                    await client.answer()
+                    assert await client.is_closed_by_server()
 
 
 async def _is_served(client: Client) -> bool:

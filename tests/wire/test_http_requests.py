@@ -18,7 +18,8 @@ from tests.wire.gateway import INFER, LIVE, Answer, Gateway, gateway, infer_requ
 
 
 def ask(*requests: bytes, upstream: FakeUpstream | None = None) -> tuple[list[Answer], list[HttpRequest]]:
-    """Send these one after the other on one connection; the answers, and what reached Triton."""
+    """Send these one after the other on one connection; returns the answers, and the requests that reached
+    Triton."""
 
     async def main() -> tuple[list[Answer], list[HttpRequest]]:
         async with gateway(upstream) as door:
@@ -44,41 +45,32 @@ class TestConnection:
         assert len(sent) == 2
         assert not any(answer.says_close for answer in answers)
 
-    def test_pipelined_requests_are_answered_in_order(self) -> None:
-        async def main() -> None:
-            bodies = [INFER.replace(b"[1]}]", b"[%d]}]" % number) for number in range(20)]
-            async with gateway() as door:
-                client = await door.connect()
-                await client.send(b"".join(infer_request(body) for body in bodies))
-                assert [(await client.answer()).body for _ in bodies] == bodies
+    async def test_pipelined_requests_are_answered_in_order(self) -> None:
+        bodies = [INFER.replace(b"[1]}]", b"[%d]}]" % number) for number in range(20)]
+        async with gateway() as door:
+            client = await door.connect()
+            await client.send(b"".join(infer_request(body) for body in bodies))
+            assert [(await client.answer()).body for _ in bodies] == bodies
 
-        run(main())
+    async def test_a_fast_answer_does_not_overtake_a_slow_one(self) -> None:
+        async with gateway() as door:
+            door.upstream.http.calls.hold()
+            client = await door.connect()
+            await client.send(infer_request() + LIVE)
+            await door.upstream.http.calls.arrivals.get()
+            door.upstream.http.calls.may_answer.set()
+            assert [(await client.answer()).body for _ in range(2)] == [INFER, b""]
 
-    def test_a_fast_answer_does_not_overtake_a_slow_one(self) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                door.upstream.http.calls.hold()
-                client = await door.connect()
-                await client.send(infer_request() + LIVE)
-                await door.upstream.http.calls.arrivals.get()
-                door.upstream.http.calls.may_answer.set()
-                assert [(await client.answer()).body for _ in range(2)] == [INFER, b""]
-
-        run(main())
-
-    def test_one_at_a_time_reaches_triton_from_one_connection(self) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                door.upstream.http.calls.hold()
-                client = await door.connect()
-                await client.send(infer_request() * 3)
-                await door.upstream.http.calls.arrivals.get()
-                assert door.upstream.http.calls.in_progress == len(door.upstream.http.requests) == 1
-                door.upstream.http.calls.may_answer.set()
-                for _ in range(3):
-                    await client.answer()
-
-        run(main())
+    async def test_one_at_a_time_reaches_triton_from_one_connection(self) -> None:
+        async with gateway() as door:
+            door.upstream.http.calls.hold()
+            client = await door.connect()
+            await client.send(infer_request() * 3)
+            await door.upstream.http.calls.arrivals.get()
+            assert door.upstream.http.calls.in_progress == len(door.upstream.http.requests) == 1
+            door.upstream.http.calls.may_answer.set()
+            for _ in range(3):
+                await client.answer()
 
     @pytest.mark.parametrize(
         "request_",
@@ -89,43 +81,34 @@ class TestConnection:
             pytest.param(b"GET /v2/health/live HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", id="HTTP/1.0 that would keep it"),
         ],
     )
-    def test_is_closed_after_the_answer_which_says_so(self, request_: bytes) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                client = await door.connect()
-                answer = await client.ask(request_ + LIVE)
-                assert (answer.status, answer.says_close) == (200, True)
-                assert await client.is_closed_by_server()
+    async def test_is_closed_after_the_answer_which_says_so(self, request_: bytes) -> None:
+        async with gateway() as door:
+            client = await door.connect()
+            answer = await client.ask(request_ + LIVE)
+            assert (answer.status, answer.says_close) == (200, True)
+            assert await client.is_closed_by_server()
 
-        run(main())
-
-    def test_a_request_in_single_bytes(self) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                client = await door.connect()
-                for byte in infer_request(headers=b"X-Trace: 7\r\n"):
-                    await client.send(bytes([byte]))
-                    await asyncio.sleep(0)
-                assert (await client.answer()).body == INFER
-                assert (b"X-Trace", b"7") in door.upstream.http.requests[0].headers
-
-        run(main())
+    async def test_a_request_in_single_bytes(self) -> None:
+        async with gateway() as door:
+            client = await door.connect()
+            for byte in infer_request(headers=b"X-Trace: 7\r\n"):
+                await client.send(bytes([byte]))
+                await asyncio.sleep(0)
+            assert (await client.answer()).body == INFER
+            assert (b"X-Trace", b"7") in door.upstream.http.requests[0].headers
 
     def test_empty_lines_before_a_request_are_passed_over(self) -> None:
         assert ask_one(b"\r\n\r\n" + LIVE).status == 200
 
     @pytest.mark.parametrize("asked", [b"h2c", b"websocket", b"TLS/1.0"])
-    def test_an_offer_to_upgrade_is_passed_over_and_ends_the_connection(self, asked: bytes) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                client = await door.connect()
-                await client.send(LIVE.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: " + asked + b"\r\n\r\n"))
-                answer = await client.answer()
-                assert (answer.status, answer.says_close) == (200, True)
-                await client.send(LIVE)
-                assert await client.is_closed_by_server()
-
-        run(main())
+    async def test_an_offer_to_upgrade_is_passed_over_and_ends_the_connection(self, asked: bytes) -> None:
+        async with gateway() as door:
+            client = await door.connect()
+            await client.send(LIVE.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: " + asked + b"\r\n\r\n"))
+            answer = await client.answer()
+            assert (answer.status, answer.says_close) == (200, True)
+            await client.send(LIVE)
+            assert await client.is_closed_by_server()
 
 
 class TestBody:
@@ -140,7 +123,7 @@ class TestBody:
         assert sent[0].body == INFER
 
     def test_fields_of_a_trailer_are_not_the_heads(self) -> None:
-        """Else a length that comes after the body could say anew how the body is read."""
+        """Otherwise a length in the trailer could change how the body, already checked, is parsed."""
         trailer = b"Inference-Header-Content-Length: 1\r\nContent-Encoding: gzip\r\nX-Late: 1\r\n"
         body = b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(INFER), INFER, trailer)
         answers, sent = ask(b"POST /v2/models/m/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
@@ -161,50 +144,38 @@ class TestBody:
 
 
 class TestExpect:
-    def test_a_client_that_waits_is_told_to_go_on(self) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                client = await door.connect()
-                await client.send(infer_request(headers=b"Expect: 100-continue\r\n")[: -len(INFER)])
-                assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-                assert (await client.ask(INFER)).body == INFER
+    async def test_a_client_that_waits_is_told_to_go_on(self) -> None:
+        async with gateway() as door:
+            client = await door.connect()
+            await client.send(infer_request(headers=b"Expect: 100-continue\r\n")[: -len(INFER)])
+            assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            assert (await client.ask(INFER)).body == INFER
 
-        run(main())
+    async def test_it_is_not_told_so_for_a_body_that_will_be_refused(self) -> None:
+        async with gateway() as door:
+            client = await door.connect()
+            answer = await client.ask(b"POST /v2/models/m/infer HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n")
+            assert (answer.status, answer.says_close) == (413, True)
 
-    def test_it_is_not_told_so_for_a_body_that_will_be_refused(self) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                client = await door.connect()
-                answer = await client.ask(b"POST /v2/models/m/infer HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n")
-                assert (answer.status, answer.says_close) == (413, True)
+    async def test_it_is_not_told_so_in_the_middle_of_another_answer(self) -> None:
+        async with gateway() as door:
+            door.upstream.http.calls.hold()
+            client = await door.connect()
+            await client.send(infer_request() + infer_request(headers=b"Expect: 100-continue\r\n"))
+            await door.upstream.http.calls.arrivals.get()
+            door.upstream.http.calls.may_answer.set()
+            assert [(await client.answer()).status for _ in range(2)] == [200, 200]
 
-        run(main())
-
-    def test_it_is_not_told_so_in_the_middle_of_another_answer(self) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                door.upstream.http.calls.hold()
-                client = await door.connect()
-                await client.send(infer_request() + infer_request(headers=b"Expect: 100-continue\r\n"))
-                await door.upstream.http.calls.arrivals.get()
-                door.upstream.http.calls.may_answer.set()
-                assert [(await client.answer()).status for _ in range(2)] == [200, 200]
-
-        run(main())
-
-    def test_it_is_told_so_once_the_answer_before_has_gone(self) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                door.upstream.http.calls.hold()
-                client = await door.connect()
-                await client.send(infer_request() + infer_request(headers=b"Expect: 100-continue\r\n")[: -len(INFER)])
-                await door.upstream.http.calls.arrivals.get()
-                door.upstream.http.calls.may_answer.set()
-                assert (await client.answer()).status == 200
-                assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-                assert (await client.ask(INFER)).body == INFER
-
-        run(main())
+    async def test_it_is_told_so_once_the_answer_before_has_gone(self) -> None:
+        async with gateway() as door:
+            door.upstream.http.calls.hold()
+            client = await door.connect()
+            await client.send(infer_request() + infer_request(headers=b"Expect: 100-continue\r\n")[: -len(INFER)])
+            await door.upstream.http.calls.arrivals.get()
+            door.upstream.http.calls.may_answer.set()
+            assert (await client.answer()).status == 200
+            assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            assert (await client.ask(INFER)).body == INFER
 
     def test_other_expectations_are_passed_over(self) -> None:
         assert ask_one(infer_request(headers=b"Expect: 200-ok\r\n")).status == 200
@@ -214,17 +185,14 @@ class TestHead:
     @pytest.mark.parametrize(
         ("target", "status"), [(b"/v2/health/live", 200), (b"/v2/models/m", 200), (b"/v2/models/m/infer", 405), (b"/nowhere", 404)]
     )
-    def test_is_answered_as_get_without_a_body_and_the_connection_lives_on(self, target: bytes, status: int) -> None:
-        async def main() -> None:
-            upstream = FakeUpstream(http=FakeHttp(answer=lambda request: make_answer(200, b"{}" + request.body)))
-            async with gateway(upstream) as door:
-                client = await door.connect()
-                await client.send(b"HEAD " + target + b" HTTP/1.1\r\n\r\n")
-                assert (await client.answer(has_body=False)).status == status
-                assert (await client.ask(infer_request())).body == b"{}" + INFER
-                assert b"HEAD" not in [request.method for request in door.upstream.http.requests], "its answer to HEAD has a body"
-
-        run(main())
+    async def test_is_answered_as_get_without_a_body_and_the_connection_lives_on(self, target: bytes, status: int) -> None:
+        upstream = FakeUpstream(http=FakeHttp(answer=lambda request: make_answer(200, b"{}" + request.body)))
+        async with gateway(upstream) as door:
+            client = await door.connect()
+            await client.send(b"HEAD " + target + b" HTTP/1.1\r\n\r\n")
+            assert (await client.answer(has_body=False)).status == status
+            assert (await client.ask(infer_request())).body == b"{}" + INFER
+            assert b"HEAD" not in [request.method for request in door.upstream.http.requests], "its answer to HEAD has a body"
 
 
 class TestOptions:
@@ -237,16 +205,13 @@ class TestOptions:
             (b"*", b"GET, HEAD, OPTIONS, POST"),
         ],
     )
-    def test_says_what_the_path_takes_and_asks_nobody(self, target: bytes, allow: bytes) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                client = await door.connect()
-                await client.send(b"OPTIONS " + target + b" HTTP/1.1\r\n\r\n")
-                assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 204 No Content\r\nAllow: " + allow + b"\r\n\r\n"
-                assert (await client.ask(infer_request())).status == 200
-                assert len(door.upstream.http.requests) == 1
-
-        run(main())
+    async def test_says_what_the_path_takes_and_asks_nobody(self, target: bytes, allow: bytes) -> None:
+        async with gateway() as door:
+            client = await door.connect()
+            await client.send(b"OPTIONS " + target + b" HTTP/1.1\r\n\r\n")
+            assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 204 No Content\r\nAllow: " + allow + b"\r\n\r\n"
+            assert (await client.ask(infer_request())).status == 200
+            assert len(door.upstream.http.requests) == 1
 
 
 class TestRoutes:
@@ -268,19 +233,16 @@ class TestRoutes:
         assert answers[0].status == 200
         assert (sent[0].method.decode(), sent[0].target.decode(), sent[0].body) == (method, target, body)
 
-    def test_live_is_ours_also_without_triton(self) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                door.servers.down("Triton is starting")
-                client = await door.connect()
-                assert (await client.ask(LIVE)).status == 200
-                for request in (LIVE.replace(b"live", b"ready"), infer_request()):
-                    answer = await client.ask(request)
-                    assert answer.status == 503
-                    assert b"\r\nRetry-After: 1\r\n" in answer.head
-                    assert error_of(answer) == "Triton is starting; try again shortly"
-
-        run(main())
+    async def test_live_is_ours_also_without_triton(self) -> None:
+        async with gateway() as door:
+            door.servers.down("Triton is starting")
+            client = await door.connect()
+            assert (await client.ask(LIVE)).status == 200
+            for request in (LIVE.replace(b"live", b"ready"), infer_request()):
+                answer = await client.ask(request)
+                assert answer.status == 503
+                assert b"\r\nRetry-After: 1\r\n" in answer.head
+                assert error_of(answer) == "Triton is starting; try again shortly"
 
     @pytest.mark.parametrize(
         ("request_", "status"),
@@ -299,7 +261,7 @@ class TestRoutes:
 
     @pytest.mark.parametrize("body", [b"[" * 1_000_000, b'{"a":' * 200_000, b'{"ready":true', b'{"ready":true,"ready":false}'])
     def test_the_body_of_a_repository_index_is_checked_too(self, body: bytes) -> None:
-        """A million opening brackets there overflow Triton's stack and end it."""
+        """A million opening brackets overflow Triton's stack and kill it."""
         answers, sent = ask(b"POST /v2/repository/index HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         assert (answers[0].status, sent) == (500, [])
 
@@ -324,18 +286,17 @@ class TestErrors:
             pytest.param(INFER, b"tidegate-timeout-ms: 5\r\ntidegate-timeout-ms: 5\r\n", 400, id="two times"),
         ],
     )
-    def test_what_is_refused_is_recorded_once_and_leaves_the_connection_usable(self, body: bytes, headers: bytes, status: int) -> None:
-        async def main() -> None:
-            async with gateway() as door:
-                client = await door.connect()
-                answer = await client.ask(infer_request(body, headers=headers))
-                assert (answer.status, answer.says_close) == (status, False)
-                assert error_of(answer)
-                assert door.upstream.http.requests == []
-                assert door.recorder.outcomes == [Outcome.REFUSED]
-                assert (await client.ask(infer_request())).status == 200
-
-        run(main())
+    async def test_what_is_refused_is_recorded_once_and_leaves_the_connection_usable(
+        self, body: bytes, headers: bytes, status: int
+    ) -> None:
+        async with gateway() as door:
+            client = await door.connect()
+            answer = await client.ask(infer_request(body, headers=headers))
+            assert (answer.status, answer.says_close) == (status, False)
+            assert error_of(answer)
+            assert door.upstream.http.requests == []
+            assert door.recorder.outcomes == [Outcome.REFUSED]
+            assert (await client.ask(infer_request())).status == 200
 
     @pytest.mark.parametrize("name", ["\\ud800", "\\u0000", "\\u2028", "\\n", "x" * 500_000, '\\"'])
     def test_whatever_is_in_a_name_the_error_can_be_told(self, name: str) -> None:
@@ -347,16 +308,13 @@ class TestErrors:
         ("error", "status", "outcome"),
         [(UpstreamUnavailable("it broke"), 503, Outcome.UNAVAILABLE), (DeadlineExceeded("too slow"), 504, Outcome.DEADLINE_EXCEEDED)],
     )
-    def test_failures_on_the_way_to_triton(self, error: ControlPlaneError, status: int, outcome: Outcome) -> None:
-        async def main() -> None:
-            async with gateway(FakeUpstream(http=FakeHttp(answer=_raising(error)))) as door:
-                client = await door.connect()
-                answer = await client.ask(infer_request())
-                assert (answer.status, error_of(answer)) == (status, str(error))
-                assert (await client.ask(LIVE)).status == 200
-                assert door.recorder.outcomes == [outcome]
-
-        run(main())
+    async def test_failures_on_the_way_to_triton(self, error: ControlPlaneError, status: int, outcome: Outcome) -> None:
+        async with gateway(FakeUpstream(http=FakeHttp(answer=_raising(error)))) as door:
+            client = await door.connect()
+            answer = await client.ask(infer_request())
+            assert (answer.status, error_of(answer)) == (status, str(error))
+            assert (await client.ask(LIVE)).status == 200
+            assert door.recorder.outcomes == [outcome]
 
     def test_a_defect_is_a_500_that_tells_nothing_and_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.ERROR):
@@ -399,28 +357,22 @@ class TestAnswer:
         (b"tidegate-timeout-ms: 1\r\n", 0.001),
     ],
 )
-def test_the_callers_time_goes_with_the_request(header: bytes, timeout_s: float) -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            await (await door.connect()).ask(infer_request(headers=header))
-            assert door.upstream.http.calls.timeouts_s == [pytest.approx(timeout_s, rel=0.2)]
-
-    run(main())
+async def test_the_callers_time_goes_with_the_request(header: bytes, timeout_s: float) -> None:
+    async with gateway() as door:
+        await (await door.connect()).ask(infer_request(headers=header))
+        assert door.upstream.http.calls.timeouts_s == [pytest.approx(timeout_s, rel=0.2)]
 
 
-def test_many_clients_at_once() -> None:
+async def test_many_clients_at_once() -> None:
     async def one(door: Gateway, number: int) -> None:
         client = await door.connect()
         for turn in range(5):
             body = INFER.replace(b"[1]}]", b"[%d]}]" % (number * 10 + turn))
             assert (await client.ask(infer_request(body))).body == body
 
-    async def main() -> None:
-        async with gateway() as door, asyncio.TaskGroup() as tasks:
-            for number in range(50):
-                tasks.create_task(one(door, number))
-
-    run(main())
+    async with gateway() as door, asyncio.TaskGroup() as tasks:
+        for number in range(50):
+            tasks.create_task(one(door, number))
 
 
 def _raising(error: Exception):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""`generate` and `generate_stream`: answers that come piece by piece go on piece by piece."""
+"""`generate` and `generate_stream`: streamed answers are forwarded piece by piece."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
 from control_plane.core.infer_call import Outcome
 from control_plane.protocols.http1 import make_answer
-from tests.aio import run
 from tests.fakes import FakeHttp, FakeHttpStream, FakeUpstream
 from tests.wire.gateway import INFER, LIMITS, Client, gateway, infer_request
 from tests.wire.test_http_leaving import wait_until_still
@@ -37,123 +36,102 @@ async def chunk(client: Client) -> bytes:
 
 
 @pytest.mark.parametrize("verb", [b"generate", b"generate_stream"])
-def test_each_piece_goes_on_as_it_comes_and_the_connection_is_kept(verb: bytes) -> None:
-    async def main() -> None:
-        stream = FakeHttpStream()
-        async with gateway(upstream(stream)) as door:
-            client = await door.connect()
-            await client.send(request(verb=verb))
-            assert await client.reader.readuntil(b"\r\n\r\n") == stream.head
-            for event in EVENTS:
-                stream.put(event)
-                assert await chunk(client) == event
-            assert (door.inference.in_flight, door.recorder.records) == (1, [])
-            stream.put(None)
-            assert await chunk(client) == b""
-            await stream.closed.wait()
-            assert (await client.ask(infer_request())).body == INFER
-            assert door.recorder.outcomes == [Outcome.ANSWERED] * 2
-            assert door.upstream.http.requests[0].body == BODY
-
-    run(main())
+async def test_each_piece_goes_on_as_it_comes_and_the_connection_is_kept(verb: bytes) -> None:
+    stream = FakeHttpStream()
+    async with gateway(upstream(stream)) as door:
+        client = await door.connect()
+        await client.send(request(verb=verb))
+        assert await client.reader.readuntil(b"\r\n\r\n") == stream.head
+        for event in EVENTS:
+            stream.put(event)
+            assert await chunk(client) == event
+        assert (door.inference.in_flight, door.recorder.records) == (1, [])
+        stream.put(None)
+        assert await chunk(client) == b""
+        await stream.closed.wait()
+        assert (await client.ask(infer_request())).body == INFER
+        assert door.recorder.outcomes == [Outcome.ANSWERED] * 2
+        assert door.upstream.http.requests[0].body == BODY
 
 
 @pytest.mark.parametrize(
     ("version", "headers", "is_chunked"),
     [(b"1.0", b"", False), (b"1.0", b"Connection: keep-alive\r\n", False), (b"1.1", b"Connection: close\r\n", True)],
 )
-def test_who_does_not_keep_the_connection_gets_it_to_its_end(version: bytes, headers: bytes, is_chunked: bool) -> None:
-    async def main() -> None:
-        async with gateway(upstream(FakeHttpStream().put(*EVENTS, None))) as door:
-            client = await door.connect()
-            await client.send(request(version=version, headers=headers))
-            head, _, body = (await client.reader.read()).partition(b"\r\n\r\n")
-            assert (b"chunked" in head, b"Connection: close" in head) == (is_chunked, True)
-            expected = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in (*EVENTS, b"")) if is_chunked else b"".join(EVENTS)
-            assert body == expected
-
-    run(main())
+async def test_who_does_not_keep_the_connection_gets_it_to_its_end(version: bytes, headers: bytes, is_chunked: bool) -> None:
+    async with gateway(upstream(FakeHttpStream().put(*EVENTS, None))) as door:
+        client = await door.connect()
+        await client.send(request(version=version, headers=headers))
+        head, _, body = (await client.reader.read()).partition(b"\r\n\r\n")
+        assert (b"chunked" in head, b"Connection: close" in head) == (is_chunked, True)
+        expected = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in (*EVENTS, b"")) if is_chunked else b"".join(EVENTS)
+        assert body == expected
 
 
-def test_an_error_before_the_first_piece_keeps_its_status() -> None:
-    async def main() -> None:
-        answers = FakeUpstream(http=FakeHttp(streams=lambda _: make_answer(404, b'{"error":"unknown"}')))
-        async with gateway(answers) as door:
-            client = await door.connect()
-            answer = await client.ask(request())
-            assert (answer.status, answer.body) == (404, b'{"error":"unknown"}')
-            assert door.recorder.outcomes == [Outcome.MODEL_NOT_FOUND]
-
-    run(main())
+async def test_an_error_before_the_first_piece_keeps_its_status() -> None:
+    answers = FakeUpstream(http=FakeHttp(streams=lambda _: make_answer(404, b'{"error":"unknown"}')))
+    async with gateway(answers) as door:
+        client = await door.connect()
+        answer = await client.ask(request())
+        assert (answer.status, answer.body) == (404, b'{"error":"unknown"}')
+        assert door.recorder.outcomes == [Outcome.MODEL_NOT_FOUND]
 
 
 @pytest.mark.parametrize(
     ("error", "outcome"), [(UpstreamUnavailable("gone"), Outcome.UNAVAILABLE), (DeadlineExceeded("slow"), Outcome.DEADLINE_EXCEEDED)]
 )
-def test_one_that_breaks_off_does_not_look_whole(error: ControlPlaneError, outcome: Outcome) -> None:
-    async def main() -> None:
-        stream = FakeHttpStream().put(EVENTS[0], error)
-        async with gateway(upstream(stream)) as door:
-            client = await door.connect()
-            await client.send(request())
-            await client.reader.readuntil(b"\r\n\r\n")
-            assert await chunk(client) == EVENTS[0]
-            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-                await chunk(client)
-            assert (stream.closed.is_set(), door.recorder.outcomes) == (True, [outcome])
-
-    run(main())
-
-
-def test_a_client_that_leaves_ends_it() -> None:
-    async def main() -> None:
-        stream = FakeHttpStream().put(EVENTS[0])
-        async with gateway(upstream(stream)) as door:
-            client = await door.connect()
-            await client.send(request())
-            await client.reader.readuntil(b"\r\n\r\n")
+async def test_one_that_breaks_off_does_not_look_whole(error: ControlPlaneError, outcome: Outcome) -> None:
+    stream = FakeHttpStream().put(EVENTS[0], error)
+    async with gateway(upstream(stream)) as door:
+        client = await door.connect()
+        await client.send(request())
+        await client.reader.readuntil(b"\r\n\r\n")
+        assert await chunk(client) == EVENTS[0]
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await chunk(client)
-            await client.close()
-            await stream.closed.wait()
-            assert (door.recorder.outcomes, door.inference.in_flight) == ([Outcome.ABANDONED], 0)
-
-    run(main())
+        assert (stream.closed.is_set(), door.recorder.outcomes) == (True, [outcome])
 
 
-def test_a_client_that_does_not_read_is_not_sent_more() -> None:
-    async def main() -> None:
-        stream = FakeHttpStream().put(*[bytes(64 << 10)] * 500, None)
-        async with gateway(upstream(stream)) as door:
-            client = await door.connect(receive_buffer_bytes=64 << 10)
-            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
-            await client.send(request())
-            assert 0 < await wait_until_still(lambda: stream.taken) < 250
-            client.reader._transport.resume_reading()  # type: ignore[attr-defined]
-            await client.reader.readuntil(b"\r\n\r\n")
-            received = 0
-            while piece := await chunk(client):
-                received += len(piece)
-            assert received == 500 * (64 << 10)
-
-    run(main())
+async def test_a_client_that_leaves_ends_it() -> None:
+    stream = FakeHttpStream().put(EVENTS[0])
+    async with gateway(upstream(stream)) as door:
+        client = await door.connect()
+        await client.send(request())
+        await client.reader.readuntil(b"\r\n\r\n")
+        await chunk(client)
+        await client.close()
+        await stream.closed.wait()
+        assert (door.recorder.outcomes, door.inference.in_flight) == ([Outcome.ABANDONED], 0)
 
 
-def test_one_that_is_under_way_may_end_while_the_server_drains() -> None:
-    async def main() -> None:
-        stream = FakeHttpStream().put(EVENTS[0])
-        async with gateway(upstream(stream)) as door:
-            client = await door.connect()
-            await client.send(request())
-            await client.reader.readuntil(b"\r\n\r\n")
-            await chunk(client)
-            draining = asyncio.get_running_loop().create_task(door.server.drain(10.0))
-            await asyncio.sleep(0.05)
-            stream.put(EVENTS[1], None)
-            assert [await chunk(client) for _ in range(2)] == [EVENTS[1], b""]
-            await draining
-            assert await client.is_closed_by_server()
+async def test_a_client_that_does_not_read_is_not_sent_more() -> None:
+    stream = FakeHttpStream().put(*[bytes(64 << 10)] * 500, None)
+    async with gateway(upstream(stream)) as door:
+        client = await door.connect(receive_buffer_bytes=64 << 10)
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await client.send(request())
+        assert 0 < await wait_until_still(lambda: stream.taken) < 250
+        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        await client.reader.readuntil(b"\r\n\r\n")
+        received = 0
+        while piece := await chunk(client):
+            received += len(piece)
+        assert received == 500 * (64 << 10)
 
-    run(main())
+
+async def test_one_that_is_under_way_may_end_while_the_server_drains() -> None:
+    stream = FakeHttpStream().put(EVENTS[0])
+    async with gateway(upstream(stream)) as door:
+        client = await door.connect()
+        await client.send(request())
+        await client.reader.readuntil(b"\r\n\r\n")
+        await chunk(client)
+        draining = asyncio.get_running_loop().create_task(door.server.drain(10.0))
+        await asyncio.sleep(0.05)
+        stream.put(EVENTS[1], None)
+        assert [await chunk(client) for _ in range(2)] == [EVENTS[1], b""]
+        await draining
+        assert await client.is_closed_by_server()
 
 
 @pytest.mark.parametrize(
@@ -167,24 +145,18 @@ def test_one_that_is_under_way_may_end_while_the_server_drains() -> None:
         (b'{"text":' + b"[" * 2000 + b"]" * 2000 + b"}", 500),
     ],
 )
-def test_what_is_no_object_never_reaches_triton(body: bytes, status: int) -> None:
-    async def main() -> None:
-        async with gateway() as door:
-            answer = await (await door.connect()).ask(request(body=body))
-            assert answer.status == status
-            assert json.loads(answer.body)["error"]
-            assert (door.upstream.http.requests, door.recorder.outcomes) == ([], [Outcome.REFUSED])
-
-    run(main())
+async def test_what_is_no_object_never_reaches_triton(body: bytes, status: int) -> None:
+    async with gateway() as door:
+        answer = await (await door.connect()).ask(request(body=body))
+        assert answer.status == status
+        assert json.loads(answer.body)["error"]
+        assert (door.upstream.http.requests, door.recorder.outcomes) == ([], [Outcome.REFUSED])
 
 
-def test_a_long_prompt_goes_on_as_it_came() -> None:
-    async def main() -> None:
-        body = json.dumps({"text": 'say "[' * 200_000, "count": 1}).encode()
-        async with gateway(upstream(FakeHttpStream().put(None)), replace(LIMITS, max_body_bytes=8 << 20)) as door:
-            client = await door.connect()
-            await client.send(request(body=body))
-            await client.reader.readuntil(b"\r\n\r\n")
-            assert door.upstream.http.requests[0].body == body
-
-    run(main())
+async def test_a_long_prompt_goes_on_as_it_came() -> None:
+    body = json.dumps({"text": 'say "[' * 200_000, "count": 1}).encode()
+    async with gateway(upstream(FakeHttpStream().put(None)), replace(LIMITS, max_body_bytes=8 << 20)) as door:
+        client = await door.connect()
+        await client.send(request(body=body))
+        await client.reader.readuntil(b"\r\n\r\n")
+        assert door.upstream.http.requests[0].body == body

@@ -1,8 +1,10 @@
-"""Names and versions that no model can have, in every call that carries one: nothing of them reaches Triton, or anybody else.
+"""Names and versions that no model can have, in every call that carries one: nothing of them reaches Triton,
+or anybody else.
 
-Triton 24.10 cuts a gRPC name off at a NUL and takes any version that begins like a number, so what the gateway read there was something
-else than what Triton did: with the scope `infer:*_public`, `probe<NUL>_public` ran `probe`. Calls are listed by Triton's own service
-descriptor, by the table of paths and by the admin API's document: one that is added with a name in it is attacked here at once.
+Triton 24.10 cuts a gRPC name off at a NUL and takes any version that begins like a number, so what the
+gateway read there was something else than what Triton did: with the scope `infer:*_public`,
+`probe<NUL>_public` ran `probe`. Calls are listed by Triton's own service descriptor, by the table of paths
+and by the admin API's document: one that is added with a name in it is attacked here at once.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ from control_plane.inference.governance import Governance
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.http1 import make_answer
 from control_plane.protocols.kserve.routes import read_route
-from tests.aio import run
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.unit.admin.admin_bench import Bench as AdminBench
 from tests.wire.gateway import INFER, gateway, infer_request
@@ -49,13 +50,13 @@ KEY = (("x-api-key", key_text(1)),)
 
 
 def governed() -> Governance:
-    """One key, whose pattern each bad name fits, and which may administer."""
+    """One key that may administer, and whose name pattern matches every bad name."""
     known = known_state(keys=(api_key(1, "infer:*", "infer:*_public", "repository"),), tenants=(Tenant("team"),))
     return governance(known, authentication=True)
 
 
 def named_fields(method: Any) -> dict[str, Any]:
-    """Of a call's request, the fields that name a model or a version, with everything that none can be."""
+    """The request's fields that name a model or a version, each with every value that no model can have."""
     bad = {"name": BAD_NAMES, "model_name": BAD_NAMES, "version": BAD_VERSIONS, "model_version": BAD_VERSIONS}
     is_of_regions = "SharedMemory" in method.name
     return {} if is_of_regions else {field.name: bad[field.name] for field in method.input_type.fields if field.name in bad}
@@ -77,16 +78,13 @@ def messages(method: Any) -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("is_on", [pytest.param(True, id="keys"), pytest.param(False, id="open")])
 @pytest.mark.parametrize("method", [pytest.param(method, id=method.name) for method in NAMING])
-def test_no_grpc_call_carries_it_further(method: Any, is_on: bool) -> None:
-    async def main() -> None:
-        async with door(governed=governed() if is_on else None) as it:
-            it.upstream.control.decoupled["probe"] = False
-            for what, message in messages(method):
-                said = await (refused_on_a_stream if method.name == "ModelStreamInfer" else refused)(it, SERVICE + method.name, message)
-                assert "cannot be a model's" in said, (what, said)
-            assert it.upstream.grpc.requests == it.models.asked == it.upstream.control.kinds_asked == []
-
-    run(main())
+async def test_no_grpc_call_carries_it_further(method: Any, is_on: bool) -> None:
+    async with door(governed=governed() if is_on else None) as it:
+        it.upstream.control.decoupled["probe"] = False
+        for what, message in messages(method):
+            said = await (refused_on_a_stream if method.name == "ModelStreamInfer" else refused)(it, SERVICE + method.name, message)
+            assert "cannot be a model's" in said, (what, said)
+        assert it.upstream.grpc.requests == it.models.asked == it.upstream.control.kinds_asked == []
 
 
 async def refused(it: Bench, method: str, message: bytes) -> str:
@@ -120,39 +118,30 @@ def test_every_path_with_a_models_name_is_read_for_it(method: str, path: str) ->
 
 
 @pytest.mark.parametrize(("method", "path"), NAMED_PATHS)
-def test_no_path_carries_it_further(method: str, path: str) -> None:
-    async def main() -> None:
-        async with gateway(governed=governed()) as it:
-            for name in BAD_NAMES.values():
-                attacked = re.sub("/models/m(?=/|$)", f"/models/{quote(name, safe='')}", path)
-                answer = await (await it.connect()).ask(request(method, attacked))
-                assert answer.status == (404 if path.startswith("/v1/") else 400), (name, answer)
-                assert b"cannot be a model's name" in answer.body
-            assert it.upstream.http.requests == it.models.asked == []
-
-    run(main())
+async def test_no_path_carries_it_further(method: str, path: str) -> None:
+    async with gateway(governed=governed()) as it:
+        for name in BAD_NAMES.values():
+            attacked = re.sub("/models/m(?=/|$)", f"/models/{quote(name, safe='')}", path)
+            answer = await (await it.connect()).ask(request(method, attacked))
+            assert answer.status == (404 if path.startswith("/v1/") else 400), (name, answer)
+            assert b"cannot be a model's name" in answer.body
+        assert it.upstream.http.requests == it.models.asked == []
 
 
-def test_a_nul_as_it_is_ends_the_connection() -> None:
-    async def main() -> None:
-        async with gateway(governed=governed()) as it:
-            client = await it.connect()
-            assert (await client.ask(request("GET", "/v2/models/probe\0_public"))).status == 400
-            assert it.upstream.http.requests == []
-
-    run(main())
+async def test_a_nul_as_it_is_ends_the_connection() -> None:
+    async with gateway(governed=governed()) as it:
+        client = await it.connect()
+        assert (await client.ask(request("GET", "/v2/models/probe\0_public"))).status == 400
+        assert it.upstream.http.requests == []
 
 
-def test_no_path_carries_a_version_further_that_is_none() -> None:
-    async def main() -> None:
-        async with gateway(governed=governed()) as it:
-            for version in ("1" * 19, "1abc", "+1", "-1", "%201", "1%00"):
-                for method, call in (("POST", "/infer"), ("GET", "/stats"), ("GET", "")):
-                    answer = await (await it.connect()).ask(request(method, f"/v2/models/m/versions/{version}{call}"))
-                    assert answer.status == (400 if version.isdigit() else 404)
-            assert it.upstream.http.requests == []
-
-    run(main())
+async def test_no_path_carries_a_version_further_that_is_none() -> None:
+    async with gateway(governed=governed()) as it:
+        for version in ("1" * 19, "1abc", "+1", "-1", "%201", "1%00"):
+            for method, call in (("POST", "/infer"), ("GET", "/stats"), ("GET", "")):
+                answer = await (await it.connect()).ask(request(method, f"/v2/models/m/versions/{version}{call}"))
+                assert answer.status == (400 if version.isdigit() else 404)
+        assert it.upstream.http.requests == []
 
 
 def request(method: str, path: str, body: bytes = INFER) -> bytes:
@@ -160,31 +149,24 @@ def request(method: str, path: str, body: bytes = INFER) -> bytes:
     return f"{method} {path} HTTP/1.1\r\nHost: h\r\nx-api-key: {key_text(1)}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def test_no_embedding_is_made_of_it() -> None:
-    async def main() -> None:
-        async with gateway(governed=governed()) as it:
-            for name in BAD_NAMES.values():
-                body = json.dumps({"model": name, "input": "a"}).encode()
-                assert (await (await it.connect()).ask(request("POST", "/v1/embeddings", body))).status == 404
-            assert it.upstream.http.requests == []
-
-    run(main())
+async def test_no_embedding_is_made_of_it() -> None:
+    async with gateway(governed=governed()) as it:
+        for name in BAD_NAMES.values():
+            body = json.dumps({"model": name, "input": "a"}).encode()
+            assert (await (await it.connect()).ask(request("POST", "/v1/embeddings", body))).status == 404
+        assert it.upstream.http.requests == []
 
 
-def test_names_that_no_model_has_share_connections_to_triton_as_one_model_does() -> None:
-    """Else a caller could take them all, a made-up name for each."""
-
-    async def main() -> None:
-        async with gateway() as it:
-            it.inference.models.answered("real")
-            it.upstream.http.answer = lambda _: make_answer(404)
-            client = await it.connect()
-            for name in (b"real", b"made-up-1", b"made-up-2"):
-                await client.ask(infer_request(model=name))
-                await client.ask(infer_request(model=name).replace(b"/infer", b"/generate"))
-            assert it.upstream.http.lanes == ["real"] * 2 + [UNKNOWN_MODEL] * 4
-
-    run(main())
+async def test_names_that_no_model_has_share_connections_to_triton_as_one_model_does() -> None:
+    """Otherwise one caller could use all of them up, with a made-up name for each."""
+    async with gateway() as it:
+        it.inference.models.answered("real")
+        it.upstream.http.answer = lambda _: make_answer(404)
+        client = await it.connect()
+        for name in (b"real", b"made-up-1", b"made-up-2"):
+            await client.ask(infer_request(model=name))
+            await client.ask(infer_request(model=name).replace(b"/infer", b"/generate"))
+        assert it.upstream.http.lanes == ["real"] * 2 + [UNKNOWN_MODEL] * 4
 
 
 ADMIN_CALLS = [

@@ -1,4 +1,4 @@
-"""OpenAI's embeddings API on a real socket: its answers, its errors wherever they come up, and what the cache did."""
+"""OpenAI's embeddings API on a real socket: answers, errors of every origin, and the cache status."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def triton(model: FakeTextModel | None = None) -> FakeUpstream:
 
 def keeping() -> Fingerprints:
     fingerprints = Fingerprints()
-    fingerprints.change({"m": Fingerprint(bytes(32), keeps_answers=True)})
+    fingerprints.change({"m": Fingerprint(bytes(32), is_cacheable=True)})
     return fingerprints
 
 
 def asked(request: bytes, **how: Any) -> Answer:
-    """The answer to one request at a gateway of its own."""
+    """The answer to one request, by a gateway of its own."""
 
     async def main() -> Answer:
         async with gateway(how.pop("upstream", None) or triton(), **how) as it:
@@ -96,19 +96,16 @@ def test_base64_as_clients_ask_for_it() -> None:
     assert array("f", base64.b64decode(only["embedding"])).tolist() == embedding_of(b"ab")
 
 
-def test_the_cache_says_what_it_did() -> None:
-    async def main() -> None:
-        async with gateway(triton(), fingerprints=keeping()) as it:
-            client = await it.connect()
-            first = await client.ask(post({"model": "m", "input": ["a", "b"]}))
-            second = await client.ask(post({"model": "m", "input": ["b", "c"]}))
-            third = await client.ask(post({"model": "m", "input": ["c", "a"]}))
-            forced = await client.ask(post({"model": "m", "input": "a"}, headers=b"Cache-Control: no-cache\r\n"))
-            said = [(field(each, b"tidegate-cache"), field(each, b"tidegate-cache-hits")) for each in (first, second, third, forced)]
-            assert said == [(b"miss", b"0/2"), (b"miss", b"1/2"), (b"hit", b"2/2"), (b"bypass", b"0/1")]
-            assert [each["embedding"] for each in json.loads(third.body)["data"]] == [embedding_of(b"c"), embedding_of(b"a")]
-
-    run(main())
+async def test_the_cache_says_what_it_did() -> None:
+    async with gateway(triton(), fingerprints=keeping()) as it:
+        client = await it.connect()
+        first = await client.ask(post({"model": "m", "input": ["a", "b"]}))
+        second = await client.ask(post({"model": "m", "input": ["b", "c"]}))
+        third = await client.ask(post({"model": "m", "input": ["c", "a"]}))
+        forced = await client.ask(post({"model": "m", "input": "a"}, headers=b"Cache-Control: no-cache\r\n"))
+        said = [(field(each, b"tidegate-cache"), field(each, b"tidegate-cache-hits")) for each in (first, second, third, forced)]
+        assert said == [(b"miss", b"0/2"), (b"miss", b"1/2"), (b"hit", b"2/2"), (b"bypass", b"0/1")]
+        assert [each["embedding"] for each in json.loads(third.body)["data"]] == [embedding_of(b"c"), embedding_of(b"a")]
 
 
 def test_a_route_is_a_model_to_its_callers() -> None:
@@ -131,16 +128,13 @@ def test_models_are_listed_and_described() -> None:
     assert error_of(asked(get("/v1/models/other"), governed=rights)) == ("invalid_request_error", None, "model_not_found")
 
 
-def test_options_and_head_are_answered() -> None:
-    async def main() -> None:
-        async with gateway(triton()) as it:
-            client = await it.connect()
-            await client.send(get("/v1/embeddings", method=b"OPTIONS"))
-            assert b"204 No Content\r\nAllow: OPTIONS, POST\r\n" in await client.reader.readuntil(b"\r\n\r\n")
-            await client.send(get("/v1/models", method=b"HEAD"))
-            assert (await client.answer(has_body=False)).status == 200
-
-    run(main())
+async def test_options_and_head_are_answered() -> None:
+    async with gateway(triton()) as it:
+        client = await it.connect()
+        await client.send(get("/v1/embeddings", method=b"OPTIONS"))
+        assert b"204 No Content\r\nAllow: OPTIONS, POST\r\n" in await client.reader.readuntil(b"\r\n\r\n")
+        await client.send(get("/v1/models", method=b"HEAD"))
+        assert (await client.answer(has_body=False)).status == 200
 
 
 BUSY = FakeTextModel(failure=lambda request: make_answer(503, b'{"error":"busy"}'))
@@ -182,26 +176,20 @@ def test_the_other_protocols_errors_are_as_they_were() -> None:
     assert isinstance(json.loads(asked(post(b"x" * 2_000_000, path=b"/v2/models/m/infer")).body)["error"], str)
 
 
-def test_a_deadline_is_the_headers() -> None:
-    async def main() -> None:
-        async with gateway(triton()) as it:
-            await (await it.connect()).ask(post({"model": "m", "input": "a"}, headers=b"tidegate-timeout-ms: 1500\r\n"))
-            assert all(0 < timeout_s <= 1.5 for timeout_s in it.upstream.http.calls.timeouts_s)
-            it.upstream.http.answer = FakeTextModel(failure=lambda request: make_answer(504, b'{"error":"Deadline Exceeded"}'))
-            late = await (await it.connect()).ask(post({"model": "m", "input": "a"}))
-            assert (late.status, error_of(late)) == (504, ("server_error", None, None))
-
-    run(main())
+async def test_a_deadline_is_the_headers() -> None:
+    async with gateway(triton()) as it:
+        await (await it.connect()).ask(post({"model": "m", "input": "a"}, headers=b"tidegate-timeout-ms: 1500\r\n"))
+        assert all(0 < timeout_s <= 1.5 for timeout_s in it.upstream.http.calls.timeouts_s)
+        it.upstream.http.answer = FakeTextModel(failure=lambda request: make_answer(504, b'{"error":"Deadline Exceeded"}'))
+        late = await (await it.connect()).ask(post({"model": "m", "input": "a"}))
+        assert (late.status, error_of(late)) == (504, ("server_error", None, None))
 
 
-def test_without_triton_it_says_when_to_come_again() -> None:
-    async def main() -> None:
-        async with gateway(triton()) as it:
-            it.servers.down("Triton is starting")
-            answer = await (await it.connect()).ask(post({"model": "m", "input": "a"}))
-            assert (answer.status, field(answer, b"Retry-After")) == (503, b"1")
-
-    run(main())
+async def test_without_triton_it_says_when_to_come_again() -> None:
+    async with gateway(triton()) as it:
+        it.servers.down("Triton is starting")
+        answer = await (await it.connect()).ask(post({"model": "m", "input": "a"}))
+        assert (answer.status, field(answer, b"Retry-After")) == (503, b"1")
 
 
 def limited(meter: FakeMeter | None = None, **limits: Any) -> Governance:
@@ -238,36 +226,30 @@ def test_who_has_used_up_a_limit_is_told_when_to_come_again_also_on_the_head_of_
     assert [(event.model, event.rows, event.compute_units) for event in meter.events[:1]] == [("m", 1, 1.0)]
 
 
-def test_a_caller_that_leaves_ends_its_computation() -> None:
-    async def main() -> None:
-        async with gateway(triton(), fingerprints=keeping()) as it:
-            client = await it.connect()
-            await client.ask(post({"model": "m", "input": "a"}))
-            it.upstream.http.calls.hold()
-            await client.send(post({"model": "m", "input": "b"}))
-            while not it.upstream.http.calls.in_progress:
-                await asyncio.sleep(0.01)
-            await client.close()
-            await it.upstream.http.calls.cancelled.wait()
-
-    run(main())
+async def test_a_caller_that_leaves_ends_its_computation() -> None:
+    async with gateway(triton(), fingerprints=keeping()) as it:
+        client = await it.connect()
+        await client.ask(post({"model": "m", "input": "a"}))
+        it.upstream.http.calls.hold()
+        await client.send(post({"model": "m", "input": "b"}))
+        while not it.upstream.http.calls.in_progress:
+            await asyncio.sleep(0.01)
+        await client.close()
+        await it.upstream.http.calls.cancelled.wait()
 
 
-def test_thousands_of_texts_come_and_go_in_steps() -> None:
+async def test_thousands_of_texts_come_and_go_in_steps() -> None:
     limits = HttpLimits(max_body_bytes=64 << 20, max_header_bytes=16 << 10, max_connections=100)
     texts = [f"text {number} " + "x" * 2000 for number in range(2048)]
 
-    async def main() -> None:
-        async with gateway(triton(FakeTextModel(max_batch_size=64)), limits, fingerprints=keeping()) as it:
-            client = await it.connect()
-            for expected in (b"0/2048", b"2048/2048"):
-                answer = await large_answer(client, post({"model": "m", "input": texts}))
-                assert field(answer, b"tidegate-cache-hits") == expected
-                assert [each["embedding"] for each in json.loads(answer.body)["data"]] == [embedding_of(text.encode()) for text in texts]
-            refused = await client.ask(post({"model": "m", "input": [*texts, "one more"]}))
-            assert (refused.status, error_of(refused)) == (400, (BAD, "input", None))
-
-    run(main())
+    async with gateway(triton(FakeTextModel(max_batch_size=64)), limits, fingerprints=keeping()) as it:
+        client = await it.connect()
+        for expected in (b"0/2048", b"2048/2048"):
+            answer = await large_answer(client, post({"model": "m", "input": texts}))
+            assert field(answer, b"tidegate-cache-hits") == expected
+            assert [each["embedding"] for each in json.loads(answer.body)["data"]] == [embedding_of(text.encode()) for text in texts]
+        refused = await client.ask(post({"model": "m", "input": [*texts, "one more"]}))
+        assert (refused.status, error_of(refused)) == (400, (BAD, "input", None))
 
 
 async def large_answer(client: Client, request: bytes) -> Answer:

@@ -1,4 +1,4 @@
-"""The official `openai` client: what the gateway answers is what it expects, and errors are its own exceptions."""
+"""The official `openai` client accepts the gateway's answers, and raises its own exceptions for errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from control_plane.inference.governance import Governance
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.http1 import make_answer
-from tests.aio import run
 from tests.fakes import FakeUpstream
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.fakes.text_model import FakeTextModel, embedding_of
@@ -28,11 +27,11 @@ def governed(**limits: Any) -> Governance:
 
 @asynccontextmanager
 async def client(model: FakeTextModel | None = None, *, key: str = key_text(1), **limits: Any) -> AsyncIterator[openai.AsyncOpenAI]:
-    """Connected to a gateway of its own; it tries nothing again."""
+    """A client connected to a gateway of its own, without retries."""
     upstream, fingerprints = FakeUpstream(), Fingerprints()
     upstream.http.answer = model or FakeTextModel()
     upstream.control.states = {"m": ModelState.READY}
-    fingerprints.change({"m": Fingerprint(bytes(32), keeps_answers=True)})
+    fingerprints.change({"m": Fingerprint(bytes(32), is_cacheable=True)})
     async with (
         gateway(upstream, governed=governed(**limits), fingerprints=fingerprints) as it,
         openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{it.port}/v1", api_key=key, max_retries=0) as connected,
@@ -41,36 +40,27 @@ async def client(model: FakeTextModel | None = None, *, key: str = key_text(1), 
 
 
 @pytest.mark.parametrize("form", [pytest.param({}, id="base64-by-default"), pytest.param({"encoding_format": "float"}, id="float")])
-def test_embeddings_of_strings_and_lists(form: dict[str, Any]) -> None:
-    async def main() -> None:
-        async with client() as it:
-            one = await it.embeddings.create(model="m", input="a text", **form)
-            many = await it.embeddings.create(model="m", input=["a", "b", "a"], **form)
-            assert [each.embedding for each in one.data] == [embedding_of(b"a text")]
-            assert [(each.index, each.embedding) for each in many.data] == [
-                (index, embedding_of(text)) for index, text in enumerate((b"a", b"b", b"a"))
-            ]
-            assert (many.object, many.model, many.usage.prompt_tokens, many.usage.total_tokens) == ("list", "m", 3, 3)
-
-    run(main())
+async def test_embeddings_of_strings_and_lists(form: dict[str, Any]) -> None:
+    async with client() as it:
+        one = await it.embeddings.create(model="m", input="a text", **form)
+        many = await it.embeddings.create(model="m", input=["a", "b", "a"], **form)
+        assert [each.embedding for each in one.data] == [embedding_of(b"a text")]
+        assert [(each.index, each.embedding) for each in many.data] == [
+            (index, embedding_of(text)) for index, text in enumerate((b"a", b"b", b"a"))
+        ]
+        assert (many.object, many.model, many.usage.prompt_tokens, many.usage.total_tokens) == ("list", "m", 3, 3)
 
 
-def test_the_cache_shows_in_the_raw_response() -> None:
-    async def main() -> None:
-        async with client() as it:
-            said = [(await it.embeddings.with_raw_response.create(model="m", input=["a", "b"])).headers["tidegate-cache"] for _ in range(2)]
-            assert said == ["miss", "hit"]
-
-    run(main())
+async def test_the_cache_shows_in_the_raw_response() -> None:
+    async with client() as it:
+        said = [(await it.embeddings.with_raw_response.create(model="m", input=["a", "b"])).headers["tidegate-cache"] for _ in range(2)]
+        assert said == ["miss", "hit"]
 
 
-def test_models_are_listed_and_retrieved() -> None:
-    async def main() -> None:
-        async with client() as it:
-            assert [model.id async for model in it.models.list()] == ["m"]
-            assert (await it.models.retrieve("m")).owned_by == "tidegate"
-
-    run(main())
+async def test_models_are_listed_and_retrieved() -> None:
+    async with client() as it:
+        assert [model.id async for model in it.models.list()] == ["m"]
+        assert (await it.models.retrieve("m")).owned_by == "tidegate"
 
 
 DEAD = FakeTextModel(failure=lambda request: make_answer(500, b'{"error":"it broke"}'))
@@ -101,11 +91,8 @@ def describe(it: openai.AsyncOpenAI) -> Awaitable[Any]:
         pytest.param(lambda it: it.chat.completions.create(model="m", messages=[]), {}, openai.NotFoundError, None, id="no-such-call"),
     ],
 )
-def test_errors_are_the_clients_own(call: Call, how: dict[str, Any], error: type[openai.APIStatusError], code: str | None) -> None:
-    async def main() -> None:
-        async with client(**how) as it:
-            with pytest.raises(error) as caught:
-                await call(it)
-            assert (caught.value.code, bool(caught.value.message)) == (code, True)
-
-    run(main())
+async def test_errors_are_the_clients_own(call: Call, how: dict[str, Any], error: type[openai.APIStatusError], code: str | None) -> None:
+    async with client(**how) as it:
+        with pytest.raises(error) as caught:
+            await call(it)
+        assert (caught.value.code, bool(caught.value.message)) == (code, True)

@@ -1,4 +1,4 @@
-"""What the request log says of each request, whichever way it ended: its route, model, server, status, error and id."""
+"""The request log's line for each kind of ending: route, model, server, status, error and id."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
@@ -51,8 +51,8 @@ def told(event: UsageEvent) -> tuple[Any, ...]:
 
 def keeping() -> CachedInference:
     fingerprints = Fingerprints()
-    fingerprints.change({"m": Fingerprint(bytes(32), keeps_answers=True)})
-    return CachedInference(ResponseCache(fingerprints, KeptAnswers(1 << 20)))
+    fingerprints.change({"m": Fingerprint(bytes(32), is_cacheable=True)})
+    return CachedInference(ResponseCache(fingerprints, EvictingCache(1 << 20)))
 
 
 def raising(error: Exception) -> Any:

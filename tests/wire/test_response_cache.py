@@ -1,4 +1,4 @@
-"""Both doors over real sockets, with a model whose answers are kept."""
+"""The response cache behind both frontends over real sockets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.infer_call import Outcome
-from control_plane.frontends.kserve.http_infer import MAX_KEYED_BYTES
+from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.inference.cached_inference import CachedInference
 from control_plane.inference.governance import Governance
 from control_plane.models.fingerprints import Fingerprints
@@ -59,7 +59,7 @@ def body(value: float = 1.0, **more: Any) -> bytes:
 def with_gateway(test: Any, *, keeps: str = "m", governed: Governance | None = None) -> None:
     async def main() -> None:
         upstream = FakeUpstream(http=FakeHttp(answer=as_triton))
-        limits = replace(LIMITS, max_body_bytes=4 * MAX_KEYED_BYTES)
+        limits = replace(LIMITS, max_body_bytes=4 * MAX_CACHEABLE_REQUEST_BYTES)
         async with gateway(upstream, limits, cached=keeping(keeps), governed=governed) as running:
             await test(running)
 
@@ -92,7 +92,7 @@ def test_of_a_model_that_keeps_none_nothing_is_said() -> None:
     ("headers", "text"),
     [
         pytest.param(b"Cache-Control: no-cache\r\n", "x", id="a caller who wants it computed"),
-        pytest.param(b"", "x" * MAX_KEYED_BYTES, id="a request too large to look for"),
+        pytest.param(b"", "x" * MAX_CACHEABLE_REQUEST_BYTES, id="a request too large to look for"),
     ],
 )
 def test_bypass(headers: bytes, text: str) -> None:
@@ -234,32 +234,32 @@ def as_triton_over_grpc(call: GrpcCall) -> GrpcAnswer:
     return message_answer(answer.SerializeToString())
 
 
-def test_grpc_answers_say_where_they_are_from_in_a_trailer() -> None:
+async def test_grpc_answers_say_where_they_are_from_in_a_trailer() -> None:
     def message(request_id: str, data: bytes = b"abcd") -> bytes:
         request = service_pb2.ModelInferRequest(model_name="m", id=request_id, raw_input_contents=[data])
         request.inputs.add(name="X", datatype="FP32", shape=[1])
         return bytes(request.SerializeToString())
 
-    async def main() -> None:
-        async with door(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m")) as bench:
-            seen = []
-            for sent in (message("1"), message("1"), message("2"), message("2", b"efgh")):
-                call = bench.call(message=sent)
-                answer = service_pb2.ModelInferResponse.FromString(await call)
-                seen.append((dict(await call.trailing_metadata())["tidegate-cache"], answer.id, answer.raw_output_contents[0]))
-            assert seen == [("miss", "1", b"abcd"), ("hit", "1", b"abcd"), ("hit", "2", b"abcd"), ("miss", "2", b"efgh")]
-            call = bench.call(message=message("3"), metadata=(("cache-control", "no-store"),))
-            await call
-            assert dict(await call.trailing_metadata())["tidegate-cache"] == "bypass"
-
-    run(main())
+    async with door(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m")) as bench:
+        seen = []
+        for sent in (message("1"), message("1"), message("2"), message("2", b"efgh")):
+            call = bench.call(message=sent)
+            answer = service_pb2.ModelInferResponse.FromString(await call)
+            seen.append((dict(await call.trailing_metadata())["tidegate-cache"], answer.id, answer.raw_output_contents[0]))
+        assert seen == [("miss", "1", b"abcd"), ("hit", "1", b"abcd"), ("hit", "2", b"abcd"), ("miss", "2", b"efgh")]
+        call = bench.call(message=message("3"), metadata=(("cache-control", "no-store"),))
+        await call
+        assert dict(await call.trailing_metadata())["tidegate-cache"] == "bypass"
 
 
 FORWARDING = HeaderForwarding.of("^x-tenant$")
 
 
 class Counting:
-    """A model whose every answer is another one, kept until it is loaded anew; nobody logs requests, so hits become known."""
+    """A model that never gives the same answer twice, cached until it is loaded anew.
+
+    Without a request log, so that the verbatim cache is used.
+    """
 
     def __init__(self, *, routes: tuple[Route, ...] = (), keys: tuple[ApiKey, ...] = ()) -> None:
         tenants = tuple(Tenant(name) for name in {key.tenant for key in keys})
@@ -267,11 +267,11 @@ class Counting:
         self.governed = governance(known, authentication=bool(keys), meter=FakeMeter(has_log=False))
         self.fingerprints = Fingerprints()
         self.load(b"1")
-        self.cached = CachedInference(ResponseCache(self.fingerprints, KeptAnswers(1 << 24)))
+        self.cached = CachedInference(ResponseCache(self.fingerprints, EvictingCache(1 << 24)))
         self.computed = 0
 
     def load(self, digest: bytes) -> None:
-        self.fingerprints.change({"m": Fingerprint(digest * 32, keeps_answers=True)})
+        self.fingerprints.change({"m": Fingerprint(digest * 32, is_cacheable=True)})
 
     def http(self, request: HttpRequest) -> HttpAnswer:
         self.computed += 1
@@ -285,7 +285,8 @@ class Counting:
         return message_answer(answer.SerializeToString())
 
     def run_http(self, test: Callable[[HttpAsk], Awaitable[None]]) -> None:
-        """`test` asks by a body and lines of the head, and has where the answer is from, its id and its number."""
+        """`test` sends a body and lines of the head; it gets the cache status, id and number of the
+        answer."""
 
         async def main() -> None:
             upstream = FakeUpstream(http=FakeHttp(answer=self.http))
@@ -298,20 +299,20 @@ class Counting:
                     return status_of(answer), told.get("id", ""), told["outputs"][0]
 
                 await test(ask)
-                running.inference.settle()
+                running.inference.flush_counts()
                 assert 0.0 in [each.duration_s for each in running.recorder.records], "none was answered unread, which alone takes no time"
                 assert len(running.recorder.records) == sum(self.cached.cache.counts.values())
 
         run(main())
 
     def run_grpc(self, test: Callable[[GrpcAsk], Awaitable[None]]) -> None:
-        """The same, by a request's id and further fields of its head; each call comes in one piece."""
+        """As over HTTP, by a request's id and further fields of its head; each call is sent in one piece."""
 
         async def main() -> None:
             async with door(FakeGrpc(answer=self.grpc), cached=self.cached, governed=self.governed, forwarding=FORWARDING) as bench:
                 caller = WholeCaller(await bench.connect())
                 await test(caller.ask)
-                bench.inference.settle()
+                bench.inference.flush_counts()
                 assert 0.0 in [each.duration_s for each in bench.recorder.records], "none was answered unread, which alone takes no time"
                 assert len(bench.recorder.records) == sum(self.cached.cache.counts.values())
 
@@ -319,13 +320,13 @@ class Counting:
 
 
 Seen = tuple[str, str, int]
-"""Where an answer is from, its id and its number."""
+"""Cache status, id and number of an answer."""
 HttpAsk = Callable[..., Awaitable[Seen]]
 GrpcAsk = Callable[..., Awaitable[Seen]]
 
 
 class WholeCaller:
-    """Sends each call's two frames at once, and reads answers frame by frame."""
+    """Client that sends the two frames of a call at once, and reads answers frame by frame."""
 
     def __init__(self, peer: H2Peer) -> None:
         self.peer = peer
@@ -341,7 +342,7 @@ class WholeCaller:
         return trailers[b"tidegate-cache"].decode(), answer.id, int(answer.raw_output_contents[0])
 
     async def call(self, message: bytes, *fields: tuple[bytes, bytes]) -> tuple[dict[bytes, bytes], bytes]:
-        """The trailers and the message of the answer."""
+        """Make a call; returns the trailers and the message of its answer."""
         stream_id, self.next_stream = self.next_stream, self.next_stream + 2
         opening, prefix = (OPENING, NO_TABLE) if stream_id == 1 else (b"", b"")
         head = frame(h2.HEADERS, h2.END_HEADERS, stream_id, prefix + encode_fields((*RAW_HEAD, *fields)))
@@ -437,7 +438,7 @@ OF_TWO_TENANTS = {
     "routes": (Route("m", "m", cache=CachePolicy(is_private=True)),),
     "keys": (api_key(1, "infer:m"), api_key(2, "infer:m", tenant="others"), api_key(3, "infer:m")),
 }
-"""Of a route that is private; the first and the third are one tenant's."""
+"""A private route, and three keys; the first and the third are of one tenant."""
 
 
 def test_known_http_hits_of_a_private_route_stay_their_tenants() -> None:
@@ -461,16 +462,13 @@ def test_known_grpc_hits_of_a_private_route_stay_their_tenants() -> None:
     Counting(**OF_TWO_TENANTS).run_grpc(test)  # type: ignore[arg-type]
 
 
-def test_over_grpc_a_known_hit_beyond_its_tenants_rate_is_refused() -> None:
-    async def main() -> None:
-        known = known_state(keys=(api_key(1, "infer:m"),), tenants=(Tenant("team", requests_per_s=0.001, burst=4),))
-        governed = governance(known, authentication=True, meter=FakeMeter(has_log=False))
-        async with door(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m"), governed=governed) as bench:
-            caller = WholeCaller(await bench.connect())
-            key = (b"x-api-key", key_text(1).encode())
-            statuses = [(await caller.call(infer_message(), key))[0][b"grpc-status"] for _ in range(6)]
-            assert statuses == [b"0"] * 4 + [b"8"] * 2
-            bench.inference.settle()
-            assert sorted(bench.recorder.outcomes) == sorted([Outcome.ANSWERED] * 4 + [Outcome.REFUSED] * 2)
-
-    run(main())
+async def test_over_grpc_a_known_hit_beyond_its_tenants_rate_is_refused() -> None:
+    known = known_state(keys=(api_key(1, "infer:m"),), tenants=(Tenant("team", requests_per_s=0.001, burst=4),))
+    governed = governance(known, authentication=True, meter=FakeMeter(has_log=False))
+    async with door(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m"), governed=governed) as bench:
+        caller = WholeCaller(await bench.connect())
+        key = (b"x-api-key", key_text(1).encode())
+        statuses = [(await caller.call(infer_message(), key))[0][b"grpc-status"] for _ in range(6)]
+        assert statuses == [b"0"] * 4 + [b"8"] * 2
+        bench.inference.flush_counts()
+        assert sorted(bench.recorder.outcomes) == sorted([Outcome.ANSWERED] * 4 + [Outcome.REFUSED] * 2)

@@ -1,4 +1,4 @@
-"""The HTTP door behind TLS: what is different from plain text is the handshake, and how a connection ends."""
+"""The HTTP frontend with TLS: the handshake and the end of a connection differ from plain text."""
 
 from __future__ import annotations
 
@@ -64,40 +64,31 @@ async def read_body(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0]))
 
 
-def test_large_bodies_both_ways_on_one_connection(authority: Authority) -> None:
-    async def main() -> None:
-        async with serving(authority) as port:
-            reader, writer = await connect(port, authority.client())
-            for target, body, expected in ((b"/echo", LARGE[: 1 << 19], LARGE[: 1 << 19]), (b"/large", b"", LARGE), (b"/echo", b"x", b"x")):
-                writer.write(request(target, body))
-                assert await read_body(reader) == expected
-            writer.transport.abort()
-
-    run(main())
+async def test_large_bodies_both_ways_on_one_connection(authority: Authority) -> None:
+    async with serving(authority) as port:
+        reader, writer = await connect(port, authority.client())
+        for target, body, expected in ((b"/echo", LARGE[: 1 << 19], LARGE[: 1 << 19]), (b"/large", b"", LARGE), (b"/echo", b"x", b"x")):
+            writer.write(request(target, body))
+            assert await read_body(reader) == expected
+        writer.transport.abort()
 
 
-def test_a_refused_request_is_answered_before_the_connection_ends(authority: Authority) -> None:
-    async def main() -> None:
-        async with serving(authority) as port:
-            reader, writer = await connect(port, authority.client())
-            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 400")
-            await reader.read()
-            writer.transport.abort()
-
-    run(main())
+async def test_a_refused_request_is_answered_before_the_connection_ends(authority: Authority) -> None:
+    async with serving(authority) as port:
+        reader, writer = await connect(port, authority.client())
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 400")
+        await reader.read()
+        writer.transport.abort()
 
 
 @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01"], ids=["nothing", "half a hello"])
-def test_a_handshake_that_does_not_end_is_ended(authority: Authority, said: bytes) -> None:
-    async def main() -> None:
-        async with serving(authority) as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(said)
-            assert await reader.read() == b""
-            writer.transport.abort()
-
-    run(main())
+async def test_a_handshake_that_does_not_end_is_ended(authority: Authority, said: bytes) -> None:
+    async with serving(authority) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(said)
+        assert await reader.read() == b""
+        writer.transport.abort()
 
 
 async def is_closed(reader: asyncio.StreamReader, within_s: float) -> bool:
@@ -110,39 +101,32 @@ async def is_closed(reader: asyncio.StreamReader, within_s: float) -> bool:
         return False
 
 
-def test_connections_count_before_their_handshake(authority: Authority) -> None:
-    """Else any number that never shakes hands would take all descriptors."""
-
-    async def main() -> None:
-        async with serving(authority, limits=replace(LIMITS, max_connections=8, source_share=0.5, header_timeout_s=2.0)) as port:
-            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
-            closed = [await is_closed(reader, 0.5) for reader, _ in held[4:]]
-            assert closed == [True] * 26, "what is beyond the share is closed at once"
-            with pytest.raises(OSError):
-                await connect(port, authority.client())
-            assert [await is_closed(reader, 10) for reader, _ in held[:4]] == [True] * 4, "and these when their time is over"
-            for _, writer in held:
-                writer.transport.abort()
-            others = [await connect(port, authority.client()) for _ in range(4)]
-            for reader, writer in others:
-                writer.write(request(b"/echo", b"x"))
-                assert await read_body(reader) == b"x"
-            for _, writer in others:
-                writer.transport.abort()
-
-    run(main())
-
-
-def test_a_drain_does_not_wait_for_handshakes(authority: Authority) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(20):
-            async with serving(authority, limits=replace(LIMITS, header_timeout_s=600.0)) as port:
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                await asyncio.sleep(0.1)
-            assert await is_closed(reader, 10)
+async def test_connections_count_before_their_handshake(authority: Authority) -> None:
+    """Otherwise clients that never finish a handshake could use up all file descriptors."""
+    async with serving(authority, limits=replace(LIMITS, max_connections=8, source_share=0.5, header_timeout_s=2.0)) as port:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+        closed = [await is_closed(reader, 0.5) for reader, _ in held[4:]]
+        assert closed == [True] * 26, "what is beyond the share is closed at once"
+        with pytest.raises(OSError):
+            await connect(port, authority.client())
+        assert [await is_closed(reader, 10) for reader, _ in held[:4]] == [True] * 4, "and these when their time is over"
+        for _, writer in held:
+            writer.transport.abort()
+        others = [await connect(port, authority.client()) for _ in range(4)]
+        for reader, writer in others:
+            writer.write(request(b"/echo", b"x"))
+            assert await read_body(reader) == b"x"
+        for _, writer in others:
             writer.transport.abort()
 
-    run(main())
+
+async def test_a_drain_does_not_wait_for_handshakes(authority: Authority) -> None:
+    async with asyncio.timeout(20):
+        async with serving(authority, limits=replace(LIMITS, header_timeout_s=600.0)) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.sleep(0.1)
+        assert await is_closed(reader, 10)
+        writer.transport.abort()
 
 
 @pytest.mark.parametrize(
@@ -155,22 +139,19 @@ def test_a_drain_does_not_wait_for_handshakes(authority: Authority) -> None:
         pytest.param([b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"], id="gRPC without TLS"),
     ],
 )
-def test_plain_text_is_told_that_the_port_speaks_tls_and_let_go(authority: Authority, pieces: list[bytes]) -> None:
-    async def main() -> None:
-        async with serving(authority) as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            for piece in pieces:
-                writer.write(piece)
-                await asyncio.sleep(0.01)
-            head = await reader.readuntil(b"\r\n\r\n")
-            text = await reader.readexactly(int(head.partition(b"content-length: ")[2]))
-            rest = await reader.read()  # until the server ends it, as it ends a handshake that does not go on
-            writer.transport.abort()
-        assert head.startswith(b"HTTP/1.1 400 ")
-        assert text.startswith(b"this port speaks TLS: use https://")
-        assert rest == b""
-
-    run(main())
+async def test_plain_text_is_told_that_the_port_speaks_tls_and_let_go(authority: Authority, pieces: list[bytes]) -> None:
+    async with serving(authority) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for piece in pieces:
+            writer.write(piece)
+            await asyncio.sleep(0.01)
+        head = await reader.readuntil(b"\r\n\r\n")
+        text = await reader.readexactly(int(head.partition(b"content-length: ")[2]))
+        rest = await reader.read()  # until the server ends it, as it ends a handshake that does not go on
+        writer.transport.abort()
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert text.startswith(b"this port speaks TLS: use https://")
+    assert rest == b""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""`GET /v2/models/stats` and ModelStatistics without a name: each caller sees the models that it may call, and no others."""
+"""`GET /v2/models/stats` and ModelStatistics without a name: each caller sees the models that it may call,
+and no others."""
 
 from __future__ import annotations
 
@@ -17,7 +18,6 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.protocols.kserve.merged_statistics import no_statistics
-from tests.aio import run
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.wire.gateway import gateway
@@ -47,7 +47,7 @@ def governed() -> Governance:
 
 
 def statistics(models: tuple[str, ...] = MODELS) -> list[dict[str, Any]]:
-    """With a number beyond 53 bits, which must come through."""
+    """Statistics with a number beyond 53 bits, which must not be rounded."""
     return [{**no_statistics(name, version), "inference_count": 2**63 + 1} for name in models for version in ("1", "2")]
 
 
@@ -73,68 +73,53 @@ async def asked(it: Any, key: int | None, method: str = "GET") -> tuple[int, byt
 
 
 @pytest.mark.parametrize("key", SCOPES)
-def test_over_http(key: int) -> None:
-    async def main() -> None:
-        async with gateway(http_answer(), governed=governed()) as it:
-            status, body = await asked(it, key)
-            found = orjson.loads(body)["model_stats"]
-            assert status == 200
-            assert found == [each for each in statistics() if each["name"] in SEEN[key]]
-            assert (await asked(it, key, "HEAD"))[0] == 200
-
-    run(main())
+async def test_over_http(key: int) -> None:
+    async with gateway(http_answer(), governed=governed()) as it:
+        status, body = await asked(it, key)
+        found = orjson.loads(body)["model_stats"]
+        assert status == 200
+        assert found == [each for each in statistics() if each["name"] in SEEN[key]]
+        assert (await asked(it, key, "HEAD"))[0] == 200
 
 
 @pytest.mark.parametrize("key", SCOPES)
 @pytest.mark.parametrize("version", ["", "1"])
-def test_over_grpc(key: int, version: str) -> None:
-    async def main() -> None:
-        async with door(grpc_answer(), governed=governed()) as it:
-            request = service_pb2.ModelStatisticsRequest(version=version).SerializeToString()
-            answer = await it.call(SERVICE + "ModelStatistics", request, metadata=(("x-api-key", key_text(key)),))
-            found = service_pb2.ModelStatisticsResponse.FromString(answer).model_stats
-            assert {each.name for each in found} == SEEN[key]
-            assert len(found) == 2 * len(SEEN[key])
-            assert all(each.inference_count == 2**63 + 1 for each in found)
-
-    run(main())
+async def test_over_grpc(key: int, version: str) -> None:
+    async with door(grpc_answer(), governed=governed()) as it:
+        request = service_pb2.ModelStatisticsRequest(version=version).SerializeToString()
+        answer = await it.call(SERVICE + "ModelStatistics", request, metadata=(("x-api-key", key_text(key)),))
+        found = service_pb2.ModelStatisticsResponse.FromString(answer).model_stats
+        assert {each.name for each in found} == SEEN[key]
+        assert len(found) == 2 * len(SEEN[key])
+        assert all(each.inference_count == 2**63 + 1 for each in found)
 
 
-def test_who_may_see_all_is_given_tritons_own_bytes() -> None:
+async def test_who_may_see_all_is_given_tritons_own_bytes() -> None:
     body = b'{ "model_stats" :%b}' % orjson.dumps(statistics(("text_a",)))
 
-    async def main() -> None:
-        async with gateway(http_answer(body), governed=governed()) as it:
-            assert await asked(it, 2) == (200, body)
-        async with gateway(http_answer(body)) as it:
-            assert await asked(it, None) == (200, body)
-
-    run(main())
+    async with gateway(http_answer(body), governed=governed()) as it:
+        assert await asked(it, 2) == (200, body)
+    async with gateway(http_answer(body)) as it:
+        assert await asked(it, None) == (200, body)
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"model_stats":[{}]}', b'{"model_stats":7}', b"[]", b'{"model_stats":['])
-def test_what_nobody_can_read_nobody_is_shown(body: bytes) -> None:
-    async def main() -> None:
-        async with gateway(http_answer(body), governed=governed()) as it:
-            status, shown = await asked(it, 1)
-            assert status == 502
-            assert b"cannot be read" in shown
-        async with door(grpc_answer(message_answer(b"\x0a\x05ab")), governed=governed()) as it:
-            failure = await it.failure(SERVICE + "ModelStatistics", b"", metadata=(("x-api-key", key_text(1)),))
-            assert failure.code() is grpc.StatusCode.INTERNAL
-
-    run(main())
+async def test_what_nobody_can_read_nobody_is_shown(body: bytes) -> None:
+    async with gateway(http_answer(body), governed=governed()) as it:
+        status, shown = await asked(it, 1)
+        assert status == 502
+        assert b"cannot be read" in shown
+    async with door(grpc_answer(message_answer(b"\x0a\x05ab")), governed=governed()) as it:
+        failure = await it.failure(SERVICE + "ModelStatistics", b"", metadata=(("x-api-key", key_text(1)),))
+        assert failure.code() is grpc.StatusCode.INTERNAL
 
 
-def test_errors_pass() -> None:
+async def test_errors_pass() -> None:
     def refused(answer: HttpAnswer) -> FakeUpstream:
         return FakeUpstream(http=FakeHttp(answer=lambda request: answer))
 
-    async def main() -> None:
-        async with gateway(refused(make_answer(503, b'{"error":"busy"}')), governed=governed()) as it:
-            assert await asked(it, 1) == (503, b'{"error":"busy"}')
-        async with door(grpc_answer(status_answer(14, "busy")), governed=governed()) as it:
-            failure = await it.failure(SERVICE + "ModelStatistics", b"", metadata=(("x-api-key", key_text(1)),))
-            assert failure.details() == "busy"
-
-    run(main())
+    async with gateway(refused(make_answer(503, b'{"error":"busy"}')), governed=governed()) as it:
+        assert await asked(it, 1) == (503, b'{"error":"busy"}')
+    async with door(grpc_answer(status_answer(14, "busy")), governed=governed()) as it:
+        failure = await it.failure(SERVICE + "ModelStatistics", b"", metadata=(("x-api-key", key_text(1)),))
+        assert failure.details() == "busy"

@@ -1,4 +1,7 @@
-"""Every call of both doors, with every kind of key. A call that is added to a door needs a row here."""
+"""Every call of both frontends, with every kind of key.
+
+A call that is added to a frontend needs a row here.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ from tests.wire.gateway import INFER, gateway
 from tests.wire.grpc_door import STREAM, door, infer_message
 
 OPEN, INFERENCE, OF_M, REPOSITORY = "open", "inference", "inference of m", "repository"
-"""What a call needs: nothing, any right to infer, that of model `m`, and to administer the repository."""
+"""The rights that calls need: none, any right to infer, the right to infer with `m`, administration of the
+repository."""
 
 HTTP_CALLS = {
     ("POST", "/v2/models/m/infer"): OF_M,
@@ -79,7 +83,7 @@ GRPC_CALLS = {
 }
 
 BODIES = {"infer": INFER.decode(), "embeddings": '{"model":"m","input":"a"}'}
-"""Of POSTs, by the path's last part."""
+"""Bodies of POST requests, by the path's last part."""
 
 VALID = {1: "infer:m", 2: "infer:*", 3: "infer:other", 4: "repository", 5: "metrics", 6: "admin"}
 EXPIRED, REVOKED, OF_NOBODY, WRONG_SECRET = 7, 8, 9, 10
@@ -145,29 +149,26 @@ def full_name(method: str) -> str:
 
 @pytest.mark.parametrize("shown", SHOWN)
 @pytest.mark.parametrize(("method", "path"), HTTP_CALLS)
-def test_http(method: str, path: str, shown: str) -> None:
+async def test_http(method: str, path: str, shown: str) -> None:
     status = expected(HTTP_CALLS[method, path], shown)
 
-    async def main() -> None:
-        async with gateway(allow_shared_memory=True, governed=governed()) as it:
-            if path.startswith("/v1/"):
-                it.upstream.http.answer, it.upstream.control.states = FakeTextModel(), {"m": ModelState.READY}
-            if path == "/v2/models/stats":
-                it.upstream.http.answer = lambda request: make_answer(200, b'{"model_stats":[]}')
-            for number, header in enumerate(("authorization: Bearer ", "x-api-key: ")):
-                fields = f"{header}{SHOWN[shown]}\r\n" if SHOWN[shown] else ""
-                body = BODIES.get(path.rpartition("/")[2], "{}") if method == "POST" else ""
-                request = f"{method} {path} HTTP/1.1\r\nHost: h\r\n{fields}Content-Length: {len(body)}\r\n\r\n{body}"
-                answer = await (await it.connect()).ask(request.encode())
-                assert answer.status == status, (header, answer)
-                assert (b"\r\nWWW-Authenticate: Bearer\r\n" in answer.head) == (status == 401)
-                if status != 200:
-                    assert it.upstream.http.requests == it.models.asked == []
-                    assert SHOWN[shown].encode() not in answer.body or not SHOWN[shown]
-                for sent in it.upstream.http.requests[number:]:
-                    assert SHOWN[shown].encode() not in b"".join(upstream_bytes(sent)) or not SHOWN[shown]
-
-    run(main())
+    async with gateway(allow_shared_memory=True, governed=governed()) as it:
+        if path.startswith("/v1/"):
+            it.upstream.http.answer, it.upstream.control.states = FakeTextModel(), {"m": ModelState.READY}
+        if path == "/v2/models/stats":
+            it.upstream.http.answer = lambda request: make_answer(200, b'{"model_stats":[]}')
+        for number, header in enumerate(("authorization: Bearer ", "x-api-key: ")):
+            fields = f"{header}{SHOWN[shown]}\r\n" if SHOWN[shown] else ""
+            body = BODIES.get(path.rpartition("/")[2], "{}") if method == "POST" else ""
+            request = f"{method} {path} HTTP/1.1\r\nHost: h\r\n{fields}Content-Length: {len(body)}\r\n\r\n{body}"
+            answer = await (await it.connect()).ask(request.encode())
+            assert answer.status == status, (header, answer)
+            assert (b"\r\nWWW-Authenticate: Bearer\r\n" in answer.head) == (status == 401)
+            if status != 200:
+                assert it.upstream.http.requests == it.models.asked == []
+                assert SHOWN[shown].encode() not in answer.body or not SHOWN[shown]
+            for sent in it.upstream.http.requests[number:]:
+                assert SHOWN[shown].encode() not in b"".join(upstream_bytes(sent)) or not SHOWN[shown]
 
 
 def upstream_bytes(request: Any) -> list[bytes]:
@@ -178,30 +179,27 @@ def upstream_bytes(request: Any) -> list[bytes]:
 
 @pytest.mark.parametrize("shown", SHOWN)
 @pytest.mark.parametrize("method", GRPC_CALLS)
-def test_grpc(method: str, shown: str) -> None:
+async def test_grpc(method: str, shown: str) -> None:
     need = GRPC_CALLS[method]
     code = {200: grpc.StatusCode.OK, 401: grpc.StatusCode.UNAUTHENTICATED, 403: grpc.StatusCode.PERMISSION_DENIED}[expected(need, shown)]
     message = infer_message() if method == "ModelInfer" else service_pb2.ModelReadyRequest(name="m").SerializeToString()
     if need is not OF_M:
         message = b""
 
-    async def main() -> None:
-        async with door(allow_shared_memory=True, governed=governed()) as it:
-            for metadata in (("authorization", f"Bearer {SHOWN[shown]}"), ("x-api-key", SHOWN[shown])):
-                shown_metadata = (metadata,) if SHOWN[shown] else ()
-                if method == "ModelStreamInfer":
-                    call = it.stream(metadata=shown_metadata)
-                    await call.done_writing()
-                    assert await call.code() is code
-                    continue
-                call = it.call(full_name(method), message, metadata=shown_metadata)
-                assert await call.code() is code, await call.details()
-                for sent in it.upstream.grpc.requests:
-                    assert not {b"authorization", b"x-api-key"} & {name for name, _ in sent.head.metadata}
-            if code is not grpc.StatusCode.OK:
-                assert it.upstream.grpc.requests == it.models.asked == []
-
-    run(main())
+    async with door(allow_shared_memory=True, governed=governed()) as it:
+        for metadata in (("authorization", f"Bearer {SHOWN[shown]}"), ("x-api-key", SHOWN[shown])):
+            shown_metadata = (metadata,) if SHOWN[shown] else ()
+            if method == "ModelStreamInfer":
+                call = it.stream(metadata=shown_metadata)
+                await call.done_writing()
+                assert await call.code() is code
+                continue
+            call = it.call(full_name(method), message, metadata=shown_metadata)
+            assert await call.code() is code, await call.details()
+            for sent in it.upstream.grpc.requests:
+                assert not {b"authorization", b"x-api-key"} & {name for name, _ in sent.head.metadata}
+        if code is not grpc.StatusCode.OK:
+            assert it.upstream.grpc.requests == it.models.asked == []
 
 
 HTTP_OVERRIDES = (
@@ -213,111 +211,97 @@ GRPC_OVERRIDES = (("config", "string_param", "{}"), ("config", "string_param", "
 
 
 @pytest.mark.parametrize("shown", ["infer:m", "repository", "admin"])
-def test_code_of_ones_own_may_be_loaded_by_administrators_only(shown: str) -> None:
-    """What a load brings along runs as the server does: whoever may bring it may do everything."""
+async def test_code_of_ones_own_may_be_loaded_by_administrators_only(shown: str) -> None:
+    """An override's files run with the server's rights, so only callers who may do everything may send
+    one."""
     is_allowed, key = shown == "admin", SHOWN[shown]
 
-    async def main() -> None:
-        async with gateway(governed=governed()) as it:
-            for body in HTTP_OVERRIDES:
-                head = b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: h\r\nx-api-key: %b\r\nContent-Length: %d\r\n\r\n"
-                answer = await (await it.connect()).ask(head % (key.encode(), len(body)) + body)
-                assert answer.status == (200 if is_allowed else 403)
-                assert (b"this needs the scope admin: a load that brings" in answer.body) == (shown == "repository")
-            assert len(it.models.asked) == (len(HTTP_OVERRIDES) if is_allowed else 0)
-        async with door(governed=governed()) as it:
-            for name, kind, content in GRPC_OVERRIDES:
-                request = service_pb2.RepositoryModelLoadRequest(model_name="m")
-                setattr(request.parameters[name], kind, content)
-                call = it.call(SERVICE + "RepositoryModelLoad", request.SerializeToString(), metadata=(("x-api-key", key),))
-                assert await call.code() is (grpc.StatusCode.OK if is_allowed else grpc.StatusCode.PERMISSION_DENIED)
-            assert len(it.models.asked) == (len(GRPC_OVERRIDES) if is_allowed else 0)
-
-    run(main())
+    async with gateway(governed=governed()) as it:
+        for body in HTTP_OVERRIDES:
+            head = b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: h\r\nx-api-key: %b\r\nContent-Length: %d\r\n\r\n"
+            answer = await (await it.connect()).ask(head % (key.encode(), len(body)) + body)
+            assert answer.status == (200 if is_allowed else 403)
+            assert (b"this needs the scope admin: a load that brings" in answer.body) == (shown == "repository")
+        assert len(it.models.asked) == (len(HTTP_OVERRIDES) if is_allowed else 0)
+    async with door(governed=governed()) as it:
+        for name, kind, content in GRPC_OVERRIDES:
+            request = service_pb2.RepositoryModelLoadRequest(model_name="m")
+            setattr(request.parameters[name], kind, content)
+            call = it.call(SERVICE + "RepositoryModelLoad", request.SerializeToString(), metadata=(("x-api-key", key),))
+            assert await call.code() is (grpc.StatusCode.OK if is_allowed else grpc.StatusCode.PERMISSION_DENIED)
+        assert len(it.models.asked) == (len(GRPC_OVERRIDES) if is_allowed else 0)
 
 
-def test_a_stream_refuses_the_request_that_is_not_allowed_and_goes_on() -> None:
-    async def main() -> None:
-        async with door(governed=governed()) as it:
-            it.upstream.control.decoupled["m"] = False
-            call = it.stream(metadata=(("x-api-key", key_text(1)),))
-            await call.write(infer_message(model="other", id_="1"))
-            refused = service_pb2.ModelStreamInferResponse.FromString(await call.read())
-            await call.write(infer_message(model="m", id_="2"))
-            await call.done_writing()
-            answered = await call.read()
-            assert "'other' needs a scope that its name fits" in refused.error_message
-            assert refused.infer_response.id == "1"
-            assert answered is not grpc.aio.EOF
-            assert await call.code() is grpc.StatusCode.OK
-
-    run(main())
+async def test_a_stream_refuses_the_request_that_is_not_allowed_and_goes_on() -> None:
+    async with door(governed=governed()) as it:
+        it.upstream.control.decoupled["m"] = False
+        call = it.stream(metadata=(("x-api-key", key_text(1)),))
+        await call.write(infer_message(model="other", id_="1"))
+        refused = service_pb2.ModelStreamInferResponse.FromString(await call.read())
+        await call.write(infer_message(model="m", id_="2"))
+        await call.done_writing()
+        answered = await call.read()
+        assert "'other' needs a scope that its name fits" in refused.error_message
+        assert refused.infer_response.id == "1"
+        assert answered is not grpc.aio.EOF
+        assert await call.code() is grpc.StatusCode.OK
 
 
-def test_a_stream_ends_when_its_key_is_revoked() -> None:
+async def test_a_stream_ends_when_its_key_is_revoked() -> None:
     known = known_state(keys=KEYS, tenants=(Tenant("team"),))
 
-    async def main() -> None:
-        async with door(governed=governance(known, authentication=True)) as it:
-            it.upstream.control.decoupled = {"m": False, "d": True}
-            call = it.stream(metadata=(("x-api-key", key_text(2)),))
-            await call.write(infer_message(model="m"))
-            assert await call.read() is not grpc.aio.EOF
-            await call.write(infer_message(model="d"))
-            decoupled = await it.upstream.grpc.streams.get()
-            assert await decoupled.sent.get()
-            known.keys, known.generation = {}, known.generation + 1
-            await call.write(infer_message(model="d"))
-            assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
-            assert decoupled.cancelled.is_set()
-            assert decoupled.sent.empty()
-
-    run(main())
+    async with door(governed=governance(known, authentication=True)) as it:
+        it.upstream.control.decoupled = {"m": False, "d": True}
+        call = it.stream(metadata=(("x-api-key", key_text(2)),))
+        await call.write(infer_message(model="m"))
+        assert await call.read() is not grpc.aio.EOF
+        await call.write(infer_message(model="d"))
+        decoupled = await it.upstream.grpc.streams.get()
+        assert await decoupled.sent.get()
+        known.keys, known.generation = {}, known.generation + 1
+        await call.write(infer_message(model="d"))
+        assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert decoupled.cancelled.is_set()
+        assert decoupled.sent.empty()
 
 
 ROUTE = Route("m", "real", version="3", tenants=("owners",))
-"""A route wins over a model of its name."""
+"""A route takes precedence over a model of the same name."""
 
 
 @pytest.mark.parametrize(("tenant", "status"), [pytest.param("owners", 200, id="listed"), pytest.param("team", 403, id="not-listed")])
-def test_a_routes_tenants_may_call_it_and_nobody_else(tenant: str, status: int) -> None:
+async def test_a_routes_tenants_may_call_it_and_nobody_else(tenant: str, status: int) -> None:
     known = known_state(keys=(api_key(1, "infer:*", tenant=tenant),), tenants=(Tenant("team"), Tenant("owners")), routes=(ROUTE,))
     rights = governance(known, authentication=True)
 
-    async def main() -> None:
-        async with gateway(governed=rights) as it:
-            for method, path, body in ((b"POST", b"/v2/models/m/infer", INFER), (b"GET", b"/v2/models/m/config?x=1", b"")):
-                head = b"%b %b HTTP/1.1\r\nHost: h\r\nx-api-key: %b\r\nContent-Length: %d\r\n\r\n" % (
-                    method,
-                    path,
-                    key_text(1).encode(),
-                    len(body),
-                )
-                assert (await (await it.connect()).ask(head + body)).status == status
-            targets = [request.target for request in it.upstream.http.requests]
-            assert targets == ([b"/v2/models/real/versions/3/infer", b"/v2/models/real/versions/3/config?x=1"] if status == 200 else [])
-        async with door(governed=rights) as it:
-            metadata = (("x-api-key", key_text(1)),)
-            call = it.call(SERVICE + "ModelInfer", infer_message(model="m"), metadata=metadata)
-            code = await call.code()
-            ready = it.call(SERVICE + "ModelReady", service_pb2.ModelReadyRequest(name="m").SerializeToString(), metadata=metadata)
-            assert code is await ready.code() is (grpc.StatusCode.OK if status == 200 else grpc.StatusCode.PERMISSION_DENIED)
-            if status == 200:
-                sent = service_pb2.ModelInferRequest.FromString(bytes(it.upstream.grpc.requests[0].frame[5:]))
-                asked = service_pb2.ModelReadyRequest.FromString(bytes(it.upstream.grpc.requests[1].frame[5:]))
-                assert (sent.model_name, sent.model_version, asked.name, asked.version) == ("real", "3", "real", "3")
-
-    run(main())
+    async with gateway(governed=rights) as it:
+        for method, path, body in ((b"POST", b"/v2/models/m/infer", INFER), (b"GET", b"/v2/models/m/config?x=1", b"")):
+            head = b"%b %b HTTP/1.1\r\nHost: h\r\nx-api-key: %b\r\nContent-Length: %d\r\n\r\n" % (
+                method,
+                path,
+                key_text(1).encode(),
+                len(body),
+            )
+            assert (await (await it.connect()).ask(head + body)).status == status
+        targets = [request.target for request in it.upstream.http.requests]
+        assert targets == ([b"/v2/models/real/versions/3/infer", b"/v2/models/real/versions/3/config?x=1"] if status == 200 else [])
+    async with door(governed=rights) as it:
+        metadata = (("x-api-key", key_text(1)),)
+        call = it.call(SERVICE + "ModelInfer", infer_message(model="m"), metadata=metadata)
+        code = await call.code()
+        ready = it.call(SERVICE + "ModelReady", service_pb2.ModelReadyRequest(name="m").SerializeToString(), metadata=metadata)
+        assert code is await ready.code() is (grpc.StatusCode.OK if status == 200 else grpc.StatusCode.PERMISSION_DENIED)
+        if status == 200:
+            sent = service_pb2.ModelInferRequest.FromString(bytes(it.upstream.grpc.requests[0].frame[5:]))
+            asked = service_pb2.ModelReadyRequest.FromString(bytes(it.upstream.grpc.requests[1].frame[5:]))
+            assert (sent.model_name, sent.model_version, asked.name, asked.version) == ("real", "3", "real", "3")
 
 
-def test_a_large_body_is_refused_on_its_head() -> None:
-    async def main() -> None:
-        async with gateway(governed=governed()) as it:
-            client = await it.connect()
-            await client.send(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n")
-            assert (await client.answer()).status == 401
-
-    run(main())
+async def test_a_large_body_is_refused_on_its_head() -> None:
+    async with gateway(governed=governed()) as it:
+        client = await it.connect()
+        await client.send(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n")
+        assert (await client.answer()).status == 401
 
 
 def test_a_large_body_beyond_a_limit_is_refused_on_its_head_and_metered() -> None:
@@ -340,19 +324,16 @@ def test_a_large_body_beyond_a_limit_is_refused_on_its_head_and_metered() -> Non
     assert [event.outcome for event in meter.events] == [Outcome.ANSWERED, Outcome.REFUSED]
 
 
-def test_over_grpc_a_refusal_says_when_to_come_again() -> None:
+async def test_over_grpc_a_refusal_says_when_to_come_again() -> None:
     rights = governance(known_state(keys=KEYS, tenants=(Tenant("team", requests_per_s=1.0, burst=1),)), authentication=True)
 
-    async def main() -> None:
-        async with door(governed=rights) as it:
-            metadata = (("x-api-key", key_text(1)),)
-            await it.call(SERVICE + "ModelInfer", infer_message(), metadata=metadata)
-            refused = await it.failure(SERVICE + "ModelInfer", infer_message(), metadata=metadata)
-            assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            trailers = dict(refused.trailing_metadata())
-            assert (trailers["retry-after"], trailers["ratelimit-remaining"]) == ("1", "0")
-
-    run(main())
+    async with door(governed=rights) as it:
+        metadata = (("x-api-key", key_text(1)),)
+        await it.call(SERVICE + "ModelInfer", infer_message(), metadata=metadata)
+        refused = await it.failure(SERVICE + "ModelInfer", infer_message(), metadata=metadata)
+        assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        trailers = dict(refused.trailing_metadata())
+        assert (trailers["retry-after"], trailers["ratelimit-remaining"]) == ("1", "0")
 
 
 def test_credentials_do_not_show_in_what_is_printed() -> None:

@@ -1,4 +1,4 @@
-"""A real worker process, and its parent's end of the link in the test's hand; no Triton."""
+"""A real worker process, with the test as its parent at the other end of the link; no Triton."""
 
 from __future__ import annotations
 
@@ -23,27 +23,26 @@ from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.settings import load_settings
 from control_plane.workers.adapters.process import RunningWorker, WorkerProcessLauncher
 from control_plane.workers.messages import (
-    CannotBegin,
     Changed,
-    CopiesSeen,
-    Counted,
+    CountsReported,
     Drain,
+    FingerprintsAcknowledged,
     FingerprintsChanged,
-    FingerprintsTaken,
     FromWorker,
     Listen,
     Listening,
     LoadModel,
-    ModelsSeen,
-    Reported,
-    SeenCopy,
-    SeenModel,
-    SeenServer,
-    ServersSeen,
+    LoadReported,
+    ModelsChanged,
+    ModelSnapshot,
+    ReplicasChanged,
+    ReplicaSnapshot,
+    ServersChanged,
+    ServerSnapshot,
+    StartFailed,
     UpstreamDown,
     UpstreamUp,
 )
-from tests.aio import run
 from tests.redis_server import free_port
 from tests.wire.gateway import INFER, LIVE, infer_request
 
@@ -57,14 +56,14 @@ class Bench:
     http_socket: Path
 
     async def heard(self, kind: type[FromWorker]) -> Any:
-        """The next message of that kind; what is said meanwhile is passed over."""
+        """The next message of that kind; other messages are skipped."""
         while (message := await self.worker.receive()) is not None:
             if isinstance(message, kind):
                 return message
         pytest.fail(f"the worker said no {kind.__name__}")
 
     async def ask(self, request: bytes, *, over_unix: bool = False) -> bytes:
-        """The head of the answer."""
+        """Send a request; returns the head of the answer."""
         opening = asyncio.open_unix_connection(str(self.http_socket)) if over_unix else asyncio.open_connection("127.0.0.1", self.port)
         reader, writer = await opening
         writer.write(request)
@@ -89,122 +88,98 @@ async def started(tmp_path: Path, *, is_shared: bool = True, **given: object) ->
         sockets.close()
 
 
-def test_it_listens_when_told_answers_counts_and_drains(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path) as bench:
-            bench.worker.send(UpstreamDown("Triton is having its tea"))
-            with pytest.raises(ConnectionRefusedError):
-                await bench.ask(LIVE)
-            bench.worker.send(Listen())
-            await bench.heard(Listening)
-            assert (await bench.ask(LIVE)).startswith(b"HTTP/1.1 200")
-            assert (await bench.ask(LIVE, over_unix=True)).startswith(b"HTTP/1.1 200")
-            assert (await bench.ask(infer_request(INFER))).startswith(b"HTTP/1.1 503")
-            bench.worker.send(Drain(1.0))
-            last = None
-            while (message := await bench.worker.receive()) is not None:
-                last = message
-            assert isinstance(last, Counted)
-            assert [(each.outcome.value, each.count) for each in last.counts.ended] == [("unavailable", 1)]
-            assert await bench.worker.wait() == "it ended with exit status 0"
-
-    run(main())
+async def test_it_listens_when_told_answers_counts_and_drains(tmp_path: Path) -> None:
+    async with started(tmp_path) as bench:
+        bench.worker.send(UpstreamDown("Triton is having its tea"))
+        with pytest.raises(ConnectionRefusedError):
+            await bench.ask(LIVE)
+        bench.worker.send(Listen())
+        await bench.heard(Listening)
+        assert (await bench.ask(LIVE)).startswith(b"HTTP/1.1 200")
+        assert (await bench.ask(LIVE, over_unix=True)).startswith(b"HTTP/1.1 200")
+        assert (await bench.ask(infer_request(INFER))).startswith(b"HTTP/1.1 503")
+        bench.worker.send(Drain(1.0))
+        last = None
+        while (message := await bench.worker.receive()) is not None:
+            last = message
+        assert isinstance(last, CountsReported)
+        assert [(each.outcome.value, each.count) for each in last.counts.ended] == [("unavailable", 1)]
+        assert await bench.worker.wait() == "it ended with exit status 0"
 
 
-def test_it_says_that_it_has_taken_what_is_loaded_whether_it_listens_or_not(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path) as bench:
-            bench.worker.send(FingerprintsChanged(1, {"a": (b"k" * 32, True, True), "b": None}))
-            assert await bench.heard(FingerprintsTaken) == FingerprintsTaken(1)
-            bench.worker.send(Listen())
-            await bench.heard(Listening)
-            bench.worker.send(UpstreamDown("Triton is having its tea"))
-            bench.worker.send(FingerprintsChanged(2, {"a": None}))
-            assert await bench.heard(FingerprintsTaken) == FingerprintsTaken(2)
-
-    run(main())
+async def test_it_says_that_it_has_taken_what_is_loaded_whether_it_listens_or_not(tmp_path: Path) -> None:
+    async with started(tmp_path) as bench:
+        bench.worker.send(FingerprintsChanged(1, {"a": (b"k" * 32, True, True), "b": None}))
+        assert await bench.heard(FingerprintsAcknowledged) == FingerprintsAcknowledged(1)
+        bench.worker.send(Listen())
+        await bench.heard(Listening)
+        bench.worker.send(UpstreamDown("Triton is having its tea"))
+        bench.worker.send(FingerprintsChanged(2, {"a": None}))
+        assert await bench.heard(FingerprintsAcknowledged) == FingerprintsAcknowledged(2)
 
 
-def test_in_a_fleet_it_asks_for_the_model_that_a_request_wants_and_sends_it_where_the_parent_says(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, servers=2) as bench, asyncio.TaskGroup() as tasks:
-            send = bench.worker.send
-            send(ServersSeen({"s0": SeenServer(100), "s1": SeenServer(100)}))
-            send(UpstreamUp(TritonEndpoints("127.0.0.1", free_port(), free_port(), None), "s0"))
-            send(UpstreamDown("Triton is having its tea", "s1"))
-            send(ModelsSeen({"m": SeenModel(ModelSpec("m"), Tier.WARM, 40, 0.1, 0.01)}))
-            send(CopiesSeen("s0", {}))
-            send(FingerprintsChanged(1, {"m": (b"k" * 32, True, True)}))
-            send(Listen())
-            await bench.heard(Listening)
-            assert (await bench.ask(infer_request(INFER, model=b"nonesuch"))).startswith(b"HTTP/1.1 404")
-            asking = tasks.create_task(bench.ask(infer_request(INFER)))
-            report = (await bench.heard(Reported)).report
-            assert (report.uses, report.wanted) == ({"m": 1}, (Wanted("m", 0),))
-            send(CopiesSeen("s0", {"m": SeenCopy(1, ModelState.READY, 40, time.monotonic(), None)}))
-            assert (await asking).startswith(b"HTTP/1.1 503"), "nobody listens there"
-            send(UpstreamDown("it leaves", "s0"))
-            send(ServersSeen({"s0": None}))
-            send(FingerprintsChanged(2, {}))
-            await bench.heard(FingerprintsTaken)
-            assert (await bench.ask(LIVE)).startswith(b"HTTP/1.1 200")
-
-    run(main())
+async def test_in_a_fleet_it_asks_for_the_model_that_a_request_wants_and_sends_it_where_the_parent_says(tmp_path: Path) -> None:
+    async with started(tmp_path, servers=2) as bench, asyncio.TaskGroup() as tasks:
+        send = bench.worker.send
+        send(ServersChanged({"s0": ServerSnapshot(100), "s1": ServerSnapshot(100)}))
+        send(UpstreamUp(TritonEndpoints("127.0.0.1", free_port(), free_port(), None), "s0"))
+        send(UpstreamDown("Triton is having its tea", "s1"))
+        send(ModelsChanged({"m": ModelSnapshot(ModelSpec("m"), Tier.WARM, 40, 0.1, 0.01)}))
+        send(ReplicasChanged("s0", {}))
+        send(FingerprintsChanged(1, {"m": (b"k" * 32, True, True)}))
+        send(Listen())
+        await bench.heard(Listening)
+        assert (await bench.ask(infer_request(INFER, model=b"nonesuch"))).startswith(b"HTTP/1.1 404")
+        asking = tasks.create_task(bench.ask(infer_request(INFER)))
+        report = (await bench.heard(LoadReported)).report
+        assert (report.uses, report.wanted) == ({"m": 1}, (Wanted("m", 0),))
+        send(ReplicasChanged("s0", {"m": ReplicaSnapshot(1, ModelState.READY, 40, time.monotonic(), None)}))
+        assert (await asking).startswith(b"HTTP/1.1 503"), "nobody listens there"
+        send(UpstreamDown("it leaves", "s0"))
+        send(ServersChanged({"s0": None}))
+        send(FingerprintsChanged(2, {}))
+        await bench.heard(FingerprintsAcknowledged)
+        assert (await bench.ask(LIVE)).startswith(b"HTTP/1.1 200")
 
 
-def test_a_load_is_asked_of_the_parent_also_while_it_drains(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path) as bench, asyncio.TaskGroup() as tasks:
-            bench.worker.send(Listen())
-            await bench.heard(Listening)
-            request = b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
-            asking = tasks.create_task(bench.ask(request, over_unix=True))
-            asked = await bench.heard(LoadModel)
-            assert asked == LoadModel(asked.number, "m")
-            bench.worker.send(Drain(5.0))
-            bench.worker.send(Changed(asked.number))
-            assert (await asking).startswith(b"HTTP/1.1 200")
-
-    run(main())
+async def test_a_load_is_asked_of_the_parent_also_while_it_drains(tmp_path: Path) -> None:
+    async with started(tmp_path) as bench, asyncio.TaskGroup() as tasks:
+        bench.worker.send(Listen())
+        await bench.heard(Listening)
+        request = b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+        asking = tasks.create_task(bench.ask(request, over_unix=True))
+        asked = await bench.heard(LoadModel)
+        assert asked == LoadModel(asked.number, "m")
+        bench.worker.send(Drain(5.0))
+        bench.worker.send(Changed(asked.number))
+        assert (await asking).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, None], ids=["SIGTERM", "the link's end"])
-def test_it_ends_by(tmp_path: Path, number: signal.Signals | None) -> None:
-    async def main() -> None:
-        async with started(tmp_path) as bench:
-            bench.worker.send(Listen())
-            await bench.heard(Listening)
-            if number is not None:
-                os.kill(bench.worker.pid, number)
-            else:
-                bench.worker._link.close()
-            assert await bench.worker.wait() == "it ended with exit status 0"
-
-    run(main())
+async def test_it_ends_by(tmp_path: Path, number: signal.Signals | None) -> None:
+    async with started(tmp_path) as bench:
+        bench.worker.send(Listen())
+        await bench.heard(Listening)
+        if number is not None:
+            os.kill(bench.worker.pid, number)
+        else:
+            bench.worker._link.close()
+        assert await bench.worker.wait() == "it ended with exit status 0"
 
 
-def test_ctrl_c_in_the_terminal_is_not_for_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path) as bench:
-            assert os.getsid(bench.worker.pid) == bench.worker.pid
-
-    run(main())
+async def test_ctrl_c_in_the_terminal_is_not_for_it(tmp_path: Path) -> None:
+    async with started(tmp_path) as bench:
+        assert os.getsid(bench.worker.pid) == bench.worker.pid
 
 
-def test_what_it_cannot_work_with_is_told(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, is_shared=False) as bench:
-            told = await bench.heard(CannotBegin)
-            assert f"port {bench.port} on 127.0.0.1 is taken" in told.reason
-            assert await bench.worker.wait() == "it ended with exit status 1"
-
-    run(main())
+async def test_what_it_cannot_work_with_is_told(tmp_path: Path) -> None:
+    async with started(tmp_path, is_shared=False) as bench:
+        told = await bench.heard(StartFailed)
+        assert f"port {bench.port} on 127.0.0.1 is taken" in told.reason
+        assert await bench.worker.wait() == "it ended with exit status 1"
 
 
-def test_one_that_is_killed_says_by_what(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path) as bench:
-            bench.worker.kill()
-            assert await bench.worker.wait() == "it was killed by signal 9"
-
-    run(main())
+async def test_one_that_is_killed_says_by_what(tmp_path: Path) -> None:
+    async with started(tmp_path) as bench:
+        bench.worker.kill()
+        assert await bench.worker.wait() == "it was killed by signal 9"

@@ -1,19 +1,20 @@
-"""`admission/ports.TokenBuckets` in the Redis that several gateways share: a key for each tenant whose bucket is not full.
+"""Redis adapter of `admission/ports.TokenBuckets`: one key for each tenant whose bucket is not full.
 
-Time is Redis's own.
+Each draw is a script, so that it is atomic; its time is Redis's own, since the gateways' clocks may differ.
 """
 
 from __future__ import annotations
 
 from pydantic import SecretStr
 
-from control_plane.admission.domain.rate_limit import Drawn, RateLimit
+from control_plane.admission.domain.rate_limit import Draw, RateLimit
 from control_plane.storage.redis import RedisLink
 
 _PREFIX = "tidegate:rate:"
 
-# As `admission/domain/rate_limit.draw`, in microseconds. ARGV: of a token, the burst, tokens wanted, tokens spent. Of a time that is
-# further away than two bursts the clock was put back.
+# The same as `admission/domain/rate_limit.draw`, in microseconds. KEYS: the bucket. ARGV: microseconds per
+# token, burst, tokens wanted, tokens spent. A stored time further away than two bursts was written before the
+# clock was set back: the `min` corrects it.
 _DRAW = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -33,22 +34,22 @@ return {granted, string.format('%.3f', debt)}
 
 
 class RedisTokenBuckets:
-    """Connects when it is first used."""
+    """Shared token buckets in Redis; the connection is made by the first draw."""
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
         self._draw_script = link.client.register_script(_DRAW)
 
-    async def draw(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Drawn:
-        """See `admission/ports.TokenBuckets.draw`."""
+    async def draw(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Draw:
+        """Draw tokens as `admission/ports.TokenBuckets.draw` says. Raises StoreUnavailable."""
         async with self._link.calling():
             granted, debt = await self._draw_script(keys=[_PREFIX + tenant], args=[1e6 / limit.requests_per_s, limit.burst, want, spent])
-        return Drawn(int(granted), float(debt) / 1e6)
+        return Draw(int(granted), float(debt) / 1e6)
 
     async def close(self) -> None:
         await self._link.close()
 
 
 def make_redis_buckets(url: SecretStr) -> RedisTokenBuckets:
-    """Raises StartupError: the URL is not one of a Redis."""
+    """Make the buckets without connecting. Raises StartupError: the URL is not one of a Redis."""
     return RedisTokenBuckets(RedisLink(url))

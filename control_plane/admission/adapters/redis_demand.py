@@ -1,6 +1,8 @@
-"""`admission/ports.DemandBoard` in the Redis that several gateways share: a hash with a field for each process, in Redis's own time.
+"""Redis adapter of `admission/ports.DemandBoard`: a hash with one field per process, with times by Redis's
+own clock.
 
-The hash expires by itself when nobody writes to it; a single process's field goes when another one's is written.
+The hash expires by itself when no process writes to it any more; the field of a single process that is gone
+is deleted by the next exchange of another.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from control_plane.storage.redis import RedisLink
 _KEY = "tidegate:demand"
 _LIVE_MS = int(LIVE_S * 1000)
 
-# ARGV: process, its demand, milliseconds that it counts for. Answers the demand of each live process. A time to come is one
-# of before the clock was put back.
+# ARGV: process, its demand, milliseconds for which it counts. Returns the demand of each live process. A time
+# in the future was written before the clock was set back, and is deleted like one that is too old.
 _EXCHANGE = """
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -38,7 +40,7 @@ return live
 
 
 class RedisDemandBoard:
-    """Connects when it is first used."""
+    """Demand board in Redis; the connection is made by the first exchange."""
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
@@ -58,5 +60,5 @@ class RedisDemandBoard:
 
 
 def make_redis_demand(url: SecretStr) -> RedisDemandBoard:
-    """Raises StartupError: the URL is not one of a Redis."""
+    """Make the board without connecting. Raises StartupError: the URL is not one of a Redis."""
     return RedisDemandBoard(RedisLink(url))

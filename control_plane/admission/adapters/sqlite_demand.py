@@ -1,6 +1,8 @@
-"""`admission/ports.DemandBoard` in an SQLite file, for one gateway's workers: a row for each process.
+"""SQLite adapter of `admission/ports.DemandBoard`, for the workers of one gateway: a table with one row per
+process.
 
-Nothing of it need last: a write is not waited for (synchronous=NORMAL, which with WAL leaves the file whole when power fails).
+Its contents need not survive a crash, so writes do not wait for the disk (synchronous=NORMAL, which with a
+write-ahead log leaves the file intact when power fails).
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ _MIGRATIONS = (("CREATE TABLE processes (process TEXT PRIMARY KEY, told_s REAL N
 
 
 class SqliteDemandBoard:
-    """`open_sqlite_demand` makes it."""
+    """Demand board in an SQLite file; `open_sqlite_demand` opens it."""
 
     def __init__(self, file: SqliteFile, *, now_s: Callable[[], float] = time.monotonic) -> None:
-        """`now_s` is one clock of all processes."""
+        """`now_s` must be the same clock in all processes, as the system's monotonic clock is."""
         self._file = file
         self._now_s = now_s
 
@@ -40,7 +42,7 @@ class SqliteDemandBoard:
 
 
 async def open_sqlite_demand(path: Path) -> SqliteDemandBoard:
-    """Raises StartupError, StoreUnavailable."""
+    """Open the board's file, creating it if it is missing. Raises StartupError, StoreUnavailable."""
     file = await open_sqlite(path, _MIGRATIONS)
     try:
         await file.run(lambda connection: connection.execute("PRAGMA synchronous = NORMAL"))
@@ -51,8 +53,13 @@ async def open_sqlite_demand(path: Path) -> SqliteDemandBoard:
 
 
 def _exchange(connection: sqlite3.Connection, *, process: str, demand: str, now_s: Callable[[], float]) -> list[str]:
+    """Write this process's row, delete those that are too old, and return the demand of all live
+    processes.
+    """
     with transaction(connection):
-        told_s = now_s()  # not before nobody else writes: so none of the rows is of a later time, but those of before a reboot
+        # Read inside the transaction, which excludes other writers: rows with a later time are then from
+        # before a reboot, which starts the monotonic clock anew.
+        told_s = now_s()
         connection.execute("DELETE FROM processes WHERE told_s NOT BETWEEN ? AND ?", (told_s - LIVE_S, told_s))
         connection.execute("INSERT OR REPLACE INTO processes (process, told_s, demand) VALUES (?, ?, ?)", (process, told_s, demand))
         return [text for (text,) in connection.execute("SELECT demand FROM processes")]

@@ -1,4 +1,6 @@
-"""How much tenants ask of all gateway processes together, as `admission/ports.DemandBoard` tells each of them."""
+"""Demand of tenants over all gateway processes, as processes exchange it through
+`admission/ports.DemandBoard`.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,23 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 LIVE_S = 5.0
-"""A process that has told nothing for so long counts no longer: it may miss some seconds, and one that died is soon made up for."""
+"""Seconds without an exchange after which a process is taken to be gone. A live one may miss a few exchanges
+(they are a second apart), and the share of one that died soon goes to the others.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a process gets for its own demand: everybody's, its own included."""
+    """Result of an exchange: the demand of all live processes, the asking one included."""
 
     demand: Mapping[str, float]
     """Requests per second by tenant, of all live processes together."""
     processes: int
-    """That are live."""
+    """Number of live processes."""
 
 
 def exchange_of(demands: Collection[Mapping[str, float]]) -> Exchange:
-    """One that sums up what each live process has told last."""
+    """Sum up what each live process published last."""
     total: dict[str, float] = {}
     for demand in demands:
         for tenant, rate in demand.items():

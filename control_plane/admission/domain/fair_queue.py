@@ -1,12 +1,15 @@
-"""Whose turn it is at a model that cannot serve everybody at once; asked by `admission/concurrency_slots`.
+"""Weighted fair queue with priorities: which waiting request is next at a busy model. Pure; called by
+`admission/concurrency_limiter`.
 
-Among tenants of one priority: start-time fair queuing (Goyal, Vin and Cheng 1996; with several slots Jin, Chase and Kaur
-2004). Over any time in which two tenants always wait, what they get by weight differs by one request of each at most; a
-tenant within its share waits for one request of each other at most. Where the server allows it need not wait at all: `pass_by`.
+Among tenants of one priority it is start-time fair queuing (SFQ: Goyal, Vin and Cheng 1996; for several slots
+Jin, Chase and Kaur 2004). Over any time in which two tenants are always backlogged, their service divided by
+weight differs by at most one request of each; a tenant within its share waits for at most one request of each
+other tenant, or, where the server allows it, not at all (`pass_by`).
 
-Among priorities: the highest is next. But work of higher ones passes over a request by nine times its own cost at most, and
-the request that is served meanwhile: a priority that waits gets a tenth of what is done for it and those above it. So with
-one lower priority waiting the highest keeps 90 %, with two 81 %, and none ever starves.
+Among priorities the highest is served first, yet lower ones do not starve: a request is passed over by work
+for higher priorities of at most nine times its own cost, and the request in service. So a priority that waits
+gets a tenth of what is done for it and those above: with one lower priority waiting the highest keeps 90 %,
+with two 81 %.
 """
 
 from __future__ import annotations
@@ -21,41 +24,47 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item", bound=Hashable)
 
 PASSED_OVER = 9.0
-"""Times its own cost that a request next in its priority may see done for higher ones."""
+"""Work for higher priorities, as a multiple of its own cost, that may pass over the first request of a
+priority.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """On what terms a request waits."""
+class Ticket:
+    """Queueing terms of a request: whose it is, its weight and priority, and what it costs."""
 
     tenant: str
     weight: float
     priority: int
     cost: float
-    """Above 0, in any unit that is the same for all."""
+    """Above 0, in any unit that is the same for all requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Requests that may wait for one model."""
+    """Bounds of the queue of one model."""
 
     max_waiting: int = 4096
-    """Each holds its body and a connection."""
+    """Requests of all tenants that may wait; each holds its body and a connection meanwhile."""
 
     max_waiting_per_tenant: int = 2048
-    """Also of a tenant that is alone."""
+    """Requests of one tenant that may wait, also while no other tenant does."""
 
 
 class FairQueue(Generic[Item]):
-    """Items that wait; O(log n) for n tenants and a step for each priority that waits."""
+    """Weighted fair queue of items; each operation takes O(log n) for n tenants, and a step for each priority
+    that waits.
+    """
 
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
-        self._levels: list[_Level[Item]] = []
-        """By priority, the highest first; only such in which somebody waits."""
-        self._where: dict[Item, tuple[_Level[Item], _Flow[Item]]] = {}
+        self._levels: list[_PriorityLevel[Item]] = []
+        """Levels in which a request waits, highest priority first."""
+        self._where: dict[Item, tuple[_PriorityLevel[Item], _Flow[Item]]] = {}
         self._ranks: list[tuple[float, int, _Flow[Item]]] = []
-        """Every tenant that waits, by the length of its queue relative to its weight."""
+        """Tenants' flows sorted by queue length divided by weight: the last is the first to lose a request
+        when the queue is full.
+        """
         self._flows_made = 0
 
     def __len__(self) -> int:
@@ -63,14 +72,15 @@ class FairQueue(Generic[Item]):
 
     @property
     def cost(self) -> float:
-        """Of all that waits."""
+        """Cost of all requests that wait."""
         return sum(level.cost for level in self._levels)
 
-    def push(self, item: Item, claim: Claim) -> Item | None:
-        """Let it wait. Returns who is refused for want of room: the item itself, or one that has waited and does no longer.
+    def push(self, item: Item, claim: Ticket) -> Item | None:
+        """Enqueue an item. Return the one that is refused because the queue is full: the item itself, or one
+        that waited until now.
 
-        That is the newest of the tenant whose queue is the longest for its weight: a tenant whose requests are no more
-        than its share of the room loses none.
+        The victim is the newest request of the tenant whose queue is longest relative to its weight (longest
+        queue drop), so that a tenant within its share of the room loses none.
         """
         level = self._level(claim.priority)
         flow = level.flows.get(claim.tenant) if level is not None else None
@@ -88,8 +98,8 @@ class FairQueue(Generic[Item]):
         return refused
 
     def pop(self) -> Item:
-        """Take whose turn it is; somebody must wait."""
-        level = self._whose_turn()
+        """Dequeue the item whose turn it is; the queue must not be empty."""
+        level = self._next_level()
         flow = level.first()
         item, cost = level.serve(flow)
         self._count_served(level, cost)
@@ -97,7 +107,9 @@ class FairQueue(Generic[Item]):
         return item
 
     def remove(self, item: Item) -> bool:
-        """Take out one that no longer wants to wait; False where it does not wait."""
+        """Remove an item that no longer waits, because it was cancelled or has timed out; False if it is not
+        in the queue.
+        """
         if item not in self._where:
             return False
         level, flow = self._where[item]
@@ -105,34 +117,39 @@ class FairQueue(Generic[Item]):
         self._forget(item, level, flow)
         return True
 
-    def pass_by(self, claim: Claim, slots: int) -> bool:
-        """Whether a request may be served now though others wait, and somebody must: it counts as served then, as after `pop`.
+    def bypass(self, claim: Ticket, slots: int) -> bool:
+        """Serve a request ahead of those that wait, if it is within its tenant's share; True counts it as
+        served, as `pop` does.
 
-        It may if its tenant has none that waits and keeps to its share: it is ahead of its turn by its part of so many slots at most.
+        It may go ahead if its tenant has no request that waits, and its virtual start is ahead of its turn by
+        at most the tenant's share of `slots`. The queue must not be empty.
         """
-        level = self._whose_turn()
-        if level.priority != claim.priority or not level.pass_by(claim, slots, self._flows_made + 1):
+        level = self._next_level()
+        if level.priority != claim.priority or not level.bypass(claim, slots, self._flows_made + 1):
             return False
         self._flows_made += 1
         self._count_served(level, claim.cost)
         return True
 
-    def ahead(self, claim: Claim) -> float:
-        """About what is done before a request that comes now: of higher priorities all, of its own by the fair order."""
+    def ahead(self, claim: Ticket) -> float:
+        """Estimate the cost of the work that is done before a request that comes now: all of higher
+        priorities, and what the fair order puts before it in its own. Work of lower priorities is left out.
+        """
         above = sum(level.cost for level in self._levels if level.priority > claim.priority)
         level = self._level(claim.priority)
         return above if level is None else above + level.ahead(claim)
 
-    def _level(self, priority: int) -> _Level[Item] | None:
+    def _level(self, priority: int) -> _PriorityLevel[Item] | None:
         for level in self._levels:
             if level.priority == priority:
                 return level
         return None
 
-    def _add(self, item: Item, claim: Claim) -> None:
+    def _add(self, item: Item, claim: Ticket) -> None:
+        """Append an item to its tenant's flow, opening level and flow where they do not exist."""
         level = self._level(claim.priority)
         if level is None:
-            level = _Level(claim.priority)
+            level = _PriorityLevel(claim.priority)
             insort(self._levels, level, key=lambda level: -level.priority)
         flow = level.flows.get(claim.tenant)
         if flow is None:
@@ -142,19 +159,23 @@ class FairQueue(Generic[Item]):
         self._where[item] = level, flow
         self._rank(flow)
 
-    def _whose_turn(self) -> _Level[Item]:
+    def _next_level(self) -> _PriorityLevel[Item]:
+        """Return the lowest priority that has been passed over for long enough, or else the highest."""
         for level in reversed(self._levels[1:]):
             if level.passed_over >= PASSED_OVER * level.first().next_cost:
                 return level
         return self._levels[0]
 
-    def _count_served(self, level: _Level[Item], cost: float) -> None:
+    def _count_served(self, level: _PriorityLevel[Item], cost: float) -> None:
+        """Charge the levels below with work that passed them over, and pay the served level's own account
+        off.
+        """
         for other in self._levels:
             if other.priority < level.priority:
                 other.passed_over += cost
         level.passed_over = max(0.0, level.passed_over - PASSED_OVER * cost)
 
-    def _forget(self, item: Item, level: _Level[Item], flow: _Flow[Item]) -> None:
+    def _forget(self, item: Item, level: _PriorityLevel[Item], flow: _Flow[Item]) -> None:
         del self._where[item]
         self._rank(flow)
         if not level.waiting:
@@ -169,18 +190,20 @@ class FairQueue(Generic[Item]):
 
 
 class _Flow(Generic[Item]):
-    """One tenant's requests at one priority."""
+    """Flow of the fair queue: one tenant's requests at one priority."""
 
     __slots__ = ("cost", "number", "rank", "start", "tenant", "waiting", "weight")
 
-    def __init__(self, claim: Claim, number: int, start: float) -> None:
+    def __init__(self, claim: Ticket, number: int, start: float) -> None:
         self.tenant = claim.tenant
         self.weight = claim.weight
         self.number = number
         self.start = start
-        """In virtual time: when its next request starts, at the earliest."""
+        """Virtual start time of the flow's next request (SFQ's start tag)."""
         self.waiting: OrderedDict[Item, float] = OrderedDict()
-        """What each costs, oldest first. A dict would take longer and longer to find its first after removals."""
+        """Cost of each request, oldest first. A plain dict would take longer and longer to find its first key
+        after removals.
+        """
         self.cost = 0.0
         self.rank: tuple[float, int, _Flow[Item]] | None = None
 
@@ -189,11 +212,12 @@ class _Flow(Generic[Item]):
         return next(iter(self.waiting.values()))
 
 
-class _Level(Generic[Item]):
-    """What waits at one priority.
+class _PriorityLevel(Generic[Item]):
+    """Start-time fair queue of one priority.
 
-    Virtual time is the start of what was served last. A tenant's flow stays until virtual time has reached the end of what it
-    got, also when nothing of it waits: who leaves and returns gains nothing. Then it drops out of the heap by itself.
+    Virtual time is the start tag of the request served last. A flow is kept until virtual time has reached
+    the end of its last request, even if none of its requests waits: a tenant that leaves and returns gains
+    nothing by it. After that the flow drops out of the heap by itself.
     """
 
     def __init__(self, priority: int) -> None:
@@ -202,23 +226,26 @@ class _Level(Generic[Item]):
         self.waiting = 0
         self.cost = 0.0
         self.passed_over = 0.0
-        """Cost of what was done for higher priorities, less what was done here in return."""
+        """Cost of work for higher priorities since this one was last served, less what its own service has
+        paid off.
+        """
         self._order: list[tuple[float, int, _Flow[Item]]] = []
         self._number = 0
         self._now = 0.0
         self._weights = 0.0
-        """Of the tenants that wait."""
+        """Weights of the flows with waiting requests."""
         self._open_weights = 0.0
-        """Of all flows."""
+        """Weights of all flows."""
 
-    def open_flow(self, claim: Claim, number: int) -> _Flow[Item]:
+    def open_flow(self, claim: Ticket, number: int) -> _Flow[Item]:
+        """Add a flow that starts at the present virtual time."""
         flow: _Flow[Item] = _Flow(claim, number, self._now)
         self.flows[claim.tenant] = flow
         self._open_weights += flow.weight
         heappush(self._order, self._place(flow))
         return flow
 
-    def admit(self, flow: _Flow[Item], item: Item, claim: Claim) -> None:
+    def admit(self, flow: _Flow[Item], item: Item, claim: Ticket) -> None:
         self._weights += claim.weight - (flow.weight if flow.waiting else 0.0)
         self._open_weights += claim.weight - flow.weight
         flow.weight = claim.weight
@@ -226,10 +253,10 @@ class _Level(Generic[Item]):
         self._count(flow, 1, claim.cost)
 
     def first(self) -> _Flow[Item]:
-        """The flow whose turn it is; somebody must wait."""
+        """Return the flow whose turn it is; a request must be waiting."""
         while True:
             start, _, flow = self._order[0]
-            if start != flow.start:  # it has passed by since
+            if start != flow.start:  # stale: a request of the flow was served ahead of its turn (`pass_by`) since
                 heapreplace(self._order, self._place(flow))
             elif flow.waiting:
                 return flow
@@ -237,7 +264,7 @@ class _Level(Generic[Item]):
                 self._close(start, flow)
 
     def serve(self, flow: _Flow[Item]) -> tuple[Item, float]:
-        """Take the oldest of the flow that is `first`."""
+        """Dequeue the oldest request of the flow that `first` returned; return it and its cost."""
         self._now = flow.start
         item, cost = flow.waiting.popitem(last=False)
         flow.start += cost / flow.weight
@@ -245,8 +272,8 @@ class _Level(Generic[Item]):
         self._left(flow, cost)
         return item, cost
 
-    def pass_by(self, claim: Claim, slots: int, number: int) -> bool:
-        """As `FairQueue.pass_by`; `number` is for a new flow."""
+    def bypass(self, claim: Ticket, slots: int, number: int) -> bool:
+        """Serve a request ahead of its turn as `FairQueue.pass_by` says; `number` identifies a new flow."""
         flow, weight = self.flows.get(claim.tenant), claim.weight
         start, own = (flow.start, flow.weight) if flow is not None else (self._now, 0.0)
         ahead_at_most = claim.cost * slots / (self._open_weights - own + weight)
@@ -260,27 +287,31 @@ class _Level(Generic[Item]):
     def withdraw(self, flow: _Flow[Item], item: Item) -> None:
         self._left(flow, flow.waiting.pop(item))
 
-    def ahead(self, claim: Claim) -> float:
-        """What is done until virtual time reaches a request's end, which it does the slower the more tenants wait."""
+    def ahead(self, claim: Ticket) -> float:
+        """Estimate the cost of the work done before a request's end in virtual time, which advances more
+        slowly the more weight waits.
+        """
         flow = self.flows.get(claim.tenant)
         start, waits, own = (flow.start, flow.weight if flow.waiting else 0.0, flow.cost) if flow is not None else (self._now, 0.0, 0.0)
         end = start + (own + claim.cost) / claim.weight
         return min(self.cost, (end - self._now) * (self._weights - waits + claim.weight) - claim.cost)
 
     def _close(self, start: float, flow: _Flow[Item]) -> None:
+        """Drop a flow whose service virtual time has caught up with."""
         heappop(self._order)
         self._now = start
         self._open_weights -= flow.weight
         del self.flows[flow.tenant]
 
     def _place(self, flow: _Flow[Item]) -> tuple[float, int, _Flow[Item]]:
+        """Return the flow's heap entry; the number breaks ties, first come, first served."""
         self._number += 1
         return flow.start, self._number, flow
 
     def _left(self, flow: _Flow[Item], cost: float) -> None:
         self._count(flow, -1, -cost)
         if not flow.waiting:
-            flow.cost = 0.0
+            flow.cost = 0.0  # exactly, without the rounding errors of the sums
             self._weights -= flow.weight
 
     def _count(self, flow: _Flow[Item], waiting: int, cost: float) -> None:

@@ -1,7 +1,10 @@
-"""How many requests a tenant may send: a bucket that refills steadily; asked by `admission/admission`.
+"""Token bucket: how many requests a tenant may send per second, and how many at once.
 
-The generic cell rate algorithm (ITU-T I.371, annex A), which keeps a single number: when the bucket will be full again.
-As that is a time and not a number of requests, it stays right when the limit changes meanwhile.
+Implemented as the generic cell rate algorithm (GCRA; ITU-T I.371, annex A), whose only state is the time at
+which the bucket will be full again. Since that is a time and not a number of tokens it stays right when the
+limit changes.
+
+Pure; called by `admission/rate_leases` and, as a script in Redis, by `admission/adapters/redis_buckets`.
 """
 
 from __future__ import annotations
@@ -11,50 +14,62 @@ from math import ceil, inf
 
 Fields = tuple[tuple[str, str], ...]
 
-# What adding and subtracting times may lose in a long run at the very rate, on a machine that has been up for weeks.
+# Error that adding and subtracting times may build up, over a long run at exactly the rate on a machine that
+# has been up for weeks.
 _ROUNDING_S = 1e-7
 
-# How long a tenant that may send nothing is told to stay away.
+# Retry-After for a tenant whose limit is 0.
 _NEVER_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """What may be sent, without a `burst` one second's worth at once; a bucket holds one request at least."""
+    """Rate and size of a token bucket."""
 
     requests_per_s: float
     burst: float
+    """Requests that a full bucket admits at once, at least 1."""
 
 
 @dataclass(slots=True)
 class RateState:
-    """What has to be remembered between two requests. Never changed, but not frozen: each request makes one, and a decision."""
+    """State of a token bucket between two requests.
+
+    It and `RateDecision` are immutable values; they are not declared frozen, since each request makes one of
+    each.
+    """
 
     full_at_s: float = -inf
+    """When the bucket will be full again; GCRA's theoretical arrival time."""
 
 
 @dataclass(slots=True)
 class RateDecision:
-    """Whether a request may go on, and what its answer says of the limit."""
+    """Decision on a request, with the numbers for the response's RateLimit fields."""
 
     is_admitted: bool
     state: RateState
     remaining: int
-    """Requests that could follow at once."""
+    """Further requests that would be admitted now."""
     reset_s: float
-    """Until the bucket is full."""
+    """Seconds until the bucket is full."""
     retry_after_s: float
-    """Until there is room for one; 0 for one that is admitted."""
+    """Seconds until a request would be admitted; 0 if this one is."""
 
 
 def part_of_limit(requests_per_s: float, burst: int | None, *, share: float) -> RateLimit:
-    """The limit of one process that has this share of its tenant's."""
+    """Return the limit of a process that enforces `share` of its tenant's; without a `burst` it is one
+    second's worth.
+    """
+    # A bucket that holds less than one token would never admit anything.
     whole_burst = requests_per_s if burst is None else burst
     return RateLimit(requests_per_s * share, max(1.0, whole_burst * share))
 
 
 def admit(state: RateState, limit: RateLimit, now_s: float) -> RateDecision:
-    """Decide on a request that comes now; the decision's state counts it if it is admitted."""
+    """Decide on a request that comes at `now_s`; the decision's state includes the request if it is
+    admitted.
+    """
     if limit.requests_per_s <= 0:
         return RateDecision(False, state, 0, _NEVER_S, _NEVER_S)
     interval_s = 1.0 / limit.requests_per_s
@@ -67,29 +82,33 @@ def admit(state: RateState, limit: RateLimit, now_s: float) -> RateDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """What came of drawing tokens from a bucket that several processes share."""
+class Draw:
+    """Result of drawing tokens from a bucket that several processes share."""
 
     granted: int
     debt_s: float
-    """Until it is full."""
+    """Seconds until the bucket is full."""
 
 
-def draw(state: RateState, limit: RateLimit, now_s: float, *, want: int, spent: int) -> tuple[RateState, Drawn]:
-    """Take up to `want` tokens out, after so many that were `spent` unasked; less than none are given back.
+def draw(state: RateState, limit: RateLimit, now_s: float, *, want: int, spent: int) -> tuple[RateState, Draw]:
+    """Draw up to `want` tokens, after deducting those `spent` in advance; a negative `spent` gives tokens
+    back.
 
-    What was spent is owed even if the bucket is empty; but no more than another burst, as if it had been larger.
+    Tokens spent in advance are owed even if the bucket is empty; the debt is at most one more burst, as if
+    the bucket had been twice as large.
     """
     interval_s = 1.0 / limit.requests_per_s
     debt_s = max(0.0, min(max(0.0, state.full_at_s - now_s) + spent * interval_s, 2.0 * limit.burst * interval_s))
     room = int(max(0.0, limit.burst * interval_s - debt_s + _ROUNDING_S) / interval_s)
     granted = min(want, room)
     debt_s += granted * interval_s
-    return RateState(now_s + debt_s), Drawn(granted, debt_s)
+    return RateState(now_s + debt_s), Draw(granted, debt_s)
 
 
 def limit_fields(*, limit: float, remaining: float, reset_s: float) -> Fields:
-    """The answer's fields (draft-ietf-httpapi-ratelimit-headers-06, 3)."""
+    """Return the response's header fields for a limit (draft-ietf-httpapi-ratelimit-headers-06,
+    section 3).
+    """
     return (
         ("RateLimit-Limit", str(int(limit))),
         ("RateLimit-Remaining", str(int(remaining))),
@@ -98,5 +117,5 @@ def limit_fields(*, limit: float, remaining: float, reset_s: float) -> Fields:
 
 
 def whole_seconds(retry_after_s: float) -> int:
-    """As `Retry-After` has it (RFC 9110, 10.2.3): rounded up, and never 0, which would ask for a retry at once."""
+    """Round for `Retry-After` (RFC 9110, 10.2.3): up, and never to 0, which would ask for a retry at once."""
     return max(1, ceil(retry_after_s - _ROUNDING_S))

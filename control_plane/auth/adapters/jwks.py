@@ -1,6 +1,8 @@
-"""The public keys with which an issuer's tokens are checked, fetched from where it publishes them (JWKS, RFC 7517).
+"""Cache of an issuer's public keys, fetched from where the issuer publishes them (JSON Web Key Set, RFC
+7517).
 
-Read in the background and kept: a request never waits for the issuer. An issuer that is away for less than an hour goes unnoticed.
+It is refreshed in the background: a request never waits for the issuer, and an outage of the issuer of less
+than an hour does not affect requests. Used by `auth/adapters/jwt`.
 """
 
 from __future__ import annotations
@@ -21,46 +23,55 @@ _log = logging.getLogger(__name__)
 
 _MAX_BYTES = 2**20
 _MAX_KEYS = 100
-"""Issuers have two or three; each costs some ten microseconds to read."""
+"""Keys that are read of a set. Issuers have two or three; each takes some ten microseconds to read."""
 
 _MIN_RSA_BITS = 2048
-"""RFC 7518, 3.3."""
+"""Least size of an RSA key (RFC 7518, section 3.3)."""
 
 _ALGORITHM_OF: Mapping[tuple[object, object], str] = {("RSA", None): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
-"""By key type and curve: the key says how it is used, never the token. Nothing symmetric, so a public key is no secret to sign with."""
+"""Algorithm by key type and curve. The key decides how it is used, never the token, which an attacker may
+have written (RFC 8725, section 3.1). No algorithm is symmetric: with one, an attacker could sign with the
+public key as the secret.
+"""
 
 _ALGORITHMS = frozenset(_ALGORITHM_OF.values())
 
 KeyName = tuple[str, str]
-"""A key's id (`kid`) and its algorithm: issuers may give keys of different types the same id (RFC 7517, 4.5)."""
+"""A key's id (`kid`) and its algorithm: issuers may give keys of different types the same id (RFC 7517,
+section 4.5).
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How often keys are read and how long they count, in seconds."""
+class RefreshIntervals:
+    """Intervals of the key cache, in seconds."""
 
     refresh_s: float = 300.0
-    """A key that its issuer has withdrawn is accepted for so long."""
+    """Time between two reads. A key that its issuer has withdrawn is accepted for at most this long."""
 
     at_least_s: float = 10.0
-    """Between two reads whatever happens: anybody can send tokens that name unknown keys."""
+    """Least time between two reads. A token with an unknown key brings the next read forward, and anybody can
+    send such tokens.
+    """
 
     stale_s: float = 3600.0
-    """Without a successful read; then nobody knows any more what has been withdrawn."""
+    """Time without a successful read after which keys are no longer accepted: their issuer may have withdrawn
+    any of them.
+    """
 
     fetch_timeout_s: float = 5.0
 
 
 class UnusableKeys(Exception):
-    """What the issuer answered cannot be used; never leaves this package."""
+    """The issuer's answer cannot be used as a key set. Never raised to callers of this package."""
 
 
-class IssuerKeys:
-    """The keys as they were at the last successful read."""
+class JwksCache:
+    """Background-refreshed cache of one issuer's keys, as of the last successful read."""
 
-    def __init__(self, url: str, *, pace: Pace | None = None, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, url: str, *, pace: RefreshIntervals | None = None, now_s: Callable[[], float] = time.time) -> None:
         self._url = url
-        self._pace = pace or Pace()
+        self._pace = pace or RefreshIntervals()
         self._now_s = now_s
         self._keys: Mapping[KeyName, jwt.PyJWK] = {}
         self._ids: frozenset[str] = frozenset()
@@ -69,15 +80,17 @@ class IssuerKeys:
         self._has_failed = False
         self._wanted = asyncio.Event()
         self.generation = 0
-        """Grows when they change."""
+        """Counter that grows when the keys change; verdicts of before must be reached anew."""
 
     @property
     def are_fresh(self) -> bool:
-        """Whether they may be used still."""
+        """Whether the last successful read is recent enough for the keys to be used."""
         return self._now_s() - self._read_s < self._pace.stale_s
 
     def find(self, key_id: object, algorithm: object) -> jwt.PyJWK | None:
-        """The key that a token's head names, if it is for that algorithm; one whose id is unknown brings the next read forward."""
+        """Return the key that a token's header names, if it is for that algorithm; an unknown id brings the
+        next read forward.
+        """
         if not isinstance(key_id, str) or not isinstance(algorithm, str) or algorithm not in _ALGORITHMS:
             return None
         if key_id not in self._ids:
@@ -85,9 +98,10 @@ class IssuerKeys:
         return self._keys.get((key_id, algorithm))
 
     async def run(self) -> None:
-        """Keep them up until cancelled."""
+        """Refresh the keys until cancelled."""
         pace = self._pace
-        # Plain HTTP is for loopback only, which no proxy of the environment leads to.
+        # Plain HTTP is allowed on loopback only, which must not be reached through a proxy that the
+        # environment names.
         async with httpx.AsyncClient(timeout=pace.fetch_timeout_s, trust_env=self._url.startswith("https:")) as client:
             while True:
                 self._wanted.clear()
@@ -99,6 +113,9 @@ class IssuerKeys:
                             await self._wanted.wait()
 
     async def _refresh(self, client: httpx.AsyncClient) -> None:
+        """Fetch the keys once. A failure leaves the old ones in force, and is logged once until a fetch
+        succeeds.
+        """
         try:
             body = await self._fetch(client)
             if body != self._body:
@@ -113,7 +130,9 @@ class IssuerKeys:
         self._read_s, self._has_failed = self._now_s(), False
 
     async def _fetch(self, client: httpx.AsyncClient) -> bytes:
-        """As it comes, not decoded: few bytes can be made to stand for very many."""
+        """Fetch the key set, without content encoding: a few compressed bytes could inflate to very many.
+        Raises UnusableKeys, httpx.HTTPError, TimeoutError.
+        """
         body = bytearray()
         headers = {"accept": "application/jwk-set+json, application/json", "accept-encoding": "identity"}
         async with asyncio.timeout(self._pace.fetch_timeout_s), client.stream("GET", self._url, headers=headers) as answer:
@@ -134,7 +153,9 @@ class IssuerKeys:
 
 
 def read_keys(body: bytes) -> dict[KeyName, jwt.PyJWK]:
-    """The keys that tokens may be signed with, of all in a set; others are passed over. Raises UnusableKeys: there is none."""
+    """Return those keys of a key set that may verify tokens; others are skipped. Raises UnusableKeys: there
+    is none.
+    """
     try:
         found = orjson.loads(body)
     except ValueError as exc:
@@ -149,6 +170,7 @@ def read_keys(body: bytes) -> dict[KeyName, jwt.PyJWK]:
 
 
 def _read_key(jwk: Any) -> jwt.PyJWK | None:
+    """Parse a key of a set; None if it is malformed, too weak, or not for verifying signatures."""
     if not isinstance(jwk, dict) or not isinstance(jwk.get("kid"), str) or not all(isinstance(jwk.get(name, ""), str) for name in _TEXTS):
         return None
     algorithm = _ALGORITHM_OF.get((jwk.get("kty"), jwk.get("crv")))
@@ -165,7 +187,9 @@ _TEXTS = ("kty", "crv", "alg", "use", "n", "e", "x", "y")
 
 
 def _is_for_verifying(jwk: dict[str, Any], algorithm: str) -> bool:
-    """A private key that was published is everybody's."""
+    """Whether a key is meant for verifying signatures; a private key (`d`) that was published is refused,
+    since all know it.
+    """
     operations = jwk.get("key_ops", ["verify"])
     is_right = jwk.get("use", "sig") == "sig" and jwk.get("alg", algorithm) == algorithm
     return is_right and isinstance(operations, list) and "verify" in operations and "d" not in jwk

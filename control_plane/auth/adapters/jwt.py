@@ -1,6 +1,6 @@
-"""Tokens of another issuer (JWTs, RFC 7519), checked as RFC 8725 advises; `auth/ports.TokenVerifier`.
+"""Verifier of JSON Web Tokens (RFC 7519) by the rules of RFC 8725; implements `auth/ports.TokenVerifier`.
 
-The algorithm is the key's, issuer, audience and an end are demanded, and refusals repeat nothing of a token.
+The key decides the algorithm; issuer, audience and expiry are required; refusals repeat nothing of a token.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import jwt
 
-from control_plane.auth.adapters.jwks import IssuerKeys, Pace
+from control_plane.auth.adapters.jwks import JwksCache, RefreshIntervals
 from control_plane.core.errors import InvalidRequest, StartupError, Unauthenticated
 from control_plane.core.model import MODEL_NAME
 from control_plane.core.principal import Principal
@@ -22,14 +22,14 @@ from control_plane.host.exposure import is_loopback
 from control_plane.settings import AuthenticationSettings
 
 _LEEWAY_S = 30
-"""Between the issuer's clock and ours."""
+"""Tolerated difference between the issuer's clock and ours."""
 
 _MAX_TOKEN_CHARS = 8192
 _MAX_SCOPES = 100
 _MAX_CACHED = 4096
 _MAX_SUBJECT_CHARS = 128
 _FOR_EVER_S = 2**53
-"""Ends beyond it are no longer exact numbers."""
+"""Latest expiry, in seconds since 1970: greater numbers are not exact as floats."""
 
 _EXPIRED = "the token has expired"
 _REFUSALS: tuple[tuple[type[jwt.PyJWTError], str], ...] = (
@@ -47,37 +47,47 @@ _UNKNOWN_KEY = "the token is not signed with a key of its issuer, named by kid, 
 def _nothing() -> None: ...
 
 
-class JsonWebTokens:
-    """Verifies tokens with the keys that `run` keeps up."""
+class JwtVerifier:
+    """Token verifier with a cache of verdicts; `run` keeps the issuer's keys up to date."""
 
-    def __init__(self, settings: AuthenticationSettings, *, pace: Pace | None = None, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, settings: AuthenticationSettings, *, pace: RefreshIntervals | None = None, now_s: Callable[[], float] = time.time
+    ) -> None:
         self._settings = settings
         self._now_s = now_s
-        self._keys = IssuerKeys(settings.jwks_url, pace=pace, now_s=now_s)
+        self._keys = JwksCache(settings.jwks_url, pace=pace, now_s=now_s)
         self._cached: dict[bytes, Principal] = {}
-        """Of valid tokens, by digest: checking a signature takes a hundred times as long as finding it here."""
+        """Principals of valid tokens by digest: checking a signature takes a hundred times as long as this
+        lookup.
+        """
         self._generation = 0
 
     async def run(self) -> None:
-        """Keep the issuer's keys up until cancelled; before the first are read, every token is refused."""
+        """Refresh the issuer's keys until cancelled; until they were read once, every token is refused."""
         await self._keys.run()
 
     @property
     def can_verify(self) -> bool:
-        """Whether the issuer's keys are there, and were read lately."""
+        """Whether the issuer's keys were read recently enough to verify tokens."""
         return self._keys.are_fresh
 
     def verify(self, token: str, *, before_signature: Callable[[], None] = _nothing) -> Principal:
-        """As `auth/ports.TokenVerifier`: a token that was accepted before, or that names no key of the issuer, costs no signature check."""
+        """Return the token's principal. Raises Unauthenticated.
+
+        A token that was accepted before, or that names no key of the issuer, costs no signature check and no
+        call of `before_signature`.
+        """
         if not self._keys.are_fresh:
-            raise Unauthenticated(_NO_KEYS, is_a_guess=False)
+            raise Unauthenticated(_NO_KEYS, counts_as_failed_attempt=False)
         if len(token) > _MAX_TOKEN_CHARS or not token.isascii():
             raise Unauthenticated(_NOT_VALID)
+        # A key may have been withdrawn: what was signed with it must be verified anew.
         if self._generation != self._keys.generation:
             self._generation = self._keys.generation
             self._cached.clear()
         digest = sha256(token.encode()).digest()
         principal = self._cached.get(digest) or self._check(token, digest, before_signature)
+        # Checked here as well, since a remembered token may have expired meanwhile.
         if principal.expires_s is not None and principal.expires_s <= self._now_s():
             raise Unauthenticated(_EXPIRED)
         return principal
@@ -90,12 +100,15 @@ class JsonWebTokens:
         return principal
 
     def _claims(self, token: str, before_signature: Callable[[], None]) -> Mapping[str, Any]:
-        """`from None`: what the library says may repeat parts of the token."""
+        """Return the claims of a valid token. Raises Unauthenticated, `from None` since the library's text
+        may repeat parts of the token.
+        """
         try:
             header = jwt.get_unverified_header(token)
+            # Before the signature is checked, so that a token with an unknown key costs next to nothing.
             key = self._keys.find(header.get("kid"), header.get("alg"))
             if key is None:
-                raise Unauthenticated(_UNKNOWN_KEY, is_a_guess=False)
+                raise Unauthenticated(_UNKNOWN_KEY, counts_as_failed_attempt=False)
             before_signature()
             return jwt.decode(
                 token,
@@ -108,10 +121,11 @@ class JsonWebTokens:
             )
         except jwt.PyJWTError as exc:
             raise Unauthenticated(next((text for kind, text in _REFUSALS if isinstance(exc, kind)), _NOT_VALID)) from None
-        except (ValueError, TypeError, OverflowError, RecursionError):  # of claims and heads that the library does not foresee
+        except (ValueError, TypeError, OverflowError, RecursionError):  # raised for claims and headers that the library did not foresee
             raise Unauthenticated(_NOT_VALID) from None
 
     def _principal_of(self, claims: Mapping[str, Any]) -> Principal:
+        """Make the principal of valid claims. Raises Unauthenticated: they name no tenant."""
         settings = self._settings
         tenant, subject = claims.get(settings.jwt_tenant_claim), claims.get("sub", "")
         if not isinstance(tenant, str) or not MODEL_NAME.fullmatch(tenant):
@@ -124,8 +138,11 @@ class JsonWebTokens:
         )
 
 
-def make_json_web_tokens(settings: AuthenticationSettings) -> JsonWebTokens | None:
-    """None when there is no issuer. Raises StartupError: what is given is incomplete, or its keys would be fetched in the clear."""
+def make_json_web_tokens(settings: AuthenticationSettings) -> JwtVerifier | None:
+    """Make the verifier, or return None if no issuer is configured.
+
+    Raises StartupError: the settings are incomplete, or the keys would be fetched without TLS.
+    """
     demanded = (("jwt_issuer", settings.jwt_issuer), ("jwt_audience", settings.jwt_audience))
     if not settings.jwks_url:
         for name, value in demanded:
@@ -136,10 +153,11 @@ def make_json_web_tokens(settings: AuthenticationSettings) -> JsonWebTokens | No
     for name, value in demanded:
         if not value:
             raise StartupError(f"jwks_url needs {name}: without it tokens that are meant for others would be accepted")
-    return JsonWebTokens(settings)
+    return JwtVerifier(settings)
 
 
 def _check_url(url: str) -> None:
+    """Raise StartupError unless the URL is HTTPS, or HTTP on loopback, and holds no credentials."""
     try:
         parts = urlsplit(url)
         host, has_credentials = parts.hostname or "", parts.username is not None or parts.password is not None
@@ -156,7 +174,9 @@ def _check_url(url: str) -> None:
 
 
 def _scopes(claim: object) -> Iterator[Scope]:
-    """Those of its words that are scopes of ours: issuers put others beside them, such as `openid`."""
+    """Yield the scopes in a claim, a text or a list; other words are skipped, since issuers add some such as
+    `openid`.
+    """
     words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
     for word in words[:_MAX_SCOPES]:
         try:

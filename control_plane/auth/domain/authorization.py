@@ -1,6 +1,8 @@
-"""What each call needs, and whether a principal has it; asked by every door, the admin API and the metrics port.
+"""Authorization: which right each call needs, and whether a principal has it. Pure; called through
+`auth/access`.
 
-The only tables from calls to rights. What is not in them fails, so a new action cannot be open by oversight.
+These are the only tables from calls to rights. A call that is in none of them fails, so that a new one cannot
+be open by oversight.
 """
 
 from __future__ import annotations
@@ -16,20 +18,24 @@ from control_plane.objects.domain.route import Route
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One right, of one model or route where the right is INFER."""
+    """Required right of a call; for INFER also the model or route that it names."""
 
     right: Right
     name: str = ""
-    """Empty: any inference will do, since the call tells of no model in particular."""
+    """Model or route; empty for a call that is about no model in particular, for which the right to infer on
+    any is enough.
+    """
     why: str = ""
-    """Where the call as such needs less."""
+    """Reason for the caller, where the call needs more than calls of its kind usually do."""
 
 
 METRICS_NEED = Need(Right.METRICS)
-"""Of the metrics port."""
+"""Need of a scrape of the metrics port."""
 
 OVERRIDE_NEED = Need(Right.ADMIN, why="a load that brings its own configuration or files has the server run what its caller wrote")
-"""Of a load with Triton's parameters `config` or `file:...`; one of a repository's own model needs what its action does."""
+"""Need of a load with Triton's parameters `config` or `file:...`; a load of the model as the repository has
+it needs less.
+"""
 
 _OF_ACTION: Mapping[Action, Right | None] = {
     Action.LIVE: None,
@@ -50,25 +56,29 @@ _OF_ACTION: Mapping[Action, Right | None] = {
 }
 
 _OF_ADMIN_PATH: Mapping[str, Right | None] = {"health": None, "version": None, "models": Right.REPOSITORY, "fleet": Right.REPOSITORY}
-"""By a path's first segment; all others need ADMIN."""
+"""Rights for the admin API by the first segment of the path; all other paths need ADMIN."""
 
 _MAX_NAME_CHARS = 100
 
 
 def need_of_call(action: Action, name: str = "") -> Need | None:
-    """What a call through a data door needs; `name` is the model or route as the caller wrote it. None: nothing."""
+    """Return the need of a call to a data port, None if it needs no right; `name` is the model or route as
+    the caller wrote it.
+    """
     right = _OF_ACTION[action]
     return None if right is None else Need(right, name)
 
 
 def need_of_admin_path(path: str) -> Need | None:
-    """What a call of the admin API needs, by its decoded path."""
+    """Return the need of a call to the admin API by its decoded path, None if it needs no right."""
     right = _OF_ADMIN_PATH.get(path.removeprefix("/").partition("/")[0], Right.ADMIN)
     return None if right is None else Need(right)
 
 
 def refusal(principal: Principal, need: Need | None, *, route: Route | None = None) -> str | None:
-    """Why `principal` may not make a call that needs `need`, on `route` where the name is one; None when it may."""
+    """Return why `principal` may not make a call with this need, or None if it may; `route` is the one that
+    the call names, if any.
+    """
     if need is None or _has(principal, need):
         return _refusal_of_route(principal, need, route)
     if need.right is not Right.INFER:
@@ -86,7 +96,9 @@ def _has(principal: Principal, need: Need) -> bool:
 
 
 def _refusal_of_route(principal: Principal, need: Need | None, route: Route | None) -> str | None:
-    """ADMIN includes every route: who has it could add itself to the list."""
+    """Return why the route is closed to the principal, or None. ADMIN opens every route: it could add itself
+    to the list.
+    """
     if need is None or need.right is not Right.INFER or route is None or route.tenants is None:
         return None
     if principal.tenant in route.tenants or principal.scopes.allow(Right.ADMIN):

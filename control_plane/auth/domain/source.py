@@ -1,17 +1,20 @@
-"""Where connections and requests come from, as far as limits tell sources apart."""
+"""Source of connections and requests: the unit by which limits tell clients apart."""
 
 from __future__ import annotations
 
 from ipaddress import IPv6Address, ip_address
 
 _IPV6_HOST_BITS = 64
-"""One customer's network: who has one address of it has all (RFC 6177)."""
+"""A customer gets a whole /64 network at least (RFC 6177), so a client may use any address of it."""
 
 Source = int | str
 
 
 def source_of_address(address: str) -> Source:
-    """What counts as one source: an address, or the network of an IPv6 address; a Unix socket's clients, who have none, are one."""
+    """Return the source of an address: the address itself, or the /64 network of an IPv6 address.
+
+    All clients of a Unix socket, which have no address, are one source.
+    """
     try:
         parsed = ip_address(address)
     except ValueError:

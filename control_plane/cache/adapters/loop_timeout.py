@@ -1,4 +1,4 @@
-"""A time limit for the answers of others that hardly counts what this process's own event loop is late by."""
+"""Timeout for a peer's answer that hardly counts the delays of this process's own event loop."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from types import TracebackType
 
 
 class LoopTimeout:
-    """`asyncio.timeout` in two halves, of which the second begins when the loop gets to the end of the first.
+    """Variant of `asyncio.timeout` in two halves: the second half is timed from when the loop handles the end
+    of the first.
 
-    A process that was held up (throttled, busy, paused) finds timers and answers both due, and timers come first:
-    it would blame a peer that has answered long ago. Here a pause, however long, takes half of the time at most,
-    and in the other half answers are read.
+    After a pause of the process (throttled, busy, stopped) timers and answers are due at once, and the event
+    loop runs the timers first: a plain timeout would blame a peer that answered long ago. Here a pause,
+    however long, uses up one half at most, and the loop reads answers during the other.
     """
 
     def __init__(self, delay_s: float) -> None:

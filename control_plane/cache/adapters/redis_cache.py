@@ -1,7 +1,9 @@
-"""`cache/ports.SharedCache` in a Redis that several gateways share: never needed, never believed unseen, never waited for in vain.
+"""Redis adapter of `cache/ports.SharedCache`: best effort, with every value checked and every wait bounded by
+what it may save.
 
-Two connections, one that asks and one that writes, are made, tried and made again in the background; so no caller pays for
-finding out that Redis is away, and only few for finding out that it has become slow.
+One connection is for lookups and one for writes. Both are opened, probed and opened again in the background:
+no request pays for finding out that Redis is away, and only few for finding out that it has become slow.
+Wired by `app/`.
 """
 
 from __future__ import annotations
@@ -25,19 +27,21 @@ _EVICTING = "set `maxmemory` and `maxmemory-policy allkeys-lfu` there"
 
 
 class RedisCache:
-    """One process's client of the shared cache; `run` connects."""
+    """Client of the shared cache for one process; until `run` has connected every lookup is a miss and every
+    write is dropped.
+    """
 
     def __init__(self, url: SecretStr, *, max_value_bytes: int) -> None:
-        """Raises StartupError: the URL is not one of a Redis."""
+        """Prepare without connecting. Raises StartupError: the URL is not one of a Redis."""
         self.counts = SharedCacheCounts()
         self._place = CacheConnection(url).place
         self._lookups = CacheLookups(CacheConnection(url), self.counts, on_first_connection=self._look_at_memory)
         self._writes = CacheWrites(CacheConnection(url), self.counts, max_value_bytes=max_value_bytes)
 
     @property
-    def is_open(self) -> bool:
-        """Whether nobody asks it for now."""
-        return self._lookups.is_open
+    def is_bypassed(self) -> bool:
+        """Whether the circuit breaker is open, so that no lookups are sent now."""
+        return self._lookups.is_bypassed
 
     @property
     def answer_s(self) -> float:
@@ -47,7 +51,9 @@ class RedisCache:
         return await self._lookups.get(keys, computing_s=computing_s)
 
     def put(self, key: bytes, value: bytes, *, ttl_s: float) -> None:
-        if self.is_open:
+        # A Redis that does not answer lookups is not written to either: it would have nothing but work from
+        # it.
+        if self.is_bypassed:
             self.counts.dropped += 1
         else:
             self._writes.put(key, value, ttl_s=ttl_s)
@@ -58,9 +64,12 @@ class RedisCache:
             tasks.create_task(self._writes.run(), name="shared-cache-writes")
 
     async def close(self) -> None:
-        """What is under way ends with `run`."""
+        """Do nothing: both connections end with `run`."""
 
     async def _look_at_memory(self, connection: CacheConnection) -> None:
+        """Warn of a Redis that is not configured as a cache: one without a memory limit, or one that refuses
+        writes when full.
+        """
         found = await connection.memory()
         if found.get("maxmemory") == "0":
             _log.warning("the shared cache at %s grows until its machine has no memory left: %s", self._place, _EVICTING)
@@ -69,7 +78,9 @@ class RedisCache:
 
 
 def make_redis_cache(url: SecretStr, *, state_url: SecretStr | None, max_value_bytes: int) -> RedisCache:
-    """Without connecting. Raises StartupError: the URL is not one of a Redis, or of the one that holds the state."""
+    """Make the client without connecting. Raises StartupError: the URL is not one of a Redis, or is the one
+    that holds the state.
+    """
     if state_url is not None and server_of(url, setting="--cache-url") == server_of(state_url, setting="--state-url"):
         place = place_of(url, setting="--cache-url")
         raise StartupError(

@@ -1,6 +1,8 @@
-"""One connection to a Redis that is a cache: made anew whenever it is opened, and gone at once when it is dropped.
+"""One connection to the Redis of the shared cache, without redis-py's pool and retries, which would keep
+callers waiting.
 
-Redis-py's pools and retries would keep a caller waiting. What goes wrong is raised as it is, since nobody reacts to it.
+Used by `redis_cache_lookups` and `redis_cache_writes`. Errors of redis-py are raised as they are: no caller
+tells them apart, each drops the connection and logs what `describe` says.
 """
 
 from __future__ import annotations
@@ -21,21 +23,26 @@ from control_plane.cache.adapters.loop_timeout import LoopTimeout
 from control_plane.storage.redis import place_of
 
 _OPEN_S = 1.0
-"""For TCP, TLS, password and database, in the background."""
+"""Time limit for connecting: TCP, TLS, AUTH and SELECT together. It is spent in the background, so it may be
+generous.
+"""
 
-_MOST_REASON_CHARS = 200
+_MAX_REASON_CHARS = 200
+"""Most characters of another program's error message that are logged."""
 
 
 class CacheConnection:
-    """Calls follow each other; each needs `open` before, also after one that raised."""
+    """Redis connection for one call at a time; it must be opened first, and opened again after a call that
+    raised.
+    """
 
     def __init__(self, url: SecretStr) -> None:
-        """Raises StartupError: the URL is not one of a Redis."""
+        """Prepare without connecting. Raises StartupError: the URL is not one of a Redis."""
         self.place = place_of(url, setting="--cache-url")
         self._pool = ConnectionPool.from_url(
             url.get_secret_value(),
-            # Callers have the deadlines: redis-py keeps its own by asyncio.wait_for, which on Python 3.11 swallows a
-            # cancellation that comes when the wait is just over.
+            # Callers have the deadlines: redis-py keeps its own by asyncio.wait_for, which on Python 3.11
+            # swallows a cancellation that comes when the wait is just over.
             socket_timeout=None,
             socket_connect_timeout=None,
             retry=Retry(NoBackoff(), 0),
@@ -45,12 +52,12 @@ class CacheConnection:
         self._transport: asyncio.WriteTransport | None = None
 
     @property
-    def is_open(self) -> bool:
-        """Whether it was opened and not dropped since."""
+    def is_connected(self) -> bool:
+        """Whether the connection was opened and not dropped since."""
         return self._transport is not None
 
     async def open(self) -> None:
-        """Connect, in a second at most."""
+        """Connect anew, within `_OPEN_S`. Raises TimeoutError, OSError or redis-py's errors."""
         self.drop()
         self._connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         assert self._connection is not None
@@ -60,7 +67,10 @@ class CacheConnection:
         self._transport = self._connection._writer.transport
 
     def drop(self) -> None:
-        """Without waiting for what is not sent: `disconnect` would, and a Redis that hangs takes nothing. Idempotent."""
+        """Abort the connection at once. Idempotent.
+
+        redis-py's `disconnect` would wait until all is sent, and a Redis that hangs takes nothing.
+        """
         connection, self._connection = self._connection, None
         transport, self._transport = self._transport, None
         if transport is not None:
@@ -69,13 +79,18 @@ class CacheConnection:
             connection._close()  # type: ignore[no-untyped-call]
 
     async def get_many(self, names: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of `names`, None for each that is not there. Raises ResponseError: the answer is
+        not an MGET's.
+        """
         values = await self._call("MGET", *names)
         if not isinstance(values, list) or len(values) != len(names):
             raise ResponseError("it does not answer as Redis does")
         return [value if isinstance(value, bytes) else None for value in values]
 
-    async def is_in_step(self) -> bool:
-        """Whether what is answered belongs to what was asked just before."""
+    async def is_in_sync(self) -> bool:
+        """Whether Redis's next answer belongs to this process's last command, asked with an ECHO of random
+        bytes.
+        """
         nonce = os.urandom(8)
         try:
             return await self._call("ECHO", nonce) == nonce
@@ -83,14 +98,16 @@ class CacheConnection:
             return False
 
     async def set_many(self, entries: Iterable[tuple[bytes, bytes, int]]) -> list[ResponseError | None]:
-        """Write `(name, value, ttl_s)`; for each why it was refused, None where it was not."""
+        """Write entries `(name, value, ttl_s)` in one pipeline; return for each the error it was refused
+        with, or None.
+        """
         assert self._connection is not None
         commands = [("SET", name, value, "EX", ttl_s) for name, value, ttl_s in entries]
         await self._connection.send_packed_command(self._connection.pack_commands(commands))
         return [await self._refusal() for _ in commands]
 
     async def memory(self) -> dict[str, str]:
-        """What Redis tells of its memory; empty where it does not tell everybody."""
+        """Return the fields of `INFO memory`; empty where this user may not read them."""
         try:
             text = await self._call("INFO", "memory")
         except ResponseError:
@@ -99,11 +116,14 @@ class CacheConnection:
         return {name: value for name, _, value in lines}
 
     def describe(self, exc: Exception) -> str:
-        """For the log; of what only redis-py could not make sense of, nothing is repeated: it may be anybody's answer."""
+        """Describe an error for the log.
+
+        The text of an unexpected error is left out: it may quote what some other program answered.
+        """
         if isinstance(exc, TimeoutError):
             return "it does not answer"
         is_telling = isinstance(exc, RedisConnectionError | OSError | ResponseError)
-        return str(exc)[:_MOST_REASON_CHARS] if is_telling else f"it does not answer as Redis does ({type(exc).__name__})"
+        return str(exc)[:_MAX_REASON_CHARS] if is_telling else f"it does not answer as Redis does ({type(exc).__name__})"
 
     async def _refusal(self) -> ResponseError | None:
         assert self._connection is not None

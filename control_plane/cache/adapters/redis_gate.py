@@ -1,81 +1,100 @@
-"""Which lookups `cache/adapters/redis_cache_lookups` sends and which it passes over; the log says so where that lasts."""
+"""Gate of `cache/adapters/redis_cache_lookups`: which lookups are sent and which are shed, with a log line
+where shedding lasts.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 
-from control_plane.cache.domain.lookup_worth import LookupWorth, UsualTime
+from control_plane.cache.domain.lookup_worth import LookupPolicy, RunningMedian
 
 _log = logging.getLogger(__name__)
 
 _TOLD_AFTER_S = 10.0
-"""Shorter is nothing that anybody need know of: a pause of the process, or a burst of a model that is quick."""
+"""Shedding for a shorter time is not logged: a pause of the process, or a burst of requests for a quick
+model, causes it.
+"""
 
 
-class LookupGate:
-    """Gate before a shared cache, which lets lookups by while waiting for them is worth it."""
+class LookupShedder:
+    """Load shedding in front of a shared cache: lookups pass while their latency is worth what a hit
+    saves.
+    """
 
     def __init__(self, place: str) -> None:
         self._place = place
-        self._worth = LookupWorth()
-        self._loop_is_late = UsualTime()
-        self._passed_over: bytes | None = None
+        self._worth = LookupPolicy()
+        self._loop_is_late = RunningMedian()
+        self._shed_key: bytes | None = None
         self._closed_since_s: float | None = None
-        self._is_told = False
+        self._names_state_dir = False
 
     @property
     def answer_s(self) -> float:
-        """What an answer usually takes, as this process experiences it; 0.0 where nothing is known."""
+        """Median latency of a lookup in seconds, as this process experiences it; 0.0 while nothing was
+        measured.
+        """
         return self._worth.answer_s
 
     def patience_s(self, keys: Sequence[bytes], computing_s: float, *, waited_s: float, now_s: float) -> float | None:
-        """How long to wait for an answer about `keys`; None: they are passed over. Others wait since `waited_s`."""
+        """Return how long to wait for an answer about `keys`, or None if they are shed.
+
+        `waited_s` is how long the exchange under way has taken already; a new lookup would have to wait
+        behind it.
+        """
         patience_s = self._worth.patience_s(computing_s)
         if patience_s is None or waited_s >= patience_s:
-            self._pass_over(keys, computing_s, now_s)
+            self._shed(keys, computing_s, now_s)
             return None
-        self._let_by()
+        self._admit()
         return patience_s
 
     def answered(self, took_s: float, *, hits: int, keys: int) -> None:
-        """As `LookupWorth.answered`."""
+        """Record an answer's latency and hits, as `LookupPolicy.answered` says."""
         self._worth.answered(took_s, hits=hits, keys=keys)
 
     def loop_was_late(self, late_s: float) -> None:
-        """A timer of this process came so late, which nobody else is to blame for."""
+        """Record that a timer of this process's event loop was late by `late_s`; the log names it beside
+        Redis's latency.
+        """
         self._loop_is_late.add(late_s)
 
-    def begin_anew(self) -> None:
-        """Another connection, maybe to another server."""
-        self._worth.forget_times()
+    def forget_latencies(self) -> None:
+        """Forget latencies after a reconnect, which may have led to another server."""
+        self._worth.forget_latencies()
 
-    def take_passed_over(self) -> bytes | None:
-        """A key that was passed over lately, to try what asking for it would have brought."""
-        key, self._passed_over = self._passed_over, None
+    def pop_shed_key(self) -> bytes | None:
+        """Return, once, a key that was shed lately, so that a probe can find out whether it would
+        have hit.
+        """
+        key, self._shed_key = self._shed_key, None
         return key
 
-    def _pass_over(self, keys: Sequence[bytes], computing_s: float, now_s: float) -> None:
-        self._passed_over = keys[0]
+    def _shed(self, keys: Sequence[bytes], computing_s: float, now_s: float) -> None:
+        self._shed_key = keys[0]
         if self._closed_since_s is None:
             self._closed_since_s = now_s
-        elif not self._is_told and now_s - self._closed_since_s >= _TOLD_AFTER_S:
-            self._is_told = True
+        elif not self._names_state_dir and now_s - self._closed_since_s >= _TOLD_AFTER_S:
+            self._names_state_dir = True
             self._tell_why(computing_s)
 
-    def _let_by(self) -> None:
+    def _admit(self) -> None:
         self._closed_since_s = None
-        if self._is_told:
-            self._is_told = False
+        if self._names_state_dir:
+            self._names_state_dir = False
             _log.info("the shared cache at %s is asked again", self._place)
 
     def _tell_why(self, computing_s: float) -> None:
+        """Log why lookups are shed: the latency, the delays of our own event loop, the computing time and the
+        hit ratio.
+        """
         _log.warning(
             "the shared cache at %s is not asked, since computing costs less: its answers take %.1f ms as this process experiences them "
             "(its own event loop is %.1f ms late), computing takes %.1f ms, and %.0f %% of what is looked up is there",
             self._place,
             self._worth.answer_s * 1e3,
-            self._loop_is_late.usual_s * 1e3,
+            self._loop_is_late.median_s * 1e3,
             computing_s * 1e3,
             self._worth.hit_ratio * 100,
         )

@@ -1,7 +1,12 @@
-"""Requests as the keys of a cache, and answers in a form that any caller can be given: without the id, which is the caller's.
+"""Codec of cached responses, and the canonical form of requests that cache keys are made of.
 
-What is not understood beyond doubt keeps its id in the key, so that at worst an answer is found less often. Triton's bytes
-are kept as they came; only the field `id`, and over HTTP the lengths in the head, are made anew.
+The request id is the caller's own: it is left out of the key and of the stored response, and each caller gets
+its own id back. Where it is not certain which bytes are the id they stay in the key: the worst that happens
+is fewer hits. Triton's bytes are stored as they came; only the field `id` and, over HTTP, the lengths in the
+head are written anew.
+
+Called by the KServe frontends and `inference/cached_inference`. It knows no models and no cache: bytes in,
+bytes out.
 
 Source: KServe v2 inference protocol (JSON, `grpc_service.proto`) and Triton's binary tensor data extension.
 """
@@ -28,7 +33,7 @@ AnswerT = TypeVar("AnswerT")
 AnswerOfT = TypeVar("AnswerOfT", covariant=True)
 
 HEADER = "tidegate-cache"
-"""Of answers, over HTTP; over gRPC a trailer of that name."""
+"""Response header (HTTP) or trailer (gRPC) that says what the cache did: hit, miss, joined, ..."""
 
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _ID = re.compile(rb'"id"\s*:\s*(' + _STRING + rb")", re.DOTALL)
@@ -37,72 +42,101 @@ _LENGTHS = re.compile(rb"\r\n(?:content-length|inference-header-content-length):
 _JSON_LENGTH = re.compile(rb"\r\ninference-header-content-length:[ \t]*(\d{1,18})", re.IGNORECASE)
 _ENCODING = re.compile(rb"\r\ncontent-encoding:[^\r\n]*", re.IGNORECASE)
 _MAX_BYTES = 2**22
+"""Largest response that is parsed for the cache: a larger one would hold up the event loop for too long."""
 _DECODED = InflateBound(2**21, "the answer is too large to be kept")
-"""Of an answer that is looked into, and of one that has to be decoded for that: more would hold up everybody for too long."""
+"""Largest compressed response, once it is decoded; half of `_MAX_BYTES`, since inflating takes time as well.
+"""
 _LAYOUT = Struct("<IIB")
-"""Of a kept HTTP answer: bytes of its head, bytes of its JSON, and whether binary data may follow that."""
+"""Header of a cached HTTP response: bytes of its head, bytes of its JSON, and whether binary data may follow
+the JSON.
+"""
 
 _COMPUTE = frozenset(("no-cache", "no-store", "max-age=0"))
+"""Directives of a request's Cache-Control by which a caller asks for a response that is computed now."""
 
 _OWN_FIELDS = frozenset((1 << 3 | 2, 2 << 3 | 2, 3 << 3 | 2))
-"""Tags of a ModelInferRequest's model_name, model_version and id: the model is in the key already, as it is meant."""
+"""Tags of a ModelInferRequest's model_name, model_version and id: the model is in the key already, as it is
+meant.
+"""
 _MAX_FIELDS = 4096
-"""Of a message of which a key is made: walking so many takes some milliseconds, in which nobody else is served."""
+"""Most fields in a message that a key is made of: walking so many takes some milliseconds, in which nobody
+else is served.
+"""
 _ANSWERS_ID_TAG = 3 << 3 | 2
-"""Of a ModelInferResponse."""
+"""Tag of a ModelInferResponse's id."""
 
 
 @dataclass(slots=True)
-class RepeatedRequest(Generic[AnswerT]):
-    """What was made of a request's bytes, which equal bytes are as well; and what they were answered last, as long as that is kept."""
+class RequestMemo(Generic[AnswerT]):
+    """Memo of a parsed request for the verbatim cache, which is keyed by a request's raw bytes.
+
+    Equal bytes are the same request, so a repeat skips parsing, validation and digest. With it is the last
+    response that was encoded for the request, valid as long as the response cache holds the very same entry.
+    """
 
     call: InferCall
-    """As its sender named the model."""
+    """The request, with the model's name as its sender wrote it (it may be a route's)."""
     kind: bytes
-    """Of the door."""
+    """Which frontend's encoding the response has; part of the key, since HTTP and gRPC responses differ."""
     identity: bytes
-    """For a key: a digest of all that its answer depends on but model and version."""
-    restore: Restore[AnswerT]
+    """Part of the cache key: a digest of all that the response depends on but the model and its version."""
+    restore: Decode[AnswerT]
     scope: object = None
-    """Whose key `key` is, for the model's version `version`."""
+    """The cache scope that `key` was computed for, with the model's `version`; for any other the key is
+    computed anew.
+    """
     version: str = ""
     key: bytes = b""
     _kept: bytes | None = None
     _answer: AnswerT | None = None
 
     def answer(self, kept: bytes) -> AnswerT:
-        """A hit; of what was kept before it is there already."""
+        """Return the response for a hit on the entry's value `kept`, encoding it only if the last hit was on
+        another value.
+        """
+        # By identity: comparing the bytes would cost as much as encoding them.
         if self._answer is None or self._kept is not kept:
             self._kept, self._answer = kept, self.restore(kept, CacheStatus.HIT, request_id=self.call.request_id)
         return self._answer
 
 
-class Restore(Protocol[AnswerOfT]):
-    """`restore_http` or `restore_grpc`."""
+class Decode(Protocol[AnswerOfT]):
+    """Decoder of a cached response: `decode_http` or `decode_grpc`."""
 
     def __call__(self, kept: bytes, status: CacheStatus, *, request_id: str) -> AnswerOfT: ...
 
 
 def identity_of(*parts: bytes | bytearray) -> bytes:
-    """Of a request that is so many parts, in this order, and nothing else."""
+    """Return the SHA-256 digest (32 bytes) of exactly these parts, in this order."""
+    # The lengths come first, so that bytes moved from one part to the next give another digest. A collision
+    # would be another caller's response, so the digest is a cryptographic one.
     return sha256(b"".join((b"".join([b"%d:" % len(part) for part in parts]), *parts))).digest()
 
 
-def forbids_kept_answer(cache_control: str | None) -> bool:
-    """Whether a caller wants it computed (RFC 9111, 5.2.1); all fields of that name as one text."""
+def forbids_cached_answer(cache_control: str | None) -> bool:
+    """Whether a request's Cache-Control asks for a computed response (RFC 9111, 5.2.1); all fields of that
+    name in one text.
+    """
     return cache_control is not None and not _COMPUTE.isdisjoint(word.strip().lower() for word in cache_control.split(","))
 
 
-def json_without_id(text: bytes, request_id: str) -> bytes:
-    """A request's JSON with an empty id, where there is no doubt which one that is; else as it is."""
-    if not request_id or b"\\u" in text or text.count(b'"id"') != 1:  # there may be an input, or a parameter, of that name
+def canonical_json(text: bytes, request_id: str) -> bytes:
+    """Return a request's JSON with an empty id; unchanged where it is not certain which member is the id."""
+    # An input or a parameter may have the name "id" too, and `\u` may spell it without these letters: then
+    # nothing is replaced.
+    if not request_id or b"\\u" in text or text.count(b'"id"') != 1:
         return text
     match = _ID.search(text)
     return text if match is None else b"%b%b%b" % (text[: match.start(1)], b'""', text[match.end(1) :])
 
 
-def message_without_id(message: bytes | memoryview) -> bytes | None:
-    """A ModelInferRequest without its id and the model's name and version; None of one with very many fields. Raises InvalidRequest."""
+def canonical_message(message: bytes | memoryview) -> bytes | None:
+    """Return a ModelInferRequest without its id and the model's name and version; None if it has more than
+    `_MAX_FIELDS` fields.
+
+    Name and version are in the key already, after routes were followed. Raises InvalidRequest (not a protobuf
+    message).
+    """
     kept: list[memoryview] = []
     for number, (tag, field, _) in enumerate(fields(memoryview(message))):
         if number == _MAX_FIELDS:
@@ -112,8 +146,12 @@ def message_without_id(message: bytes | memoryview) -> bytes | None:
     return b"".join(kept)
 
 
-def keep_http(answer: HttpAnswer, *, request_id: str) -> bytes | None:
-    """A successful answer to a request of that id, for `restore_http`; None if there is any doubt about where its id is."""
+def encode_http(answer: HttpAnswer, *, request_id: str) -> bytes | None:
+    """Encode a successful response to the request `request_id` for the cache; None where it is not certain
+    which bytes are its id.
+
+    `decode_http` is the inverse.
+    """
     body = _decoded(answer) if answer.status == 200 and len(answer.body) <= _MAX_BYTES else None
     if body is None:
         return None
@@ -121,6 +159,8 @@ def keep_http(answer: HttpAnswer, *, request_id: str) -> bytes | None:
     json = body if length is None else body[: int(length.group(1))]
     data = body[len(json) :]
     found = _ANSWERS_ID.match(json)
+    # Triton echoes the id as the first member, and only if the request had one. A response that does
+    # otherwise was made by something else on the way; `{}` has no first member to which an id could be added.
     if (found is None) is not (not request_id) or not json.startswith(b"{") or len(json) < 3:
         return None
     bare = json if found is None else b"{" + json[found.end() :]
@@ -129,7 +169,9 @@ def keep_http(answer: HttpAnswer, *, request_id: str) -> bytes | None:
 
 
 def _decoded(answer: HttpAnswer) -> bytes | None:
-    """Its body as somebody is sent it who names no encoding: that suits everybody."""
+    """Return the response's body without its Content-Encoding, which every client understands; None if it
+    cannot be decoded.
+    """
     if _ENCODING.search(answer.head) is None:
         return bytes(answer.body)
     try:
@@ -138,8 +180,10 @@ def _decoded(answer: HttpAnswer) -> bytes | None:
         return None
 
 
-def restore_http(kept: bytes, status: CacheStatus, *, request_id: str) -> HttpAnswer:
-    """The answer as Triton would have given it to a request of that id, and what the cache did."""
+def decode_http(kept: bytes, status: CacheStatus, *, request_id: str) -> HttpAnswer:
+    """Decode a cached response as Triton would have given it to the request `request_id`, with the cache's
+    status in the head.
+    """
     head_bytes, json_bytes, has_json_length = _LAYOUT.unpack_from(kept)
     start = _LAYOUT.size + head_bytes
     body = kept[start:]
@@ -157,12 +201,16 @@ def restore_http(kept: bytes, status: CacheStatus, *, request_id: str) -> HttpAn
     return HttpAnswer(200, head, body)
 
 
-def keep_grpc(answer: GrpcAnswer) -> bytes | None:
-    """A successful answer's message without its id, for `restore_grpc`; None of what is compressed or cannot be read."""
+def encode_grpc(answer: GrpcAnswer) -> bytes | None:
+    """Encode a successful response for the cache, as its message without the id; None if it is compressed or
+    not protobuf.
+
+    `decode_grpc` is the inverse.
+    """
     if answer.code != 0 or sum(map(len, answer.body)) > _MAX_BYTES:
         return None
     frame = b"".join(answer.body)
-    if not frame or frame[0] != 0:
+    if not frame or frame[0] != 0:  # the first byte of a gRPC frame says whether the message is compressed
         return None
     try:
         return b"".join(field for tag, field, _ in fields(memoryview(answer.message)) if tag != _ANSWERS_ID_TAG)
@@ -170,9 +218,11 @@ def keep_grpc(answer: GrpcAnswer) -> bytes | None:
         return None
 
 
-def restore_grpc(kept: bytes, status: CacheStatus, *, request_id: str) -> GrpcAnswer:
-    """The same for a request of that id."""
+def decode_grpc(kept: bytes, status: CacheStatus, *, request_id: str) -> GrpcAnswer:
+    """Decode a cached response for the request `request_id`, with the cache's status in a trailer."""
     message = kept
+    # Fields of a protobuf message may come in any order, so the id can follow the rest: nothing has to be
+    # moved.
     if request_id:
         encoded = request_id.encode()
         message = b"".join((kept, varint(_ANSWERS_ID_TAG), varint(len(encoded)), encoded))
@@ -180,11 +230,11 @@ def restore_grpc(kept: bytes, status: CacheStatus, *, request_id: str) -> GrpcAn
 
 
 def mark_http(answer: HttpAnswer, status: CacheStatus) -> HttpAnswer:
-    """The answer with what the cache did."""
+    """Return the HTTP response with the cache's status as the last field of its head."""
     return HttpAnswer(answer.status, b"%btidegate-cache: %b\r\n\r\n" % (answer.head[:-2], status.value.encode()), answer.body)
 
 
 def mark_grpc(answer: GrpcAnswer, status: CacheStatus) -> GrpcAnswer:
-    """The same over gRPC."""
+    """Return the gRPC response with the cache's status as its last trailer."""
     trailer = (HEADER.encode(), status.value.encode())
     return GrpcAnswer(answer.code, answer.headers, answer.body, (*answer.trailers, trailer))

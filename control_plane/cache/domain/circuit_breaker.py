@@ -1,7 +1,8 @@
-"""Whether something that is not needed is still worth asking, and when to try it again; asked by `cache/adapters/redis_cache`.
+"""Circuit breaker for a dependency that callers can do without, used by `cache/adapters/redis_cache_lookups`.
 
-Closed until it fails too often, then open: nobody asks any more, and trials of nobody's request come after growing pauses,
-until some in a row succeed.
+The breaker is closed until calls fail too often. Then it is open: no caller uses the dependency, and probes
+that belong to no request are made after growing pauses, until several in a row succeed. Pure: whoever uses it
+makes the calls and the pauses.
 """
 
 from __future__ import annotations
@@ -11,26 +12,32 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BreakerLimits:
-    """When to open, and how to come back."""
+    """Thresholds of a circuit breaker: when it opens, how often it probes and when it closes."""
 
     failures: int = 5
-    """In a row. Each success makes up for half a failure, so one that fails every second time is cut off as well."""
+    """Failures in a row that open the breaker. A success cancels only half a failure, so a dependency that
+    fails every second call is cut off as well.
+    """
 
     successes: int = 3
-    """Trials in a row that close it again: one alone may have come through by luck."""
+    """Probes in a row that must succeed to close the breaker: a single one may come through by luck."""
 
     first_pause_s: float = 0.1
-    """Before the first trial; also between those that succeed."""
+    """Pause before the first probe, and between probes that succeed."""
 
     max_pause_s: float = 5.0
-    """It doubles up to here with each trial that fails. What is back is used again this much later at most."""
+    """Longest pause. The pause doubles with each failed probe up to this; so a dependency is back in use at
+    most this much later than it recovered.
+    """
 
     settled_after_s: float = 10.0
-    """Closed for less than this, it opens with a longer pause than before: trials succeed, and the work does not."""
+    """A breaker that opens sooner than this after it closed continues with twice its last pause: probes
+    succeed there, and the real load does not.
+    """
 
 
 class CircuitBreaker:
-    """Begins closed."""
+    """Circuit breaker, closed at first; the caller reports each outcome and asks how long to pause."""
 
     def __init__(self, limits: BreakerLimits | None = None) -> None:
         self._limits = limits or BreakerLimits()
@@ -42,12 +49,13 @@ class CircuitBreaker:
 
     @property
     def pause_s(self) -> float:
-        """How long to wait before the next attempt; none while it is closed."""
+        """Seconds to wait before the next probe; 0.0 while the breaker is closed."""
         if not self.is_open:
             return 0.0
         return self._limits.first_pause_s if self._successes else self._pause_s
 
     def succeeded(self, now_s: float) -> None:
+        """Record a call, or a probe, that was answered."""
         if not self.is_open:
             self._failures = max(0.0, self._failures - 0.5)
             return
@@ -56,7 +64,11 @@ class CircuitBreaker:
             self.is_open, self._failures, self._closed_s = False, 0.0, now_s
 
     def failed(self, now_s: float, *, is_away: bool = False) -> None:
-        """It did not answer, or too late; one that `is_away` is not even there to be asked, so once is enough."""
+        """Record a call, or a probe, that was not answered in time.
+
+        A dependency that `is_away` cannot even be connected to: that is no bad luck of a single call, so once
+        opens the breaker.
+        """
         if self.is_open:
             self._successes = 0
             self._lengthen()

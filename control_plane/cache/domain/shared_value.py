@@ -1,7 +1,8 @@
-"""An answer as it lies in a cache that others can write to: with a digest that ties it to its key.
+"""Codec of values in the shared cache: each carries a digest over itself and its key.
 
-Called by `cache/adapters/redis_cache`. What was cut short, changed, put under another key or written by anything else is not
-there. The digest is no secret: it is against damage, not against somebody who may write to the cache on purpose.
+Called by `cache/adapters/redis_cache_lookups` and `redis_cache_writes`. A value that was cut short, changed,
+stored under another key or written by another program is a miss. The digest uses no secret: it protects
+against damage, not against an attacker who may write to the cache.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from hashlib import blake2b
 
 FORMAT = 1
-"""Part of a key's name too, so that gateways of two formats pass each other's answers by."""
+"""Version of the layout. It is part of each Redis key as well, so that gateways of two versions do not see
+each other's values during a rolling update.
+"""
 
 _MAGIC = b"TGC%c" % FORMAT
 _DIGEST_BYTES = 16
@@ -17,17 +20,17 @@ _HEAD_BYTES = len(_MAGIC) + _DIGEST_BYTES
 
 
 def name_of(key: bytes) -> bytes:
-    """Under which the answer of `key` lies."""
+    """Return the Redis key under which the value of `key` is stored."""
     return b"tidegate:cache:%02d:%b" % (FORMAT, key)
 
 
 def frame(key: bytes, value: bytes) -> bytes:
-    """`value` as it is stored for `key`, which has 64 bytes at most."""
+    """Encode `value` as it is stored for `key`; the key has 64 bytes at most, the limit of BLAKE2b's own."""
     return b"".join((_MAGIC, _digest(key, value), value))
 
 
 def unframe(key: bytes, framed: bytes) -> bytes | None:
-    """What was stored for `key`; None when this is not it."""
+    """Decode the value stored for `key`; None if it is damaged or belongs to another key."""
     if len(framed) < _HEAD_BYTES or not framed.startswith(_MAGIC):
         return None
     value = framed[_HEAD_BYTES:]

@@ -1,4 +1,4 @@
-"""Texts, or tokens, as an inference request to a text model, and its answer as an embedding for each; tensors travel as binary data.
+"""Codec between texts (or tokens) and the inference requests of a text model; tensors travel as binary data.
 
 Source: KServe v2 inference protocol and Triton's binary tensor data extension.
 """
@@ -24,8 +24,8 @@ from control_plane.embeddings.domain.text_model import TextModel, TokenInputs
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
 
-_ID_BYTES = 8
-_ONE = b"\1\0\0\0\0\0\0\0"
+_ID_BYTES = 8  # of a token id, INT64
+_ONE = b"\1\0\0\0\0\0\0\0"  # 1 as INT64, little-endian
 _COUNT = Struct("<i")
 _HEADER_BYTES = re.compile(rb"\r\nInference-Header-Content-Length: *([0-9]{1,18})\r\n", re.IGNORECASE)
 
@@ -35,30 +35,32 @@ _ERRORS: dict[int, type[ControlPlaneError]] = {
     503: UpstreamUnavailable,
     504: DeadlineExceeded,
 }
-"""What Triton's status means for who knows nothing of tensors; UpstreamFailed for the others."""
+"""The error that an HTTP status of Triton's means for an embeddings call; UpstreamFailed for all others."""
 
 
 class EmbeddedText(NamedTuple):
-    """One text's embedding."""
+    """The embedding of one text."""
 
     values: bytes
-    """FP32, little-endian."""
+    """[dimensions] FP32, little-endian."""
     tokens: int
+    """The number of tokens in the text, which OpenAI's API reports as usage."""
 
     def to_bytes(self) -> bytes:
-        """As it is kept."""
+        """Encode for the cache: the token count as INT32, then the values."""
         return _COUNT.pack(self.tokens) + self.values
 
 
 def read_embedded_text(kept: bytes, dimensions: int) -> EmbeddedText | None:
-    """The inverse of `to_bytes`; None of what can be none."""
+    """Decode what `to_bytes` wrote; None if the size does not fit a model of `dimensions`, as after a change
+    of model."""
     if len(kept) != _COUNT.size + 4 * dimensions:
         return None
     return EmbeddedText(kept[_COUNT.size :], _COUNT.unpack_from(kept)[0])
 
 
 def infer_request(model: TextModel, target: bytes, inputs: Sequence[bytes], *, are_tokens: bool) -> HttpRequest:
-    """The request for the embeddings of `inputs`, no more of them than fit into one batch; `target` is the model's `/infer`."""
+    """Encode an inference request for one batch of `inputs`; `target` is the path of the model's `/infer`."""
     tensors = [*(_token_tensors(model.token_inputs, inputs) if are_tokens and model.token_inputs else _text_tensors(model, inputs))]
     outputs = [{"name": name, "parameters": {"binary_data": True}} for name in (model.embedding, model.tokens) if name is not None]
     header = orjson.dumps({"inputs": [tensor for tensor, _ in tensors], "outputs": outputs})
@@ -69,9 +71,11 @@ def infer_request(model: TextModel, target: bytes, inputs: Sequence[bytes], *, a
 
 
 def read_answer(model: TextModel, answer: HttpAnswer, count: int) -> list[tuple[bytes, int | None]]:
-    """For each of `count` inputs its embedding, and of how many tokens it was computed where the model says so.
+    """Decode an answer: for each of `count` inputs the embedding, and the token count where the model returns
+    it.
 
-    Raises: what Triton's answer amounts to; UpstreamFailed, too, when it is not what was asked for.
+    Raises InvalidRequest, ModelNotFound, UpstreamUnavailable or DeadlineExceeded by Triton's status, and
+    UpstreamFailed for other statuses and for an answer of another shape than [count, dimensions].
     """
     if answer.status != 200:
         raise _ERRORS.get(answer.status, UpstreamFailed)(_text_of_error(answer))
@@ -91,7 +95,8 @@ def _text_tensors(model: TextModel, texts: Sequence[bytes]) -> Iterator[tuple[di
 
 
 def _token_tensors(names: TokenInputs, rows: Sequence[bytes]) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Padded with zeros, which the mask tells apart."""
+    """Ids and attention mask, both INT64 [batch, longest]; rows are padded with zeros, which the mask
+    marks."""
     longest = max(map(len, rows))
     shape = [len(rows), longest // _ID_BYTES]
     yield _tensor(names.ids, "INT64", shape, b"".join([row.ljust(longest, b"\0") for row in rows]))

@@ -1,7 +1,10 @@
-"""Reads a large request of OpenAI's embeddings API piece by piece; what it makes of it is what a parser makes of the whole.
+"""Incremental JSON parser for large OpenAI embeddings requests; its result equals that of parsing the whole
+body.
 
-What is large is its list of inputs: that is found, and parsed a few texts at a time. All the rest must be small. Strings and
-brackets are found exactly in JSON that is valid; every byte is parsed in one piece or another, so none that is not passes.
+Only the list of inputs may be large: it is found by a scanner and parsed a few texts at a time, so that no
+step holds up the event loop. The rest of the body must be small. The scanner finds strings and brackets
+exactly in valid JSON only; invalid JSON is still refused, because every byte also passes through the JSON
+parser in one piece or another.
 """
 
 from __future__ import annotations
@@ -18,25 +21,29 @@ Body = bytes | bytearray
 
 MAX_TEXTS = 2048
 MAX_TEXT_BYTES = 2**18
-"""Beyond what any model reads of one; it bounds the longest step."""
+"""More than any model reads of one text; it bounds the longest step of the parser."""
 MAX_TOKEN = 2**31 - 1
 
 _MAX_ENTRY_BYTES = 6 * MAX_TEXT_BYTES + 64
-"""Of JSON: each byte of a text may be written as six."""
+"""Of one input as JSON: each byte of a text may be written as an escape of six."""
 _MAX_REST_BYTES = 16 * 1024
 _PIECE_BYTES = 128 * 1024
 
+# Possessive quantifiers (`*+`): the patterns never backtrack, so a hostile body costs linear time only.
 _SPACE = rb"[ \t\r\n]*+"
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _TOKEN = re.compile(_STRING + rb'|[{}\[\]]|[^"{}\[\]]++', re.DOTALL)
 _COLON = re.compile(_SPACE + rb":" + _SPACE)
-_ENTRY = re.compile(rb"%b(?:%b|\[[0-9, \t\r\n]*+\])%b" % (_SPACE, _STRING, _SPACE), re.DOTALL)
+_ENTRY = re.compile(rb"%b(?:%b|\[[-0-9, \t\r\n]*+\])%b" % (_SPACE, _STRING, _SPACE), re.DOTALL)
 _ARRAY_START = re.compile(rb"\[%b(?=[\"\[])" % _SPACE)
-_SCALAR = re.compile(rb"%b|\[[0-9, \t\r\n]*+\]" % _STRING, re.DOTALL)
+_SCALAR = re.compile(rb"%b|\[[-0-9, \t\r\n]*+\]" % _STRING, re.DOTALL)
 
 
 def large_request_steps(body: Body) -> Steps[Any]:
-    """As `orjson.loads`. Raises InvalidRequest: it is no JSON, or has large parts that are no inputs."""
+    """Parse as `orjson.loads` does, in steps.
+
+    Raises InvalidRequest: the body is not valid JSON, or is large without its input.
+    """
     rest, inputs, done, at, depth = bytearray(), None, 0, 0, 0
     while at < len(body):
         token = _match(_TOKEN, body, at, "the body is not valid JSON")
@@ -44,7 +51,7 @@ def large_request_steps(body: Body) -> Steps[Any]:
         depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token[0], 0)
         colon = _COLON.match(body, at, at + _PIECE_BYTES) if depth == 1 and token[0][:1] == b'"' else None
         if colon is not None and _loads(token[0]) == "input":
-            rest += body[done : colon.end()] + b"null"
+            rest += body[done : colon.end()] + b"null"  # `rest` stays valid JSON, with a placeholder for the inputs
             inputs, at = yield from _value_steps(body, colon.end())
             done = at
         if at - done + len(rest) > _MAX_REST_BYTES:
@@ -54,7 +61,7 @@ def large_request_steps(body: Body) -> Steps[Any]:
 
 
 def _value_steps(body: Body, at: int) -> Steps[tuple[Any, int]]:
-    """The value that begins at `at`, and where it ends."""
+    """Parse the value of `input` that begins at `at`; returns it and the position after it."""
     if _ARRAY_START.match(body, at, at + _PIECE_BYTES) is None:
         scalar = _match(_SCALAR, body, at, _WHAT_IT_IS)
         yield

@@ -1,8 +1,9 @@
-"""Reads the requests of OpenAI's embeddings API, and writes its answers.
+"""Codec of OpenAI's embeddings API: parses requests and writes answers.
 
-A request of 2048 pages is megabytes of JSON, and its answer more: large ones are read in pieces (`openai_large_input`) and
-answers written row by row, in steps (`core/steps`). Lenient where OpenAI is: fields that are not known are passed over,
-and `user` is one of them. Source: https://platform.openai.com/docs/api-reference/embeddings.
+A request of 2048 pages is megabytes of JSON, and its answer is larger: large requests are parsed in pieces
+(`openai_large_input`) and answers are written row by row, in steps (`core/steps`). Unknown fields are
+ignored, as OpenAI ignores them; `user` is one of them. Source:
+https://platform.openai.com/docs/api-reference/embeddings.
 """
 
 from __future__ import annotations
@@ -23,32 +24,35 @@ from control_plane.embeddings.domain.embedding_tensors import EmbeddedText
 from control_plane.embeddings.domain.openai_large_input import MAX_TEXT_BYTES, MAX_TEXTS, MAX_TOKEN, large_request_steps
 
 MAX_TOKENS = 8192
-"""Of one input that comes as tokens: OpenAI's own limit."""
+"""Limit of one input that is sent as tokens: OpenAI's own."""
 
 _LARGE_BYTES = 128 * 1024
 """Parsing this much takes half a millisecond."""
 _SHOWN_CHARS = 100
 _ROWS_PER_STEP = 128
-"""About 1 ms of writing numbers."""
+"""Writing the numbers of so many rows takes about 1 ms."""
 
 _KINDS = "a string, a list of strings, a list of tokens or a list of lists of tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingsRequest:
-    """What a caller asks for."""
+    """A validated embeddings request."""
 
     model: str
     inputs: tuple[bytes, ...]
-    """Texts as UTF-8, or token ids as INT64, little-endian."""
+    """Each input as UTF-8 text, or as token ids in INT64, little-endian."""
     are_tokens: bool
     is_base64: bool
     dimensions: int | None
-    """None leaves them to the model."""
+    """None: as many as the model has."""
 
 
 def request_steps(body: bytes | bytearray) -> Steps[EmbeddingsRequest]:
-    """Read a request's body. Raises InvalidRequest, with the field that is wrong, and ModelNotFound where no model can have that name."""
+    """Parse and validate a request's body, in steps.
+
+    Raises InvalidRequest, which names the wrong field; ModelNotFound: no model can have that name.
+    """
     fields = (yield from large_request_steps(body)) if len(body) > _LARGE_BYTES else _parse(body)
     if type(fields) is not dict:
         raise InvalidRequest("the body must be a JSON object")
@@ -68,7 +72,8 @@ def request_steps(body: bytes | bytearray) -> Steps[EmbeddingsRequest]:
 
 
 def model_seen(body: bytes | bytearray) -> str:
-    """The model that a body names, be it in order or not; empty where none can be made out."""
+    """The model that a body names, whether or not the rest of it is valid; empty where no name can be
+    found."""
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -78,7 +83,7 @@ def model_seen(body: bytes | bytearray) -> str:
 
 
 def answer_steps(rows: Sequence[EmbeddedText], *, model: str, is_base64: bool) -> Steps[bytes]:
-    """The body of the answer: the embeddings of a request's inputs, in its order."""
+    """Write the answer's body, in steps: one embedding for each of `rows`, in order."""
     pieces = [b'{"object":"list","data":[']
     for index, row in enumerate(rows):
         if is_base64:
@@ -109,7 +114,7 @@ def error_answer(message: str, *, kind: str, code: str | None, field: str | None
 
 
 def _model(name: str) -> dict[str, object]:
-    """Clients demand a time of creation, which nobody here knows."""
+    """One model as OpenAI describes it; clients require `created`, which Triton does not know, hence 0."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "tidegate"}
 
 
@@ -121,9 +126,10 @@ def _parse(body: bytes | bytearray) -> Any:
 
 
 def _inputs_steps(value: Any) -> Steps[tuple[tuple[bytes, ...], bool]]:
-    """The inputs, and whether they are tokens."""
+    """Validate the inputs, in steps; returns them and whether they are tokens."""
     if value is None:
         raise InvalidRequest(f"you must provide an input: {_KINDS}", field="input")
+    # A list of numbers is one input, sent as tokens; a list of strings or of lists is several inputs.
     entries = value if type(value) is list and (not value or type(value[0]) in (str, list)) else [value]
     if not 0 < len(entries) <= MAX_TEXTS:
         raise InvalidRequest(f"input must hold between 1 and {MAX_TEXTS} texts, got {len(entries)}", field="input")

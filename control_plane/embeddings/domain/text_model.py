@@ -1,4 +1,4 @@
-"""Models that turn texts into embeddings, as far as callers need to know them who know no tensors."""
+"""Descriptions of text-embedding models: the tensors that an embeddings call is translated to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TokenInputs:
-    """The inputs of a model that also takes what a tokenizer has made of a text: both INT64 [batch, length]."""
+    """Input names of a model that also accepts tokens: token ids and attention mask, both INT64 [batch,
+    length]."""
 
     ids: str
     mask: str
@@ -15,13 +16,14 @@ class TokenInputs:
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """One input BYTES [1], for a text, one output FP32 [dimensions], for its embedding; names of tensors."""
+    """Tensor names of a text-embedding model: input `text` is BYTES [1], output `embedding` is FP32
+    [dimensions]."""
 
     text: str
     embedding: str
     dimensions: int
     tokens: str | None = None
-    """The output INT32 [1] that says of how many tokens a text is, where there is one."""
+    """Name of the output INT32 [1] with the number of tokens in the text; None where the model has none."""
     token_inputs: TokenInputs | None = None
     max_batch_size: int = 0
-    """0: it has no batch dimension, and takes one text at a time."""
+    """0: the model has no batch dimension and takes one text at a time."""

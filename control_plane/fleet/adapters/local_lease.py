@@ -1,4 +1,6 @@
-"""`fleet/ports.LeaseStore` of a fleet that one process has for itself: nobody else can own it, so there is nothing to wait for."""
+"""`fleet/ports.LeaseStore` of a fleet that one process has to itself: no other process can be its leader, so
+there is nothing to wait for.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,16 @@ from control_plane.fleet.domain.lease import Lease
 
 
 class LocalLease:
-    """Always granted; each time with a new token."""
+    """In-process lease store that grants every request, each time with a new token."""
 
     def __init__(self) -> None:
         self._token = 0
 
-    async def look(self) -> Lease:
+    async def read(self) -> Lease:
+        """Return a released lease, which may be taken at once."""
         return Lease(self._token, "", 0.0, is_released=True)
 
-    async def take(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease:
+    async def acquire(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease:
         self._token += 1
         return Lease(self._token, holder, ttl_s)
 

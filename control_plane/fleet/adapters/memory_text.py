@@ -1,6 +1,6 @@
-"""What is remembered of a fleet's models as text: `fleet/domain/memory` in JSON, as files and Redis keep it.
+"""JSON codec of the records in `fleet/domain/memory`, as the file and Redis keep them.
 
-Fields that are not known here a newer tidegate has written; they are left out.
+Unknown fields are ignored: a newer tidegate has written them.
 """
 
 from __future__ import annotations
@@ -14,33 +14,34 @@ from pydantic import TypeAdapter, ValidationError
 
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.model import MODEL_NAME
-from control_plane.fleet.domain.memory import Measured, Wish
+from control_plane.fleet.domain.memory import DesiredState, Measured
 
-RecordT = TypeVar("RecordT", Measured, Wish)
+RecordT = TypeVar("RecordT", Measured, DesiredState)
 
-_MOST = 2**63
-"""Below it `encode` can write what has grown since, too."""
+_MAX_INTEGER = 2**63
+"""Upper bound of integers: orjson writes 64 bits, and a number may have grown since it was read."""
 
-_READERS: dict[type, TypeAdapter[object]] = {each: TypeAdapter(each) for each in (Measured, Wish)}
+_READERS: dict[type, TypeAdapter[object]] = {each: TypeAdapter(each) for each in (Measured, DesiredState)}
 
 
-def encode(record: Measured | Wish) -> bytes:
-    """JSON that `decode` reads."""
+def encode(record: Measured | DesiredState) -> bytes:
+    """Return the record as JSON, which `decode` reads."""
     return orjson.dumps(record)
 
 
 def decode(kind: type[RecordT], model: str, text: bytes | str) -> RecordT:
-    """Raises InvalidRequest: it is none, or not of a model."""
+    """Parse a record. Raises InvalidRequest: the text is no such record, a number is impossible, or the name
+    is not a model's."""
     try:
         found = _READERS[kind].validate_json(text, strict=True)
     except ValidationError as exc:
-        raise InvalidRequest(f"what is remembered of model {model[:80]!r} cannot be read: {exc.errors()[0]['msg']}") from exc
+        raise InvalidRequest(f"the record of model {model[:80]!r} cannot be read: {exc.errors()[0]['msg']}") from exc
     assert isinstance(found, kind)
     numbers = [value for each in fields(found) if isinstance(value := getattr(found, each.name), int | float)]
     if not MODEL_NAME.fullmatch(model) or not all(map(_can_be, numbers)):
-        raise InvalidRequest(f"what is remembered of model {model[:80]!r} cannot be so")
+        raise InvalidRequest(f"the record of model {model[:80]!r} has an impossible number or name")
     return found
 
 
 def _can_be(number: float) -> bool:
-    return 0 <= number < (_MOST if isinstance(number, int) else inf)  # NaN is neither
+    return 0 <= number < (_MAX_INTEGER if isinstance(number, int) else inf)  # NaN is neither

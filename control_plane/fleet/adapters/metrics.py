@@ -1,6 +1,8 @@
-"""What a fleet does, as `tidegate_fleet_*` metrics: read from its picture when the page is asked for, and from what has been counted.
+"""Prometheus metrics of a fleet, `tidegate_fleet_*`: gauges are read from the view when the page is
+requested, counters from `FleetCounts`.
 
-No label tells of a model, of which there are thousands; servers are few, and theirs is the label that Triton's own samples have.
+No metric has a label for models, of which there may be thousands. Servers are few; their label is the one
+that Triton's own samples get.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _STATES = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING)
 
 
 class FleetMetrics(Collector):
-    """A Prometheus collector over one process's view of its fleet."""
+    """Prometheus collector over one process's view of its fleet."""
 
     def __init__(
         self,
@@ -33,21 +35,23 @@ class FleetMetrics(Collector):
         requests: Callable[[], RequestCounts] = RequestCounts,
         *,
         fleet: Fleet | None = None,
-        is_owner: Callable[[], bool] = lambda: False,
+        is_leader: Callable[[], bool] = lambda: False,
         losses: Callable[[], int] = lambda: 0,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`requests` of all processes that answer the data ports. Without `fleet` there is one Triton, which may have models from a store
-        all the same. `losses` is how often a Triton has gone down by itself. `now_s` is the loop's time."""
+        """`requests` returns the counts of all processes that answer the data ports. `losses` is how often a
+        Triton has gone down by itself, and `now_s` the event loop's time. Without `fleet` there is one
+        Triton, whose models may come from a store all the same."""
         self._losses = losses
         self._counts = counts
         self._requests = requests
         self._fleet = fleet
-        self._is_owner = is_owner
+        self._is_owner = is_leader
         self._now_s = now_s
 
     def collect(self) -> Iterator[Metric]:
-        help_text = "Times that a Triton that was up has ended or answered no more, though nobody meant it to."
+        """Yield the metrics, in the order of the page."""
+        help_text = "Times that a Triton which was up crashed or stopped answering."
         yield CounterMetricFamily("tidegate_triton_losses", help_text, value=self._losses())
         if self._fleet is not None:
             yield from self._of_servers(list(self._fleet.servers.values()))
@@ -58,16 +62,17 @@ class FleetMetrics(Collector):
             yield from self._of_moves()
 
     def _of_servers(self, servers: Sequence[Server]) -> Iterator[Metric]:
-        yield _by_server("up", "1 while the server can be asked.", [(each.name, each.is_up) for each in servers])
+        yield _by_server("up", "1 while the server is up.", [(each.name, each.is_up) for each in servers])
         help_text = "1 while the server gets no requests but probes, since it answers too slowly or with errors."
         yield _by_server("ejected", help_text, [(each.name, each.is_ejected) for each in servers])
-        help_text = "1 while the server gets nothing new, since it is to go."
-        yield _by_server("leaving", help_text, [(each.name, each.is_leaving) for each in servers])
+        help_text = "1 while the server is drained to leave the fleet: it gets no new requests and no models."
+        yield _by_server("leaving", help_text, [(each.name, each.is_draining) for each in servers])
+        # No sample instead of a meaningless huge number.
         bounded = [(each.name, each.budget_bytes) for each in servers if each.budget_bytes < NO_BUDGET]
         yield _by_server("budget_bytes", "Bytes that models may take on the server; missing where there is no bound.", bounded)
-        help_text = "Bytes of the models that are loaded there, load, or are not surely gone."
+        help_text = "Bytes of the models on the server that are loaded, being loaded, or not surely gone."
         yield _by_server("held_bytes", help_text, [(each.name, each.held_bytes) for each in servers])
-        copies = GaugeMetricFamily("tidegate_fleet_copies", "Models on the server, by state.", labels=("server", "state"))
+        copies = GaugeMetricFamily("tidegate_fleet_copies", "Copies of models on the server, by state.", labels=("server", "state"))
         for server in servers:
             states = Counter(copy.state for copy in server.copies.values())
             for state in _STATES:
@@ -76,12 +81,12 @@ class FleetMetrics(Collector):
 
     def _of_models(self, fleet: Fleet) -> Iterator[Metric]:
         tiers = Counter(_tier(fleet, facts) for facts in fleet.models.values())
-        models = GaugeMetricFamily("tidegate_fleet_models", "Models by the nearest tier in which they are.", labels=("tier",))
+        models = GaugeMetricFamily("tidegate_fleet_models", "Models by the nearest tier that has them.", labels=("tier",))
         for tier in Tier:
             models.add_metric((tier.value,), tiers[tier])
         yield models
         quarantined = sum(facts.quarantined_until_s > self._now_s() for facts in fleet.models.values())
-        help_text = "Models that have failed to load and are not tried again yet."
+        help_text = "Models in quarantine: they failed to load, and are not tried again yet."
         yield GaugeMetricFamily("tidegate_fleet_quarantined_models", help_text, value=quarantined)
         help_text = "1 while this process is the one that loads and unloads the fleet's models."
         yield GaugeMetricFamily("tidegate_fleet_owner", help_text, value=float(self._is_owner()))
@@ -96,7 +101,7 @@ class FleetMetrics(Collector):
         for kind in FleetEventKind:
             events.add_metric((kind.value,), counts.events[kind])
         yield events
-        help_text = "Time of a load from its turn on its server, with what goes for it and its fetch."
+        help_text = "Duration of a load from its turn on its server, with the evictions before it and its fetch."
         yield _histogram("tidegate_fleet_load_duration_seconds", help_text, counts.loads.buckets, counts.loads.seconds)
 
     def _of_moves(self) -> Iterator[Metric]:
@@ -114,6 +119,7 @@ class FleetMetrics(Collector):
 
 
 def _tier(fleet: Fleet, facts: ModelFacts) -> Tier:
+    """The nearest tier that the model is in; HOT is a ready replica."""
     holders = fleet.holders.get(facts.name, {}).values()
     return Tier.HOT if any(server.copies[facts.name].state is ModelState.READY for server in holders) else facts.tier
 
@@ -126,10 +132,10 @@ def _by_server(name: str, help_text: str, values: Sequence[tuple[str, float]]) -
 
 
 def _of_requests(counts: RequestCounts) -> Iterator[Metric]:
-    help_text = "Time that requests waited for their model, of those that had to and were served then."
+    help_text = "Time that requests waited for their model, for those that had to wait and were then served."
     buckets = counts.waited.buckets or [0] * (len(LOAD_BUCKETS_S) + 1)
     yield _histogram("tidegate_fleet_wait_duration_seconds", help_text, buckets, counts.waited.seconds)
-    help_text = "Requests whose model would not have been there in time, by what stood in its way."
+    help_text = "Requests refused since their model would not have been ready in time, by reason."
     refused = CounterMetricFamily("tidegate_fleet_requests_refused", help_text, labels=("reason",))
     for each in counts.refused:
         refused.add_metric((each.reason,), each.count)
@@ -137,6 +143,7 @@ def _of_requests(counts: RequestCounts) -> Iterator[Metric]:
 
 
 def _histogram(name: str, help_text: str, counted: Sequence[int], seconds: float) -> Metric:
+    """Prometheus buckets are cumulative; ours are not."""
     bounds = [*map(str, LOAD_BUCKETS_S), "+Inf"]
     family = HistogramMetricFamily(name, help_text)
     family.add_metric((), list(zip(bounds, accumulate(counted), strict=True)), seconds)

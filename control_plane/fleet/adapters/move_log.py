@@ -1,4 +1,4 @@
-"""`models/ports.MoveObserver`: a line in the log for each model that moves between tiers, and its place in the counts."""
+"""`models/ports.MoveObserver`: logs and counts each move of a model between tiers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MIB = 2**20
 
 
 class MoveLog:
-    """Knows nothing but what it is told."""
+    """Observer of moves between tiers: a log line and a count for each."""
 
     def __init__(self, counts: FleetCounts) -> None:
         self._counts = counts
@@ -24,4 +24,5 @@ class MoveLog:
         _log.info("a model moved from %s to %s", source, target, extra={"model": model, **sizes})
 
     def move_failed(self, model: str, *, source: Tier, target: Tier) -> None:
-        self._counts.move_failed(model, source=source, target=target)  # why is in the log of who tried
+        # The reason is logged where the move failed.
+        self._counts.move_failed(model, source=source, target=target)

@@ -1,6 +1,8 @@
-"""`fleet/ports.LeaseStore` in the Redis that several gateways share: a hash, changed by scripts that compare it first.
+"""`fleet/ports.LeaseStore` in the Redis that gateways share: one hash, changed by Lua scripts that compare it
+first (compare-and-set).
 
-It does not expire: Redis would have to know what time it is, and a clock that is put forward would give the fleet two owners.
+The key has no expiry. Redis would have to know the time for that, and a clock that is put forward would give
+the fleet two leaders.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from control_plane.storage.redis import RedisLink
 
 _KEY = "tidegate:lease"
 
-# ARGV: token, holder and beat as they were seen (empty: there was none), and the new token, holder and milliseconds.
+# ARGV: the token, holder and beat that were seen (empty if there was no lease), then the new token, holder
+# and ttl in milliseconds.
 _TAKE = """
 local now = redis.call('HMGET', KEYS[1], 'token', 'holder', 'beat')
 for i = 1, 3 do
@@ -22,7 +25,7 @@ redis.call('HSET', KEYS[1], 'token', ARGV[4], 'holder', ARGV[5], 'ttl_ms', ARGV[
 return 1
 """
 
-# ARGV: token and holder. Answers the new beat, 0 where it is another's.
+# ARGV: token and holder. Returns the new beat, or 0 if another process holds the lease.
 _RENEW = """
 local now = redis.call('HMGET', KEYS[1], 'token', 'holder', 'is_released')
 if now[1] ~= ARGV[1] or now[2] ~= ARGV[2] or now[3] ~= '0' then return 0 end
@@ -39,16 +42,16 @@ end
 
 
 class RedisLease:
-    """Connects when it is first used."""
+    """Redis-backed lease store; it connects when it is first used."""
 
     def __init__(self, link: RedisLink, *, key: str = _KEY) -> None:
         self._link = link
         self._key = key
         self._take_script, self._renew_script, self._release_script = map(link.client.register_script, (_TAKE, _RENEW, _RELEASE))
         self._token = 0
-        """The highest that was seen: it grows on where Redis has lost the record."""
+        """The highest token seen: tokens go on growing even if Redis has lost the record."""
 
-    async def look(self) -> Lease | None:
+    async def read(self) -> Lease | None:
         async with self._link.calling():
             found = await self._link.client.hgetall(self._key)
         if not found:
@@ -63,8 +66,9 @@ class RedisLease:
         self._token = max(self._token, lease.token)
         return lease
 
-    async def take(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
+    async def acquire(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
         before = ("", "", "") if seen is None else (seen.token, seen.holder, seen.beat)
+        # Tokens must grow even if Redis has lost the record, so the highest one seen counts as well.
         mine = Lease(max(self._token, seen.token if seen else 0) + 1, holder, ttl_s)
         async with self._link.calling():
             was_taken = await self._take_script(keys=[self._key], args=[*before, mine.token, holder, round(ttl_s * 1000)])
@@ -84,5 +88,6 @@ class RedisLease:
 
 
 def make_redis_lease(url: SecretStr, *, fleet: str = "") -> RedisLease:
-    """Of the fleet of that name. Raises StartupError: the URL is not one of a Redis."""
+    """Return the lease store of the fleet of this name. Raises StartupError: the URL is not that of a
+    Redis."""
     return RedisLease(RedisLink(url), key=f"{_KEY}:{fleet}" if fleet else _KEY)

@@ -1,13 +1,14 @@
-"""A YAML file that lists the Tritons of a fleet; `fleet/ports.ServerList`.
+"""A YAML file that lists the Tritons of a fleet; it implements `fleet/ports.ServerList`.
 
     - url: http://10.0.0.5:8000?grpc_port=8001&metrics_port=8002
-      name: triton-5            # its host and port if it has none
+      name: triton-5            # default: its host and port
       pool: short
       labels: {zone: a}
-      memory_budget: 8GiB       # the fleet's own if it has none
+      memory_budget: 8GiB       # default: the fleet's own
 
-Looked at by what tells one file from another (times, size, inode) and through links, so that replacing it in one step is seen, also as
-Kubernetes does it with a ConfigMap. It is taken up once it has been the same for two looks: what is being written may lack a half.
+A change is noticed by the file's metadata (times, size, inode), through links, so an atomic replacement is
+seen, also that of a Kubernetes ConfigMap. It is taken up once two looks in a row have found it the same: a
+file that is being written may lack a half.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from control_plane.core.endpoints import ListedServer, authority
 from control_plane.core.errors import StartupError
-from control_plane.settings import POOL, ByteCount, can_be_told, parse_triton_url, without_secrets
+from control_plane.settings import POOL, ByteCount, is_utf8_encodable, parse_triton_url, without_secrets
 
-_MOST_BYTES = 2**20
+_MAX_BYTES = 2**20
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 _SUCH_AS = "such as `- url: http://10.0.0.5:8000`"
 
 
 class _Shown(reprlib.Repr):
-    """What is wrong, cut short; a password first, of which a cut would leave the beginning."""
+    """Abbreviates a wrong value for a message. Passwords are removed before it is cut: a cut could leave the
+    beginning of one."""
 
     def repr_str(self, x: str, level: int) -> str:
         return super().repr_str(without_secrets(x), level)
@@ -43,7 +45,7 @@ _shown.maxstring = 100
 
 
 def _require_text(text: str) -> str:
-    if not can_be_told(text):
+    if not is_utf8_encodable(text):
         raise ValueError("should be a text")
     return text
 
@@ -52,6 +54,8 @@ _Text = Annotated[str, AfterValidator(_require_text)]
 
 
 class _Entry(BaseModel):
+    """Schema of one entry of the file; unknown keys are errors."""
+
     model_config = ConfigDict(extra="forbid")
 
     url: str
@@ -69,25 +73,28 @@ _WORDS = {
     "string_pattern_mismatch": "should be letters, digits, '.', '_' and '-'",
     "model_type": f"should be a mapping, {_SUCH_AS}",
 }
+"""Pydantic's error types in our words."""
 
 
 class ServersFile:
-    """One such file."""
+    """Server list in a YAML file."""
 
     def __init__(self, path: Path) -> None:
         self.name = f"--servers-file {path}"
         self._path = path
         self._read: Hashable = None
-        """What told the file apart when it was read."""
+        """The file's stamp when it was last read."""
         self._seen: Hashable = None
+        """The file's stamp when it was last looked at."""
 
     def read(self) -> list[ListedServer]:
         """See `fleet/ports.ServerList.read`."""
-        self._read = self._seen = self._stamp()  # before, so that what is written meanwhile is seen as a change
+        # Before reading, so that what is written meanwhile is seen as a change.
+        self._read = self._seen = self._stamp()
         entries = self._parse(self._load())
         servers = [self._server(number, entry) for number, entry in enumerate(entries, start=1)]
         self._refuse_twins("name", [each.name for each in servers])
-        self._refuse_twins("host and grpc_port", [each.endpoints.place for each in servers])
+        self._refuse_twins("host and grpc_port", [each.endpoints.address for each in servers])
         return servers
 
     def has_changed(self) -> bool:
@@ -96,6 +103,7 @@ class ServersFile:
         return self._seen == before and self._seen != self._read
 
     def _stamp(self) -> Hashable:
+        """What tells one version of the file from another; an errno if it cannot be looked at."""
         try:
             found = os.stat(self._path)
         except OSError as exc:
@@ -103,19 +111,23 @@ class ServersFile:
         return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
     def _load(self) -> Any:
+        """Read and parse the file. Messages must not quote its lines, which may hold passwords."""
         try:
             with self._path.open("rb") as file:
-                text = file.read(_MOST_BYTES + 1)
+                text = file.read(_MAX_BYTES + 1)
         except OSError as exc:
-            self._read = exc.errno  # so that it is tried again, unless looking at it fails likewise
+            # Differs from the stamp of a file that can be looked at, so it is tried again.
+            self._read = exc.errno
             raise self._wrong(f"cannot be read: {exc.strerror}; it should be a YAML list of servers, {_SUCH_AS}") from None
-        if len(text) > _MOST_BYTES:
-            raise self._wrong(f"is larger than {_MOST_BYTES} bytes")
+        if len(text) > _MAX_BYTES:
+            raise self._wrong(f"is larger than {_MAX_BYTES} bytes")
         try:
-            return yaml.safe_load(io.BytesIO(text))  # of a stream its messages show no lines, which may have a password
+            # A stream: for a string, PyYAML's messages quote lines, which may hold a password.
+            return yaml.safe_load(io.BytesIO(text))
         except yaml.YAMLError as exc:
             raise self._wrong(f"is no YAML: {' '.join(without_secrets(str(exc)).split())}") from None
-        except (ArithmeticError, AttributeError, LookupError, ValueError, RecursionError):  # of its readers of dates, numbers and truths
+        # PyYAML lets these pass from its constructors of dates, numbers and booleans.
+        except (ArithmeticError, AttributeError, LookupError, ValueError, RecursionError):
             raise self._wrong(
                 "is no YAML that can be read: a value is not what its tag or its form says, or it is nested too deep"
             ) from None
@@ -134,6 +146,7 @@ class ServersFile:
         return ListedServer(name, endpoints, entry.pool, entry.labels, entry.memory_budget)
 
     def _refuse_twins(self, what: str, values: list[str]) -> None:
+        """Raise if two entries have the same value."""
         for number, value in enumerate(values, start=1):
             if (first := values.index(value) + 1) < number:
                 raise self._wrong(f"entries {first} and {number} have the same {what}, {value}")
@@ -143,6 +156,7 @@ class ServersFile:
 
 
 def _describe(error: Any) -> str:
+    """Say of one validation error which entry it concerns and what would be right, without secrets."""
     number, *path = error["loc"]
     where = f"entry {number + 1}" + "".join(f": {part}" for part in path if part != "[key]")
     said = _WORDS.get(error["type"]) or error["msg"].removeprefix("Value error, ")

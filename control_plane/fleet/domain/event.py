@@ -1,4 +1,4 @@
-"""What has happened to a fleet's models and servers, for people."""
+"""Events in the life of a fleet's models and servers, for people to read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from enum import StrEnum
 
 
 class FleetEventKind(StrEnum):
+    """Kind of an event in the fleet's log, about a replica or a server."""
+
     LOADED = "loaded"
     EVICTED = "evicted"
     UNLOADED = "unloaded"
@@ -20,18 +22,20 @@ class FleetEventKind(StrEnum):
 
 
 OF_SERVERS = frozenset((FleetEventKind.DOWN, FleetEventKind.UP, FleetEventKind.EJECTED, FleetEventKind.READMITTED))
-"""The others are of copies of models."""
+"""The kinds that concern a server; all others concern a replica of a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetEvent:
+    """One event: what happened, to which model and server, when and why."""
+
     at_s: float
-    """In seconds since 1970."""
+    """Seconds since 1970."""
     kind: FleetEventKind
     model: str
-    """Empty of what has happened to a server."""
+    """Empty for events of servers."""
     server: str
     reason: str
-    """Why, in a sentence without its full stop; empty where the kind says it."""
+    """A sentence without its full stop; empty where the kind says everything."""
     seconds: float = 0.0
-    """That it took; 0 where it takes none."""
+    """How long it took; 0 where that has no meaning."""

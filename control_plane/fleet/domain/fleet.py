@@ -1,7 +1,9 @@
-"""Servers (Tritons), the models on them, and what is known of each: what placement and routing decide by.
+"""The model of a fleet that policies decide by: its servers (Tritons), its models, and the replicas of models
+on servers.
 
-Changed in place by `fleet/fleet_service` and by the simulator as things happen; policies read it and change nothing. Times are the
-loop's (monotonic), in seconds.
+`fleet/view/state` and the simulator change it in place as things happen; policies (placement, routing,
+copies) read it and change nothing. Times are seconds of the event loop's monotonic clock, and come in from
+outside: nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -14,139 +16,153 @@ from control_plane.core.model import ModelState
 from control_plane.models.domain.description import ModelSpec, Tier
 
 NEVER_S = float("-inf")
+"""A time before all others: for what has not happened yet."""
 
 
 FAST_S = 30.0
-"""Over which `rate_fast` is an average: exponential, so what is three times as old hardly counts."""
+"""Time constant of the exponential average `ModelFacts.rate_fast`: a use three times as old as this hardly
+counts."""
 
 SLOW_S = 900.0
-"""Over which `rate_slow` is one."""
+"""Time constant of the exponential average `ModelFacts.rate_slow`."""
 
-AWAY_LOADS = 2.0
-"""A request counts for waiting so many loads of its model longer at a server that is for others: more than a load where it belongs takes,
-and less than one for which a model goes that is as good as sure to be loaded again."""
+OFF_POOL_PENALTY_LOADS = 2.0
+"""Penalty for serving a request outside its pool, in load times of its model. It is more than a load inside
+the pool takes, so a free server of the pool is preferred; it is less than unloading, inside the pool, a model
+that is almost sure to be loaded again."""
 
-# Shorter idle times say nothing.
+# Shorter idle times are noise, and zero would divide by zero.
 _NOW_S = 0.001
 
+# The geometric mean in `uses_per_s` takes the fourth root of the product of both rates' decays.
 _DECAY = (1 / FAST_S + 1 / SLOW_S) / 4
 
 
 @dataclass(slots=True, eq=False)
 class ModelFacts:
-    """What is known of a model besides where it is."""
+    """Facts about a model that placement and routing need: its size, times and state, but not where its replicas
+    are."""
 
     spec: ModelSpec
     resident_bytes: int
-    """As declared, measured, or estimated until it has been loaded once."""
+    """Memory of one replica: declared, measured, or estimated until the model has been loaded once."""
     load_s: float
-    """From the tier it is in, as far as it is known."""
+    """Expected duration of a load from the tier that the model is in."""
     service_s: float
-    """One request's, mean."""
+    """Mean service time of one request."""
     last_used_s: float = NEVER_S
     rate_fast: float = 0.0
-    """Requests per second, over the last half minute or so (`fleet/domain/demand`)."""
+    """Requests per second, averaged over about the last half minute (`fleet/domain/demand`)."""
     rate_slow: float = 0.0
-    """The same over the last quarter of an hour."""
+    """Requests per second, averaged over about the last quarter of an hour."""
     tier: Tier = Tier.WARM
     quarantined_until_s: float = NEVER_S
-    """It failed to load, and is not tried again before."""
+    """The model failed to load; it is not loaded again before this time."""
     is_on_trial: bool = False
-    """Its last load failed, and it has never been loaded as it is: nothing is unloaded to try it again."""
+    """The last load failed, and these files have never been loaded: no other model is evicted to try them
+    again."""
     refused_since_s: float = NEVER_S
-    """When a request for it was first turned away since it was last loaded; so nobody is for ever (`fleet/domain/placement`)."""
+    """When a request for the model was first refused since its last load. Placement bounds how long refusals
+    go on with it (`PlacementLimits.patience_loads`)."""
 
     @property
     def name(self) -> str:
         return self.spec.name
 
     def uses_per_s(self, now_s: float) -> float:
-        """At which rate it is expected to be used next: the geometric mean of how often it has been used, over a short and a long time,
-        and of one use in the time for which it has lain idle.
+        """Expected rate of use from now on: the geometric mean of the measured rate, over a short and a long
+        time, and of one use per idle time.
 
-        How often it was used keeps what is over and forgets what is new; idle time alone (LRU) is swept by models that are used
-        once. The mean has no constant to be tuned to a trace.
+        Frequency alone (LFU) keeps models that are no longer used and is slow to see new ones; idle time
+        alone (LRU) is swept by models that are used once. The mean has no constant to be tuned to a trace.
         """
         if self.rate_fast <= 0.0:
             return 0.0
         idle_s = max(now_s - self.last_used_s, _NOW_S)
-        # Both rates have decayed since the last use.
+        # The stored rates are those of the last use; both have decayed since.
         return exp(-idle_s * _DECAY) * sqrt(sqrt(self.rate_fast * self.rate_slow) / idle_s)
 
     def demand(self, now_s: float) -> float:
-        """Servers that its requests keep busy, as measured over the short time."""
+        """Offered load over the short time, in servers kept busy (Erlangs): arrival rate times service
+        time."""
         return self.rate_fast * exp(-max(0.0, now_s - self.last_used_s) / FAST_S) * self.service_s
 
 
 @dataclass(slots=True, eq=False)
-class Copy:
-    """A model on a server: loading, ready, or unloading (its memory is not free yet)."""
+class Replica:
+    """Replica of a model on one server: loading, ready, or unloading (then its memory is not free yet)."""
 
     model: str
     state: ModelState
     bytes: int
     since_s: float
-    """When it came into this state."""
+    """When the replica came into this state."""
     ready_s: float = NEVER_S
-    """While it loads: when it is expected to be ready."""
+    """While the replica loads: when it is expected to be ready."""
     last_used_s: float = NEVER_S
     in_flight: int = 0
-    """Requests that are there, and those that wait for its load."""
+    """Requests that the replica is serving or that wait for its load, those of all processes together."""
     in_flight_elsewhere: int = 0
-    """Of these, other processes', as they last told."""
+    """The part of `in_flight` that belongs to other processes, by their last reports."""
     sequences: int = 0
-    """Under way: their state is in this copy and nowhere else."""
+    """Sequences under way. Their state is in this replica only, so it must not be unloaded."""
     is_step: bool = False
-    """An ensemble that is there needs it; its bytes are among the ensemble's."""
+    """A loaded ensemble needs this model; its bytes are counted with the ensemble's."""
 
 
 @dataclass(slots=True, eq=False)
 class Server:
-    """One Triton."""
+    """One Triton server of the fleet, with the replicas on it."""
 
     name: str
     budget_bytes: int
-    """For models; what Triton itself takes is not in it."""
+    """Memory for models; what Triton itself takes is not part of it."""
     pool: str = ""
-    """Empty: it is for whatever comes."""
+    """The server pool that it belongs to; empty if it takes requests of every kind."""
     labels: Mapping[str, str] = field(default_factory=dict)
     is_up: bool = True
     is_ejected: bool = False
-    """It answers too slowly or with errors (`fleet/domain/outliers`), and gets no requests but probes."""
-    is_leaving: bool = False
-    """It gets no new requests and no models: those that are there end, sequences too, and then it goes."""
+    """Outlier ejection: it answers too slowly or with errors (`fleet/domain/outliers`), and gets no requests
+    but probes."""
+    is_draining: bool = False
+    """The server is draining: it gets no new requests and no models, finishes its requests and sequences, and
+    then leaves."""
     probe_from_s: float = inf
-    """While it is ejected: one request that comes from then on is sent there to see whether it has recovered."""
-    copies: dict[str, Copy] = field(default_factory=dict)
+    """While the server is ejected: the first request after this time is sent to it as a probe, to see whether
+    it has recovered."""
+    copies: dict[str, Replica] = field(default_factory=dict)
     work_s: float = 0.0
-    """Expected seconds of service of the requests that are there, as if it did one at a time."""
+    """Expected seconds of service of all requests at the server, as if it served one at a time."""
     parallel: int = 1
-    """Requests that it serves at a time without slowing each other down."""
+    """Requests that the server serves at a time without slowing each other down."""
     loads_until_s: float = NEVER_S
-    """When the loads that are under way or wait there are expected to have ended; it does one at a time."""
+    """When the loads that run or wait at the server are expected to have ended; a server loads one model at a
+    time."""
     serves_while_loading: bool = True
-    """Else requests that come to it wait for the loads before them, which are part of `work_s`: a machine with no cores to spare."""
+    """False for a machine with no cores to spare: there requests wait for the loads before them, and loads
+    are part of `work_s`."""
 
     def has_labels(self, labels: Mapping[str, str]) -> bool:
-        """All of them, with the same values."""
+        """Whether the server has all these labels, with the same values."""
         return labels.items() <= self.labels.items()
 
     def is_for(self, pool: str | None) -> bool:
-        """Whether requests that go to this pool are at the right place; None: all servers are for them."""
+        """Whether the server takes requests of this pool; a pool of None stands for requests that any server
+        may take."""
         return pool is None or self.pool in ("", pool)
 
-    def away_s(self, pool: str | None, load_s: float) -> float:
-        """For how much longer than it does a request that goes to this pool counts for waiting here."""
-        return 0.0 if self.is_for(pool) else AWAY_LOADS * load_s
+    def off_pool_penalty_s(self, pool: str | None, load_s: float) -> float:
+        """Penalty, in seconds of waiting, for serving a request of this pool here."""
+        return 0.0 if self.is_for(pool) else OFF_POOL_PENALTY_LOADS * load_s
 
     @property
     def is_open(self) -> bool:
-        """For new requests, and for models."""
-        return self.is_up and not self.is_leaving and not self.is_ejected
+        """Whether the server takes new requests and new models."""
+        return self.is_up and not self.is_draining and not self.is_ejected
 
     @property
     def held_bytes(self) -> int:
-        """Of everything that is loaded, loads or is not gone yet."""
+        """Memory of everything that is loaded, is being loaded, or is not gone yet."""
         return sum(copy.bytes for copy in self.copies.values())
 
     @property
@@ -156,22 +172,24 @@ class Server:
 
 @dataclass(slots=True, eq=False)
 class Fleet:
-    """All of it."""
+    """The servers and models of a fleet, with indexes by model and by pool."""
 
     servers: dict[str, Server] = field(default_factory=dict)
     models: dict[str, ModelFacts] = field(default_factory=dict)
     holders: dict[str, dict[str, Server]] = field(default_factory=dict)
-    """By model, the servers that have a copy in whatever state, by name: no request looks through all servers."""
+    """Index: model -> the servers with a replica in any state, by name. Without it each request would look
+    through all servers."""
     pools: dict[str, dict[str, Server]] = field(default_factory=dict)
-    """By pool, its servers by name, for the same reason."""
+    """Index: pool -> its servers by name."""
 
-    def ready_copies(self, model: str) -> int:
-        """That serve now."""
+    def ready_replicas(self, model: str) -> int:
+        """The number of replicas that can serve now."""
         holders = self.holders.get(model, {}).values()
         return sum(server.is_open and server.copies[model].state is ModelState.READY for server in holders)
 
     def add_server(self, server: Server) -> None:
-        """It joins, with the copies that it has; one of the same name is replaced."""
+        """Add a server with the replicas on it, in place of one of the same name."""
+        # Removed first: a server that comes back in another pool must not stay in the index of the old one.
         self.remove_server(server.name)
         self.servers[server.name] = server
         self.pools.setdefault(server.pool, {})[server.name] = server
@@ -179,27 +197,28 @@ class Fleet:
             self.holders.setdefault(model, {})[server.name] = server
 
     def remove_server(self, name: str) -> None:
-        """It leaves, and its copies with it; nothing happens if it is not there."""
+        """Remove a server and its replicas; an unknown name is ignored."""
         server = self.servers.pop(name, None)
         if server is None:
             return
         for model in server.copies:
             self._forget(model, name)
-        for pool in [pool for pool, servers in self.pools.items() if name in servers]:  # it may say by now that it is for another
+        # All pools are searched, since `server.pool` may have been changed after the server was added.
+        for pool in [pool for pool, servers in self.pools.items() if name in servers]:
             _remove(self.pools, pool, name)
 
-    def put_copy(self, server: Server, copy: Copy) -> None:
-        """It is there from now on, in place of one of the same model."""
+    def put_replica(self, server: Server, copy: Replica) -> None:
+        """Add a replica, in place of one of the same model."""
         server.copies[copy.model] = copy
         self.holders.setdefault(copy.model, {})[server.name] = server
 
-    def drop_copy(self, server: Server, model: str) -> None:
-        """It is gone, and its memory is free; nothing happens if it is not there."""
+    def drop_replica(self, server: Server, model: str) -> None:
+        """Remove a replica, whose memory is free now; a replica that is not there is ignored."""
         if server.copies.pop(model, None) is not None:
             self._forget(model, server.name)
 
     def open_pools(self) -> list[str]:
-        """Those that have a server for new requests."""
+        """The pools with at least one server that takes new requests."""
         return [pool for pool, servers in self.pools.items() if any(server.is_open for server in servers.values())]
 
     def _forget(self, model: str, server_name: str) -> None:
@@ -209,5 +228,7 @@ class Fleet:
 def _remove(by_key: dict[str, dict[str, Server]], key: str, server_name: str) -> None:
     servers = by_key.get(key, {})
     servers.pop(server_name, None)
+    # No empty entries: a missing key means that nobody has the model, and `pools` lists only pools with
+    # servers.
     if not servers:
         by_key.pop(key, None)

@@ -1,4 +1,4 @@
-"""Which process owns a fleet, as `fleet/ports.LeaseStore` has it."""
+"""The record by which processes agree on a fleet's leader, as `fleet/ports.LeaseStore` keeps it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The one record of a fleet; it stays when its holder is gone, and is taken over."""
+    """Leader lease: the one record of a fleet. It stays when its holder is gone, and another process takes it
+    over."""
 
     token: int
-    """Grows with each takeover."""
+    """Fencing token: it grows with each takeover."""
     holder: str
-    """A name that no other process has, nor the same one after a restart."""
+    """The holder's name, unique to one run of one process: after a restart it is another one."""
     ttl_s: float
-    """For so long after it asked for a renewal the holder may believe in it; whoever would take it lets so long pass."""
+    """How long after it asked for a renewal the holder may rely on the lease; others must see it unchanged
+    for longer to take it."""
     beat: int = 0
-    """Grows with each renewal: one that does not grow is not renewed."""
+    """Heartbeat: it grows with each renewal, so a lease whose beat stands still is not being renewed."""
     is_released: bool = False
-    """The holder has ended and begins nothing more."""
+    """The holder has stopped and starts no more work, so others need not wait out `ttl_s`."""

@@ -1,4 +1,6 @@
-"""What is remembered of a fleet's models when processes end, and is the same for all that share it."""
+"""The records about a fleet's models that outlive processes and are shared by all of them
+(`fleet/ports.FleetMemory`).
+"""
 
 from __future__ import annotations
 
@@ -7,37 +9,41 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What loads have shown, whether the model may be tried again, and what came of what the owner was asked."""
+    """What the leader has learned of a model: sizes and times, failed loads, and how it answered the last
+    administrator's request."""
 
     file_bytes: int
-    """Of its files when it was measured: with another number it is another model. 0: not known."""
+    """Size of the model's files when it was measured: other files with another size are another model. 0 if
+    not known."""
     resident_bytes: int | None = None
-    """None: its owner declares them, or it has never been loaded."""
+    """None if the model's owner declares it, or if the model has never been loaded."""
     load_s: float | None = None
-    """From the warm tier."""
+    """Duration of a load from the warm tier."""
     service_s: float | None = None
-    """One request's, mean."""
+    """Mean service time of one request."""
     failures: int = 0
-    """Loads in a row that failed."""
+    """Number of failed loads in a row."""
     quarantined_until_s: float = 0.0
-    """Since 1970."""
+    """Seconds since 1970, since processes on several machines share it."""
     why: str = ""
-    """The last one failed."""
+    """Why the last load failed."""
     is_on_trial: bool = False
-    """It has failed, and has never been loaded as it is: nothing is unloaded to try it again."""
+    """The model failed to load, and these files have never been loaded: no other model is evicted to try them
+    again."""
     answered: str = ""
-    """The last `Wish.asked` that has been carried out, or could not be."""
+    """The last `DesiredState.asked` that has been carried out or refused."""
     refusal: str = ""
-    """Why it could not; empty: it has been."""
+    """Why the request `answered` was refused; empty if it was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What administrators have said of a model while the fleet runs."""
+class DesiredState:
+    """Desired state of a model, as administrators set it while the fleet runs."""
 
-    min_copies: int | None = None
-    """None: as its folder says."""
-    is_withdrawn: bool = False
-    """It is loaded for nobody."""
+    min_replicas: int | None = None
+    """None if the model's folder decides."""
+    is_suspended: bool = False
+    """An administrator has suspended the model: no request loads it."""
     asked: str = ""
-    """By who waits until the owner has carried it out (`Measured.answered`), loading anew what is loaded: never the same twice."""
+    """Unique identifier of a request to load the model anew; whoever made it waits until `Measured.answered`
+    equals it."""

@@ -1,8 +1,11 @@
-"""Which servers get no requests for a while since they answer too slowly or with errors; kept by `fleet/view/state`'s owner.
+"""Outlier detection and ejection: which servers get no requests for a while since they answer too slowly or
+with errors.
 
-A server's answers are held against what is expected of their models, so that servers with different models can be compared, and
-its average against the median of its pool: when all are slow nobody is an outlier. One that is ejected comes back after a pause,
-if some requests that are sent there to try do well; the pause grows with each time.
+A server's latency is measured in multiples of what is expected of the models it served, so that servers with
+different models can be compared, and its average is held against the median of its pool: when all are slow,
+nobody is an outlier. An ejected server comes back after a pause if some probe requests do well; the pause
+doubles with each ejection. Envoy's outlier detection is the precedent. `fleet/routing/model_router` feeds and
+asks it.
 """
 
 from __future__ import annotations
@@ -15,168 +18,187 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class OutlierLimits:
-    """When to eject, and how to come back."""
+    """Thresholds of ejection, and how an ejected server comes back."""
 
-    errors: int = 5
-    """In a row: requests that the server did not answer; what it answers, be it with an error, is none."""
+    max_errors: int = 5
+    """Requests in a row that the server did not answer. An answer is no such error, even if it reports
+    one."""
 
-    slower_than_median: float = 3.0
-    """Times. Pauses of a garbage collector pass below this, a server that swaps or throttles does not."""
+    max_slowness: float = 3.0
+    """Factor over the median of the pool. Pauses of a garbage collector stay below it; a server that swaps or
+    throttles does not."""
 
-    answers: int = 30
-    """Before its latency says anything; each weighs a thirtieth of the average."""
+    min_answers: int = 30
+    """Answers before a server's latency counts; from then on each weighs a thirtieth of the average."""
 
-    part: float = 0.34
-    """Of a pool at most: one of three, none of two. With more gone the others would be overloaded, and be ejected next."""
+    max_ejected_part: float = 0.34
+    """Largest part of a pool that may be ejected: one server of three, none of two. With more ejected the
+    others would be overloaded and be ejected next."""
 
     first_pause_s: float = 5.0
-    """Before the first trial."""
+    """Time before the first probe."""
 
     max_pause_s: float = 300.0
-    """The pause doubles up to here each time it is ejected again."""
+    """Upper bound of the pause, which doubles with each further ejection."""
 
-    trials: int = 3
-    """In a row that have to do well."""
+    min_good_probes: int = 3
+    """Probes in a row that have to do well before the server comes back."""
 
-    trial_every_s: float = 1.0
-    """One request in so long is at stake."""
+    probe_interval_s: float = 1.0
+    """Time between two probes: no more than one request in this time is put at risk."""
 
-    settled_after_s: float = 120.0
-    """Without being ejected again: then the pauses begin anew."""
+    pause_reset_after_s: float = 120.0
+    """Time without an ejection after which pauses start again at `first_pause_s`."""
 
-    on_trust_s: float = 10.0
-    """After a trial is due, or after as long as the pause was if that is longer, it comes back without one: no request has come that
-    could try it, and none may ever come here, or for what it still has."""
+    readmit_unprobed_after_s: float = 10.0
+    """An ejected server comes back without probes when one has been due for this long, or for the length of
+    its last pause if that is longer: no request came that could probe it, and perhaps none ever will for the
+    models that it has."""
 
 
 @dataclass(slots=True)
 class _Record:
+    """Record of one server's answers, errors and probes."""
+
     slowness: float = 1.0
-    """How long answers take, in times of what is expected of their models."""
+    """Average of how long answers take, as a multiple of what is expected of their models."""
     answers: int = 0
     errors: int = 0
-    trials: int = 0
-    """In a row that did well, since it was ejected."""
-    is_on_trial: bool = False
-    """A request is there to try it."""
+    """Unanswered requests in a row."""
+    good_probes: int = 0
+    """Successful probes in a row since the ejection."""
+    probe_is_in_flight: bool = False
+    """A probe request is at the server."""
     pause_s: float = 0.0
-    """The last one's length."""
-    try_from_s: float = inf
-    """Finite while it is ejected."""
+    """Length of the last pause."""
+    probe_from_s: float = inf
+    """When the next probe may be sent; finite only while the server is ejected."""
     back_s: float = -inf
-    """When it was last taken back."""
+    """When the server last came back."""
     why: str = ""
-    """It was last ejected."""
+    """Why the server was last ejected."""
 
 
 class Outliers:
-    """What is known of each server's answers."""
+    """Outlier detector for all servers of a fleet, as one process's own requests show them."""
 
     def __init__(self, limits: OutlierLimits | None = None) -> None:
         self._limits = limits or OutlierLimits()
         self._records: dict[str, _Record] = {}
 
-    def answered(self, server: str, took_s: float, *, expected_s: float, now_s: float) -> None:
-        """A request that was not hampered by others has been answered; `expected_s` is its model's mean, of all servers."""
+    def note_answer(self, server: str, took_s: float, *, expected_s: float, now_s: float) -> None:
+        """Count a request that was answered and that no other request slowed down; `expected_s` is its
+        model's mean over all servers."""
         record = self._record(server)
         slowness = took_s / expected_s if expected_s > 0 else 1.0
-        if record.try_from_s < inf:
-            self._tried(record, now_s, did_well=slowness < self._limits.slower_than_median)
+        if record.probe_from_s < inf:
+            self._tried(record, now_s, did_well=slowness < self._limits.max_slowness)
             return
         record.errors = 0
         record.answers += 1
-        record.slowness += (slowness - record.slowness) / min(record.answers, self._limits.answers)
+        record.slowness += (slowness - record.slowness) / min(record.answers, self._limits.min_answers)
 
-    def served(self, server: str, now_s: float) -> None:
-        """A request has been answered, how soon says nothing: it was a stream, others hampered it, or its answer was an error of its
-        model's."""
+    def note_untimed_answer(self, server: str, now_s: float) -> None:
+        """Count a request that was answered in a time that says nothing: a stream, one that others slowed
+        down, or an error of the model's own."""
         record = self._record(server)
-        if record.try_from_s < inf:
-            self._tried(record, now_s, did_well=True)  # all that its requests may be able to show
+        if record.probe_from_s < inf:
+            # A server whose requests are all of this kind could otherwise never pass a probe.
+            self._tried(record, now_s, did_well=True)
         else:
             record.errors = 0
 
-    def failed(self, server: str, now_s: float) -> None:
+    def note_failure(self, server: str, now_s: float) -> None:
+        """Count a request that the server did not answer."""
         record = self._record(server)
-        if record.try_from_s < inf:
+        if record.probe_from_s < inf:
             self._tried(record, now_s, did_well=False)
         else:
             record.errors += 1
 
     def judge(self, pool: Collection[str], now_s: float) -> dict[str, float]:
-        """Of the servers of a pool that are up: those that are ejected now, each with when the next request may try it."""
+        """Eject and take back servers of a pool, given those that are up. Returns the ejected ones, each with
+        the time of its next probe."""
         for name in pool:
-            self._trust_if_overdue(self._record(name), now_s)
-        out = [name for name in pool if self._record(name).try_from_s < inf]
+            self._readmit_if_overdue(self._record(name), now_s)
+        out = [name for name in pool if self._record(name).probe_from_s < inf]
         suspects = self._suspects([name for name in pool if name not in out], pool)
-        room = int(self._limits.part * len(pool)) - len(out)
+        # Rounded down, so that a pool of two loses nobody.
+        room = int(self._limits.max_ejected_part * len(pool)) - len(out)
         for name in suspects[: max(0, room)]:
             self._eject(self._record(name), now_s)
             out.append(name)
-        # One that joined the pool ejected, or a pool that has shrunk: who has waited longest comes back on trust.
-        while len(out) > int(self._limits.part * len(pool)):
-            first = min(out, key=lambda name: self._record(name).try_from_s)
-            self._take_back(self._record(first), now_s)
+        # Servers that were ejected before they joined this pool, or a pool that has shrunk, can break the
+        # limit: those that have been ejected longest come back without a probe.
+        while len(out) > int(self._limits.max_ejected_part * len(pool)):
+            first = min(out, key=lambda name: self._record(name).probe_from_s)
+            self._readmit(self._record(first), now_s)
             out.remove(first)
-        return {name: self._record(name).try_from_s for name in out}
+        return {name: self._record(name).probe_from_s for name in out}
 
-    def tried(self, server: str, now_s: float) -> float:
-        """A request has been sent there to try it. Returns when the next one may."""
+    def note_probe(self, server: str, now_s: float) -> float:
+        """Note that a probe request has been sent to the server. Returns when the next one may be sent."""
         record = self._record(server)
-        if record.try_from_s < inf:
-            record.try_from_s, record.is_on_trial = now_s + self._limits.trial_every_s, True
-        return record.try_from_s
+        if record.probe_from_s < inf:
+            record.probe_from_s, record.probe_is_in_flight = now_s + self._limits.probe_interval_s, True
+        return record.probe_from_s
 
-    def keep(self, servers: Collection[str]) -> None:
-        """Forget all but these: who has left, or has been down, comes as a new one."""
+    def retain_only(self, servers: Collection[str]) -> None:
+        """Forget all servers but these. One that left or was down starts with a clean record when it comes
+        back."""
         self._records = {name: record for name, record in self._records.items() if name in servers}
 
     def why(self, server: str) -> str:
-        """It was last ejected, as a sentence without its full stop."""
+        """Why the server was last ejected, as a sentence without its full stop."""
         return self._record(server).why
 
     def _record(self, server: str) -> _Record:
         return self._records.setdefault(server, _Record())
 
     def _suspects(self, names: Collection[str], pool: Collection[str]) -> list[str]:
-        """The worst first."""
+        """The servers to eject, the worst first: those that do not answer, then those that are slow."""
         limits, records = self._limits, self._records
-        known = [records[name].slowness for name in pool if records[name].answers >= limits.answers]
-        limit = limits.slower_than_median * median(known) if len(known) > 1 else inf
-        failing = [name for name in names if records[name].errors >= limits.errors]
-        slow = [name for name in names if records[name].answers >= limits.answers and records[name].slowness > limit]
+        known = [records[name].slowness for name in pool if records[name].answers >= limits.min_answers]
+        # A median needs two servers: one alone would be compared with itself.
+        limit = limits.max_slowness * median(known) if len(known) > 1 else inf
+        failing = [name for name in names if records[name].errors >= limits.max_errors]
+        slow = [name for name in names if records[name].answers >= limits.min_answers and records[name].slowness > limit]
         by_slowness = sorted(set(slow) - set(failing), key=lambda name: (-records[name].slowness, name))
         return sorted(failing, key=lambda name: (-records[name].errors, name)) + by_slowness
 
     def _eject(self, record: _Record, now_s: float) -> None:
+        """Eject a server, for twice as long as the last time unless that was long ago."""
         limits = self._limits
         record.why = (
             f"it has not answered {record.errors} requests in a row"
-            if record.errors >= limits.errors
+            if record.errors >= limits.max_errors
             else f"it takes {record.slowness:.1f} times as long as is expected of its models"
         )
-        is_new = record.pause_s == 0.0 or now_s - record.back_s >= limits.settled_after_s
+        is_new = record.pause_s == 0.0 or now_s - record.back_s >= limits.pause_reset_after_s
         self._pause(record, limits.first_pause_s if is_new else 2 * record.pause_s, now_s)
 
     def _pause(self, record: _Record, pause_s: float, now_s: float) -> None:
         record.pause_s = min(pause_s, self._limits.max_pause_s)
-        record.try_from_s, record.trials = now_s + record.pause_s, 0
+        record.probe_from_s, record.good_probes = now_s + record.pause_s, 0
 
     def _tried(self, record: _Record, now_s: float, *, did_well: bool) -> None:
-        if not record.is_on_trial:  # Of a request that was sent before it was ejected.
+        """Take the result of a probe: a good one counts towards coming back, a bad one doubles the pause."""
+        # This answers a request from before the ejection, which was no probe.
+        if not record.probe_is_in_flight:
             return
-        record.is_on_trial = False
+        record.probe_is_in_flight = False
         if not did_well:
             self._pause(record, 2 * record.pause_s, now_s)
             return
-        record.trials += 1
-        if record.trials >= self._limits.trials:
-            self._take_back(record, now_s)
+        record.good_probes += 1
+        if record.good_probes >= self._limits.min_good_probes:
+            self._readmit(record, now_s)
 
-    def _trust_if_overdue(self, record: _Record, now_s: float) -> None:
-        if now_s > record.try_from_s + max(record.pause_s, self._limits.on_trust_s):
-            self._take_back(record, now_s)
+    def _readmit_if_overdue(self, record: _Record, now_s: float) -> None:
+        if now_s > record.probe_from_s + max(record.pause_s, self._limits.readmit_unprobed_after_s):
+            self._readmit(record, now_s)
 
-    def _take_back(self, record: _Record, now_s: float) -> None:
-        record.try_from_s, record.back_s, record.is_on_trial = inf, now_s, False
+    def _readmit(self, record: _Record, now_s: float) -> None:
+        record.probe_from_s, record.back_s, record.probe_is_in_flight = inf, now_s, False
+        # A clean record: by the old average it would be ejected again at once.
         record.errors, record.answers, record.slowness = 0, 0, 1.0

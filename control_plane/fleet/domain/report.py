@@ -1,4 +1,6 @@
-"""What one process tells the owner of its fleet: how it has used the fleet, and what it waits for."""
+"""Load reports: what a process tells its fleet's leader about its use of the fleet and about replicas that
+its requests wait for.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class CopyUse:
-    """How one process uses one loaded copy of a model."""
+class ReplicaUse:
+    """How one process uses one replica at the moment."""
 
     in_flight: int = 0
     sequences: int = 0
@@ -16,30 +18,33 @@ class CopyUse:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Another copy of a model."""
+    """Request of a process for one more replica of a model."""
 
     model: str
     ready: int
-    """Copies that the process saw: where there are more now, its wish has come true."""
+    """Ready replicas that the process saw. If there are more by now, the request has been met: the same one
+    is sent again until then."""
     pool: str | None = None
-    """Where it should be; None: anywhere."""
+    """The pool where the replica should be; None if any will do."""
 
 
 @dataclass(frozen=True, slots=True)
-class FleetReport:
-    """It replaces the one before it, whose uses have been counted."""
+class LoadReport:
+    """Load report of one process. It replaces the one before it, whose `uses` have been counted."""
 
     process: str
     """A name that no other process has."""
     uses: Mapping[str, int] = field(default_factory=dict)
-    """Requests since its last report, by model, served or turned away."""
+    """Requests since the last report by model, whether served or refused."""
     services: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of one request, mean, of models of which it has measured since."""
-    copies: Mapping[str, Mapping[str, CopyUse]] = field(default_factory=dict)
-    """What is under way now, by the server's address and by model. (Processes name servers each in its own way.)"""
+    """Mean service time in seconds of each model that has been measured since the last report."""
+    copies: Mapping[str, Mapping[str, ReplicaUse]] = field(default_factory=dict)
+    """What is in flight now, by the server's address and by model. (Addresses, since each process names
+    servers in its own way.)"""
     wanted: tuple[Wanted, ...] = ()
-    """What its requests wait for."""
+    """Replicas that the process's requests wait for."""
     ejected: tuple[str, ...] = ()
-    """Servers that answer its requests too slowly or not at all, by address."""
+    """Addresses of the servers that answer this process's requests too slowly or not at all."""
     died: tuple[tuple[str, str], ...] = ()
-    """Copies, by address and model, that are listed as ready and answer that their process has died."""
+    """Replicas, as (address, model), that the index lists as ready but that answer that their Python stub has
+    died."""

@@ -1,7 +1,9 @@
-"""Which of a model's copies serves a request: one where it is expected to have been served as soon as anywhere; asked for every request.
+"""Routing policy (load balancing): which of a model's replicas serves a request. It is asked for every
+request, so it must be cheap.
 
-Whether a load elsewhere would be sooner still, or has to be since there is no copy, is for `fleet/domain/placement`; most requests need
-not ask.
+It chooses a replica where the request is expected to be served about as soon as anywhere. Whether a load
+elsewhere would be sooner still, or is needed since there is no replica, `fleet/domain/placement` decides;
+most requests need not ask it.
 """
 
 from __future__ import annotations
@@ -12,36 +14,41 @@ from math import inf
 from zlib import crc32
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, Server
+from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingLimits:
-    """What a choice may cost."""
+    """Limits of the choice of a server: how much waiting or computing it may cost to prefer another."""
 
-    near_services: float = 0.5
-    """Copies that are behind the best one by less than so many services count as equal, and one of them is drawn: others may be about to
-    send there as well, and always the best one would be everybody's. Requests that are alike may be kept together at this price."""
+    equal_within_services: float = 0.5
+    """Replicas within so many service times of the best one count as equal, and one of them is drawn: other
+    processes may be about to send to the best one as well, and it would be everybody's (herd behaviour).
+    Affinity may cost this much, too."""
 
-    looked_at: int = 6
-    """Where a model has more copies so many are drawn, and the others not looked at; for requests that are alike half of them by that."""
+    sample_size: int = 6
+    """Replicas considered if a model has more: so many are drawn at random; with an affinity key half of them
+    are drawn by the key."""
 
 
 @dataclass(slots=True)
 class Choice:
-    """Never changed, but not frozen: each request makes one."""
+    """Decision of the routing policy. It is never changed, but not frozen: each request makes one, and frozen
+    classes are slower to make."""
 
     server: str | None
-    """None: there is no copy that could serve it."""
+    """None if no replica could serve the request."""
     expected_s: float
-    """Until it has been served there; infinite where there is no copy, or none but on ejected servers: anywhere else is better."""
-    asks_to_place: bool
-    """A load elsewhere may be sooner than `expected_s`, or it is the only way: `placement.place` says."""
+    """Seconds until the request has been served there; infinite if there is no replica, or only on ejected
+    servers: then any other place is better."""
+    needs_placement: bool
+    """A load elsewhere may be sooner than `expected_s`, or is the only way: ask `placement.place`."""
     is_probe: bool = False
-    """The server is ejected, and this request shows whether it has recovered; the next one not before a pause."""
+    """The server is ejected, and this request shows whether it has recovered; the next probe comes after a
+    pause."""
 
 
-_MISS = Choice(None, inf, asks_to_place=True)
+_MISS = Choice(None, inf, needs_placement=True)
 _DEFAULT = RoutingLimits()
 
 
@@ -52,17 +59,20 @@ def choose(
     draw: float,
     *,
     pool: str | None = None,
-    likeness: int | None = None,
+    affinity_key: int | None = None,
     limits: RoutingLimits = _DEFAULT,
 ) -> Choice:
-    """Choose a copy that is ready or loads.
+    """Choose a replica that is ready or being loaded.
 
-    `draw` is random, of [0, 1). Requests of equal `likeness`, a hash of what they have in common, go to the same of several equally good
-    copies. Outside of the `pool` a request counts for waiting longer than a load takes: it goes there if the pool has no room for a copy.
+    `draw` is a random number of [0, 1). `affinity_key` is an affinity key, a hash of what requests have in
+    common: requests with the same key go to the same one of several equally good replicas. Outside its `pool`
+    a request counts as waiting longer than a load takes, so it goes there only if the pool has no room for a
+    replica.
     """
     holders, facts = fleet.holders.get(model), fleet.models.get(model)
     if not holders or facts is None:
         return _MISS
+    # Most models have one replica: this shortcut keeps their requests off the general path.
     if len(holders) == 1:
         server = next(iter(holders.values()))
         if server.is_ejected:
@@ -71,78 +81,91 @@ def choose(
         return _MISS if expected_s == inf else Choice(server.name, expected_s, _is_long(expected_s, facts))
     servers: Sequence[Server] = list(holders.values())
     meeting: Sequence[Server] = ()
-    if len(servers) > limits.looked_at:
-        meeting = [] if likeness is None else _drawn(servers, likeness % 997 / 997, limits.looked_at // 2)
-        servers = [*meeting, *_drawn(servers, draw, limits.looked_at - len(meeting))]
+    if len(servers) > limits.sample_size:
+        meeting = [] if affinity_key is None else _spread_sample(servers, affinity_key % 997 / 997, limits.sample_size // 2)
+        servers = [*meeting, *_spread_sample(servers, draw, limits.sample_size - len(meeting))]
+        # The same random number is used twice; the digits that the sample did not use choose within it.
         draw = draw * len(holders) % 1.0
     costs = [(_expected_s(server, server.copies[model], facts, now_s, pool), server.name) for server in servers if not server.is_ejected]
+    # Fewer costs than servers: some are ejected, and one of them may be due for a probe.
     if len(costs) < len(servers) and (probe := _due_probe(servers, model, now_s)) is not None:
         return probe
     best_s, _ = min(costs, default=(inf, ""))
+    # Nothing but ejected servers, or none that could serve it.
     if best_s == inf:
         return _among_ejected(servers, facts, now_s) if len(costs) < len(servers) else _MISS
-    limit_s = best_s + limits.near_services * facts.service_s
+    # Drawn among near-equals rather than the minimum: other processes choose by the same view, a moment old.
+    limit_s = best_s + limits.equal_within_services * facts.service_s
     near = [each for each in costs if each[0] <= limit_s]
-    expected_s, name = near[int(draw * len(near))] if likeness is None else _of_its_kind(near, likeness, meeting)
+    expected_s, name = near[int(draw * len(near))] if affinity_key is None else _by_affinity(near, affinity_key, meeting)
     return Choice(name, expected_s, _is_long(best_s, facts))
 
 
 def _is_long(expected_s: float, facts: ModelFacts) -> bool:
-    """Longer than a load takes, as always outside of the pool, or than requests should and could."""
+    """Whether a load elsewhere may be sooner: the wait exceeds a load (as it always does outside the pool),
+    or the latency objective, which the model alone could meet."""
     objective_s = facts.spec.latency_objective_s
     return expected_s - facts.service_s > facts.load_s or (objective_s is not None and facts.service_s < objective_s < expected_s)
 
 
-def _expected_s(server: Server, copy: Copy, facts: ModelFacts, now_s: float, pool: str | None) -> float:
-    """Until it would have served a request; infinite where it cannot."""
-    if not server.is_up or server.is_leaving:
+def _expected_s(server: Server, copy: Replica, facts: ModelFacts, now_s: float, pool: str | None) -> float:
+    """Seconds until the server would have served the request; infinite if it cannot."""
+    if not server.is_up or server.is_draining:
         return inf
     wait_s = server.work_s / server.parallel
     if copy.state is ModelState.LOADING:
-        # The requests that wait for the load come before this one. A server that stops for loads has them in its work.
-        # A load that is late is expected to take as long again as it is late: it may hang.
+        # Requests that wait for the load are served before this one; a server that does not serve while it
+        # loads has them in `work_s`. A load that is late by t is expected to take t longer: it may hang.
         waiting_s = copy.in_flight * facts.service_s / server.parallel if server.serves_while_loading else 0.0
         wait_s = max(wait_s, abs(copy.ready_s - now_s) + waiting_s)
     elif copy.state is not ModelState.READY:
         return inf
-    return wait_s + server.away_s(pool, facts.load_s) + facts.service_s
+    return wait_s + server.off_pool_penalty_s(pool, facts.load_s) + facts.service_s
 
 
-def _of_its_kind(near: Sequence[tuple[float, str]], likeness: int, meeting: Sequence[Server]) -> tuple[float, str]:
-    """The same one for all that are alike, if it is near; where there are many, one of those where they meet rather than any other."""
+def _by_affinity(near: Sequence[tuple[float, str]], affinity_key: int, meeting: Sequence[Server]) -> tuple[float, str]:
+    """The replica that requests with the same affinity key share, among the near ones; of many replicas one
+    that the key itself drew goes first.
+
+    Rendezvous (highest random weight) hashing: when a server joins or leaves, only the keys that it wins or
+    held move.
+    """
     names = {server.name for server in meeting}
-    return max(near, key=lambda each: (each[1] in names, _mixed(crc32(each[1].encode()) ^ likeness)))
+    return max(near, key=lambda each: (each[1] in names, _mixed(crc32(each[1].encode()) ^ affinity_key)))
 
 
 def _mixed(number: int) -> int:
-    """Multiplicative hashing (Knuth 6.4): a checksum alone differs between two names by the same bits whatever it is mixed with."""
+    """Multiplicative hashing (Knuth, TAOCP 6.4). Without it the checksums of two names would differ in the
+    same bits whatever the key."""
     return number * 0x9E3779B1 & 0xFFFFFFFF
 
 
-def _drawn(servers: Sequence[Server], draw: float, size: int) -> list[Server]:
-    """So many of them, evenly spread from a random one on."""
+def _spread_sample(servers: Sequence[Server], draw: float, size: int) -> list[Server]:
+    """So many servers (`size`), evenly spread, beginning at one that `draw` chooses."""
     first, step = draw * len(servers), len(servers) / size
     return [servers[int(first + number * step) % len(servers)] for number in range(size)]
 
 
 def _due_probe(servers: Sequence[Server], model: str, now_s: float) -> Choice | None:
+    """A probe of an ejected server that is due for one, if there is any."""
     for server in servers:
         if (
             server.is_ejected
             and server.is_up
-            and not server.is_leaving
+            and not server.is_draining
             and now_s >= server.probe_from_s
             and server.copies[model].state is ModelState.READY
         ):
-            return Choice(server.name, 0.0, asks_to_place=False, is_probe=True)
+            return Choice(server.name, 0.0, needs_placement=False, is_probe=True)
     return None
 
 
 def _among_ejected(servers: Sequence[Server], facts: ModelFacts, now_s: float) -> Choice:
-    """Nobody else has it: better there than nowhere, but sooner loaded elsewhere."""
+    """All replicas are on ejected servers: serve the request there rather than nowhere, but a load elsewhere
+    would be better."""
     probe = _due_probe(servers, facts.name, now_s)
     if probe is not None:
         return probe
     costs = [(_expected_s(server, server.copies[facts.name], facts, now_s, None), server.name) for server in servers if server.is_ejected]
     cost_s, name = min(costs)
-    return _MISS if cost_s == inf else Choice(name, inf, asks_to_place=True)
+    return _MISS if cost_s == inf else Choice(name, inf, needs_placement=True)

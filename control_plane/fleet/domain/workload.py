@@ -1,6 +1,8 @@
-"""What kind of request it is, and which pool of servers it goes to; asked at the door.
+"""Classifies a request as short or long and urgent or not, and says which server pool it goes to. The
+frontends ask it on arrival.
 
-Short requests behind long ones wait many times their own length, so the two are kept apart where there are servers for both.
+A short request behind a long one waits many times its own length (head-of-line blocking), so the two are kept
+apart where there are servers for both.
 """
 
 from __future__ import annotations
@@ -12,46 +14,50 @@ from math import exp, log
 
 
 class Length(StrEnum):
+    """Whether a request is short or long."""
+
     SHORT = "short"
     LONG = "long"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A class of requests."""
+    """Class of requests with regard to server pools."""
 
     length: Length
     is_urgent: bool
 
     @property
     def pools(self) -> tuple[str, ...]:
-        """Those that would do, the best first."""
+        """Names of the pools that would do, the best first."""
         return (f"{self.length}-urgent", self.length.value) if self.is_urgent else (self.length.value,)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadLimits:
-    """From where on a request is long."""
+    """Thresholds from which a request is long, or urgent."""
 
     long_units: float = 50.0
-    """Compute units, milliseconds of one instance: at the start of a learned threshold, and for good where none is learned."""
+    """Cost in compute units (milliseconds of one instance): the start of a learned threshold, and the
+    threshold where none is learned."""
 
     long_rows: int = 64
-    """Where its cost is not known: more rows than most models batch."""
+    """For requests of unknown cost: more rows than most models batch."""
 
     long_bytes: int = 1 << 20
-    """Where its cost is not known."""
+    """For requests of unknown cost."""
 
     urgent_from: int = 1
-    """Tenants of this priority and higher ones are urgent."""
+    """Tenants of this priority and of higher ones are urgent."""
 
 
 _DEFAULT = WorkloadLimits()
 
-# Of all requests; the rest is long. Of heavy-tailed work, the longest tenth is half or more.
+# Part of all requests that is short. In heavy-tailed work the longest tenth is half of it or more.
 _SHORT_PART = 0.9
 
-# Small enough that no burst moves the threshold far: a hundred long requests in a row double it.
+# Learning rate: small enough that no burst moves the threshold far; a hundred long requests in a row double
+# it.
 _STEP = 0.0077
 
 
@@ -64,7 +70,8 @@ def classify(
     long_units: float | None = None,
     limits: WorkloadLimits = _DEFAULT,
 ) -> Workload:
-    """Give `long_units` if a threshold has been learned (`learned_threshold`), and None for a cost that nobody knows."""
+    """Classify a request; `cost_units` is None if its cost is unknown, `long_units` None if no threshold has
+    been learned yet."""
     if cost_units is not None:
         is_long = cost_units > (limits.long_units if long_units is None else long_units)
     else:
@@ -73,9 +80,11 @@ def classify(
 
 
 def learned_threshold(threshold_units: float, cost_units: float) -> float:
-    """What it is after a request of this cost: it settles where nine of ten are short.
+    """Return the threshold after a request of this cost: it converges to where nine of ten requests are
+    short.
 
-    Stochastic approximation of a quantile (Robbins and Monro 1951), of the logarithm, so that it fits costs of any size.
+    Stochastic approximation of a quantile (Robbins and Monro 1951), in logarithms, so that one learning rate
+    fits costs of any size.
     """
     if threshold_units <= 0:
         return max(cost_units, 0.0)
@@ -83,5 +92,6 @@ def learned_threshold(threshold_units: float, cost_units: float) -> float:
 
 
 def pool_for(workload: Workload, pools: Collection[str]) -> str | None:
-    """Of the pools that have a server up; None: none of them is for such requests, so all servers are for them."""
+    """Return the workload's best pool among those that have a server up; None if there is none, and so all
+    servers take its requests."""
     return next((pool for pool in workload.pools if pool in pools), None)

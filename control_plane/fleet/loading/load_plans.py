@@ -1,9 +1,11 @@
-"""Brings models into one server and out of it by the plans of `fleet/domain/load_plan`, one at a time; it is told which by
-`fleet/routing/residency`.
+"""Carries out the plans of `fleet/domain/load_plan` on one server, one plan at a time;
+`fleet/loading/server_loads` calls it.
 
-Nothing is remembered from one plan to the next but calls whose answer never came. Right before each load Triton's index is read: while it
-shows another load, whoever began it, that is waited for, and only what fits beside all that is not surely gone begins. Then, without
-any wait between, `Ownership.require` has the last word. So it is safe to be cancelled, to fail and to be taken over from anywhere.
+Nothing is remembered from one plan to the next but calls whose answer never came. Right before each load
+Triton's index is read: while it shows another load, whoever began it, that one is waited for; the load begins
+only if it fits beside everything that is not surely gone. Then, without any await in between,
+`LeaderElection.require` has the last word. So a plan may be cancelled, fail, or be taken over by another leader at
+any point.
 """
 
 from __future__ import annotations
@@ -16,40 +18,46 @@ from typing import assert_never
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, Overloaded, UpstreamUnavailable
 from control_plane.core.model import ModelState, ModelVersion
-from control_plane.fleet.domain.fleet import Copy, ModelFacts, Server
+from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.load_plan import AwaitReady, AwaitReleased, Load, Step, Unload, copies_of, held_bytes, plan
-from control_plane.fleet.ownership.ownership import boot_time_s
+from control_plane.fleet.ownership.election import boot_time_s
 from control_plane.triton.ports import ModelControl
 
 Begin = Callable[[], Awaitable[None]]
 LoadModel = Callable[[str, Begin], Awaitable[None]]
-"""Loads a model, and returns when it is ready. It awaits the second argument when all is prepared, right before it asks Triton."""
+"""Loads a model and returns when it is ready. It awaits the second argument after all preparation, right
+before it calls Triton."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """How long plans wait, in seconds."""
+    """Timeouts and polling intervals of plans, in seconds."""
 
     load_timeout_s: float = 300.0
-    """A load that takes longer hangs, and holds up no others; what it may have taken counts until its line in the index is gone."""
+    """A load that takes longer hangs, and holds up no other loads; its memory counts until its line in the
+    index is gone."""
 
     release_timeout_s: float = 60.0
-    """For requests in flight, which Triton lets finish: no longer than these may take."""
+    """For requests in flight, which Triton finishes before it unloads; it should be no less than these may
+    take."""
 
     unload_timeout_s: float = 10.0
-    """Triton accepts an unload within milliseconds."""
+    """For Triton to accept an unload, which it does within milliseconds."""
 
     first_poll_s: float = 0.05
-    """Most models are gone within this time; a look at the index costs Triton about a millisecond."""
+    """First polling interval: most models are gone within this time, and a look at the index costs Triton
+    about a millisecond."""
 
     max_poll_s: float = 0.5
+    """Polling intervals double up to this one."""
 
-    settle_s: float = 2.0
-    """A call that was begun and not answered has reached Triton's index by then, or never will: twice the lease's margin."""
+    call_visible_after_s: float = 2.0
+    """Time after which a call that was begun but not answered is in Triton's index, or never will be: twice
+    the lease's margin."""
 
 
 class LoadPlans:
-    """Carries out load plans on one server, for as long as one Triton lives there."""
+    """Executor of load plans on one server, for the lifetime of one Triton process there."""
 
     def __init__(
         self,
@@ -63,10 +71,11 @@ class LoadPlans:
         limits: PlanLimits | None = None,
         now_s: Callable[[], float] = boot_time_s,
     ) -> None:
-        """Of `server` only name and budget count: what is on it comes from the index, and `bytes_of` every model that is found there.
+        """Of `server` only name and budget count: what is on it comes from the index, and `bytes_of` tells
+        the size of each model found there.
 
-        `require` is `Ownership.require`; `on_index` hears every index that is read, which keeps the fleet's picture fresh. `unload`
-        returns when Triton has accepted it.
+        `require` is `LeaderElection.require`; `on_index` is called with every index that is read, which keeps the
+        view of the fleet fresh. `unload` returns when Triton has accepted the call.
         """
         self._server = server
         self._control = control
@@ -78,34 +87,41 @@ class LoadPlans:
         self._now_s = now_s
         self._turn = asyncio.Lock()
         self._begun: dict[str, float] = {}
-        """Loads that were begun and neither answered nor seen in the index, and when."""
+        """Model -> when its load was begun, for loads that were neither answered nor seen in the index
+        yet."""
         self._loading_since_s: dict[str, float] = {}
-        """Loads under way, and when they began or were first seen in this lease's time: in another's each may have been a later one."""
+        """Model -> when its load began or was first seen under the present lease. Under another lease it may
+        have been another load."""
         self._token: int | None = None
+        """The lease's token when `_loading_since_s` was last cleared."""
         self._dead: set[str] = set()
-        """Models whose processes have died: what of them is UNLOADING holds no memory, whatever Triton says."""
+        """Models whose stubs have died: if one of these is UNLOADING it holds no memory, whatever Triton
+        says."""
 
     async def load(self, model: ModelFacts, victims: Sequence[str] = (), *, load: LoadModel) -> None:
-        """Unload `victims`, load `model`; return when it is ready. Waits for the plan that is under way.
+        """Unload `victims`, load `model`, and return when it is ready; waits for the plan under way.
 
-        Cancelled, what was begun goes on in Triton, and the next plan finds it there.
+        If the caller is cancelled, what was begun goes on in Triton, and the next plan finds it there.
 
         Raises:
-            Overloaded: it does not fit, and nothing was done; or it does not fit any more.
-            ModelLoadFailed: as Triton says. DeadlineExceeded: a load, or requests that must finish first, take too long.
-            UpstreamUnavailable: no Triton, or this process is not the fleet's owner (any more).
+            Overloaded: the model does not fit, and nothing was done; or it does not fit any more.
+            ModelLoadFailed: Triton says so, or the model is gone after its load.
+            DeadlineExceeded: a load, or requests that must finish first, take too long.
+            UpstreamUnavailable: no Triton, or this process is not the fleet's leader (any more).
         """
         async with self._turn:
             self._ask_leave()
+            # The plan is made from the index as it is now, whatever earlier plans intended.
             for step in plan(await self._look(), model, victims):
                 await self._carry_out(step, load)
             _require_ready(await self._look(), model.name)
 
-    async def revive(self, model: ModelFacts, *, parts: Collection[str] = (), load: LoadModel) -> None:
-        """Unload and load a model whose process, or one of its `parts`, has died; raises as `load`.
+    async def repair(self, model: ModelFacts, *, parts: Collection[str] = (), load: LoadModel) -> None:
+        """Unload and load a model whose stub, or that of one of its `parts`, has died. Raises as `load`.
 
-        Such a one Triton never gives up (24.10: a request that met the dead process keeps it UNLOADING for ever), but nor does it have
-        its memory. Of several instances those that live on are held by Triton and by nobody counted, until the server is weighed.
+        Triton never gives such a model up (24.10: a request that met the dead process keeps it UNLOADING for
+        ever), but it does not have its memory either. Memory of a model's surviving instances is not counted
+        until the server's memory is measured again.
         """
         self._dead |= {model.name, *parts}
         try:
@@ -114,9 +130,11 @@ class LoadPlans:
             self._dead -= {model.name, *parts}
 
     async def unload(self, name: str) -> None:
-        """Return when its memory is free; its requests finish first. Nothing is done for one that is not there. Raises as `load`."""
+        """Unload a model after its requests have finished, and return when its memory is free; one that is
+        not there is ignored. Raises as `load`."""
         async with self._turn:
             if name in (await self._look()).copies:
+                # Triton 24.10 hangs in an unload of a model whose load does not end.
                 await self._await_ready(name)
                 await self._unload(name)
                 await self._await_released(name)
@@ -135,18 +153,25 @@ class LoadPlans:
                 assert_never(step)
 
     async def _load(self, step: Load, load: LoadModel) -> None:
+        """Load the step's model, after waiting for its turn in Triton; `begin` runs right before the call."""
         is_over = False
 
         async def begin() -> None:
             token = None
-            while token != (token := self._ask_leave()):  # the index is of this lease's time, not of before another's
+            # Repeated if the lease was lost and won again meanwhile: the index must have been read under the
+            # lease that allows the call.
+            while token != (token := self._ask_leave()):
                 await self._await_turn_in_triton(step)
-            if is_over:  # it was cancelled while a task of somebody else's prepared the load: the next plan may be under way
+            # The plan was cancelled, but a shared task went on preparing the load: the next plan may be under
+            # way by now.
+            if is_over:
                 raise UpstreamUnavailable(f"the load of model '{step.name}' was given up before it began")
+            # From here the call may reach Triton even if its answer never comes back, so its memory counts.
             self._begun[step.name] = self._loading_since_s[step.name] = self._now_s()
 
         try:
             await load(step.name, begin)
+        # Triton has answered: the load is over. Reading the index lets the view see that at once.
         except ModelLoadFailed:
             self._begun.pop(step.name, None)
             with suppress(ControlPlaneError):
@@ -157,22 +182,26 @@ class LoadPlans:
         self._begun.pop(step.name, None)
 
     async def _await_turn_in_triton(self, step: Load) -> None:
-        """Until nothing else loads there. Raises Overloaded: something has come meanwhile, and it does not fit any more."""
+        """Wait until nothing else loads there. Raises Overloaded: the server has filled meanwhile, and the
+        model does not fit any more."""
         seen = await self._poll(lambda found: not self._in_the_way(found, step.name), self._limits.load_timeout_s, "other loads to end")
         if step.name in seen.copies:
             return
-        size = max(step.bytes, self._bytes_of(step.name))  # it may have been found to be larger since the plan was made
+        # Another server may have shown since the plan was made that the model is larger.
+        size = max(step.bytes, self._bytes_of(step.name))
         missing = held_bytes(seen.copies.values()) + size - seen.budget_bytes
         if missing > 0:
             raise Overloaded(f"model '{step.name}' does not fit on server '{seen.name}' any more: {missing} bytes are missing")
 
     def _in_the_way(self, found: Server, name: str) -> bool:
-        """A load, or the copy of this model that leaves: Triton would load another beside it at once."""
+        """Whether a load is under way, or a replica of this model is unloading: Triton would load the new one
+        beside it at once."""
         return any(copy.state is ModelState.LOADING and not self._hangs(copy.model) for copy in found.copies.values()) or (
             name in found.copies and found.copies[name].state is ModelState.UNLOADING
         )
 
     def _hangs(self, name: str) -> bool:
+        """Whether the model's load has taken longer than a load may."""
         return self._now_s() - self._loading_since_s.get(name, self._now_s()) > self._limits.load_timeout_s
 
     async def _unload(self, name: str) -> None:
@@ -186,7 +215,7 @@ class LoadPlans:
         await self._poll(lambda found: name not in found.copies, self._limits.release_timeout_s, f"'{name}' to be released")
 
     async def _await_ready(self, name: str) -> None:
-        """Until its load has ended, or is given up as one that hangs."""
+        """Wait until a model's load has ended, or hangs."""
 
         def has_ended(found: Server) -> bool:
             return name not in found.copies or found.copies[name].state is not ModelState.LOADING or self._hangs(name)
@@ -194,6 +223,8 @@ class LoadPlans:
         await self._poll(has_ended, 2 * self._limits.load_timeout_s, f"the load of '{name}' to end")
 
     def _ask_leave(self) -> int:
+        """Return the lease's token, or raise if this process is not the leader; under a new lease observed
+        load times start anew."""
         token = self._require()
         if token != self._token:
             self._token = token
@@ -201,6 +232,7 @@ class LoadPlans:
         return token
 
     async def _poll(self, is_so: Callable[[Server], bool], timeout_s: float, what: str) -> Server:
+        """Read the index until `is_so` holds. Raises DeadlineExceeded."""
         deadline_s = self._now_s() + timeout_s
         pause_s = self._limits.first_poll_s
         while not is_so(found := await self._look()):
@@ -211,19 +243,25 @@ class LoadPlans:
         return found
 
     async def _look(self) -> Server:
-        """The server by its index, with the loads that are on their way there."""
+        """Read the server's index; the result includes loads that are still on their way there."""
         asked_s = self._now_s()
         index = await self._control.index()
         self._on_index(index)
         now_s = self._now_s()
         copies = copies_of(index, self._bytes_of, now_s)
+        # A dead stub's memory is free, although Triton lists the model as UNLOADING for ever.
         for name in [name for name in self._dead & copies.keys() if copies[name].state is ModelState.UNLOADING]:
             del copies[name]
-        for name in [name for name, begun_s in self._begun.items() if name in copies or asked_s - begun_s > self._limits.settle_s]:
+        # A begun load is in the index now, or it never reached Triton: this index was asked for long enough
+        # after it began.
+        for name in [
+            name for name, begun_s in self._begun.items() if name in copies or asked_s - begun_s > self._limits.call_visible_after_s
+        ]:
             del self._begun[name]
         for name in self._begun:
-            copies[name] = Copy(name, ModelState.LOADING, self._bytes_of(name), now_s)
+            copies[name] = Replica(name, ModelState.LOADING, self._bytes_of(name), now_s)
         loading = [copy.model for copy in copies.values() if copy.state is ModelState.LOADING]
+        # Forgets loads that have ended, so that a later load of the model is timed from its own beginning.
         self._loading_since_s = {name: self._loading_since_s.get(name, now_s) for name in loading}
         return replace(self._server, copies=copies)
 

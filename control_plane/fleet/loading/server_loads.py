@@ -1,4 +1,8 @@
-"""What is loaded into one server of a fleet and out of it: `residency.Plans`, over all lives of its Triton."""
+"""Loads and unloads of one server of a fleet, over all lives of its Triton process; it implements
+`replica_loader.Plans`.
+
+It measures what it does: how long loads take, and how much memory models hold.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,17 @@ from control_plane.fleet.view.state import FleetState
 from control_plane.models.domain.description import Tier
 from control_plane.models.model_service import ModelService
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import Member
+from control_plane.triton.servers import ServerState
 
 _log = logging.getLogger(__name__)
 
 
 class ServerLoads:
-    """Keeps the fleet's picture of this server true while it does."""
+    """Loader of one server, which also keeps the fleet's view of that server in line with its index."""
 
     def __init__(
         self,
-        member: Member,
+        member: ServerState,
         models: ModelService,
         state: FleetState,
         *,
@@ -33,7 +37,8 @@ class ServerLoads:
         resident_bytes: Callable[[], int | None] = lambda: None,
         load_timeout_s: float,
     ) -> None:
-        """`require` is `Ownership.require`; `resident_bytes` is what the server holds in memory now, where that can be told."""
+        """`require` is `LeaderElection.require`; `resident_bytes` returns the memory that the server holds now,
+        None where it cannot be read."""
         self._member = member
         self._models = models
         self._state = state
@@ -41,81 +46,91 @@ class ServerLoads:
         self._resident_bytes = resident_bytes
         self._limits = PlanLimits(load_timeout_s=load_timeout_s)
         self._empty_bytes: int | None = None
-        """What the server holds without any model; None until that has been seen in this life."""
+        """Memory of the server without any model; None until it has been read in this life of Triton."""
         self._unloading: dict[str, tuple[float, int]] = {}
-        """Since when, and how large."""
+        """Model -> since when it has been unloading, and its size."""
         self._upstream: Upstream | None = None
         self._plans: LoadPlans | None = None
 
-    async def bring_in(self, model: ModelFacts, victims: Sequence[str]) -> None:
-        """Unload the victims, wait for their memory, load the model. Raises as `LoadPlans.load`."""
-        with self._settling(model.name):
+    async def load_after_evicting(self, model: ModelFacts, victims: Sequence[str]) -> None:
+        """Unload the victims, wait for their memory, and load the model. Raises as `LoadPlans.load`."""
+        with self._awaiting_fingerprint(model.name):
             await self._now().load(model, victims, load=self._load)
-        await self.look()
+        await self.poll_index()
 
-    async def revive(self, model: ModelFacts) -> None:
-        """Unload and load one whose process has died. Raises as `LoadPlans.revive`."""
-        with self._settling(model.name):
-            await self._now().revive(model, parts=self._state.steps_of(model.name), load=self._load)
-        await self.look()
+    async def repair(self, model: ModelFacts) -> None:
+        """Unload and load a model whose stub has died. Raises as `LoadPlans.repair`."""
+        with self._awaiting_fingerprint(model.name):
+            await self._now().repair(model, parts=self._state.steps_of(model.name), load=self._load)
+        await self.poll_index()
 
     async def reload(self, model: ModelFacts) -> None:
-        """Load it anew beside itself, which Triton puts in its place when it is ready. Raises ControlPlaneError."""
+        """Load a model anew beside itself; Triton replaces the old one when the new one is ready. Raises
+        ControlPlaneError."""
 
         async def begin() -> None:
-            self._require()  # after all that is prepared, which takes a while
+            self._require()  # not before the preparation, which takes a while: the lease could expire in it
 
         await self._models.load(model.name, begin=begin)
-        await self.look()
+        await self.poll_index()
 
-    async def take_out(self, model: str) -> None:
-        """Unload it, and wait for its memory. Raises as `LoadPlans.unload`."""
+    async def unload(self, model: str) -> None:
+        """Unload a model, and wait for its memory. Raises as `LoadPlans.unload`."""
         await self._now().unload(model)
-        await self.look()
+        await self.poll_index()
 
-    async def look(self) -> None:
-        """Bring the picture in line with Triton. Raises UpstreamUnavailable, UpstreamFailed."""
+    async def poll_index(self) -> None:
+        """Read the server's index into the fleet's view. Raises UpstreamUnavailable, UpstreamFailed."""
         self._observe(await self._member.pick().control.index())
 
     def _observe(self, index: list[ModelVersion]) -> None:
+        """Pass an index on to the view, and record the unloads that it shows to be complete."""
         name = self._member.name
         self._state.observe(name, index)
+        # The server may have left the fleet while its index was read.
         server = self._state.fleet.servers.get(name)
-        for model in self._unloading.keys() - server.copies.keys() if server is not None else ():  # it may have left meanwhile
+        for model in self._unloading.keys() - server.copies.keys() if server is not None else ():
             since_s, size = self._unloading.pop(model)
             took_s = self._state.now_s() - since_s
             self._state.counts.moved(model, source=Tier.HOT, target=Tier.WARM, size_bytes=size, took_s=took_s)
 
-    async def weigh(self) -> None:
-        """Correct what models are taken to hold by what the server does: with their first requests many grow."""
+    async def measure_memory(self) -> None:
+        """Measure the memory of all models on the server, and correct their sizes: many models grow with
+        their first requests."""
         held = await asyncio.to_thread(self._resident_bytes)
         if held is not None and self._empty_bytes is not None and self._member.is_up:
-            self._state.measurements.weighed(self._member.name, held - self._empty_bytes)
+            self._state.measurements.memory_measured(self._member.name, held - self._empty_bytes)
+        # An attached Triton's memory cannot be read from here: it is asked itself.
         if held is None:
             await self._ask_for_sizes()
 
     async def _ask_for_sizes(self) -> None:
-        """Of a Triton whose memory cannot be read here; some backends report them."""
+        """Ask a Triton whose memory cannot be read here; some backends report the sizes of their models."""
         try:
             sizes = await self._member.pick().control.memory_bytes()
         except ControlPlaneError as exc:
-            _log.debug("server %s tells no sizes: %s", self._member.name, exc)  # it is down, which others say aloud
+            # Not a warning: the server is down, and that is logged elsewhere.
+            _log.debug("server %s reports no model sizes: %s", self._member.name, exc)
         else:
-            self._state.measurements.told(sizes)
+            self._state.measurements.note_reported_sizes(sizes)
 
     @contextmanager
-    def _settling(self, model: str) -> Iterator[None]:
-        settling = (self._member.name, model)
-        self._state.settling.add(settling)
+    def _awaiting_fingerprint(self, model: str) -> Iterator[None]:
+        """Keep a model LOADING in the view for as long as the block lasts, even once Triton says READY (see
+        `FleetState.awaiting_fingerprint`)."""
+        awaiting_fingerprint = (self._member.name, model)
+        self._state.awaiting_fingerprint.add(awaiting_fingerprint)
         try:
             yield
         finally:
-            self._state.settling.discard(settling)
+            self._state.awaiting_fingerprint.discard(awaiting_fingerprint)
 
     def _now(self) -> LoadPlans:
+        """Return the plans for the Triton process that lives now. Raises UpstreamUnavailable."""
         upstream = self._member.pick()
         if self._plans is None or self._upstream is not upstream:
             name = self._member.name
+            # A new Triton process is empty: nothing that was learned of the old one's memory and calls holds.
             self._upstream, self._empty_bytes = upstream, None
             self._unloading.clear()
             self._plans = LoadPlans(
@@ -130,12 +145,14 @@ class ServerLoads:
         return self._plans
 
     async def _load(self, model: str, begin: Begin) -> None:
+        """Load a model by the server's model service, and measure the time and memory that it takes."""
         before: int | None = None
         began_s, has_begun = self._state.now_s(), False
 
         async def begin_now() -> None:
             nonlocal before, began_s, has_begun
             before = await asyncio.to_thread(self._resident_bytes)
+            # The only moment when the memory of the empty server can be read: before its first load begins.
             if self._state.is_empty(self._member.name):
                 self._empty_bytes = before
             await begin()

@@ -1,6 +1,8 @@
-"""The servers of a fleet that others run: they join and leave as a list says that somebody keeps (`fleet/ports.ServerList`).
+"""Membership of a fleet of attached Tritons: servers join and leave as a list says
+(`fleet/ports.ServerList`).
 
-Each server has a task of its own from when it joins to when it has left. What keeps the list, and what a server is, others know.
+Each server has a task from when it joins until it has left. Who keeps the list, and how a server is
+connected, is not known here.
 """
 
 from __future__ import annotations
@@ -20,41 +22,45 @@ from control_plane.triton.servers import Servers
 _log = logging.getLogger(__name__)
 
 _POLL_S = 1.0
+"""Time between two looks at the list."""
 
 
 class Running(Protocol):
-    """One server's part of the gateway."""
+    """One server's connections and health checks in this gateway."""
 
     async def run(self) -> None:
-        """Watch over it until cancelled; then its connections are closed."""
+        """Watch over the server until cancelled; then its connections are closed."""
 
 
 class Fleet(Protocol):
-    """`fleet/fleet_service`, as far as its servers go."""
+    """The part of `fleet/fleet_service` that membership needs."""
 
     def change(self, listed: ListedServer) -> None:
-        """What its list says of a server is something else now."""
+        """Take over what the list says of a server now."""
 
-    async def see_off(self, name: str) -> None:
-        """Return when nothing is under way there."""
+    async def drain(self, name: str) -> None:
+        """Drain a server: return when nothing is in flight there."""
 
     def forget(self, name: str) -> None:
-        """Its connections are closed."""
+        """Forget a server whose connections are closed."""
 
 
 @dataclass(slots=True, eq=False)
 class _Joined:
+    """A server that has joined, and the signal for it to leave."""
+
     listed: ListedServer
     unit: Running
     leaves: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class FleetMembers:
-    """Adds and removes a process's servers as the list changes; other gateways follow the same list by themselves,
-    and for a moment may be behind or ahead.
+    """Membership of one process's fleet: adds and removes servers as the list changes. Every gateway follows
+    the list by itself, and may be behind or ahead of others for a moment.
 
-    That is harmless: who still lists a server finds there what it finds, who does not sends nothing there, and what is loaded where is
-    the owner's to say, and found in Triton's index by all. So a model that one of them misses is loaded where both look.
+    That is harmless. A gateway that still lists a server finds there what is left of it, one that does not
+    list it sends nothing there; and only the leader decides what is loaded where, which all find in Triton's
+    index. A model that one of the gateways cannot see is loaded where both look.
     """
 
     def __init__(
@@ -67,8 +73,8 @@ class FleetMembers:
         first: Sequence[ListedServer],
         start_timeout_s: float,
     ) -> None:
-        """`first` is what the list says now; `join` makes a server known to the gateway and is told of each once. One of them must be up
-        within `start_timeout_s`."""
+        """`first` is what the list says now. `join` makes a server known to the gateway, and is called once
+        for each. One server must be up within `start_timeout_s`."""
         self._list = listed
         self._servers = servers
         self._fleet = fleet
@@ -76,11 +82,13 @@ class FleetMembers:
         self._start_timeout_s = start_timeout_s
         self._wanted = first
         self._told = ""
-        """Of what is wrong with the list: one that cannot be read is tried again and again."""
+        """The last logged error of the list, so that a list which cannot be read is tried again and again but
+        logged once."""
         self._joined = {each.name: _Joined(each, join(each)) for each in first}
 
     async def run(self) -> None:
-        """Follow the list until cancelled. Raises StartupError, in a group: no server is up in time."""
+        """Follow the list until cancelled. Raises StartupError, in an exception group: no server is up in
+        time."""
         async with asyncio.TaskGroup() as tasks:
             for joined in self._joined.values():
                 tasks.create_task(self._live(joined), name=joined.listed.name)
@@ -91,15 +99,18 @@ class FleetMembers:
                 self._follow(tasks)
 
     async def _require_one(self) -> None:
+        """Raise if no server has been up within the start timeout."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._start_timeout_s):
                 await self._servers.wait_until_up()
+        # One that was up and crashed since is enough: its address is right.
         if not any(member.has_been_up for member in self._servers.members.values()):
             raise StartupError(
                 f"no server of {self._list.name} answered within {self._start_timeout_s:g} s (TIDEGATE_START_TIMEOUT_S); do they run there?"
             )
 
     async def _read(self) -> None:
+        """Read the list if it has changed; a list that cannot be used leaves the servers as they are."""
         if await asyncio.to_thread(self._list.has_changed):
             try:
                 self._wanted = await asyncio.to_thread(self._list.read)
@@ -112,9 +123,13 @@ class FleetMembers:
                 _log.info("%s lists %d servers", self._list.name, len(self._wanted))
 
     def _follow(self, tasks: asyncio.TaskGroup) -> None:
+        """Let servers leave that are listed no more or at another address, change those that are listed
+        otherwise, and add new ones."""
         wanted = {each.name: each for each in self._wanted}
         for name, joined in self._joined.items():
             listed = wanted.get(name)
+            # Another address is another Triton: the old one is drained, and the new one joins by its name
+            # afterwards.
             if listed is None or listed.endpoints != joined.listed.endpoints:
                 joined.leaves.set()
             elif listed != joined.listed and not joined.leaves.is_set():
@@ -124,19 +139,22 @@ class FleetMembers:
             if self._is_free(listed):
                 joined = self._joined[listed.name] = _Joined(listed, self._join(listed))
                 tasks.create_task(self._live(joined), name=listed.name)
-                _log.info("server %s joins the fleet, at %s", listed.name, listed.endpoints.place)
+                _log.info("server %s joins the fleet, at %s", listed.name, listed.endpoints.address)
 
     def _is_free(self, listed: ListedServer) -> bool:
-        """Whether nobody has its name or place, also none that is about to leave: then it joins when that has left."""
+        """Whether no server has this name or address, not even one that is draining: then the new one waits
+        until that has left."""
         present = [joined.listed for joined in self._joined.values()]
-        return all(each.name != listed.name and each.endpoints.place != listed.endpoints.place for each in present)
+        return all(each.name != listed.name and each.endpoints.address != listed.endpoints.address for each in present)
 
     async def _live(self, joined: _Joined) -> None:
+        """Run one server from when it joins to when it has left."""
         name = joined.listed.name
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(joined.unit.run(), name=f"running-{name}")
             await joined.leaves.wait()
-            await self._fleet.see_off(name)
+            # Drained before its connections are closed: requests in flight need them.
+            await self._fleet.drain(name)
             running.cancel()
         self._fleet.forget(name)
         del self._joined[name]

@@ -1,7 +1,9 @@
-"""What processes of one fleet tell each other of their requests: made in those that are not its owner, added up in the one that is.
+"""Load reports: made in processes that are not the leader, added to the view of the one that is (as in
+Envoy's load reporting service).
 
-So a copy that only others use is in use for the owner, too, and their requests count in what models are worth. Both sides work on
-`FleetState`'s picture: a process that passes others' reports on (a parent its workers') reports them with its own.
+So the leader counts a replica that only other processes use as in use, and their requests in what models are
+worth. Both sides work on `FleetState`. A process that passes on others' reports (a parent those of its
+workers) reports them together with its own.
 """
 
 from __future__ import annotations
@@ -9,20 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from control_plane.fleet.domain.fleet import Copy, Server
-from control_plane.fleet.domain.report import CopyUse, FleetReport, Wanted
+from control_plane.fleet.domain.fleet import Replica, Server
+from control_plane.fleet.domain.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.servers import Servers
 
 SILENCE_S = 3.0
-"""Of a process, after which what it had under way counts no more: a dozen of its reports are missing."""
+"""Time after a process's last report from which its requests in flight count no more: a dozen reports are
+missing by then."""
 
 
-class OwnReport:
-    """What this process has to tell."""
+class ReportBuilder:
+    """Builder of this process's load reports."""
 
-    def __init__(self, state: FleetState, servers: Servers, *, process: str, without: OthersReports | None = None) -> None:
-        """`process` is a name that no other has. What `without` has added to the picture others tell themselves."""
+    def __init__(self, state: FleetState, servers: Servers, *, process: str, without: ReportCollector | None = None) -> None:
+        """`process` is a name that no other process has. What `without` has added to the view is left out, as
+        its processes report it themselves."""
         self._state = state
         self._servers = servers
         self.process = process
@@ -33,66 +37,72 @@ class OwnReport:
         self._was_under_way = False
 
     def want(self, model: str, pool: str | None = None) -> None:
-        """Ask for another copy of it with the next report."""
-        self._wanted[model, pool] = Wanted(model, self._state.fleet.ready_copies(model), pool)
+        """Ask for one more replica of a model in the next report."""
+        self._wanted[model, pool] = Wanted(model, self._state.fleet.ready_replicas(model), pool)
 
-    def tell_died(self, server: str, model: str) -> None:
-        """With the next report."""
+    def request_repair(self, server: str, model: str) -> None:
+        """Tell in the next report that the stub of a server's replica has died."""
         if (upstream := self._servers.live.get(server)) is not None:
-            self._died.add((upstream.endpoints.place, model))
+            self._died.add((upstream.endpoints.address, model))
 
     def drop(self) -> None:
-        """This process owns the fleet: there is nobody to tell."""
+        """Discard what has not been reported: this process is the leader, and there is nobody to report
+        to."""
         self._state.uses.clear()
         self._wanted.clear()
         self._died.clear()
 
-    def make(self) -> FleetReport | None:
-        """Everything since the one before; None: nothing has happened, and nothing is under way."""
+    def make(self) -> LoadReport | None:
+        """Return the report of everything since the last one; None if nothing has happened and nothing is in
+        flight."""
         uses, copies, wanted = dict(self._state.uses), self._copies(), tuple(self._wanted.values())
         services = self._services(uses.keys() | {model for used in copies.values() for model in used})
         ejected, died = self._ejected(), tuple(self._died)
+        # One empty report follows the last one with requests in flight, or the leader would count those until
+        # `SILENCE_S`.
         is_over = self._was_under_way and not (copies or ejected)
         if not (uses or copies or wanted or ejected or died or is_over):
             return None
         self._state.uses.clear()
         self._died.clear()
         self._wanted, self._was_under_way = {}, bool(copies or ejected)
-        return FleetReport(self.process, uses, services, copies, wanted, ejected, died)
+        return LoadReport(self.process, uses, services, copies, wanted, ejected, died)
 
     def _ejected(self) -> tuple[str, ...]:
-        passed_on = self._state.ejected_elsewhere.values() if self._without is None else ()
-        names = self._state.ejected_here.union(*passed_on)
-        return tuple(upstream.endpoints.place for name, upstream in self._servers.live.items() if name in names)
+        passed_on = self._state.ejected_by_others.values() if self._without is None else ()
+        names = self._state.ejected_by_us.union(*passed_on)
+        return tuple(upstream.endpoints.address for name, upstream in self._servers.live.items() if name in names)
 
     def _services(self, models: Iterable[str]) -> dict[str, float]:
         found = {}
         for model in models:
             facts = self._state.fleet.models.get(model)
             known_s = self._told_services.get(model, self._state.measurements.first_service_s(model))
+            # Only what has changed since it was last reported: most models are idle.
             if facts is not None and facts.service_s != known_s:
                 found[model] = self._told_services[model] = facts.service_s
         return found
 
-    def _copies(self) -> dict[str, dict[str, CopyUse]]:
+    def _copies(self) -> dict[str, dict[str, ReplicaUse]]:
         servers = self._state.fleet.servers
         others = {} if self._without is None else self._without.uses()
-        found = {upstream.endpoints.place: _used(servers[name], others) for name, upstream in self._servers.live.items()}
+        found = {upstream.endpoints.address: _used(servers[name], others) for name, upstream in self._servers.live.items()}
         return {address: used for address, used in found.items() if used}
 
 
 @dataclass(slots=True, eq=False)
 class _Share:
-    """A process's part of what is under way at one copy."""
+    """One process's part of what is in flight at one replica."""
 
     server: Server
-    copy: Copy
-    use: CopyUse
+    copy: Replica
+    use: ReplicaUse
     work_s: float
 
 
-class OthersReports:
-    """What other processes have told, as part of this one's picture of the fleet."""
+class ReportCollector:
+    """Collector of other processes' load reports: it adds what they have in flight to this process's view of
+    the fleet."""
 
     def __init__(
         self,
@@ -100,32 +110,38 @@ class OthersReports:
         servers: Servers,
         *,
         want: Callable[[Wanted], None],
-        on_report: Callable[[FleetReport], None] = lambda report: None,
-        revive: Callable[[str, str], None] = lambda server, model: None,
+        on_report: Callable[[LoadReport], None] = lambda report: None,
+        repair: Callable[[str, str], None] = lambda server, model: None,
         passes_on: bool = True,
     ) -> None:
-        """`want` has a model loaded, `revive` a server's copy of one loaded anew; `on_report` hears every report. What it `passes_on`
-        counts as this process's, too, in what that tells."""
+        """`want` has a model loaded, `repair` a server's replica loaded anew, and `on_report` is called with
+        every report.
+
+        With `passes_on`, the requests reported here count as this process's own in what it reports to the
+        leader.
+        """
         self._state = state
         self._servers = servers
         self._want = want
         self._on_report = on_report
-        self._revive = revive
+        self._revive = repair
         self._passes_on = passes_on
         self._shares: dict[str, list[_Share]] = {}
         self._heard_s: dict[str, float] = {}
 
-    def take(self, report: FleetReport) -> None:
-        """It counts from now on, in place of the process's one before."""
+    def apply(self, report: LoadReport) -> None:
+        """Apply a report, in place of the last one of the same process."""
         for model, count in report.uses.items():
             if model in self._state.fleet.models:
-                self._state.used(model, count, is_to_be_told=self._passes_on)
+                self._state.count_requests(model, count, is_to_be_reported=self._passes_on)
         for model, service_s in report.services.items():
-            self._state.measurements.told_service(model, service_s, report.uses.get(model, 1))
+            self._state.measurements.note_service_time(model, service_s, report.uses.get(model, 1))
+        # A report replaces the last one; `uses` and `services` above are counted once and stay.
         self._withdraw(report.process)
-        names = {upstream.endpoints.place: name for name, upstream in self._servers.live.items()}
+        # Reports name servers by address; an address that this process does not list is skipped.
+        names = {upstream.endpoints.address: name for name, upstream in self._servers.live.items()}
         self._shares[report.process] = self._added(report, names)
-        self._state.ejected_elsewhere[report.process] = frozenset(names[each] for each in report.ejected if each in names)
+        self._state.ejected_by_others[report.process] = frozenset(names[each] for each in report.ejected if each in names)
         self._heard_s[report.process] = self._state.now_s()
         for wanted in report.wanted:
             self._want(wanted)
@@ -135,27 +151,28 @@ class OthersReports:
         self._on_report(report)
         self._state.released()
 
-    def uses(self) -> dict[Copy, CopyUse]:
-        """What they have under way, in all."""
-        found: dict[Copy, CopyUse] = {}
+    def uses(self) -> dict[Replica, ReplicaUse]:
+        """Return what all other processes together have in flight, by replica."""
+        found: dict[Replica, ReplicaUse] = {}
         for shares in self._shares.values():
             for share in shares:
-                known = found.get(share.copy, CopyUse())
-                found[share.copy] = CopyUse(known.in_flight + share.use.in_flight, known.sequences + share.use.sequences)
+                known = found.get(share.copy, ReplicaUse())
+                found[share.copy] = ReplicaUse(known.in_flight + share.use.in_flight, known.sequences + share.use.sequences)
         return found
 
     def expire(self) -> None:
-        """Count no longer what processes had under way that say nothing any more."""
+        """Withdraw the reports of processes that have been silent for too long."""
         before_s = self._state.now_s() - SILENCE_S
         for process in [process for process, heard_s in self._heard_s.items() if heard_s < before_s]:
             self._withdraw(process)
 
     def drop(self) -> None:
-        """They are told to another process now."""
+        """Withdraw all reports: the processes report to another leader now."""
         for process in list(self._heard_s):
             self._withdraw(process)
 
-    def _added(self, report: FleetReport, names: Mapping[str, str]) -> list[_Share]:
+    def _added(self, report: LoadReport, names: Mapping[str, str]) -> list[_Share]:
+        """Add the report's requests in flight to the replicas that this process knows."""
         shares = []
         for address, uses in report.copies.items():
             server = self._state.fleet.servers.get(names.get(address, ""))
@@ -165,10 +182,13 @@ class OthersReports:
                     shares.append(self._add(server, copy, use))
         return shares
 
-    def _add(self, server: Server, copy: Copy, use: CopyUse) -> _Share:
+    def _add(self, server: Server, copy: Replica, use: ReplicaUse) -> _Share:
+        """Add requests in flight to a replica and their work to its server; returns what to subtract
+        later."""
         facts = self._state.fleet.models.get(copy.model)
         work_s = 0.0 if facts is None else facts.service_s * use.in_flight
         copy.in_flight += use.in_flight
+        # Kept apart: only this process's own requests tell how long one takes (`view/reservations`).
         copy.in_flight_elsewhere += use.in_flight
         copy.sequences += use.sequences
         copy.last_used_s = self._state.now_s()
@@ -176,25 +196,26 @@ class OthersReports:
         return _Share(server, copy, use, work_s)
 
     def _withdraw(self, process: str) -> None:
-        """From the very copies that they were added to: another of that model may be there by now."""
+        """Subtract a process's report from the very replicas that it was added to: another one of the same
+        model may be there by now."""
         for share in self._shares.pop(process, ()):
             share.copy.in_flight -= share.use.in_flight
             share.copy.in_flight_elsewhere -= share.use.in_flight
             share.copy.sequences -= share.use.sequences
             share.server.work_s = max(0.0, share.server.work_s - share.work_s)
         self._heard_s.pop(process, None)
-        self._state.ejected_elsewhere.pop(process, None)
+        self._state.ejected_by_others.pop(process, None)
         self._state.released()
 
 
-def _used(server: Server, others: Mapping[Copy, CopyUse]) -> dict[str, CopyUse]:
+def _used(server: Server, others: Mapping[Replica, ReplicaUse]) -> dict[str, ReplicaUse]:
     found = {}
     for copy in server.copies.values():
         without = others.get(copy, _NONE)
-        use = CopyUse(copy.in_flight - without.in_flight, copy.sequences - without.sequences)
+        use = ReplicaUse(copy.in_flight - without.in_flight, copy.sequences - without.sequences)
         if use != _NONE:
             found[copy.model] = use
     return found
 
 
-_NONE = CopyUse()
+_NONE = ReplicaUse()

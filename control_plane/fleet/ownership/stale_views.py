@@ -1,7 +1,8 @@
-"""Finds out that a process which asks for a model does not see the copies that there are: it lists other servers, for a moment or longer.
+"""Detects stale views: a process asks the leader for a model although there are replicas, since its list of
+servers is another one.
 
-Gateways follow the list of a fleet's servers each by itself. A copy on a server that one of them does not list yet, or any more, is none
-for its requests; all it can say is that it still sees so many.
+Each gateway follows the list of a fleet's servers by itself. A replica on a server that one of them does not
+list, yet or any more, is of no use to its requests; all it can say is how many replicas it sees.
 """
 
 from __future__ import annotations
@@ -12,29 +13,34 @@ from dataclasses import dataclass
 from control_plane.fleet.domain.report import Wanted
 
 _SEES_WITHIN_S = 2.0
-"""Who waits for a model looks at its servers many times a second."""
+"""Time within which a process that waits for a model sees a replica that it can see at all: it reads the
+indexes many times a second."""
 
 _ASKS_WITHIN_S = 1.0
-"""And asks again; a wish that comes later is another."""
+"""A process that still waits asks again within this time; what comes later is a new request."""
 
 
 @dataclass(slots=True)
 class _Wish:
+    """An unmet request for a model: since when it has been repeated, and when it came last."""
+
     since_s: float
     last_s: float
 
 
-class UnseenCopies:
-    """Remembers, at the fleet's owner, which processes do not see which copies."""
+class StaleViewDetector:
+    """Detector, at the fleet's leader, of processes that do not see replicas which the leader sees."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._wishes: dict[tuple[str, str | None], _Wish] = {}
 
-    def lacks(self, wanted: Wanted, ready: int) -> bool:
-        """Whether somebody has asked for it for so long, with `ready` copies here, that one more is needed where they look."""
+    def needs_one_more(self, wanted: Wanted, ready: int) -> bool:
+        """Whether a process has asked for so long, although there are `ready` replicas here, that it needs
+        one more where it looks."""
         key, now_s = (wanted.model, wanted.pool), self._now_s()
         self._wishes = {each: wish for each, wish in self._wishes.items() if now_s - wish.last_s <= _ASKS_WITHIN_S}
+        # The process sees as many replicas as there are: its view is not stale.
         if ready <= wanted.ready:
             self._wishes.pop(key, None)
             return False
@@ -42,5 +48,6 @@ class UnseenCopies:
         wish.last_s = now_s
         if now_s - wish.since_s < _SEES_WITHIN_S:
             return False
-        del self._wishes[key]  # that one has time to come
+        # Start anew: the replica that is loaded now needs time to appear.
+        del self._wishes[key]
         return True

@@ -1,7 +1,8 @@
-"""What kind of request each one is, so that like ones meet on like servers: the pool that it goes to, and what it has in common with
-others; asked by `fleet/routing/dispatch` for every request that goes to a fleet.
+"""Routing hints: the server pool that each request goes to, and the affinity key that brings like requests to
+the same replica.
 
-It is not sorted into pools where there are none.
+`fleet/routing/dispatch` asks for every request that goes to a fleet. Where there are no pools nothing is
+classified.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from control_plane.fleet.domain.fleet import Fleet
 from control_plane.fleet.domain.workload import Workload, WorkloadLimits, classify, learned_threshold, pool_for
 
 _BYTES_OF_A_NUMBER = 4
+"""Assumed bytes of a tensor's element, as of FP32 and INT32."""
 _NO_POOLS = frozenset({""})
 _CLEARLY = 1.25
-"""Times the learned threshold: it lies among the costs of a model whose requests all cost about the same, and would part them by chance."""
+"""Factor over the learned threshold from which a request is long. Without it the threshold would lie among
+the costs of a model whose requests all cost about the same, and part them by chance."""
 
 
-class Weighed(Protocol):
-    """`inference/running_requests.RunningRequest`, as far as it tells what a request costs, who asks, and by which route."""
+class CostedRequest(Protocol):
+    """What a request in flight tells of itself (`inference/running_requests.RunningRequest`): its cost, its
+    tenant's priority, its route's pool."""
 
     @property
     def pool(self) -> str: ...
@@ -39,44 +43,54 @@ class Weighed(Protocol):
 
 
 @dataclass(slots=True)
-class Aim:
-    """Never changed, but not frozen: each request makes one."""
+class RoutingHint:
+    """Routing hint of one request. It is never changed, but not frozen: each request makes one, and frozen
+    classes are slower to make."""
 
     pool: str | None = None
-    """The servers that are for such requests, as `fleet/domain/routing` and `fleet/domain/placement` have it; None: all are."""
-    likeness: int | None = None
-    """Equal for requests that are alike, which had better go to the same server, for its caches' sake. None: they are like nothing else."""
+    """The server pool, as `fleet/domain/routing` and `fleet/domain/placement` use it; None if any server will
+    do."""
+    affinity_key: int | None = None
+    """Affinity key: requests with the same key had better go to the same server, for its caches' sake. None:
+    no affinity."""
 
 
-ANY = Aim()
+ANY = RoutingHint()
 
 
-class Workloads:
-    """Classifies the requests of one process for routing."""
+class RequestClassifier:
+    """Classifier of one process's requests for routing; it learns for each model above which cost a request
+    is long."""
 
     def __init__(self, fleet: Fleet, *, limits: WorkloadLimits | None = None, draw: Callable[[], float] = random.random) -> None:
-        """`draw` is random, of [0, 1)."""
+        """`draw` returns random numbers of [0, 1)."""
         self._fleet = fleet
         self._limits = limits or WorkloadLimits()
         self._salt = int(draw() * 2**32)
-        """Gateways that do not see each other's requests must not all prefer the same server for the most usual length."""
+        """Makes gateways differ: not all of them should prefer the same server for the most usual length."""
         self._long_units: dict[str, float] = {}
-        """By model, above what its requests are long, as learned."""
+        """Model -> learned threshold of cost, in compute units."""
 
-    def aim(self, call: InferCall, running: Weighed | None) -> Aim:
-        """`running` tells what it costs and who asks; None: nobody knows."""
-        return Aim(self._pool(call, running), self._likeness(call))
+    def aim(self, call: InferCall, running: CostedRequest | None) -> RoutingHint:
+        """Return the routing hint of a request; `running` tells its cost and priority, None if nobody
+        knows."""
+        return RoutingHint(self._pool(call, running), self._likeness(call))
 
-    def _pool(self, call: InferCall, running: Weighed | None) -> str | None:
+    def _pool(self, call: InferCall, running: CostedRequest | None) -> str | None:
+        """The request's pool: that of its route, else by its class; None if there are no pools, or none that
+        would do."""
+        # Without pools there is nothing to classify.
         if self._fleet.pools.keys() <= _NO_POOLS:
             return None
         pools = self._fleet.open_pools()
         pool = (running is not None and running.pool) or pool_for(self._workload(call, running), pools)
         if pool in pools:
             return pool
+        # Servers without a pool take what no other pool is for.
         return "" if "" in pools else None
 
-    def _workload(self, call: InferCall, running: Weighed | None) -> Workload:
+    def _workload(self, call: InferCall, running: CostedRequest | None) -> Workload:
+        """Classify a request, and learn from its cost where the model's threshold lies."""
         rows, units, priority = (1, None, 0) if running is None else (running.rows, running.units, running.priority)
         learned = self._long_units.get(call.model_name)
         found = classify(
@@ -84,6 +98,7 @@ class Workloads:
             size_bytes=_size_bytes(call),
             cost_units=units,
             priority=priority,
+            # Learned by model: a request is short or long beside others of its model.
             long_units=None if learned is None else _CLEARLY * learned,
             limits=self._limits,
         )
@@ -92,7 +107,8 @@ class Workloads:
         return found
 
     def _likeness(self, call: InferCall) -> int:
-        """By its conversation, which all gateways send to the same server; else by its model and about how long it is."""
+        """Affinity key: the sequence, which all gateways send to the same server; otherwise model and
+        approximate length (a power of two)."""
         if call.sequence_id:
             return crc32(call.sequence_id.encode())
         return crc32(call.model_name.encode(), self._salt + _size_bytes(call).bit_length())

@@ -1,4 +1,4 @@
-"""How many servers a trace needs."""
+"""Capacity planning: how many servers a trace needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from control_plane.fleet.simulation.workload import FleetShape, Workload
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One number of servers, and what came of it."""
+    """One number of servers that was simulated, and the outcome."""
 
     servers: int
     outcome: Outcome
@@ -24,10 +24,12 @@ class Trial:
 def fewest_servers(
     workload: Workload, shape: FleetShape, make_router: Callable[[], Router], *, p99_s: float, most: int
 ) -> tuple[int | None, list[Trial]]:
-    """The smallest number of servers that answers 99 of 100 requests within `p99_s`, refused ones being late, and all that was tried.
+    """Find the smallest number of servers that answers 99 of 100 requests within `p99_s`; refused requests
+    count as late.
 
-    It is looked for by doubling and then halving the interval: as if more servers were never worse, which is so but for chance.
-    None: `most` servers are not enough, or no number is.
+    Returns that number and all that was tried, or None if `most` servers are not enough, or no number is. The
+    search doubles the number and then bisects, as if more servers were never worse, which is true apart from
+    chance.
     """
     tried: dict[int, Trial] = {}
 
@@ -37,10 +39,11 @@ def fewest_servers(
             tried[servers] = Trial(servers, outcome, outcome.part_within(p99_s) >= 0.99)
         return tried[servers].is_enough
 
-    too_few, enough = 0, min(most, _least_for_the_work(workload, shape.parallel))
+    too_few, enough = 0, min(most, _min_servers(workload, shape.parallel))
     while not is_enough(enough):
-        if enough == most or _is_as_good_as_it_gets(tried, too_few, enough, p99_s):
+        if enough == most or _more_cannot_help(tried, too_few, enough, p99_s):
             return None, [tried[servers] for servers in sorted(tried)]
+        # Doubling bounds the interval in few runs, even where a fleet of hundreds is needed.
         too_few, enough = enough, min(2 * enough, most)
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
@@ -48,16 +51,17 @@ def fewest_servers(
     return enough, [tried[servers] for servers in sorted(tried)]
 
 
-def _is_as_good_as_it_gets(tried: dict[int, Trial], half: int, servers: int, p99_s: float) -> bool:
-    """Nothing has to go for anything, and twice the servers made no difference."""
+def _more_cannot_help(tried: dict[int, Trial], half: int, servers: int, p99_s: float) -> bool:
+    """Whether twice the servers made no difference, and nothing was evicted on either number: then more
+    cannot help."""
     if half not in tried:
         return False
     before, now = tried[half].outcome, tried[servers].outcome
     return not before.evictions and not now.evictions and now.part_within(p99_s) <= before.part_within(p99_s)
 
 
-def _least_for_the_work(workload: Workload, parallel: int) -> int:
-    """With fewer the queues would grow to the trace's end."""
+def _min_servers(workload: Workload, parallel: int) -> int:
+    """The number of servers below which queues would grow until the trace ends."""
     work_s = sum(request.service_s for request in workload.requests)
     length_s = workload.requests[-1].at_s if workload.requests else 0.0
     return max(1, ceil(work_s / (length_s * parallel))) if length_s > 0 else 1

@@ -1,4 +1,4 @@
-"""Simulated time."""
+"""Simulated time: the event queue of the simulation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 
 class Clock:
-    """What is to happen, in order of time; at the same time in the order in which it was arranged."""
+    """Event queue in order of time; events at the same time happen in the order in which they were
+    scheduled."""
 
     __slots__ = ("_events", "_order", "now_s")
 
@@ -19,10 +20,12 @@ class Clock:
         self._order = count()
 
     def at(self, when_s: float, call: Callable[..., None], *arguments: object) -> None:
+        # The running number breaks ties, so the heap never compares two callables.
+        """Schedule a call."""
         heappush(self._events, (when_s, next(self._order), call, arguments))
 
     def run_until(self, when_s: float) -> None:
-        """Let everything up to that time happen; then it is that time."""
+        """Let everything up to that time happen, and set the clock to it."""
         events = self._events
         while events and events[0][0] <= when_s:
             self.now_s, _, call, arguments = heappop(events)
@@ -30,6 +33,6 @@ class Clock:
         self.now_s = when_s
 
     def run_out(self) -> None:
-        """Let everything happen, until nothing is to come."""
+        """Let everything happen, until no event is left."""
         while self._events:
             self.run_until(self._events[0][0])

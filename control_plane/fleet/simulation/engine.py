@@ -1,46 +1,51 @@
-"""Runs a trace against a fleet that exists in memory only, event by event: the same input gives the same outcome.
+"""Runs a trace against a simulated fleet, event by event; the same input gives the same outcome.
 
     outcome = simulate(workload, FleetShape(servers=8, budget_bytes=5 * MIB), router)
     outcome.loads, outcome.quantile_s(0.99), outcome.refused
 
-The fleet is a `fleet/domain/fleet.Fleet`, which the router reads as production's policies do. Requests, loads and unloads take their time,
-decisions none; models are known beforehand with their sizes, load times and mean service times.
+The fleet is a `fleet/domain/fleet.Fleet`, which the router reads as production's policies do. Requests, loads
+and unloads take simulated time, decisions none. Sizes, load times and mean service times of models are known
+beforehand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from control_plane.fleet.domain.demand import after_use
+from control_plane.fleet.domain.demand import count_uses
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Server
 from control_plane.fleet.simulation.clock import Clock
 from control_plane.fleet.simulation.outcome import Outcome
 from control_plane.fleet.simulation.router import Load, Refusal, Router
-from control_plane.fleet.simulation.site import Job, Site, Surroundings
+from control_plane.fleet.simulation.simulated_server import Job, SharedState, SimulatedServer
 from control_plane.fleet.simulation.workload import FleetShape, Joins, Leaves, Request, Workload
 from control_plane.models.domain.description import ModelSpec
 
-# Time has to go on.
-_SOONEST_S = 0.001
+# Shortest pause before a refused request asks again: without one, simulated time would stand still.
+_MIN_PAUSE_S = 0.001
 
 
 def simulate(workload: Workload, shape: FleetShape, router: Router) -> Outcome:
-    """Every request once: answered, or refused because the router found no server or the deadline passed.
+    """Run every request once. It is answered, or refused if the router finds no server for it or its deadline
+    passes.
 
     Raises:
-        ValueError: The router wanted what cannot be done, such as a load without room for it.
+        ValueError: the router wanted the impossible, such as a load without room for it.
     """
     return _Simulation(workload, shape, router).run()
 
 
 class _Simulation:
+    """One run of a trace: it sends requests where the router says, and carries out the router's loads and
+    unloads."""
+
     def __init__(self, workload: Workload, shape: FleetShape, router: Router) -> None:
         self._workload, self._shape, self._router = workload, shape, router
         self._clock, self._outcome = Clock(), Outcome()
         self._fleet = Fleet(models=_facts(workload))
-        self._sites: dict[str, Site] = {}
+        self._sites: dict[str, SimulatedServer] = {}
         unload_s = {name: cost.unload_s for name, cost in workload.models.items()}
-        self._around = Surroundings(self._clock, self._fleet, self._outcome, unload_s, self._victims, self._choose_again)
+        self._around = SharedState(self._clock, self._fleet, self._outcome, unload_s, self._victims, self._reroute)
         for name in shape.names():
             self._join(name)
 
@@ -53,21 +58,22 @@ class _Simulation:
             self._clock.run_until(request.at_s)
             self._arrive(request)
         self._clock.run_out()
-        # For these the room that they wait for never comes.
+        # These requests still wait for room, which never comes.
         self._outcome.refused += sum(len(site.leave()) for site in self._sites.values())
         return self._outcome
 
     def _arrive(self, request: Request) -> None:
         facts = self._fleet.models[request.model]
-        after_use(facts, self._clock.now_s)
+        count_uses(facts, self._clock.now_s)
         self._send(Job(request, facts.service_s, request.at_s + self._shape.deadline_s))
 
     def _send(self, job: Job) -> None:
+        """Route a request, now or after a refusal's retry delay."""
         now_s = self._clock.now_s
         choice = self._router.choose(job.request, self._fleet, now_s)
         if not isinstance(choice, Refusal):
             self._sites[choice.server].admit(job)
-        elif choice.retry_after_s is not None and (again_s := now_s + max(choice.retry_after_s, _SOONEST_S)) <= job.deadline_s:
+        elif choice.retry_after_s is not None and (again_s := now_s + max(choice.retry_after_s, _MIN_PAUSE_S)) <= job.deadline_s:
             self._clock.at(again_s, self._send, job)
         else:
             self._outcome.refused += 1
@@ -75,13 +81,15 @@ class _Simulation:
     def _victims(self, model: str, server: str) -> Sequence[str] | None:
         return self._router.victims(model, server, self._fleet, self._clock.now_s)
 
-    def _choose_again(self, model: str) -> None:
+    def _reroute(self, model: str) -> None:
+        """Send the requests that wait for a load of this model anew, since their situation has changed."""
         if self._router.requests_may_move:
             for server in self._fleet.holders.get(model, ()):
                 for job in self._sites[server].give_up(model):
                     self._clock.at(self._clock.now_s, self._send, job)
 
     def _tick(self) -> None:
+        """Let the router reconcile."""
         tick_s, now_s = self._router.tick_s, self._clock.now_s
         for change in self._router.tick(self._fleet, now_s):
             site = self._sites[change.server]
@@ -89,11 +97,13 @@ class _Simulation:
                 site.want(change.model)
             else:
                 site.unload(change.model)
+        # Ticks end after the last deadline, or the simulation never would.
         requests = self._workload.requests
         if tick_s is not None and requests and now_s < requests[-1].at_s + self._shape.deadline_s:
             self._clock.at(now_s + tick_s, self._tick)
 
     def _change(self, change: Joins | Leaves) -> None:
+        """Let a server join, or fail."""
         if isinstance(change, Joins):
             self._join(change.server)
             return
@@ -107,7 +117,7 @@ class _Simulation:
         shape = self._shape
         server = Server(name, shape.budget_bytes, parallel=shape.parallel, serves_while_loading=shape.serves_while_loading)
         self._fleet.add_server(server)
-        self._sites[name] = Site(server, self._around)
+        self._sites[name] = SimulatedServer(server, self._around)
 
 
 def _facts(workload: Workload) -> dict[str, ModelFacts]:

@@ -1,4 +1,4 @@
-"""What came of a simulation."""
+"""Result of a simulation: latencies and counts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from math import ceil, nan
 
 
 class Outcome:
-    """Counted while it runs; read when it has ended."""
+    """Latencies and counts of one run, collected while it runs and read when it has ended."""
 
-    __slots__ = ("_in_order", "_latencies_s", "evictions", "loads", "most_held_bytes", "refused", "rerouted")
+    __slots__ = ("_in_order", "_latencies_s", "evictions", "loads", "max_held_bytes", "refused", "rerouted")
 
     def __init__(self) -> None:
         self._latencies_s = array("d")
@@ -21,11 +21,11 @@ class Outcome:
         """Models that were unloaded, for whatever reason."""
         self.rerouted = 0
         """Requests that were sent on because their server left."""
-        self.most_held_bytes = 0
-        """At one time, on the server that held most."""
+        self.max_held_bytes = 0
+        """The most memory that any one server held at a time."""
 
     def answer(self, latency_s: float) -> None:
-        """One more request has its answer, so long after it came."""
+        """Count a request that was answered, with its latency."""
         self._latencies_s.append(latency_s)
 
     @property
@@ -37,13 +37,15 @@ class Outcome:
         return self.answered + self.refused
 
     def quantile_s(self, part: float) -> float:
-        """The latency that this part of the answered requests kept to (nearest rank); NaN without any."""
+        """The latency in seconds that this part of the answered requests did not exceed (nearest rank); NaN
+        if there are none."""
         latencies = self._sorted()
         return latencies[max(0, ceil(part * len(latencies)) - 1)] if latencies else nan
 
     def part_within(self, limit_s: float) -> float:
-        """Of all requests, refused ones too, those answered within it. What takes exactly as long is within."""
-        # 1e-9: times are sums of floats.
+        """The part of all requests, including refused ones, that was answered within this time, inclusive;
+        NaN without requests."""
+        # The tolerance is for sums of floats: what takes exactly `limit_s` is within it.
         return bisect_right(self._sorted(), limit_s + 1e-9) / self.requests if self.requests else nan
 
     def _sorted(self) -> list[float]:

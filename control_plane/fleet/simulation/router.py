@@ -1,4 +1,6 @@
-"""Who decides: production's policies (`ours`), or others to compare them with (`perf/simulate`)."""
+"""Interface of the decider in a simulation: production's policies (`production_router`), or others to compare them with
+(`perf/simulate`).
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,22 @@ from control_plane.fleet.simulation.workload import Request
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where a request goes, whether or not its model is there."""
+    """Decision to send a request to a server, whether or not its model is there."""
 
     server: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """No server."""
+    """Decision that no server can take the request now."""
 
     retry_after_s: float | None = None
-    """The request asks again after so long, if its deadline is later; None: it is refused (503)."""
+    """The request asks again after this time if its deadline allows; None if it is refused for good (503)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Have another copy of a model."""
+    """Decision to load one more replica of a model."""
 
     model: str
     server: str
@@ -35,34 +37,35 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """Have one copy less."""
+    """Decision to unload a replica."""
 
     model: str
     server: str
 
 
 class Router(Protocol):
-    """Reads the fleet, whose facts are true at that moment, and changes nothing of who is where.
+    """Decider of a simulation. It reads the fleet, whose facts are true at that moment, and moves nothing
+    itself.
 
-    As in production a server does one plan (unload victims, load a model) at a time. Which models have to go is therefore asked
-    when a plan begins, not when it is wished for.
+    As in production, a server carries out one plan (unload victims, load a model) at a time. So victims are
+    chosen when a plan begins, not when the load is asked for.
     """
 
     tick_s: float | None
-    """How often `tick` is asked; None: never."""
+    """Time between two calls of `tick`; None for no calls."""
 
     requests_may_move: bool
-    """Whether those that wait for a load are sent anew when there turns out to be no room for it, and when another copy has become ready;
-    else they stay where they were sent."""
+    """Whether requests that wait for a load are routed anew when there is no room for it, or when another
+    replica has become ready; otherwise they stay where they were sent."""
 
     def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
-        """A server for this request."""
+        """Choose a server for this request."""
 
     def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
-        """READY models of this server that have to go before the model is loaded there.
+        """Return the READY models of this server that must go before the model is loaded there.
 
         None: there is no room now. It is asked again when something has changed on that server.
         """
 
     def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
-        """What else should change."""
+        """Yield further loads and unloads."""

@@ -1,11 +1,12 @@
-"""Users' own traces: CSV with a header and a line for each request.
+"""Reads users' own traces: CSV with a header and a line for each request.
 
     seconds,model,service_ms
     0.000,encoder,9.5
     0.013,reranker,
 
-`seconds` counts from anywhere (seconds since 1970 will do); lines may come in any order. `service_ms`, what a server works on the
-request, may be missing as a column or here and there. What models cost, where they differ, is another file: `model,bytes,load_ms`.
+`seconds` counts from any point in time (seconds since 1970 will do), and lines may come in any order.
+`service_ms` is the time a server works on the request; the column, or single values, may be missing. A second
+file says what models cost, where they differ: `model,bytes,load_ms`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from control_plane.fleet.simulation.workload import ModelCost, Request
 
 
 def parse_requests(lines: Iterable[str], service_s: float) -> list[Request]:
-    """In order of time, from 0 on; `service_s` where a line has none. Raises InvalidRequest."""
+    """Return the requests in order of time, from 0 on; `service_s` is used where a line has no value. Raises
+    InvalidRequest."""
     rows = _Rows(lines, "seconds", "model")
     requests = [
         Request(rows.number("seconds", at_least=-inf), rows.model(), rows.number("service_ms", default=1000 * service_s) / 1000)
@@ -33,7 +35,8 @@ def parse_requests(lines: Iterable[str], service_s: float) -> list[Request]:
 
 
 def parse_costs(lines: Iterable[str], usual: ModelCost) -> dict[str, ModelCost]:
-    """By model; `usual` where a line has none of the two. Raises InvalidRequest."""
+    """Return the costs by model; those of `usual` are used where a line has no value. Raises
+    InvalidRequest."""
     rows = _Rows(lines, "model")
     return {
         rows.model(): ModelCost(
@@ -45,7 +48,7 @@ def parse_costs(lines: Iterable[str], usual: ModelCost) -> dict[str, ModelCost]:
 
 
 class _Rows:
-    """A table's lines one after the other, each checked as it is read."""
+    """Iterator over a CSV table, which checks each value as it is read."""
 
     def __init__(self, lines: Iterable[str], *columns: str) -> None:
         self._reader = csv.DictReader(lines)
@@ -70,12 +73,14 @@ class _Rows:
             raise InvalidRequest(f"line {self._reader.line_num + 1}: it is no CSV: {exc}") from exc
 
     def model(self) -> str:
+        """Return the model's name of the present line. Raises InvalidRequest."""
         name = (self._row["model"] or "").strip()
         if not MODEL_NAME.fullmatch(name):
             raise InvalidRequest(f"line {self._reader.line_num}: {name!r} is no name of a model")
         return name
 
     def number(self, column: str, *, default: float | None = None, at_least: float = 0.0) -> float:
+        """Return the number in a column of the present line. Raises InvalidRequest."""
         text = (self._row.get(column) or "").strip()
         if not text and default is not None:
             return default

@@ -1,4 +1,4 @@
-"""What is simulated: requests in their order, what their models cost, and the fleet that they meet."""
+"""Input of a simulation: requests in order of time, what their models cost, and the shape of the fleet."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ MIB = 1 << 20
 
 
 class Request(NamedTuple):
-    """One of a trace."""
+    """One request of a trace."""
 
     at_s: float
-    """When it comes, from the trace's beginning."""
+    """Arrival time, in seconds from the trace's beginning."""
     model: str
     service_s: float
-    """What a server works on it."""
+    """Time that a server works on the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCost:
-    """What it takes to have a model."""
+    """Memory and times that a model costs."""
 
     resident_bytes: int
     load_s: float
     unload_s: float = 0.0
-    """Until its memory is free, once its last request has ended."""
+    """Time until the memory is free, once the last request has ended."""
     latency_objective_s: float | None = None
-    """As `ModelSpec` has it."""
+    """See `ModelSpec.latency_objective_s`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests by time, and the models that they name."""
+    """Requests in order of time, and the models that they name."""
 
     requests: Sequence[Request]
     models: Mapping[str, ModelCost]
 
     def mean_service_s(self) -> dict[str, float]:
-        """By model."""
+        """Return the mean service time of each model."""
         total: dict[str, float] = defaultdict(float)
         count: dict[str, int] = defaultdict(int)
         for request in self.requests:
@@ -51,7 +51,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Joins:
-    """A server comes, with nothing loaded."""
+    """A server joins, with nothing loaded."""
 
     at_s: float
     server: str
@@ -59,7 +59,7 @@ class Joins:
 
 @dataclass(frozen=True, slots=True)
 class Leaves:
-    """A server is gone from one moment to the next; what it was at is sent elsewhere and begins anew."""
+    """A server fails at this moment; its requests are sent elsewhere and begin anew."""
 
     at_s: float
     server: str
@@ -67,19 +67,19 @@ class Leaves:
 
 @dataclass(frozen=True, slots=True)
 class FleetShape:
-    """Servers that are all alike."""
+    """The servers of a simulated fleet, which are all alike, and how their number changes."""
 
     servers: int
     budget_bytes: int
     parallel: int = 1
     serves_while_loading: bool = True
-    """False: it begins no request during a load."""
+    """False: the server begins no request during a load."""
     deadline_s: float = 30.0
-    """A request that nobody has begun to work on after so long is refused."""
+    """A request that no server has begun within this time is refused."""
     changes: Sequence[Joins | Leaves] = ()
 
     def names(self) -> list[str]:
-        """Of the servers that are there at first."""
+        """Names of the servers that the fleet begins with."""
         return [server_name(number) for number in range(self.servers)]
 
 

@@ -1,5 +1,9 @@
-"""What clients of the v2 protocol are told of a fleet as if it were one Triton: which models there are, whether requests for one would be
-served, and which servers can tell of it. Nothing here loads a model, and nothing counts as a use of one.
+"""Answers clients of the v2 protocol for a whole fleet as if it were one Triton: which models there are,
+whether requests for one would be served, and which servers can tell of it.
+
+Nothing here loads a model or counts as a use of one: clients that poll must not keep models loaded. The
+answers have the form of Triton's repository index and readiness (KServe v2 protocol with Triton's model
+repository extension).
 """
 
 from __future__ import annotations
@@ -22,11 +26,11 @@ _log = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT")
 
 _PASSING = frozenset((Obstacle.IN_USE, Obstacle.CHURN, Obstacle.LATE))
-"""A request waits for these, or is to come again in a moment."""
+"""Obstacles that pass: a request waits for them, or may come again in a moment."""
 
 
 class FleetCatalogue:
-    """Lists a fleet's models as one process sees them: `inference/catalogue.Catalogue`."""
+    """Model catalogue of a fleet as one process sees it; it implements `inference/catalogue.Catalogue`."""
 
     def __init__(self, state: FleetState, servers: Servers) -> None:
         self._state = state
@@ -37,8 +41,12 @@ class FleetCatalogue:
         return self._state.counts
 
     async def index(self, *, only_ready: bool = False) -> list[ModelVersion]:
-        """Every model that there is, by name and version, each in the best state that it has anywhere; one that no server has yet is
-        listed as Triton lists one that was never loaded. Raises UpstreamUnavailable: no server answers."""
+        """List every model by name and version, each in the best state that it has on any server.
+
+        A model that no server has yet is listed as Triton lists one that was never loaded. Raises
+        UpstreamUnavailable: no server answers.
+        """
+        # Raises if no server is up; without it an unreachable fleet would look like an empty one.
         self._servers.pick()
         indexes = await asked_of_all(list(self._servers.live.values()), lambda server: server.control.index())
         lines = best_lines([line for index in indexes for line in index])
@@ -54,24 +62,27 @@ class FleetCatalogue:
         return model in self._state.fleet.models
 
     def is_ready(self, model: str) -> bool:
-        """Whether a request for it would be served, if need be once it is loaded.
+        """Whether a request for the model would be served, if need be once it is loaded.
 
-        Not so of one that nobody knows, that an administrator has unloaded, that has failed to load and is not tried again yet or is just
-        now, or that no server can take.
+        A cold model is ready: clients that poll before they send would otherwise never send. These are not: a
+        model that is unknown, suspended by an administrator, in quarantine or being retried after a failure,
+        or too large or otherwise unfit for every server.
         """
         fleet = self._state.fleet
-        if not self.knows(model) or self._state.is_withdrawn(model):
+        if not self.knows(model) or self._state.is_suspended(model):
             return False
         states = {server.copies[model].state for server in fleet.holders.get(model, {}).values() if server.is_up}
         if ModelState.READY in states:
             return True
-        if ModelState.LOADING in states:  # once more, if it has failed: nobody can say what comes of that
-            return self._state.measurements.of(model).failures == 0
+        # A retry after a failure may well fail again, so it does not count.
+        if ModelState.LOADING in states:
+            return self._state.measurements.record_of(model).failures == 0
         found = place(fleet, model, self._state.now_s())
         return isinstance(found, Placement) or found.obstacle in _PASSING
 
     def servers_of(self, model: str) -> list[Upstream]:
-        """Those that have it ready; without a name all that are up, of which there must be one. Raises UpstreamUnavailable."""
+        """The servers that have the model ready; without a name all that are up. Raises UpstreamUnavailable:
+        no server is up (without a name)."""
         if not model:
             self._servers.pick()
             return list(self._servers.live.values())
@@ -81,13 +92,16 @@ class FleetCatalogue:
 
 
 def best_lines(lines: Sequence[ModelVersion]) -> list[ModelVersion]:
-    """Of the indexes of several servers, the best first, one line for each version: READY if it is that anywhere, and of failures one that
-    says why."""
+    """Merge the indexes of several servers, the best lines first: one line for each version, READY if any
+    server has it ready, and of failures one that gives its reason."""
+    # Servers contradict each other: one has a model that another failed to load, or has never loaded.
     listed = {line.name for line in lines if line.version}
     there = {line.name for line in lines if line.state is not ModelState.UNAVAILABLE}
     best: dict[tuple[str, str], ModelVersion] = {}
     for line in lines:
-        if not line.version and line.name in (there if line.reason else listed):  # it failed, or was never loaded there, but was elsewhere
+        # A line without a version says that the model failed, or was never loaded, on that server; another
+        # server knows better.
+        if not line.version and line.name in (there if line.reason else listed):
             continue
         known = best.get((line.name, line.version))
         if known is None or _rank(line) < _rank(known):
@@ -100,8 +114,11 @@ def _rank(line: ModelVersion) -> tuple[int, bool]:
 
 
 async def asked_of_all(servers: Sequence[Upstream], ask: Callable[[Upstream], Awaitable[AnswerT]]) -> list[AnswerT]:
-    """What those answer that do, at the same time; one that has just died must not keep the others from it. Raises what the first one
-    raised when none does."""
+    """Ask all servers at the same time and return the answers of those that do answer; one that has just died
+    is left out.
+
+    Raises the first server's error if none answers.
+    """
     results = await asyncio.gather(*map(ask, servers), return_exceptions=True)
     errors = [result for result in results if isinstance(result, BaseException)]
     for error in errors:

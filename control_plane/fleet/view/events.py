@@ -1,4 +1,6 @@
-"""The latest events of a fleet, counted and, of its servers, logged; shown by `tidegate fleet` and the admin API."""
+"""The latest events of a fleet, counted, and logged where they concern servers; `tidegate fleet` and the
+admin API show them.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +14,27 @@ from control_plane.fleet.domain.event import OF_SERVERS, FleetEvent, FleetEventK
 
 _log = logging.getLogger(__name__)
 
-_MOST = 500
+_MAX_EVENTS = 500
+"""Events kept; older ones are dropped."""
 _WORRYING = frozenset((FleetEventKind.DOWN, FleetEventKind.EJECTED))
 
 
 class FleetEvents:
-    """Event log of one process, newest last and of bounded length."""
+    """Event log of one process: a ring buffer, newest last."""
 
     def __init__(self, counts: FleetCounts, *, today_s: Callable[[], float] = time.time, logs: bool = True) -> None:
-        """`today_s` is seconds since 1970. Without `logs` another process says it."""
-        self.latest: deque[FleetEvent] = deque(maxlen=_MOST)
+        """`today_s` is seconds since 1970. Without `logs` events are not logged, since another process logs
+        the same ones."""
+        self.latest: deque[FleetEvent] = deque(maxlen=_MAX_EVENTS)
         self._counts = counts
         self._today_s = today_s
         self._logs = logs
 
-    def tell(self, kind: FleetEventKind, *, server: str, model: str = "", reason: str = "", seconds: float = 0.0) -> None:
-        """Something has happened now; `seconds` is what it took."""
+    def record(self, kind: FleetEventKind, *, server: str, model: str = "", reason: str = "", seconds: float = 0.0) -> None:
+        """Record an event that has happened now; `seconds` is how long it took."""
         event = FleetEvent(self._today_s(), kind, model, server, reason, seconds)
         self.latest.append(event)
-        self._counts.happened(event)
+        self._counts.count_event(event)
         if self._logs and kind in OF_SERVERS:
             after = f" after {seconds:.1f} s" if seconds else ""
             level = logging.WARNING if kind in _WORRYING else logging.INFO

@@ -1,9 +1,14 @@
-"""What is known of a fleet's models by having loaded them: in the facts that policies decide by, and as it outlives processes.
+"""What loading and serving have shown of a fleet's models: sizes, load and service times, failures.
 
-A model's size is, in this order: what its owner declares; what its loads and the weighing of servers have shown, where a server's
-memory can be read (an embedded Triton's); what Triton itself tells, where it is attached and the model's backend reports it (native
-ONNX Runtime and TensorRT do, Python does not); what was remembered of any of these while its files are as large as they were; and
-until then its files' bytes, where there are any here, and a process for it and each step of an ensemble.
+It is kept twice: in `ModelFacts`, by which policies decide, and as `Measured` records, which outlive the
+process. A model's size comes from the first of these sources that has it:
+
+    1. what its owner declares;
+    2. loads, and the memory of a whole server, where that can be read (an embedded Triton's);
+    3. what Triton reports, where it is attached and the backend does so (native ONNX Runtime and TensorRT do,
+       Python does not);
+    4. what was remembered of any of these, while the files have the same size;
+    5. an estimate: the files' bytes, if they are here, and one process for the model and each ensemble step.
 """
 
 from __future__ import annotations
@@ -13,74 +18,90 @@ from dataclasses import replace
 
 from control_plane.core.backoff import RestartLimits, restart_delay_s
 from control_plane.core.model import ModelState
-from control_plane.core.names import MOST_BYTES
-from control_plane.fleet.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts
+from control_plane.core.names import MAX_SIZE_BYTES
+from control_plane.fleet.domain.fleet import NEVER_S, Fleet, ModelFacts, Replica
 from control_plane.fleet.domain.memory import Measured
 from control_plane.models.domain.description import DescribedModel
 
 FIRST_LOAD_S = 2.0
-"""Of a model that has never been loaded: a Python stub with its imports takes about that."""
+"""Expected load time of a model that has never been loaded: about that of a Python stub with its imports."""
 FIRST_SERVICE_S = 0.01
+"""Expected service time of a model that has never served."""
 PROCESS_BYTES = 48 * 2**20
-"""What a model takes beside its weights until it has been measured: a Python stub with its imports."""
+"""Memory that a model takes beside its weights, until it has been measured: a Python stub with its
+imports."""
 SMOOTHING = 0.2
-"""Of each new measurement of loads and services."""
+"""Weight of each new measurement in the exponential averages of load and service times."""
 
 _QUARANTINE = RestartLimits(first_delay_s=2.0, max_delay_s=300.0)
-_WORTH_TELLING = 0.5
-"""Of what is known as a service time: it changes with every request, and the next process only starts from it."""
+_MIN_RELATIVE_CHANGE = 0.5
+"""Relative change from which a service time is written to the shared memory: it changes with every request,
+and the next process only starts from it."""
 
-_WORTH_SHRINKING = 0.1
-"""Of what a server holds: what its models take goes up and down by itself."""
+_MIN_SHRINK_PART = 0.1
+"""Part of what a server holds; smaller surpluses are ignored, since what models take goes up and down by
+itself."""
 
 _TEXT_BYTES = 2000
+"""Upper bound of a remembered reason, which may be a whole stack trace."""
 
 
 class Measurements:
-    """The sizes, load times and failures of models that one process has measured; another one's may be put in their place (`recall`)."""
+    """Sizes, load times and failures of models as this process has measured them; those of another process
+    may replace them (`recall`)."""
 
     def __init__(self, fleet: Fleet, *, now_s: Callable[[], float], today_s: Callable[[], float]) -> None:
-        """`now_s` is the loop's time, `today_s` seconds since 1970."""
+        """`now_s` is the event loop's time, `today_s` seconds since 1970."""
         self.known: dict[str, Measured] = {}
         self._fleet = fleet
         self._now_s = now_s
         self._today_s = today_s
         self._loaded: dict[str, int] = {}
-        """What loads in this process have shown of models at most. Less is not believed: into memory that a server has kept from another
-        a model seems to take less."""
+        """Model -> the most memory that a load in this process has shown. Smaller measurements are not
+        believed: loaded into memory that the server has kept from another model, a model seems to take
+        less."""
 
         self._changed_ns: dict[str, int] = {}
-        """When its files were last changed, as of the last look."""
+        """Model -> when its files were last changed, as of the last `describe`."""
 
-    def of(self, model: str) -> Measured:
+    def record_of(self, model: str) -> Measured:
+        """Return what is known of a model; an empty record if nothing is."""
         return self.known.get(model, Measured(0))
 
     # The facts
 
     def describe(self, facts: ModelFacts, model: DescribedModel, *, fetch_s: float) -> None:
-        """Bring them in line with what is known of it as it is now; from its tier it takes `fetch_s` more to load."""
+        """Bring a model's facts in line with its files and with what is known of it; a load takes `fetch_s`
+        longer from its tier."""
         if self._changed_ns.setdefault(facts.name, model.changed_ns) != model.changed_ns:
             self._changed_ns[facts.name] = model.changed_ns
-            self.forgive(facts.name)  # what was wrong may have been put right
+            # The changed files may have put right what made loads fail.
+            self.forgive(facts.name)
         known = self._of_these_files(facts.name, model.file_bytes)
         estimate = model.file_bytes + PROCESS_BYTES * (1 + len(model.steps))
-        held = facts.resident_bytes if facts.name in self._fleet.holders else 0  # by what it was, if its files have changed
+        # A loaded replica takes the memory of the files it was loaded from, even if those have been replaced
+        # by smaller ones.
+        held = facts.resident_bytes if facts.name in self._fleet.holders else 0
         measured = known.resident_bytes if known.resident_bytes is not None else max(estimate, held)
         facts.resident_bytes = measured if facts.spec.resident_bytes is None else facts.spec.resident_bytes
         facts.load_s = (FIRST_LOAD_S if known.load_s is None else known.load_s) + fetch_s
 
     def _of_these_files(self, model: str, file_bytes: int) -> Measured:
-        known = self.of(model)
+        """Return what is known of the model, but forget what was measured of other files (files of another
+        size)."""
+        known = self.record_of(model)
         if model in self.known and file_bytes not in (0, known.file_bytes):
             if known.file_bytes != 0:
                 self.forgive(model)
                 self._loaded.pop(model, None)
+                # The outcome of an administrator's request is kept: somebody may still be waiting for it.
                 known = Measured(0, answered=known.answered, refusal=known.refusal)
             known = self.known[model] = replace(known, file_bytes=file_bytes)
         return known
 
     def recall(self, model: str, known: Measured | None) -> None:
-        """As it was told elsewhere; `describe` makes facts of it, but for when it may be tried again."""
+        """Take over what another process, or an earlier run, has measured; `describe` applies it to the
+        facts, the quarantine applies at once."""
         if known is None:
             self.known.pop(model, None)
         else:
@@ -89,29 +110,34 @@ class Measurements:
             self.quarantine(facts)
 
     def first_service_s(self, model: str) -> float:
-        """What is expected of it before it has served anybody here."""
-        known_s = self.of(model).service_s
+        """Expected service time of a model before this process has seen it serve."""
+        known_s = self.record_of(model).service_s
         return FIRST_SERVICE_S if known_s is None else known_s
 
     # Sizes and times
 
     def loaded(self, model: str, took_s: float, bytes_more: int | None) -> None:
-        """It has been; `bytes_more` is what the server holds more than before, where that can be told."""
-        facts, known = self._fleet.models[model], self.of(model)
+        """Record a load of the model; `bytes_more` is the growth of the server's memory, None where that
+        cannot be read."""
+        facts, known = self._fleet.models[model], self.record_of(model)
+        # The first load replaces the assumption; from the second on they are averaged.
         before_s = took_s if known.load_s is None else known.load_s
         facts.load_s = before_s + SMOOTHING * (took_s - before_s)
         self.known[facts.name] = replace(known, load_s=facts.load_s)
         if bytes_more is not None:
             self._loaded[model] = max(bytes_more, self._loaded.get(model, 0))
-            self._at_least(facts, bytes_more)
+            self._raise_size(facts, bytes_more)
 
-    def weighed(self, server: str, held_bytes: int) -> None:
-        """All that is there holds so much together: what is more than was thought is the lot of those whose owners declare nothing.
+    def memory_measured(self, server: str, held_bytes: int) -> None:
+        """Correct sizes by the memory of all models on a server together (`held_bytes`).
 
-        Nobody can tell which of them it is. So what they were given too much is taken back where all that is there turns out to hold less;
-        not by a load that shows less, since many models grow with their first requests, each time anew.
+        Growth that is not explained is spread, in proportion, over the models whose owners declare no size,
+        since nobody can tell which of them grew. It is taken back when the server turns out to hold less. A
+        load that shows less than before takes nothing back: many models grow with their first requests, each
+        time anew.
         """
         copies = [copy for copy in self._fleet.servers[server].copies.values() if not copy.is_step]
+        # While something loads or unloads, the server's memory belongs to no known set of models.
         if any(copy.state is not ModelState.READY for copy in copies):
             return
         grown = held_bytes - sum(copy.bytes for copy in copies)
@@ -119,95 +145,103 @@ class Measurements:
         thought = sum(facts.resident_bytes for facts in undeclared)
         if grown > 0 and thought > 0:
             for facts in undeclared:
-                self._at_least(facts, facts.resident_bytes + int(grown * facts.resident_bytes / thought))
-        elif -grown > _WORTH_SHRINKING * held_bytes:
-            self._take_back(-grown, [self._fleet.models[copy.model] for copy in copies if self._is_at_its_size(copy)])
+                self._raise_size(facts, facts.resident_bytes + int(grown * facts.resident_bytes / thought))
+        # Only what was measured here and is in use is taken back: others may have yet to grow.
+        elif -grown > _MIN_SHRINK_PART * held_bytes:
+            self._take_back_excess(-grown, [self._fleet.models[copy.model] for copy in copies if self._has_grown_fully(copy)])
 
-    def _is_at_its_size(self, copy: Copy) -> bool:
-        """It is there, and nowhere else, as a load of it has been measured, and has been used since."""
+    def _has_grown_fully(self, copy: Replica) -> bool:
+        """Whether the replica is the model's only one, has been used, and a load of the model was measured:
+        then it has grown as far as it will."""
         return copy.model in self._loaded and len(self._fleet.holders[copy.model]) == 1 and copy.last_used_s > copy.since_s
 
-    def _take_back(self, surplus: int, models: Sequence[ModelFacts]) -> None:
-        """Of what each is thought to take beside what its loads have shown, in proportion."""
+    def _take_back_excess(self, excess: int, models: Sequence[ModelFacts]) -> None:
+        """Take `excess` bytes back from these models, in proportion to what each was given beyond what its
+        loads have shown."""
         shares = {
             facts.name: max(0, facts.resident_bytes - self._loaded[facts.name]) for facts in models if facts.spec.resident_bytes is None
         }
-        part = min(1.0, surplus / max(1, sum(shares.values())))
+        part = min(1.0, excess / max(1, sum(shares.values())))
         for model, share in shares.items():
             facts = self._fleet.models[model]
             facts.resident_bytes -= int(share * part)
-            self.known[model] = replace(self.of(model), resident_bytes=facts.resident_bytes)
+            self.known[model] = replace(self.record_of(model), resident_bytes=facts.resident_bytes)
 
-    def told(self, sizes: Mapping[str, int]) -> None:
-        """A Triton says what its models hold."""
+    def note_reported_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Take over the sizes that a Triton reports of its models."""
         for model, size in sizes.items():
             if (facts := self._fleet.models.get(model)) is not None:
-                self._at_least(facts, size)
+                self._raise_size(facts, size)
 
-    def _at_least(self, facts: ModelFacts, size: int) -> None:
-        known, size = self.of(facts.name), min(size, MOST_BYTES)
+    def _raise_size(self, facts: ModelFacts, size: int) -> None:
+        """Raise the known size of a model; nothing lowers it here, and a declared size stands."""
+        known, size = self.record_of(facts.name), min(size, MAX_SIZE_BYTES)
         if facts.spec.resident_bytes is None and size > (known.resident_bytes or 0):
             facts.resident_bytes = size
             self.known[facts.name] = replace(known, resident_bytes=size)
 
-    def told_service(self, model: str, service_s: float, count: int) -> None:
-        """What so many requests have taken elsewhere, mean."""
+    def note_service_time(self, model: str, service_s: float, count: int) -> None:
+        """Take over the mean service time of `count` requests in another process, with the weight of as many
+        measurements."""
         if (facts := self._fleet.models.get(model)) is not None:
             facts.service_s += (1 - (1 - SMOOTHING) ** count) * (service_s - facts.service_s)
 
-    def take_down_services(self) -> None:
-        """What requests take by now, where that is something else than is known."""
+    def save_service_times(self) -> None:
+        """Write the current service times into the records, where they differ enough from what is known."""
         for name, facts in self._fleet.models.items():
             before_s = self.first_service_s(name)
-            if abs(facts.service_s - before_s) > _WORTH_TELLING * before_s:
-                self.known[name] = replace(self.of(name), service_s=facts.service_s)
+            if abs(facts.service_s - before_s) > _MIN_RELATIVE_CHANGE * before_s:
+                self.known[name] = replace(self.record_of(name), service_s=facts.service_s)
 
     # Failures
 
-    def failed(self, facts: ModelFacts, why: str, *, is_passing: bool = False) -> None:
-        """A load of it has: it is left alone for a while, each time for longer. `is_passing` is what is no fault of its files."""
-        known = self.of(facts.name)
+    def failed(self, facts: ModelFacts, why: str, *, is_transient: bool = False) -> None:
+        """Record a failed load and quarantine the model, for longer each time. `is_transient` tells a failure
+        that is no fault of its files."""
+        known = self.record_of(facts.name)
+        # In wall-clock time, since the record outlives this process and its monotonic clock.
         until_s = self._today_s() + restart_delay_s(known.failures + 1, limits=_QUARANTINE)
         self.known[facts.name] = replace(
             known,
             failures=known.failures + 1,
             quarantined_until_s=until_s,
             why=_kept(why),
-            is_on_trial=known.is_on_trial or (known.load_s is None and not is_passing),
+            is_on_trial=known.is_on_trial or (known.load_s is None and not is_transient),
         )
         self.quarantine(facts)
 
     def forgive(self, model: str) -> None:
-        """It may be tried again, or it has been loaded."""
+        """Lift the quarantine: the model has been loaded, or may be tried again."""
         if (known := self.known.get(model)) is not None:
             self.known[model] = replace(known, failures=0, quarantined_until_s=0.0, why="", is_on_trial=False)
         if (facts := self._fleet.models.get(model)) is not None:
             facts.quarantined_until_s, facts.is_on_trial = NEVER_S, False
 
     def why_failed(self, model: str) -> str | None:
-        """Why its last load has failed; None: it has not, or it may be tried as if it had not."""
-        known = self.of(model)
+        """Why the last load failed; None if it did not, or has been forgiven."""
+        known = self.record_of(model)
         return known.why if known.failures else None
 
     def why_quarantined(self, model: str) -> str | None:
-        """Why it is not tried again yet; None: it has not failed, or it is."""
+        """Why the model is in quarantine; None if it is not."""
         facts = self._fleet.models.get(model)
         return self.why_failed(model) if facts is not None and facts.quarantined_until_s > self._now_s() else None
 
     def quarantine(self, facts: ModelFacts) -> None:
-        """Leave it alone for as long as is known that it should be, and then try it in no other's place."""
-        known = self.of(facts.name)
+        """Apply what is known of a model's failures to its facts."""
+        known = self.record_of(facts.name)
         facts.is_on_trial = known.is_on_trial
-        left_s = min(known.quarantined_until_s - self._today_s(), _QUARANTINE.max_delay_s)  # others' clocks may be wrong
+        # Bounded, since the record may be another machine's, whose clock may be wrong.
+        left_s = min(known.quarantined_until_s - self._today_s(), _QUARANTINE.max_delay_s)
         facts.quarantined_until_s = self._now_s() + left_s if left_s > 0 else NEVER_S
 
     # What others asked for
 
     def answer(self, model: str, asked: str, refusal: str) -> None:
-        """What was asked has been done, or there is a reason why not."""
-        self.known[model] = replace(self.of(model), answered=asked, refusal=_kept(refusal))
+        """Record that the administrator's request `asked` has been carried out, or why it was refused."""
+        self.known[model] = replace(self.record_of(model), answered=asked, refusal=_kept(refusal))
 
 
 def _kept(text: str) -> str:
-    """As it can be written anywhere."""
+    """Bound a text, and replace what UTF-8 cannot encode, so that every store can write it."""
     return text.encode(errors="replace")[:_TEXT_BYTES].decode(errors="replace")

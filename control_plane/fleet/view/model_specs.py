@@ -1,35 +1,40 @@
-"""What is wanted of a fleet's models: their folders' word, this process's command line, and what administrators have said since."""
+"""Merges what is wanted of a model: its folder, this process's command line, and what administrators have
+said since.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from control_plane.fleet.domain.memory import Wish
+from control_plane.fleet.domain.memory import DesiredState
 from control_plane.models.domain.description import DescribedModel, ModelSpec
 
-_NOTHING = Wish()
+_NOTHING = DesiredState()
 
 
 class ModelSpecs:
-    """Whoever wants the most copies gets them; but what an administrator has unloaded is kept nowhere."""
+    """Desired state of the fleet's models. The source that wants the most replicas wins; a model that an
+    administrator suspended has none."""
 
     def __init__(self) -> None:
-        self.wishes: Mapping[str, Wish] = {}
+        self.wishes: Mapping[str, DesiredState] = {}
         self.pins: dict[str, int] = {}
-        """By model, the copies that this process was started to keep."""
+        """Model -> replicas that this process was started to keep."""
 
-    def is_withdrawn(self, model: str) -> bool:
-        """Whether an administrator has unloaded it: it is loaded for nobody."""
-        return self.wishes.get(model, _NOTHING).is_withdrawn
+    def is_suspended(self, model: str) -> bool:
+        """Whether an administrator has suspended the model, so that no request loads it."""
+        return self.wishes.get(model, _NOTHING).is_suspended
 
-    def of(self, model: DescribedModel) -> ModelSpec:
-        """One copy of what has sequences, unless its owner says otherwise: every process then sends them to the same."""
-        name, most = model.spec.name, model.spec.max_copies
+    def merge(self, model: DescribedModel) -> ModelSpec:
+        """Return the merged specification of a model."""
+        name, most = model.spec.name, model.spec.max_replicas
         wish = self.wishes.get(name, _NOTHING)
-        least = max(model.spec.min_copies, self.pins.get(name, 0), wish.min_copies or 0)
+        least = max(model.spec.min_replicas, self.pins.get(name, 0), wish.min_replicas or 0)
+        # Models with sequences get one replica unless their owner says otherwise: so every process sends a
+        # sequence to the same place.
         return replace(
             model.spec,
-            min_copies=0 if wish.is_withdrawn else least,
-            max_copies=1 if model.has_sequences and most is None else most,
+            min_replicas=0 if wish.is_suspended else least,
+            max_replicas=1 if model.has_sequences and most is None else most,
         )

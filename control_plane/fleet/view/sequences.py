@@ -1,6 +1,8 @@
-"""Which copy holds the state of each sequence: its requests go there and nowhere else until it ends, or lies idle.
+"""Session affinity for sequences: which replica holds the state of each, so that its requests go there until
+it ends or lies idle.
 
-Triton keeps that state in the instance that saw the sequence's START (server 24.10, sequence batcher).
+Triton keeps that state in the instance that saw the sequence's START (server 24.10, sequence batcher), and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -10,40 +12,48 @@ from dataclasses import dataclass
 
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
-from control_plane.fleet.domain.fleet import Copy
+from control_plane.fleet.domain.fleet import Replica
 
 _IDLE_S = 60.0
-"""Triton's own default is one second (`max_sequence_idle_microseconds`); models that need it set more, and few more than that."""
+"""Idle time after which a sequence is forgotten. Triton's own default is one second
+(`max_sequence_idle_microseconds`); models that need it set more, and few set more than this."""
 
 _SWEEP_S = 1.0
+"""Time between two sweeps for idle sequences."""
 
 
 @dataclass(slots=True, eq=False)
 class _Sequence:
+    """A sequence under way and the replica that holds its state."""
+
     server: str
-    copy: Copy
+    copy: Replica
     last_s: float
 
 
 class Sequences:
-    """The sequences under way that one process knows, each with the copy that holds its state."""
+    """Affinity table of the sequences under way that this process knows, each with the replica that holds its
+    state."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._held: dict[tuple[str, str], _Sequence] = {}
         self._sweep_at_s = 0.0
 
-    def held_at(self, call: InferCall) -> tuple[str, Copy] | None:
-        """The server and copy that a request belongs to; None: to none yet."""
+    def holder_of(self, call: InferCall) -> tuple[str, Replica] | None:
+        """Return the server and the replica that hold the state of the request's sequence; None if none does
+        yet."""
         self._sweep()
         key = (call.model_name, call.sequence_id)
+        # START makes Triton discard the old state of the same number: the new sequence may go anywhere.
         if call.starts_sequence:
             self._end(key)
         held = self._held.get(key)
         return None if held is None else (held.server, held.copy)
 
-    def hold(self, call: InferCall, server: str, copy: Copy) -> None:
-        """A request of it goes there."""
+    def bind(self, call: InferCall, server: str, copy: Replica) -> None:
+        """Bind the request's sequence to a replica; a request of a sequence that is already bound keeps it
+        from lying idle."""
         held = self._held.get((call.model_name, call.sequence_id))
         if held is None:
             copy.sequences += 1
@@ -52,12 +62,12 @@ class Sequences:
             held.last_s = self._now_s()
 
     def done(self, call: InferCall) -> None:
-        """A request of it has been answered."""
+        """Note that a request has been answered, which ends the sequence if it was the last one."""
         if call.ends_sequence:
             self._end((call.model_name, call.sequence_id))
 
     def lost(self, call: InferCall) -> UpstreamUnavailable:
-        """What to tell of one whose copy is gone; it is forgotten."""
+        """Forget a sequence whose replica is gone, and return the error for its caller."""
         self._end((call.model_name, call.sequence_id))
         return UpstreamUnavailable(
             f"the server that held sequence '{call.sequence_id}' of model '{call.model_name}' is gone, and the state with it; start it anew"
@@ -66,6 +76,7 @@ class Sequences:
     def _end(self, key: tuple[str, str]) -> None:
         held = self._held.pop(key, None)
         if held is not None:
+            # The count keeps the replica from being evicted while any of its sequences is under way.
             held.copy.sequences -= 1
 
     def _sweep(self) -> None:

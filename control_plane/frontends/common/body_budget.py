@@ -1,6 +1,7 @@
-"""One budget of bytes for the request bodies that all connections of both doors hold in memory.
+"""Memory budget for the request bodies that all connections of both frontends buffer.
 
-Who finds it spent waits with its client's socket unread, so that the client's own send blocks: that is the back-pressure.
+A connection that finds the budget spent waits with its client's socket unread, so that the client's own send
+blocks: that is the back-pressure.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from control_plane.core.errors import Overloaded
 
 UNCOUNTED_BYTES = 64 * 1024
-"""A body up to this size is not counted: `max_connections` bounds those."""
+"""Bodies up to this size are not counted: `max_connections` bounds their memory."""
 
 
 class _Waiter(NamedTuple):
@@ -21,7 +22,8 @@ class _Waiter(NamedTuple):
 
 
 class BodyBudget:
-    """Grants bytes first come, first served: nothing overtakes a large body that waits."""
+    """Weighted semaphore over bytes; first come, first served, so that small bodies cannot starve a large
+    one."""
 
     def __init__(self, total_bytes: int) -> None:
         self._total_bytes = total_bytes
@@ -30,23 +32,23 @@ class BodyBudget:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are granted now."""
+        """The number of bytes that are granted now."""
         return self._total_bytes - self._free_bytes
 
-    def try_take(self, size_bytes: int) -> bool:
-        """Take at once or not at all."""
+    def try_acquire(self, size_bytes: int) -> bool:
+        """Take bytes without waiting; False: they are not free, or others wait before us."""
         if self._waiting or size_bytes > self._free_bytes:
             return False
         self._free_bytes -= size_bytes
         return True
 
-    async def take(self, size_bytes: int, timeout_s: float) -> None:
-        """Wait for one's turn; nothing is held after an exception.
+    async def acquire(self, size_bytes: int, timeout_s: float) -> None:
+        """Wait in turn for bytes. After an exception, cancellation included, nothing is held.
 
         Raises:
-            Overloaded: it did not come within `timeout_s`, or never could.
+            Overloaded: the bytes did not come free within `timeout_s`, or exceed the whole budget.
         """
-        if self.try_take(size_bytes):
+        if self.try_acquire(size_bytes):
             return
         if size_bytes > self._total_bytes:
             raise Overloaded(f"a body of {size_bytes} bytes exceeds what all bodies together may hold (TIDEGATE_MAX_BUFFERED_BYTES)")
@@ -61,18 +63,18 @@ class BodyBudget:
                 raise Overloaded(f"no memory for a body of {size_bytes} bytes came free within {timeout_s:g} s; try again") from exc
             raise
 
-    def give(self, size_bytes: int) -> None:
-        """Give back what was taken."""
+    def release(self, size_bytes: int) -> None:
+        """Give back bytes, and grant them to those who wait."""
         self._free_bytes += size_bytes
         self._grant()
 
     def _withdraw(self, waiter: _Waiter) -> None:
         if waiter.granted.done() and not waiter.granted.cancelled():
-            self.give(waiter.size_bytes)
+            self.release(waiter.size_bytes)  # the grant and the cancellation came in the same turn of the loop
             return
         if waiter in self._waiting:
             self._waiting.remove(waiter)
-        self._grant()  # it may have been what those behind it waited for
+        self._grant()  # smaller bodies behind this one may fit now
 
     def _grant(self) -> None:
         while self._waiting:

@@ -1,17 +1,18 @@
-"""Who sends a request, and how long it may take: what both protocols read of a request's head."""
+"""Reads the caller's identity and timeout from the head of an HTTP request; shared by the KServe and OpenAI
+frontends."""
 
 from __future__ import annotations
 
 from control_plane.auth.access import Access
 from control_plane.core.errors import InvalidRequest
-from control_plane.core.principal import NOBODY, Principal
+from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.protocols.http1 import HttpRequest
 
 
 def identify(access: Access, request: HttpRequest) -> Principal:
-    """Who sends it. Raises Unauthenticated, LimitExceeded."""
+    """Authenticate the sender of a request. Raises Unauthenticated, LimitExceeded."""
     if not access.is_on:
-        return NOBODY
+        return ANONYMOUS
     return access.identify(
         authorization=request.text_header(b"authorization"),
         api_key=request.text_header(b"x-api-key"),
@@ -24,7 +25,10 @@ _MAX_TIMEOUT_MS = 24 * 3600 * 1000
 
 
 def timeout_s_of(http: HttpRequest) -> float | None:
-    """The seconds that a caller gives; None leaves it to the default. Raises InvalidRequest."""
+    """The caller's timeout (`tidegate-timeout-ms`) in seconds; None where there is none.
+
+    Raises InvalidRequest.
+    """
     value = http.single_header(b"tidegate-timeout-ms")
     if value is None:
         return None

@@ -1,4 +1,7 @@
-"""How many connections a port takes, and how many of them one source may hold; asked by `frontends/common/connection_server`."""
+"""Connection limits: how many connections a port accepts, and how many of them one source may hold.
+
+Called by `frontends/common/connection_server`; `app` fits the limits to the process's file descriptors.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,17 @@ from control_plane.auth.domain.source import Source, source_of_address
 Network = IPv4Network | IPv6Network
 
 _FOR_THE_REST = 256
-"""Descriptors for all that is no connection of a client or to Triton: libraries, logs, pipes, listening sockets, those just refused."""
+"""File descriptors for everything but connections of clients and to Triton: libraries, logs, pipes, listening
+sockets, connections that are just being refused."""
 
 
 class PortConnections:
-    """The connections of one port, counted by source; all that is known of a source is gone with its last one."""
+    """Connection counter of one port, by source address; a source's entry is dropped with its last
+    connection."""
 
     def __init__(self, most: int, *, share: float = 1.0, exempt: Sequence[Network] = ()) -> None:
-        """One source gets that `share` of them at most, except trusted proxies, which stand for many."""
+        """One source may hold the `share` (0 to 1) of `most`; `exempt` are trusted proxies, which stand for
+        many clients."""
         self._most = most
         self._most_per_source = max(1, int(most * share))
         self._exempt = exempt
@@ -29,8 +35,9 @@ class PortConnections:
     def __len__(self) -> int:
         return self._count
 
-    def take(self, address: str) -> Source | None:
-        """Let one more connection in from there, and say for whom it is to be given back; None: there are too many."""
+    def acquire(self, address: str) -> Source | None:
+        """Admit one more connection; returns the source to `give` it back for, or None if there are too
+        many."""
         if self._count >= self._most:
             return None
         source = source_of_address(address)
@@ -40,8 +47,8 @@ class PortConnections:
         self._count += 1
         return source
 
-    def give(self, source: Source) -> None:
-        """One of its connections has closed."""
+    def release(self, source: Source) -> None:
+        """Note that a connection of this source has closed."""
         self._count -= 1
         self._held[source] -= 1
         if not self._held[source]:
@@ -57,23 +64,26 @@ class PortConnections:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionCaps:
-    """What each port of a process takes at most."""
+    """Most connections of each port of a process."""
 
     data: int
-    """The HTTP port, and as many the gRPC port."""
+    """Limit of the HTTP port and, separately, of the gRPC port."""
     service: int
-    """The admin port, and as many the metrics port."""
+    """Limit of the admin port and, separately, of the metrics port."""
 
 
 def descriptors_wanted(caps: ConnectionCaps, upstream: int) -> int:
-    """For all ports full at the same time, and all connections to Tritons that there may be."""
+    """The file descriptors that are needed if all ports are full at once; `upstream` counts connections to
+    Tritons."""
     return _FOR_THE_REST + upstream + 2 * (caps.data + caps.service)
 
 
 def fit(caps: ConnectionCaps, *, upstream: int, descriptors: int) -> ConnectionCaps:
-    """`caps` as far as so many descriptors go: each port has its own, so that a flood of one leaves the others theirs.
+    """Reduce `caps` to what so many file descriptors allow; each port keeps its own limit, so a flood of one
+    spares the others.
 
-    Where they do not suffice the service ports get an eighth, connections to Triton a quarter, and the data ports the rest.
+    If the descriptors do not suffice, the service ports together get an eighth of them, connections to Triton
+    a quarter, and the data ports the rest.
     """
     if descriptors_wanted(caps, upstream) <= descriptors:
         return caps

@@ -1,4 +1,8 @@
-"""What both doors' servers have in common: listeners on ports and Unix sockets, a bounded set of connections, and their end."""
+"""Base of the HTTP and gRPC servers: listeners on ports and Unix sockets, a bounded set of connections,
+time-outs, drain.
+
+It knows no protocol; a connection reports itself by `opened` and `closed`.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +12,32 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-from control_plane.auth.domain.source import Source
+from control_plane.auth.domain.source import Source, source_of_address
 from control_plane.frontends.common.connection_limits import Network, PortConnections
 from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.host.exposure import is_loopback
 
 _log = logging.getLogger(__name__)
 
-_TLS_GOODBYE_S = 0.5
-"""For a client to answer our closing of a TLS connection. One that is idle does not read, and would hold up a drain to its end."""
+_TLS_SHUTDOWN_S = 0.5
+"""Seconds for a client to answer our TLS close_notify. An idle client does not read, and would delay a drain
+to its end."""
 
 _MAX_SWEEP_S = 1.0
-"""Between two looks at the time of all connections: time-outs are late by this much at most, and requests need no timers."""
+"""Longest time between two sweeps, which check the time-outs of all connections. Time-outs are late by this
+at most, and in return no request needs a timer."""
 
 _BACKLOG = 1024
 _ACCEPT_PAUSE_S = 0.1
-"""After a connection that could not be accepted, such as for want of descriptors."""
+"""Pause after a failed accept, such as for lack of file descriptors: the listener stays readable and would
+spin the loop."""
+
+_LOOKED_AT_FOR_ROOM = 8
+"""Connections of a source that are examined when one of them has to make room; it bounds the cost of a
+connection flood."""
 
 _SWEEPS_PER_TIMEOUT = 4
 _CHECKED_AT_ONCE = 32
@@ -33,7 +45,7 @@ _WARN_EVERY_S = 60.0
 
 
 class Limits(Protocol):
-    """What a server holds its clients to, as far as both do."""
+    """The limits that the HTTP and the gRPC server have in common."""
 
     @property
     def max_connections(self) -> int: ...
@@ -55,13 +67,18 @@ class Limits(Protocol):
 
 
 class Connection(Protocol):
-    """A client's connection, as far as its server has to know it."""
+    """A server's view of one client's connection."""
 
-    def check_time(self, now_s: float) -> None:
-        """Called now and then: end what has made no progress for too long."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is in flight or has begun to arrive, so that closing the connection loses
+        nothing."""
+
+    def enforce_timeouts(self, now_s: float) -> None:
+        """Enforce the time-outs: end whatever has made no progress for too long. Called by each sweep."""
 
     def leave(self) -> None:
-        """Take no new requests, and close when those under way have been answered."""
+        """Drain: accept no new requests, and close when those in flight have been answered."""
 
     def abort(self) -> None: ...
 
@@ -70,7 +87,7 @@ ConnectionT = TypeVar("ConnectionT", bound=Connection)
 
 
 class ConnectionServer(Generic[ConnectionT]):
-    """Listens on any number of sockets; a connection tells of itself by `opened` and `closed`."""
+    """Server for any number of listening sockets, with connection limits, time-out sweeps and drain."""
 
     def __init__(self, limits: Limits) -> None:
         shortest_s = min(limits.header_timeout_s, limits.body_timeout_s, limits.idle_timeout_s or _MAX_SWEEP_S)
@@ -78,13 +95,16 @@ class ConnectionServer(Generic[ConnectionT]):
         self.reads = ReadScheduler()
         self._max_connections = limits.max_connections
         self._held = PortConnections(limits.max_connections, share=limits.source_share, exempt=limits.trusted_proxies)
-        self._shaken: dict[object, Source] = {}
-        """Connections that were let in before their TLS handshake, which is not over yet, and for whom they count."""
+        self._handshaking: dict[object, Source] = {}
+        """Connections in their TLS handshake, with the source that they are counted for."""
         self._handshakes: set[asyncio.Task[None]] = set()
         self._accepting: list[tuple[asyncio.Task[None], socket.socket]] = []
         self._handshake_timeout_s = limits.header_timeout_s
         self._pause_s = min(_MAX_SWEEP_S, shortest_s / _SWEEPS_PER_TIMEOUT)
         self._connections: dict[ConnectionT, Source] = {}
+        self._by_source: dict[Source, dict[ConnectionT, None]] = {}
+        """The connections by source, each a second-chance (CLOCK) queue: connections found busy move to its
+        end."""
         self._listeners: list[asyncio.Server] = []
         self._sweeping: asyncio.Handle | None = None
         self._all_closed = asyncio.Event()
@@ -94,7 +114,8 @@ class ConnectionServer(Generic[ConnectionT]):
     async def accept_on(
         self, listening: socket.socket, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None, tasks: asyncio.TaskGroup
     ) -> None:
-        """Accept connections on a bound socket; whoever does not finish a TLS handshake in time is let go."""
+        """Accept connections on a bound socket; a client that does not finish its TLS handshake in time is
+        dropped."""
         loop = asyncio.get_running_loop()
         create = loop.create_unix_server if listening.family == socket.AF_UNIX else loop.create_server
         if tls is None:
@@ -107,13 +128,14 @@ class ConnectionServer(Generic[ConnectionT]):
             self._sweep()
 
     async def drain(self, timeout_s: float) -> None:
-        """Accept no more, let what is in flight finish for `timeout_s` at most, then close what is left."""
+        """Drain: accept no more, let requests in flight finish for `timeout_s` at most, then close what is
+        left."""
         self.is_draining = True
         for listener in self._listeners:
             listener.close()
         for accepting, listening in self._accepting:
             accepting.cancel()
-            await asyncio.wait((accepting,))
+            await asyncio.wait((accepting,))  # the loop must not watch a descriptor that is closed, and perhaps reused
             listening.close()
         for shaking in tuple(self._handshakes):
             shaking.cancel()
@@ -130,7 +152,11 @@ class ConnectionServer(Generic[ConnectionT]):
     async def _accept_tls(
         self, listening: socket.socket, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext, tasks: asyncio.TaskGroup
     ) -> None:
-        """Not the loop's own server: that one tells of a connection when its handshake is over, and any number could be in theirs."""
+        """Accept and count TLS connections, before their handshake.
+
+        The event loop's own server reports a connection only after its handshake, so any number of clients
+        that never finish theirs could hold file descriptors.
+        """
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -139,64 +165,94 @@ class ConnectionServer(Generic[ConnectionT]):
                 _log.warning("a connection could not be accepted: %s", exc)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
-            source = self._held.take(address[0] if isinstance(address, tuple) else "")
+            source = self._admit(address[0] if isinstance(address, tuple) else "")
             if source is None:
                 self._warn()
                 accepted.close()
             else:
-                shaking = tasks.create_task(self._shake_hands(accepted, source, make(), tls), name="tls-handshake")
+                shaking = tasks.create_task(self._handshake(accepted, source, make(), tls), name="tls-handshake")
                 self._handshakes.add(shaking)
                 shaking.add_done_callback(self._handshakes.discard)
 
-    async def _shake_hands(self, accepted: socket.socket, source: Source, connection: asyncio.Protocol, tls: ssl.SSLContext) -> None:
-        self._shaken[connection] = source
+    async def _handshake(self, accepted: socket.socket, source: Source, connection: asyncio.Protocol, tls: ssl.SSLContext) -> None:
+        self._handshaking[connection] = source
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 accepted,
                 ssl=tls,
                 ssl_handshake_timeout=self._handshake_timeout_s,
-                ssl_shutdown_timeout=_TLS_GOODBYE_S,
+                ssl_shutdown_timeout=_TLS_SHUTDOWN_S,
             )
-        except OSError:  # which TLS's errors and time-outs are
+        except OSError:  # also the base class of TLS errors and of time-outs
             pass
         except Exception:
             _log.exception("a TLS handshake failed; this is a defect")
         finally:
-            if self._shaken.pop(connection, None) is not None:
-                self._held.give(source)
+            if self._handshaking.pop(connection, None) is not None:  # else `opened` has taken it over
+                self._held.release(source)
 
     def opened(self, connection: ConnectionT, address: str) -> bool:
-        """Take a connection in from there; False when there are too many."""
-        source = self._shaken.pop(connection, None)
+        """Register a connection from `address`; False if there are too many, and the connection must abort
+        itself."""
+        source = self._handshaking.pop(connection, None)
         if source is None:
-            source = self._held.take(address)
+            source = self._admit(address)
         if source is None or self.is_draining:
             if source is not None:
-                self._held.give(source)
+                self._held.release(source)
             self._warn()
             return False
         self._connections[connection] = source
+        self._by_source.setdefault(source, {})[connection] = None
         self._all_closed.clear()
         return True
 
     def closed(self, connection: ConnectionT) -> None:
+        """Forget a connection that has closed; idempotent."""
         source = self._connections.pop(connection, None)
         if source is not None:
-            self._held.give(source)
+            self._held.release(source)
+            of_source = self._by_source[source]
+            del of_source[connection]
+            if not of_source:
+                del self._by_source[source]
         if not self._connections:
             self._all_closed.set()
+
+    def _admit(self, address: str) -> Source | None:
+        """Count one more connection from `address`; if its source has too many, close an idle one of them for
+        it."""
+        source = self._held.acquire(address)
+        if source is None and not self.is_draining and self._close_an_idle_one(source_of_address(address)):
+            source = self._held.acquire(address)
+        return source
+
+    def _close_an_idle_one(self, source: Source) -> bool:
+        """Close about the longest idle connection of a source; False if none of the few that are examined is
+        idle.
+
+        A source that fills its share with idle connections would otherwise shut out its own health checks.
+        """
+        queue = self._by_source.get(source, {})
+        for connection in list(islice(queue, _LOOKED_AT_FOR_ROOM)):
+            if connection.is_idle:
+                connection.abort()
+                self.closed(connection)  # at once: `connection_lost` comes a turn of the loop later, and the room is needed now
+                return True
+            queue[connection] = queue.pop(connection)
+        return False
 
     def _sweep(self) -> None:
         self._check_some(list(self._connections))
 
     def _check_some(self, left: list[ConnectionT]) -> None:
-        """A few at a time: 4,096 together take 20 ms, in which nobody is served."""
+        """Check a few connections in each turn of the loop: all 4,096 at once would block it for 20 ms."""
         loop = asyncio.get_running_loop()
         for _ in range(min(_CHECKED_AT_ONCE, len(left))):
             connection = left.pop()
             if connection in self._connections:
-                connection.check_time(loop.time())
+                connection.enforce_timeouts(loop.time())
         self._sweeping = loop.call_soon(self._check_some, left) if left else loop.call_later(self._pause_s, self._sweep)
 
     def _warn(self) -> None:
@@ -212,12 +268,12 @@ class ConnectionServer(Generic[ConnectionT]):
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:
-    """The client's address without its port; empty for one on a Unix socket."""
+    """The client's IP address; empty for a client on a Unix socket."""
     peer = transport.get_extra_info("peername")
     return str(peer[0]) if isinstance(peer, tuple) else ""
 
 
 def is_local(transport: asyncio.BaseTransport) -> bool:
-    """Whether the client is on this machine; one on a Unix socket has no address."""
+    """Whether the client is on this machine, by a Unix socket or a loopback address."""
     peer = transport.get_extra_info("peername")
     return not isinstance(peer, tuple) or is_loopback(peer[0])

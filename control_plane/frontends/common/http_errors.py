@@ -1,4 +1,7 @@
-"""Errors over HTTP in the form of the protocol that was asked: Triton's or OpenAI's. Their statuses are `frontends/common/status`'s."""
+"""Renders errors over HTTP in the form of the API that was called, Triton's or OpenAI's.
+
+The statuses come from the table in `frontends/common/status`.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,22 @@ from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.protocols.kserve.routes import is_openai
 
 _OPENAI_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-"""By status; others below 500 are `invalid_request_error`, the rest `server_error`."""
+"""OpenAI's error `type` by HTTP status; other statuses below 500 are `invalid_request_error`, the rest
+`server_error`."""
 
 _OPENAI_CODES = {
     ErrorCode.UNAUTHENTICATED: "invalid_api_key",
     ErrorCode.LIMIT_EXCEEDED: "rate_limit_exceeded",
     ErrorCode.MODEL_NOT_FOUND: "model_not_found",
 }
-"""Those that OpenAI's clients look at."""
+"""The error `code`s that OpenAI's clients look at; all other errors have none."""
 
 
 def render_error(error: ControlPlaneError, target: bytes = b"") -> HttpAnswer:
-    """The answer to a request for `target` that ends with `error`; Triton's form is `{"error": text}`."""
+    """Render the answer to a request for `target` that fails with `error`; Triton's form is `{"error":
+    text}`."""
     status, headers = STATUS[error.code].http, advice_of(error)
-    if error.code is ErrorCode.NOT_SUPPORTED:  # over HTTP only a Content-Encoding can be that
+    if error.code is ErrorCode.NOT_SUPPORTED:  # over HTTP only an unknown Content-Encoding raises it
         headers.append((b"Accept-Encoding", b"gzip, deflate"))
     if isinstance(error, MethodNotAllowed) and error.allowed:
         headers.append((b"Allow", ", ".join(error.allowed).encode()))
@@ -33,7 +38,7 @@ def render_error(error: ControlPlaneError, target: bytes = b"") -> HttpAnswer:
 
 
 def openai_error(error: ControlPlaneError) -> bytes:
-    """The body that says it to OpenAI's clients."""
+    """Render the error's body in OpenAI's form."""
     status = STATUS[error.code].http
     kind = _OPENAI_KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
     field = error.field if isinstance(error, InvalidRequest) else None

@@ -1,4 +1,5 @@
-"""Inflates what a caller has compressed: its memory is held of the budget of all bodies, and others get their turn between pieces."""
+"""Inflates compressed request bodies within the memory budget of all bodies, without blocking the event loop
+for long."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ from control_plane.core.errors import ControlPlaneError
 from control_plane.frontends.common.body_budget import BodyBudget
 
 _BUDGET_WAIT_S = 10.0
-"""For memory for the next piece, while the pieces before it are held."""
+"""Seconds to wait for memory for the next piece. It bounds a deadlock: bodies that are half inflated hold
+memory while all of them wait for more."""
 
 
 class CompressedMessage(Protocol):
-    """A gRPC message as its door holds it."""
+    """A compressed gRPC message as its frontend holds it."""
 
     inflated: memoryview | None
 
@@ -24,34 +26,42 @@ class CompressedMessage(Protocol):
     def fail(self, error: ControlPlaneError) -> None: ...
 
 
-class Inflated:
-    """A body that grows as it is inflated, within the budget; `give_back` ends it."""
+class InflatedBody:
+    """Buffer for an inflated body, which takes its memory from the budget as it grows; `release` must be
+    called."""
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
         self.body = bytearray()
 
     async def read(self, pieces: Iterator[bytes]) -> None:
-        """Raises what `pieces` does, Overloaded: no memory came free."""
+        """Collect the pieces, with a turn of the loop after each.
+
+        Raises what `pieces` raises; Overloaded: no memory.
+        """
         for piece in pieces:
-            await self._budget.take(len(piece), _BUDGET_WAIT_S)
+            await self._budget.acquire(len(piece), _BUDGET_WAIT_S)
             self.body += piece
             await asyncio.sleep(0)
 
     async def read_in_thread(self, pieces: Iterator[bytes]) -> None:
-        """As `read`, for what may be large and slow to inflate."""
+        """As `read`, but inflates in a thread (zlib releases the GIL); for bodies that may be large."""
         while piece := await asyncio.to_thread(next, pieces, b""):
-            await self._budget.take(len(piece), _BUDGET_WAIT_S)
+            await self._budget.acquire(len(piece), _BUDGET_WAIT_S)
             self.body += piece
 
-    def give_back(self) -> None:
-        self._budget.give(len(self.body))
+    def release(self) -> None:
+        self._budget.release(len(self.body))
 
 
 @asynccontextmanager
 async def inflated(message: CompressedMessage, budget: BodyBudget) -> AsyncIterator[None]:
-    """Hold the message that a compressed frame has within the `with` block; one that cannot be is refused when it is read."""
-    content = Inflated(budget)
+    """Inflate a message and hold it within the `with` block.
+
+    A message that cannot be inflated does not raise here: it fails when it is read, so that the refusal is
+    recorded.
+    """
+    content = InflatedBody(budget)
     try:
         try:
             await content.read(message.pieces())
@@ -61,4 +71,4 @@ async def inflated(message: CompressedMessage, budget: BodyBudget) -> AsyncItera
         yield
     finally:
         message.inflated = None
-        content.give_back()
+        content.release()

@@ -1,6 +1,8 @@
-"""The only table from our errors to HTTP and gRPC; both front doors, the admin API and its OpenAPI document use it.
+"""The only table from our errors to HTTP and gRPC statuses; all frontends, the admin API and its OpenAPI
+document use it.
 
-Where Triton has a status for the same mistake it is Triton's: JSON that cannot be parsed is a 500 there.
+Where Triton has a status for the same mistake, Triton's is used: for instance 500 for JSON that cannot be
+parsed.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ import grpc
 
 from control_plane.core.errors import ControlPlaneError, ErrorCode, LimitExceeded, Overloaded
 from control_plane.core.infer_call import Door
-from control_plane.metering.domain.usage import Told
+from control_plane.metering.domain.usage import ClientStatus
 
 _MAX_MESSAGE_CHARS = 600
-"""As gRPC's metadata may hold: 8 KiB, with up to twelve bytes to a character; a caller's own megabytes are not repeated to it."""
+"""Longest error text that is sent. gRPC's metadata may hold 8 KiB, and a character may take up to twelve
+bytes there; also, a caller's own megabytes must not be repeated to it."""
 
 
 class Status(NamedTuple):
+    """How an error is told over each protocol."""
+
     http: int
     grpc: grpc.StatusCode
     retryable: bool
@@ -52,7 +57,8 @@ STATUS: dict[ErrorCode, Status] = {
 
 
 def advice_of(error: ControlPlaneError) -> list[tuple[bytes, bytes]]:
-    """Header fields, or gRPC metadata, that say when to come again, and how much of a limit is left."""
+    """Header fields, or gRPC metadata, with advice: when to retry, how much of a limit is left, how to
+    authenticate."""
     if isinstance(error, LimitExceeded):
         fields = [(b"Retry-After", b"%d" % max(1, ceil(error.retry_after_s)))]
         return [*fields, *((name.encode(), value.encode()) for name, value in error.limits)]
@@ -63,18 +69,18 @@ def advice_of(error: ControlPlaneError) -> list[tuple[bytes, bytes]]:
     return [(b"WWW-Authenticate", b"Bearer")] if error.code is ErrorCode.UNAUTHENTICATED else []
 
 
-def told_of(door: Door, error: BaseException) -> Told:
-    """What a caller of that door is told of what ended its request."""
+def client_status_of(door: Door, error: BaseException) -> ClientStatus:
+    """The status and text that a caller by this protocol gets for an error, for the request log."""
     is_http = door is Door.HTTP
     if isinstance(error, ControlPlaneError):
         status = STATUS[error.code]
-        return Told(status.http if is_http else status.grpc.value[0], message_of(error))
+        return ClientStatus(status.http if is_http else status.grpc.value[0], message_of(error))
     if isinstance(error, asyncio.CancelledError):
-        return Told(None)
-    return Told(500 if is_http else grpc.StatusCode.INTERNAL.value[0], "internal error of the gateway")
+        return ClientStatus(None)
+    return ClientStatus(500 if is_http else grpc.StatusCode.INTERNAL.value[0], "internal error of the gateway")
 
 
 def message_of(error: ControlPlaneError) -> str:
-    """The error's text as a front door tells it."""
+    """The error's text as a frontend sends it, cut to a bounded length."""
     text = str(error)
     return text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + " ..."

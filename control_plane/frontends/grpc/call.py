@@ -1,6 +1,7 @@
-"""One gRPC call as the door holds it: collects its messages, runs its handler in a task, writes what it answers.
+"""One gRPC call at the server: collects its messages, runs its handler in a task, and writes the answer.
 
-Made by `frontends/grpc/connection` for every stream of a client's connection; handlers come from the application (`frontends/kserve/grpc`).
+`frontends/grpc/connection` creates a `Call` for each HTTP/2 stream; handlers come from the application
+(`frontends/kserve/grpc`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, Overloaded, RequestTimeout
-from control_plane.core.principal import NOBODY, Principal
+from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, MessageFrame, MessageReader, read_head, status_answer
@@ -23,29 +24,32 @@ from control_plane.triton.ports import GrpcCall
 
 _log = logging.getLogger(__name__)
 
-_INTERNAL = 13
+_INTERNAL = 13  # gRPC status INTERNAL
 _MESSAGES_AT_ONCE = 16
-"""Of a streaming call, that are cut out of its data; the others are when these have been taken. A frame may hold 50,000."""
+"""Messages of a streaming call that are split off at a time; one HTTP/2 frame may hold 50,000."""
 _MAX_QUEUED_MESSAGES = 4
 _MAX_QUEUED_BYTES = 2**20
-"""Of a streaming call, that its handler has not taken, before the client is held back."""
+"""Messages of a streaming call, and their bytes, that may wait for its handler before the client's window
+stays closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcHandler:
-    """What answers a method: `unary` or `stream`."""
+    """Handler of one gRPC method; either `unary` or `stream` is set."""
 
     unary: Callable[[GrpcCall], Awaitable[GrpcAnswer]] | None = None
     at_once: Callable[[GrpcCall, WholeCall | None], GrpcAnswer | None] | None = None
-    """Asked before `unary`: the answer, if it is there without waiting. The second is the call's bytes, if they came at once."""
+    """Fast path, called before `unary`: the answer if it needs no waiting. `WholeCall` is the call's bytes,
+    if known."""
     admit: Callable[[Principal], None] | None = None
-    """Asked before a large message comes. Raises a ControlPlaneError: the call would be refused with it, too."""
+    """Called before a large message is received. Raises the ControlPlaneError that the call would be refused
+    with."""
     stream: Callable[[GrpcHead, MessageStream, Principal], Awaitable[GrpcAnswer]] | None = None
-    """Returns the status that ends the call."""
+    """Runs a streaming call; returns the status that ends it."""
 
 
 class CallConnection(Protocol):
-    """The connection, as its calls see it."""
+    """Port of a call to its connection."""
 
     tasks: asyncio.TaskGroup
     budget: BodyBudget
@@ -53,14 +57,15 @@ class CallConnection(Protocol):
     body_timeout_s: float
 
     def handler_for(self, head: GrpcHead) -> tuple[GrpcHandler, Principal]:
-        """What answers it, and who asks. Raises a ControlPlaneError for a method that does not exist or is not for this caller."""
+        """The handler and the caller; raises a ControlPlaneError for an unknown method or a caller without
+        the right."""
 
     def answer(self, stream: Stream, answer: GrpcAnswer) -> None: ...
 
     def send(self, stream: Stream, frame: MessageFrame, headers: Fields | None) -> None: ...
 
     def reset(self, stream: Stream) -> None:
-        """End it without an answer, for which the client makes no room."""
+        """End a stream without an answer, because the client opens no window for one."""
 
     def consumed(self, stream: Stream, count: int) -> None: ...
 
@@ -68,7 +73,7 @@ class CallConnection(Protocol):
 
 
 class Call:
-    """A `StreamListener`: the call's state until its stream ends."""
+    """State machine of one call, as the `StreamListener` of its HTTP/2 stream."""
 
     __slots__ = (
         "_blocked",
@@ -96,26 +101,32 @@ class Call:
         self._reader = MessageReader(connection.max_message_bytes)
         self._head: GrpcHead | None = None
         self._handler: GrpcHandler | None = None
-        self._principal = NOBODY
+        self._principal = ANONYMOUS
         self._messages: MessageStream | None = None
         self._frame: MessageFrame | None = None
         self._task: asyncio.Task[None] | None = None
         self._granted_bytes = 0
         self._is_whole = False
         self._has_ended = False
-        """Whether the client sends no more."""
+        """Whether the client has ended its side of the stream."""
         self._received_bytes = 0
         self._progress = -1
         self._stalled_since_s = 0.0
         self._blocked: object = None
-        """What was next to be sent at the last check."""
+        """The first piece of data that waited for the client's window at the last check."""
         self._blocked_since_s = 0.0
 
     def check(self, now_s: float) -> None:
-        """To be called now and then: ends a call whose client neither sends the rest of a message nor makes room for its answer."""
+        """End a stalled call, whose client neither sends the rest of a message nor opens its window for the
+        answer.
+
+        The server calls it about once a second, so that calls need no timers of their own.
+        """
         patience_s = self._connection.body_timeout_s
-        progress = self._received_bytes // max(self._reader.partial_bytes // 16, 1)  # a byte at a time would hold its room for ever
-        if progress != self._progress or not self._is_owed_data():
+        # Progress is counted in sixteenths of a message: a client that sends a byte at a time would hold
+        # memory for ever.
+        progress = self._received_bytes // max(self._reader.partial_bytes // 16, 1)
+        if progress != self._progress or not self._client_may_send():
             self._progress, self._stalled_since_s = progress, now_s
         elif now_s - self._stalled_since_s > patience_s:
             self._refuse(RequestTimeout(f"the rest of the message did not come within {patience_s:g} s"))
@@ -126,17 +137,19 @@ class Call:
             self._connection.reset(self._stream)
             self.on_reset()
 
-    def _is_owed_data(self) -> bool:
+    def _client_may_send(self) -> bool:
+        """Whether the client could send on but does not; false while we are busy or keep its window
+        closed."""
         if self._handler is None:
             return False
         if self._messages is None:
             return self._task is None
-        return not self._reader.is_between_messages and not self._messages.holds_back
+        return not self._reader.is_between_messages and not self._messages.is_holding_back
 
     # StreamListener
 
     def on_headers(self, fields: Fields, *, ends: bool) -> None:
-        if self._head is not None:  # trailers of the client's: they say no more than that it has finished
+        if self._head is not None:  # request trailers, which gRPC does not use: they only end the client's side
             self.on_data(b"", ends=ends)
             return
         try:
@@ -146,14 +159,14 @@ class Call:
             self._refuse(exc)
             return
         if self._handler.stream is not None:
-            self._messages = MessageStream(self._connection, self._stream, self.read_on)
+            self._messages = MessageStream(self._connection, self._stream, self.read_backlog)
             self._start(self._run_stream(self._head, self._messages))
         if ends:
             self.on_data(b"", ends=True)
 
     def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
         if self._handler is None:
-            self._connection.consumed(self._stream, len(data))  # of a call that was refused
+            self._connection.consumed(self._stream, len(data))  # the call was refused, and the rest of it is dropped
             return
         self._received_bytes += len(data)
         self._has_ended = ends
@@ -162,15 +175,18 @@ class Call:
         except ControlPlaneError as exc:
             self._refuse(exc)
 
-    def read_on(self) -> bool:
-        """Take more messages out of what has come; False when there are none. Raises ControlPlaneError."""
-        if not self._reader.is_behind:
+    def read_backlog(self) -> bool:
+        """Split more messages off data that has arrived; False if no data is left.
+
+        Raises ControlPlaneError.
+        """
+        if not self._reader.has_backlog:
             return False
-        self._arrived(self._reader.take(_MESSAGES_AT_ONCE), 0)
+        self._arrived(self._reader.split_more(_MESSAGES_AT_ONCE), 0)
         return True
 
     def _arrived(self, frames: list[MessageFrame] | tuple[()], received: int) -> None:
-        ends = self._has_ended and not self._reader.is_behind
+        ends = self._has_ended and not self._reader.has_backlog
         if ends and not self._reader.is_between_messages:
             raise InvalidRequest("the call ended within a message")
         if self._messages is None:
@@ -182,7 +198,9 @@ class Call:
     def on_reset(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        self._task = self._frame = self._messages = None  # they would hold each other until a collection, the task by its traceback
+        # These form reference cycles (the task by its traceback), which would keep the message until a
+        # garbage collection.
+        self._task = self._frame = self._messages = None
         self._release()
 
     def on_drained(self) -> None:
@@ -199,22 +217,24 @@ class Call:
         if not ends:
             self._make_room(received)
             return
+        # Everything is returned to the connection's window, which other calls share; the stream itself is
+        # finished.
         self._connection.consumed(self._stream, self._stream.held_bytes)
         if self._frame is None:
             raise InvalidRequest("a unary call has one message, got none")
         self._is_whole = True
-        if self._task is None and not self._answer_at_once():
+        if self._task is None and not self._try_answer():
             self._start(self._answer())
 
     def _make_room(self, received: int) -> None:
-        """Let the client send on; a large message once the budget has room for all of it."""
+        """Open the client's window; for a large message only when the budget has room for all of it."""
         wanted = self._reader.partial_bytes
         if wanted <= UNCOUNTED_BYTES or self._granted_bytes:
             self._connection.consumed(self._stream, received)
             return
         if self._handler is not None and self._handler.admit is not None and self._task is None:
             self._handler.admit(self._principal)
-        if self._connection.budget.try_take(wanted):
+        if self._connection.budget.try_acquire(wanted):
             self._granted_bytes = wanted
             self._connection.consumed(self._stream, self._stream.held_bytes)
         elif self._task is None:
@@ -222,16 +242,17 @@ class Call:
 
     async def _wait_for_room(self, wanted: int) -> None:
         try:
-            await self._connection.budget.take(wanted, self._connection.body_timeout_s)
+            await self._connection.budget.acquire(wanted, self._connection.body_timeout_s)
         except ControlPlaneError as exc:
             self._refuse(exc)
             return
         self._granted_bytes, self._task = wanted, None
         self._connection.consumed(self._stream, self._stream.held_bytes)
-        if self._is_whole:  # it was short enough to arrive while it waited
+        if self._is_whole:  # the message fitted into the first window and arrived completely while this waited
             self._start(self._answer())
 
-    def _answer_at_once(self) -> bool:
+    def _try_answer(self) -> bool:
+        """Answer without a task, if the handler has a fast path for the call; false: `_answer` has to run."""
         handler, head, frame = self._handler, self._head, self._frame
         if handler is None or handler.at_once is None or head is None or frame is None or self._granted_bytes:
             return False
@@ -257,18 +278,19 @@ class Call:
         except Exception:
             answer = defect()
         finally:
-            self._release()
+            self._release()  # before the answer is written: a slow client must not hold memory for its request
         self._connection.answer(self._stream, answer)
 
     # Streaming calls
 
     def _count_large(self, finished: list[MessageFrame] | tuple[()]) -> None:
-        """A large message of a streaming call is refused when there is no room: waiting would hold up the caller's other messages."""
+        """Take memory for a large message of a streaming call, or refuse it: waiting would delay the messages
+        behind it."""
         if finished:
             self._release()
         wanted = self._reader.partial_bytes
         if wanted > UNCOUNTED_BYTES and not self._granted_bytes:
-            if not self._connection.budget.try_take(wanted):
+            if not self._connection.budget.try_acquire(wanted):
                 raise Overloaded(f"no memory for a message of {wanted} bytes now; try again")
             self._granted_bytes = wanted
 
@@ -283,13 +305,16 @@ class Call:
             answer = defect()
         finally:
             self._release()
-            self._handler = self._messages = None  # what still comes is of no interest; they would hold each other until a collection
+            # Later data is dropped (`on_data`); and the two would keep each other alive until a garbage
+            # collection.
+            self._handler = self._messages = None
         messages.finish(answer)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._task = self._connection.tasks.create_task(work, name="grpc-call")
 
     def _refuse(self, error: ControlPlaneError) -> None:
+        """End the call with an error's status; later data is dropped."""
         task, self._task, self._handler = self._task, None, None
         if task is not None and task is not asyncio.current_task():
             task.cancel()
@@ -301,34 +326,39 @@ class Call:
 
     def _release(self) -> None:
         if self._granted_bytes:
-            self._connection.budget.give(self._granted_bytes)
+            self._connection.budget.release(self._granted_bytes)
             self._granted_bytes = 0
 
 
 class MessageStream:
-    """A streaming call's messages, both ways, as its handler sees them."""
+    """Bidirectional message stream of a streaming call, with back-pressure both ways; its handler's view of
+    the call."""
 
-    def __init__(self, connection: CallConnection, stream: Stream, read_on: Callable[[], bool]) -> None:
-        """`read_on` brings more of what has come, if there is more."""
+    def __init__(self, connection: CallConnection, stream: Stream, read_backlog: Callable[[], bool]) -> None:
+        """`read_backlog` splits more messages off data that has arrived and passes them to `arrived`; False if
+        there are none."""
         self._connection = connection
         self._stream = stream
-        self._read_on = read_on
+        self._read_backlog = read_backlog
         self._frames: deque[MessageFrame] = deque()
         self._changed = asyncio.Event()
         self._has_ended = False
         self._has_answered = False
         self._unconsumed = 0
         self._is_rested = True
-        """Whether the loop has had a turn since the last message was taken."""
+        """Whether the loop has had a turn since the last message was received."""
         self.drained = asyncio.Event()
 
     async def receive(self) -> MessageFrame | None:
-        """The client's next message, None when it has finished. Raises ControlPlaneError: it cannot be read.
+        """The client's next message; None when the client has ended its side.
 
-        Messages that came together are a turn of the loop apart, as requests of several clients are.
+        Raises ControlPlaneError: it is invalid.
+
+        Messages that arrived together are returned a turn of the loop apart, so that other clients get their
+        share.
         """
         while not self._frames:
-            if self._read_on():
+            if self._read_backlog():
                 continue
             if self._has_ended:
                 return None
@@ -343,7 +373,10 @@ class MessageStream:
         return frame
 
     async def send(self, frame: MessageFrame, headers: Fields = ()) -> None:
-        """Send one message; returns when the client has room for the next. `headers` count with the first."""
+        """Send one message; return when the client's window is open for the next.
+
+        `headers` go with the first message.
+        """
         self.drained.clear()
         self._connection.send(self._stream, frame, None if self._has_answered else headers)
         self._has_answered = True
@@ -352,18 +385,18 @@ class MessageStream:
         await self._connection.writable()
 
     @property
-    def holds_back(self) -> bool:
-        """Whether the client may lack room to send on, since the handler has not taken what came."""
+    def is_holding_back(self) -> bool:
+        """Whether the client's window may be closed because the handler has not received what arrived."""
         return self._unconsumed > 0
 
     def finish(self, answer: GrpcAnswer) -> None:
-        """End the call with a status."""
+        """End the call with a status; after a message has been sent, with trailers only."""
         if self._has_answered:
             answer = answer.ending()
         self._connection.answer(self._stream, answer)
 
     def arrived(self, frames: list[MessageFrame] | tuple[()], received: int, *, ends: bool) -> None:
-        """Told by the call: whole messages, and how many bytes came."""
+        """Called by `Call` with complete messages, and the number of bytes that arrived."""
         self._frames += frames
         self._unconsumed += received
         self._has_ended = ends
@@ -379,11 +412,13 @@ class MessageStream:
 
 
 def failure(error: ControlPlaneError) -> GrpcAnswer:
+    """Render an error as a gRPC status, with advice as metadata."""
     return status_answer(
         STATUS[error.code].grpc.value[0], message_of(error), tuple((name.lower(), value) for name, value in advice_of(error))
     )
 
 
 def defect() -> GrpcAnswer:
+    """Log the exception that is being handled, and render it as INTERNAL; the caller is not told its text."""
     _log.exception("a call failed in the gateway; this is a defect")
     return status_answer(_INTERNAL, "internal error of the gateway; its log has the details")

@@ -1,7 +1,7 @@
-"""One client's HTTP/2 connection on an asyncio transport: every stream on it is a gRPC call.
+"""One client's HTTP/2 connection on an asyncio transport; each stream on it is a gRPC call.
 
-`protocols/http2/connection` keeps the protocol's state; this moves its bytes, and ends a client that breaks the protocol or
-keeps a connection for nothing. Made by `frontends/grpc/server`.
+`protocols/http2/connection` is the protocol engine. This module moves its bytes, applies back-pressure, and
+closes connections that break the protocol or stay idle. Made by `frontends/grpc/server`.
 """
 
 from __future__ import annotations
@@ -31,48 +31,53 @@ from control_plane.protocols.http2.stream import Stream, WholeAnswer, WholeCall
 _log = logging.getLogger(__name__)
 
 _FRAMES_AT_ONCE = 6
-"""Of what has just come: those that open a connection and its first call, or three calls."""
-_FRAMES_TO_GO_ON = 4
-"""Of a connection that is behind, between two looks at the clock: two calls."""
+"""Frames handled as they arrive: enough to open a connection with its first call, or for three calls."""
+_BACKLOG_FRAMES_AT_ONCE = 4
+"""Frames of a backlog between two looks at the clock: two calls."""
 
 _ENDED_AT_ONCE = 16
-"""Calls of a connection that is over, in each turn of the loop."""
+"""Calls of an ended connection that are cancelled in each turn of the loop."""
 
 _LINGER_S = 1.0
-"""For a client that broke the protocol to read why: closing on what it still sends resets the connection, and our reason is lost."""
+"""Seconds for a client that broke the protocol to read why. Closing a socket with unread bytes resets the
+connection, and the client would never read the GOAWAY."""
 
-_MAX_GOODBYE_S = 1.0
-"""A client that has not acknowledged by then that we leave is taken to know it."""
+_MAX_GOAWAY_WAIT_S = 1.0
+"""Seconds after which a client that has not acknowledged our first GOAWAY is taken to have read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcLimits:
+    """What a gRPC server limits its clients to."""
+
     max_message_bytes: int
     max_connections: int
     max_header_bytes: int = 16 * 2**10
     header_timeout_s: float = 10.0
-    """For the connection preface."""
+    """Seconds for the connection preface."""
     body_timeout_s: float = 60.0
-    """Without any progress of a message that has begun, or of an answer that the client makes no room for."""
+    """Seconds without progress: of an incomplete message, or of an answer for which the client opens no
+    window."""
     idle_timeout_s: float = 300.0
-    """Of a connection without calls; 0 is never."""
+    """Seconds that a connection may be without calls; 0 means no limit."""
     source_share: float = 1.0
     trusted_proxies: Sequence[Network] = ()
-    """As `HttpLimits` has them."""
+    """Both as in `HttpLimits`."""
 
 
 class GrpcApplication(Protocol):
-    """What answers calls."""
+    """Port to the application that answers calls."""
 
     def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
-        """Raises a ControlPlaneError for a method that does not exist or is not for this caller."""
+        """The handler and the caller; raises a ControlPlaneError for an unknown method or a caller without
+        the right."""
 
-    def answer_known(self, call: WholeCall) -> WholeAnswer | None:
-        """The answer to a call that was answered so before; None: read it."""
+    def answer_verbatim(self, call: WholeCall) -> WholeAnswer | None:
+        """Answer a byte-equal repeat of an earlier call from the verbatim cache; None: parse it."""
 
 
-class ConnectionOwner(Protocol):
-    """The server, as its connections see it."""
+class ConnectionHost(Protocol):
+    """Port of a connection to its server."""
 
     application: GrpcApplication
     limits: GrpcLimits
@@ -87,9 +92,10 @@ class ConnectionOwner(Protocol):
 
 
 class GrpcConnection(asyncio.Protocol):
-    """`asyncio.Protocol`, and what its calls see of it (`frontends/grpc/call.CallConnection`)."""
+    """Server side of one gRPC connection; the port of its calls too
+    (`frontends/grpc/call.CallConnection`)."""
 
-    def __init__(self, server: ConnectionOwner, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, server: ConnectionHost, tasks: asyncio.TaskGroup) -> None:
         limits = server.limits
         self.tasks = tasks
         self.budget = server.budget
@@ -100,7 +106,7 @@ class GrpcConnection(asyncio.Protocol):
             server.known_blocks,
             Http2Limits(max_header_bytes=limits.max_header_bytes),
             accept=self._accept,
-            answer_known=server.application.answer_known,
+            answer_verbatim=server.application.answer_verbatim,
         )
         self._transport: asyncio.Transport | None = None
         self._peer, self._peer_is_local = "", False
@@ -110,12 +116,13 @@ class GrpcConnection(asyncio.Protocol):
         self._quiet_since_s = self._written_s = asyncio.get_running_loop().time()
         self._last_stream = self._unwritten_bytes = 0
         self._leaves_at_s: float | None = None
-        self._is_behind = False
-        """Whether more has come than has been read."""
+        self._has_backlog = False
+        """Whether there is a backlog: more data has arrived than has been handled."""
         self._is_paused = False
-        """Whether the socket is not read."""
+        """Whether reading of the socket is paused."""
         self._closing: asyncio.TimerHandle | None = None
-        """Set when the client has broken the protocol: nothing more is read of it."""
+        """Set when the client has broken the protocol: nothing more is read, and the timer closes the
+        connection."""
         self._is_half_closed = False
 
     # asyncio.Protocol
@@ -131,80 +138,84 @@ class GrpcConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._closing is None and self._read(data):
-            self._is_behind = True
+            self._has_backlog = True
             self._pause_as_needed()
             self._server.reads.add(self)
 
-    def read_on(self, until_s: float) -> bool:
-        """As `read_scheduler.Reading`."""
+    def read_backlog(self, until_s: float) -> bool:
+        """Handle the backlog for a while; see `read_scheduler.Reading`."""
         if self._is_over:
             has_more = self._state.end(_ENDED_AT_ONCE)
             self._flush()
             return has_more
-        if not self._writable.is_set():  # `resume_writing` takes it up again
+        if not self._writable.is_set():  # `resume_writing` schedules this connection again
             return False
-        self._is_behind = self._read(None, until_s)
+        self._has_backlog = self._read(None, until_s)
         self._pause_as_needed()
-        return self._is_behind
+        return self._has_backlog
 
     def _read(self, data: bytes | None, until_s: float = 0.0) -> bool:
-        """Read the first of `data`, or on in what came before; whether more is left. What is answered at once is written at once."""
+        """Handle the first frames of `data`, or more of the backlog; returns whether more is left.
+
+        Answers that are made meanwhile are collected and written once, at the end.
+        """
         state = self._state
         self._is_receiving = True
         try:
-            is_behind = state.go_on(_FRAMES_TO_GO_ON) if data is None else state.receive(data, _FRAMES_AT_ONCE)
-            while is_behind and self._server.reads.now_s() < until_s:
-                is_behind = state.go_on(_FRAMES_TO_GO_ON)
+            has_backlog = state.go_on(_BACKLOG_FRAMES_AT_ONCE) if data is None else state.receive(data, _FRAMES_AT_ONCE)
+            while has_backlog and self._server.reads.now_s() < until_s:
+                has_backlog = state.go_on(_BACKLOG_FRAMES_AT_ONCE)
         except Http2Error as exc:
-            is_behind = False
+            has_backlog = False
             self._break_off(exc)
         finally:
             self._is_receiving = False
         self._flush()
-        return is_behind
+        return has_backlog
 
     @property
     def _is_over(self) -> bool:
-        """Whether nothing more is read: the client has left, or has broken the protocol."""
+        """Whether nothing more is read, because the client has disconnected or has broken the protocol."""
         return self._transport is None or self._closing is not None
 
     def _end_streams(self) -> None:
-        """Cancel its calls; a thousand together would take 50 ms, in which nobody is served, so most of them in later turns of the loop."""
+        """Cancel the calls, most of them in later turns of the loop: a thousand at once would block it for 50
+        ms."""
         self._server.reads.remove(self)
         if self._state.end(_ENDED_AT_ONCE):
             self._server.reads.add(self)
 
     def _break_off(self, error: Http2Error) -> None:
-        """Tell the client what it did, and read no more of it."""
+        """Tell the client how it broke the protocol (GOAWAY), and read nothing more from it."""
         self._state.leave(error.http2_code, str(error))
         self._end_streams()
         self._closing = asyncio.get_running_loop().call_later(_LINGER_S, self.abort)
         self._pause_as_needed()
 
     def eof_received(self) -> bool:
-        return False  # a client that stops sending has left: close, which cancels its calls
+        return False  # a half-closed connection counts as a client that has left: close it, which cancels its calls
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._writable.set()
+        self._writable.set()  # wakes calls that wait in `writable`, to be cancelled or to end
         if self._closing is not None:
             self._closing.cancel()
         self._end_streams()
         self._server.closed(self)
 
     def pause_writing(self) -> None:
-        """A client that does not read: neither will we, so that what it asks for cannot pile up here."""
+        """Stop reading from a client that does not read, so that answers to it cannot pile up here."""
         self._writable.clear()
         self._pause_as_needed()
 
     def resume_writing(self) -> None:
         self._writable.set()
         self._pause_as_needed()
-        if self._is_behind:
+        if self._has_backlog:
             self._server.reads.add(self)
 
     def _pause_as_needed(self) -> None:
-        must_pause = self._is_behind or self._closing is not None or not self._writable.is_set()
+        must_pause = self._has_backlog or self._closing is not None or not self._writable.is_set()
         if self._transport is None or must_pause is self._is_paused:
             return
         self._is_paused = must_pause
@@ -215,27 +226,35 @@ class GrpcConnection(asyncio.Protocol):
 
     # For the server
 
+    @property
+    def is_idle(self) -> bool:
+        """See `connection_server.Connection`: no call is open, and the client has read what was written."""
+        return not self._state.streams and not self._has_backlog and self._closing is None and self._writable.is_set()
+
     def leave(self) -> None:
-        """Take no new calls and close when those under way have ended; until the client knows, more may come and are taken."""
+        """Drain: announce it (GOAWAY), and close when the open calls have ended.
+
+        Calls that arrive until the client has read the announcement are still accepted (RFC 9113, 6.8).
+        """
         if self._closing is not None:
             self.abort()
         elif self._leaves_at_s is None:
-            self._leaves_at_s = asyncio.get_running_loop().time() + _MAX_GOODBYE_S
-            self._state.announce_leaving()
+            self._leaves_at_s = asyncio.get_running_loop().time() + _MAX_GOAWAY_WAIT_S
+            self._state.announce_drain()
             self._flush()
 
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
-    def check_time(self, now_s: float) -> None:
-        """To be called now and then: ends what takes too long."""
+    def enforce_timeouts(self, now_s: float) -> None:
+        """Enforce the time-outs of the connection and its calls; called about once a second."""
         limits, state = self._server.limits, self._state
         for stream in tuple(state.streams.values()):
             cast("Call", stream.listener).check(now_s)
-        state.calm()
-        if state.streams or state.last_peer_stream != self._last_stream:
-            self._last_stream, self._quiet_since_s = state.last_peer_stream, now_s
+        state.on_second()
+        if state.streams or state.last_peer_stream_id != self._last_stream:
+            self._last_stream, self._quiet_since_s = state.last_peer_stream_id, now_s
         quiet_s = now_s - self._quiet_since_s
         if self._reads_nothing(now_s) or (state.awaits_preface and quiet_s > limits.header_timeout_s):
             self.abort()
@@ -246,7 +265,8 @@ class GrpcConnection(asyncio.Protocol):
             self.leave()
 
     def _reads_nothing(self, now_s: float) -> bool:
-        """Whether the client has long not taken what is written; it would keep its memory, and a closed connection open."""
+        """Whether the client has not read for too long; it would hold memory, and keep a closing connection
+        open."""
         unwritten = self._transport.get_write_buffer_size() if self._transport is not None else 0
         if not unwritten or unwritten != self._unwritten_bytes:
             self._unwritten_bytes, self._written_s = unwritten, now_s
@@ -256,15 +276,15 @@ class GrpcConnection(asyncio.Protocol):
 
     def handler_for(self, head: GrpcHead) -> tuple[GrpcHandler, Principal]:
         hosts = self._server.hosts
-        if hosts is not None and self._peer:  # no web page reaches a Unix socket
+        if hosts is not None and self._peer:  # against DNS rebinding; no web page can reach a Unix socket
             reason = hosts.refusal(head.authority, head.fetch_site)
             if reason is not None:
                 raise PermissionDenied(reason)
         return self._server.application.handler_for(head, peer=self._peer, peer_is_local=self._peer_is_local)
 
     def answer(self, stream: Stream, answer: GrpcAnswer) -> None:
-        """Write a whole answer; what the client's window has no room for follows by itself."""
-        if stream.local_is_closed:  # the client has given up
+        """Write a whole answer; the engine sends the rest when the client opens its window."""
+        if stream.local_is_closed:  # the client has cancelled the call
             return
         state = self._state
         if answer.headers:
@@ -275,7 +295,7 @@ class GrpcConnection(asyncio.Protocol):
         self._flush()
 
     def send(self, stream: Stream, frame: MessageFrame, headers: Fields | None) -> None:
-        """Write one message of a streaming call, behind its head when `headers` are given."""
+        """Write one message of a streaming call; with `headers`, after the response head."""
         if stream.local_is_closed:
             return
         if headers is not None:
@@ -284,7 +304,7 @@ class GrpcConnection(asyncio.Protocol):
         self._flush()
 
     def reset(self, stream: Stream) -> None:
-        self._state.reset(stream, Code.ENHANCE_YOUR_CALM)  # to gRPC: RESOURCE_EXHAUSTED, of bandwidth
+        self._state.reset(stream, Code.ENHANCE_YOUR_CALM)  # gRPC maps it to RESOURCE_EXHAUSTED
         self._flush()
 
     def consumed(self, stream: Stream, count: int) -> None:
@@ -301,7 +321,7 @@ class GrpcConnection(asyncio.Protocol):
     def _flush(self) -> None:
         output = self._state.output
         if self._is_receiving:
-            return  # once, behind everything that arrived together
+            return  # `_read` writes once, after all frames that arrived together
         if output and self._transport is not None:
             write_output(self._transport, output)
         output.clear()
@@ -311,6 +331,6 @@ class GrpcConnection(asyncio.Protocol):
     def _close(self, transport: asyncio.Transport) -> None:
         if self._closing is None:
             transport.close()
-        elif transport.can_write_eof() and not self._is_half_closed:  # TLS cannot: it closes when the client does, or the time is over
+        elif transport.can_write_eof() and not self._is_half_closed:  # TLS cannot half-close; there the timer closes it
             self._is_half_closed = True
             transport.write_eof()

@@ -1,6 +1,7 @@
-"""The gRPC data port: HTTP/2 on asyncio transports, like `frontends/http/server`.
+"""gRPC server of the data port: HTTP/2 on asyncio transports, like `frontends/http/server`.
 
-Not grpc.aio: its hop costs about half a millisecond, several times what a proxy's does (perf/README.md has the comparison).
+It is not built on grpc.aio, whose hop costs about half a millisecond, several times a proxy's (perf/README.md
+has the comparison).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from control_plane.protocols.http2.headers import KnownBlocks
 
 
 class GrpcServer(ConnectionServer[GrpcConnection]):
-    """Hands calls to `application`."""
+    """gRPC server: accepts connections and passes their calls to `application`."""
 
     def __init__(self, application: GrpcApplication, limits: GrpcLimits, budget: BodyBudget, *, hosts: AllowedHosts | None = None) -> None:
-        """`hosts` are the names that callers over ports may ask by; None: any."""
+        """`hosts` are the host names that clients over TCP may call (`:authority`); None: any."""
         super().__init__(limits)
-        http2_huffman.prepare()
+        http2_huffman.prepare()  # 50 ms that the first client must not wait for
         self.application = application
         self.limits = limits
         self.hosts = hosts
@@ -31,5 +32,8 @@ class GrpcServer(ConnectionServer[GrpcConnection]):
         self.known_blocks = KnownBlocks()
 
     async def listen(self, tasks: asyncio.TaskGroup, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections on a bound socket, one of several perhaps; their tasks belong to `tasks`."""
+        """Accept connections on a bound socket; may be called for several.
+
+        The connections' tasks belong to `tasks`.
+        """
         await self.accept_on(listening, lambda: GrpcConnection(self, tasks), tls, tasks)

@@ -1,7 +1,8 @@
-"""One client's HTTP/1.1 connection on an asyncio transport: answers the requests that its reader finds, in order.
+"""One client's HTTP/1.1 connection on an asyncio transport: answers the requests that its reader finds, in
+order.
 
-A connection is one task; a client that leaves cancels it, and with it everything its request had under way. Made by
-`frontends/http/server`, which knows the address and the other connections, and looks at the time for all of them.
+Each connection is one task. A client that disconnects cancels it, and with it all the work for its request.
+Made by `frontends/http/server`, which also checks the time-outs of all connections.
 """
 
 from __future__ import annotations
@@ -21,36 +22,39 @@ from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, with_header, without_chunks
 from control_plane.triton.ports import HttpStream
 
-__all__ = ["Application", "ConnectionOwner", "HttpConnection", "HttpLimits", "RenderError"]
+__all__ = ["Application", "ConnectionHost", "HttpConnection", "HttpLimits", "RenderError"]
 
 _log = logging.getLogger(__name__)
 
 Application = Callable[[HttpRequest], Awaitable[HttpAnswer | HttpStream]]
-AnswerAtOnce = Callable[[HttpRequest, bytes], HttpAnswer | None]
-AnswerKnown = Callable[[bytes], bytes | None]
+TryAnswer = Callable[[HttpRequest, bytes], HttpAnswer | None]
+AnswerVerbatim = Callable[[bytes], bytes | None]
 RenderError = Callable[[ControlPlaneError, bytes], HttpAnswer]
-"""The answer to a request for that target, as far as it has come."""
+"""Renders an error as the answer to a request for this target, which may be incomplete."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MAX_UNREAD_BYTES = 16 * 1024
-"""Of what came behind a request that is being answered; with more the socket is not read, and a client that leaves is not seen."""
+"""Bytes that are buffered while a request is being answered. With more, the socket is not read any further,
+and then the end of a client that disconnects goes unnoticed."""
 
 _WRITE_BYTES = 256 * 1024
-"""Of a large answer at a time: TLS encrypts what it is given at one go."""
+"""Bytes of a large answer that are written at a time, since TLS encrypts each write in one go."""
 
 _LINGER_S = 2.0
-"""How long a refused client may go on sending. Closing on unread bytes resets the connection, and the refusal is lost."""
+"""Seconds that a refused client may go on sending. Closing a socket with unread bytes resets the connection,
+and the client would never read the refusal."""
 
 _Item = tuple[HttpRequest | HttpAnswer, bool, int]
-"""What is to be answered, or the answer, whether the connection goes on then, and the bytes held of the budget."""
+"""A request, or an answer ready to be sent; whether the connection stays open after it; bytes held of the
+budget."""
 
 
-class ConnectionOwner(Protocol):
-    """The server, as its connections see it."""
+class ConnectionHost(Protocol):
+    """Port of a connection to its server."""
 
     application: Application
-    answer_at_once: AnswerAtOnce
-    answer_known: AnswerKnown
+    try_answer: TryAnswer
+    answer_verbatim: AnswerVerbatim
     render_error: RenderError
     admit: Admit
     limits: HttpLimits
@@ -65,9 +69,10 @@ class ConnectionOwner(Protocol):
 
 
 class HttpConnection(asyncio.Protocol):
-    """One client's connection: reads a request, answers it, and reads on."""
+    """Server side of one HTTP/1.1 connection: reads requests, answers them in order, with back-pressure both
+    ways."""
 
-    def __init__(self, server: ConnectionOwner, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, server: ConnectionHost, tasks: asyncio.TaskGroup) -> None:
         self._server = server
         self._tasks = tasks
         self._transport: asyncio.Transport | None = None
@@ -81,9 +86,9 @@ class HttpConnection(asyncio.Protocol):
         self._is_paused = False
         self._has_refused = False
         self._lingers = False
-        """The refusal is sent; what comes is read and forgotten."""
-        self._is_behind = False
-        """More has come than has been read, or may be read in this turn of the loop."""
+        """Whether the refusal has been sent; data that still arrives is read and dropped."""
+        self._has_backlog = False
+        """Whether more data has arrived than has been parsed, or may be parsed in this turn of the loop."""
         self._taken = 0
         self._held_bytes = 0
         self._owed_bytes = 0
@@ -105,44 +110,44 @@ class HttpConnection(asyncio.Protocol):
             self._server.admit,
             peer=peer,
             peer_is_local=is_local(self._transport),
-            hosts=self._server.hosts if peer else None,  # no web page reaches a Unix socket
+            hosts=self._server.hosts if peer else None,  # against DNS rebinding; no web page can reach a Unix socket
         )
         self._task = self._tasks.create_task(self._serve(), name="http-connection")
 
     def data_received(self, data: bytes) -> None:
-        if self._is_answering or self._queue or self._is_behind or self._waiting is not None:
-            self._reader.keep(data)
-            self._is_behind = self._reader.is_behind
+        if self._is_answering or self._queue or self._has_backlog or self._waiting is not None:
+            self._reader.keep(data)  # pipelined requests wait until the ones before them have been answered
+            self._has_backlog = self._reader.has_backlog
             self._pause_as_needed()
             return
-        is_behind = self._reader.feed(data)
+        has_backlog = self._reader.feed(data)
         if self._reader.wants_continue:
             self._continue_if_due()
-        if is_behind or self._lingers:
-            self._is_behind = True
+        if has_backlog or self._lingers:
+            self._has_backlog = True
             self._pause_as_needed()
             self._server.reads.add(self)
 
-    def read_on(self, until_s: float) -> bool:
-        """As `read_scheduler.Reading`."""
-        while self._may_read_on:
-            is_behind = self._reader.read_on()
+    def read_backlog(self, until_s: float) -> bool:
+        """Parse the backlog for a while; see `read_scheduler.Reading`."""
+        while self._may_read_backlog:
+            has_backlog = self._reader.read_backlog()
             if self._reader.wants_continue:
                 self._continue_if_due()
-            if not is_behind or self._server.reads.now_s() >= until_s:
+            if not has_backlog or self._server.reads.now_s() >= until_s:
                 break
-        self._is_behind = self._reader.is_behind
+        self._has_backlog = self._reader.has_backlog
         self._pause_as_needed()
-        return self._may_read_on
+        return self._may_read_backlog
 
     @property
-    def _may_read_on(self) -> bool:
-        """Whether there is something to read, and nothing to be done before."""
+    def _may_read_backlog(self) -> bool:
+        """Whether there is a backlog to parse, and nothing that must be done before."""
         is_busy = self._is_answering or self._queue or self._waiting is not None
-        return self._reader.is_behind and not is_busy and self._writable.is_set() and self._transport is not None
+        return self._reader.has_backlog and not is_busy and self._writable.is_set() and self._transport is not None
 
     def eof_received(self) -> bool:
-        return False  # a client that stops sending has left: close, which cancels its request
+        return False  # a half-closed connection counts as a client that has left: close it, which cancels its request
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -150,7 +155,9 @@ class HttpConnection(asyncio.Protocol):
         self._server.reads.remove(self)
         if self._task is not None:
             self._task.cancel()
-            self._task = None  # its traceback leads back here, and a ring would hold request and answer until the next full collection
+            # The task's traceback refers to this object: the cycle would keep request and answer until a full
+            # collection.
+            self._task = None
             self._reader.forget()
         self._stop_waiting()
         self._give(self._held_bytes + sum(held for _, _, held in self._queue))
@@ -162,41 +169,45 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
-        if self._may_read_on:
+        if self._may_read_backlog:
             self._server.reads.add(self)
 
     # The reader's sink
 
-    def knows(self, message: bytes) -> bool:
-        if not self._is_idle:
+    def answer_verbatim(self, message: bytes) -> bool:
+        """See `request_reader.RequestSink.knows`."""
+        if not self._may_answer_now:
             return False
-        answer = self._server.answer_known(message)
+        answer = self._server.answer_verbatim(message)
         if answer is None:
             return False
         self._taken += 1
         self._write(answer)
         return True
 
-    def take(self, request: HttpRequest, *, keep_alive: bool, message: bytes = b"") -> None:
+    def accept(self, request: HttpRequest, *, keep_alive: bool, message: bytes = b"") -> None:
         if self._waiting is not None:
-            self._stop_waiting()  # all of it came with its head: the memory is taken already
+            self._stop_waiting()  # the whole body arrived together with its head: its memory is in use already
         held, self._held_bytes = self._held_bytes, 0
-        if keep_alive and not held and self._is_idle and (answer := self._server.answer_at_once(request, message)) is not None:
+        if keep_alive and not held and self._may_answer_now and (answer := self._server.try_answer(request, message)) is not None:
             self._taken += 1
             self._write(answer.head + answer.body)
         else:
-            self._put(request, keep_alive, held)
+            self._enqueue(request, keep_alive, held)
 
     def refuse(self, error: ControlPlaneError) -> None:
-        """Answer `error` after what came before it, and close: what follows can no longer be told apart."""
+        """Answer `error` after the answers to earlier requests, and close: later bytes cannot be parsed any
+        more."""
         if self._has_refused:
             return
         self._has_refused = self._reader.has_ended = True
-        self._put(self._server.render_error(error, self._reader.target), False, 0)
+        self._enqueue(self._server.render_error(error, self._reader.target), False, 0)
         self._pause_as_needed()
 
     def reserve(self, size_bytes: int) -> None:
-        if self._waiting is None and self._server.budget.try_take(size_bytes):
+        """Take memory for a body from the budget; if there is none, stop reading the socket until there
+        is."""
+        if self._waiting is None and self._server.budget.try_acquire(size_bytes):
             self._held_bytes += size_bytes
             return
         self._owed_bytes += size_bytes
@@ -205,14 +216,21 @@ class HttpConnection(asyncio.Protocol):
             self._pause_as_needed()
 
     @property
-    def _is_idle(self) -> bool:
-        """Whether an answer now would be in its turn, and its client has read those before."""
+    def _may_answer_now(self) -> bool:
+        """Whether an answer sent now would keep the order of requests, and the client has read the answers
+        before."""
         return not self._queue and not self._is_answering and self._writable.is_set() and not self._server.is_draining
 
     # The server's
 
+    @property
+    def is_idle(self) -> bool:
+        """See `connection_server.Connection`; also true before the first request."""
+        is_busy = self._is_answering or self._queue or self._waiting is not None or self._has_refused or self._has_backlog
+        return not is_busy and self._reader.is_between_requests and self._writable.is_set()
+
     def leave(self) -> None:
-        """Close now, or after the answer that is being made; one that is being sent is sent to its end."""
+        """Drain: close now, or after the request in flight has been answered completely."""
         if not self._is_answering and not self._queue and self._transport is not None:
             self._transport.close()
 
@@ -220,15 +238,16 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def check_time(self, now_s: float) -> None:
-        """End what has made no progress for too long; called about once a second, so requests need no timers."""
+    def enforce_timeouts(self, now_s: float) -> None:
+        """Enforce the time-outs for heads, bodies, idle connections and unread answers; called about once a
+        second."""
         limits, transport, reader = self._server.limits, self._transport, self._reader
         if transport is None:
             return
         if not self._writable.is_set():
             if self._has_stalled(now_s, limits.body_timeout_s, "writing", transport.get_write_buffer_size()):
                 transport.abort()
-        elif self._is_answering or self._queue or self._waiting or self._has_refused or self._is_behind:
+        elif self._is_answering or self._queue or self._waiting or self._has_refused or self._has_backlog:
             self._progress = ()
         elif reader.is_between_requests:
             if limits.idle_timeout_s and self._has_stalled(now_s, limits.idle_timeout_s, "idle", self._taken):
@@ -240,6 +259,7 @@ class HttpConnection(asyncio.Protocol):
             self.refuse(RequestTimeout(f"the request's body came too slowly, or not at all, for {limits.body_timeout_s:g} s"))
 
     def _has_stalled(self, now_s: float, limit_s: float, *progress: object) -> bool:
+        """Whether `progress`, any values that change with it, has been the same for `limit_s`."""
         if progress != self._progress:
             self._progress, self._progress_at_s = progress, now_s
         return now_s - self._progress_at_s >= limit_s
@@ -247,20 +267,22 @@ class HttpConnection(asyncio.Protocol):
     # Answering
 
     async def _serve(self) -> None:
+        """Answer the queued requests in order until the connection has to close; the body of the connection's
+        task."""
         try:
             keep_alive = True
             while keep_alive and not self._server.is_draining:
-                item, keep_alive, held_bytes = await self._next()
+                item, keep_alive, held_bytes = await self._dequeue()
                 self._is_answering = True
                 try:
                     answer = item if isinstance(item, HttpAnswer) else await self._server.application(item)
                 finally:
                     if held_bytes:
                         self._give(held_bytes)
-                keep_alive = keep_alive and not self._server.is_draining
+                keep_alive = keep_alive and not self._server.is_draining  # a drain may have begun while the answer was made
                 if isinstance(answer, HttpAnswer):
                     is_head = isinstance(item, HttpRequest) and item.method == b"HEAD"
-                    del item  # with its body, which is not held while a slow client reads
+                    del item  # frees the request's body, which must not stay in memory while a slow client reads
                     if is_head or len(answer.body) <= UNCOUNTED_BYTES:
                         self._write(_closing(answer, keep_alive).head + (b"" if is_head else answer.body))
                     else:
@@ -282,20 +304,22 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     async def _close(self) -> None:
+        """Close the connection; after a refusal, half-close it and let the client read why."""
         if self._reader.has_ended and self._transport is not None:
-            if self._transport.can_write_eof():  # TLS cannot
+            if self._transport.can_write_eof():  # asyncio's TLS transports cannot half-close
                 self._transport.write_eof()
             self._lingers = True
             self._pause_as_needed()
-            await asyncio.sleep(_LINGER_S)  # until the client closes: that ends this task
+            await asyncio.sleep(_LINGER_S)  # cut short when the client closes, since that cancels this task
         if self._transport is not None:
             self._transport.close()
 
-    async def _next(self) -> _Item:
+    async def _dequeue(self) -> _Item:
+        """Wait for the next request in the queue, letting the reader go on if the queue is empty."""
         while not self._queue:
             if self._reader.wants_continue:
                 self._continue_if_due()
-            if self._is_behind:
+            if self._has_backlog:
                 self._server.reads.add(self)
             self._arrival = asyncio.get_running_loop().create_future()
             await self._arrival
@@ -304,13 +328,14 @@ class HttpConnection(asyncio.Protocol):
             self._pause_as_needed()
         return item
 
-    def _put(self, item: HttpRequest | HttpAnswer, keep_alive: bool, held_bytes: int) -> None:
+    def _enqueue(self, item: HttpRequest | HttpAnswer, keep_alive: bool, held_bytes: int) -> None:
         self._taken += 1
         self._queue.append((item, keep_alive, held_bytes))
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 
     async def _send_large(self, answer: HttpAnswer) -> None:
+        """Send an answer in pieces, waiting for the client to read each."""
         self._write(answer.head)
         body = memoryview(answer.body)
         for at in range(0, len(body), _WRITE_BYTES):
@@ -318,7 +343,8 @@ class HttpConnection(asyncio.Protocol):
             await self._writable.wait()
 
     async def _send_stream(self, stream: HttpStream, *, keep_alive: bool, takes_chunks: bool) -> None:
-        """Send pieces as they come; Triton is not asked for more than the client takes."""
+        """Forward a streamed answer piece by piece, receiving from Triton only as fast as the client
+        reads."""
         try:
             head = stream.head if takes_chunks else without_chunks(stream.head)
             self._write(head if keep_alive else head[:-2] + b"Connection: close\r\n\r\n")
@@ -329,7 +355,7 @@ class HttpConnection(asyncio.Protocol):
                 self._write(b"0\r\n\r\n")
         except ControlPlaneError as exc:
             _log.info("an answer broke off: %s", exc)
-            self.abort()  # without the last chunk, so that the client can tell
+            self.abort()  # without the last chunk, by which the client knows that the answer is incomplete
         finally:
             stream.close()
 
@@ -340,10 +366,12 @@ class HttpConnection(asyncio.Protocol):
     # Reading only as much as there is room for
 
     def _pause_as_needed(self) -> None:
+        """Pause or resume reading of the socket, by what is buffered and waited for: the back-pressure on the
+        client."""
         if self._transport is None:
             return
         is_refusing = self._has_refused and not self._lingers
-        has_much = self._is_behind and (self._lingers or self._reader.unread_bytes > _MAX_UNREAD_BYTES)
+        has_much = self._has_backlog and (self._lingers or self._reader.unread_bytes > _MAX_UNREAD_BYTES)
         must_pause = is_refusing or has_much or self._waiting is not None
         if must_pause and not self._is_paused:
             self._transport.pause_reading()
@@ -352,21 +380,23 @@ class HttpConnection(asyncio.Protocol):
         self._is_paused = must_pause
 
     def _continue_if_due(self) -> None:
+        """Send `100 Continue`, unless earlier answers or memory for the body are still waited for."""
         if not self._waiting and not self._queue and not self._is_answering:
             self._reader.wants_continue = False
             self._write(_CONTINUE)
 
     async def _wait_for_budget(self) -> None:
+        """Wait for memory for the body; refuse the request if none comes free in time."""
         try:
             while self._owed_bytes:
                 size_bytes, self._owed_bytes = self._owed_bytes, 0
-                await self._server.budget.take(size_bytes, self._server.limits.body_timeout_s)
+                await self._server.budget.acquire(size_bytes, self._server.limits.body_timeout_s)
                 self._held_bytes += size_bytes
             self._waiting = None
             self._pause_as_needed()
             if self._reader.wants_continue:
                 self._continue_if_due()
-            if self._is_behind:
+            if self._has_backlog:
                 self._server.reads.add(self)
         except Overloaded as exc:
             self._waiting = None
@@ -380,7 +410,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _give(self, size_bytes: int) -> None:
         if size_bytes:
-            self._server.budget.give(size_bytes)
+            self._server.budget.release(size_bytes)
 
 
 def _closing(answer: HttpAnswer, keep_alive: bool) -> HttpAnswer:

@@ -1,7 +1,9 @@
-"""The reading side of one client's HTTP/1.1 connection: turns what arrives into whole requests, within limits.
+"""HTTP/1.1 request parser of one client's connection: turns incoming bytes into whole requests, within
+limits.
 
-httptools (llhttp) parses. What can be decided on a head is decided before its body is read. Knows no transport: its
-connection (`frontends/http/connection`) hands it bytes and is told what they were.
+httptools (llhttp) does the parsing. Everything that can be decided by a head is decided before the body is
+read. The reader knows no transport: the connection (`frontends/http/connection`) feeds it bytes and is its
+`RequestSink`.
 """
 
 from __future__ import annotations
@@ -21,80 +23,91 @@ from control_plane.protocols.http1 import Body, HttpRequest
 from control_plane.protocols.kserve.routes import authority_in
 
 _MAX_LINE_BYTES = 8000
-"""Triton 24.10 closes the connection over a longer line of a head, without a word; a longer head of short lines it takes."""
+"""Longest line of a head. Triton 24.10 closes the connection without an answer if a line is longer; a long
+head of short lines is accepted."""
 
 _MAX_FIELDS = 100
-"""Of one head; Envoy's default. Each costs more than its bytes say."""
+"""Most fields of one head; Envoy's default. A field costs more than its bytes show."""
 
 _SLICE_BYTES = 4096
-"""Of what has no end that is known, such as a head or chunks, at a time: its parser cannot be stopped, and this may be 700 chunks."""
+"""Bytes that the parser is given at a time while the end of a head or chunk is unknown. The parser cannot be
+stopped, and so many bytes may hold 700 chunks."""
 
 _MAX_PIECES = 8
-"""A head and a few chunks that came together, before others get their turn."""
+"""Pieces (a head, chunks) that are parsed in one go, before other connections get their turn."""
 
 _HEAD_END = b"\r\n\r\n"
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[^\r\n]*)?\r\n")
 
 _BLANKS = b" \t"
-"""Around a field's value; they are no part of it (RFC 9110, 5.5). The parser leaves those behind it."""
+"""Whitespace around a field's value, which is not part of it (RFC 9110, 5.5). llhttp does not strip it at the
+end."""
 
 _MAX_KNOWN_HEAD_BYTES = 2048
-"""Of a head that a connection keeps; Triton's clients send about 250."""
+"""Largest head that a connection remembers; Triton's clients send about 250 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
+    """What an HTTP server limits its clients to."""
+
     max_body_bytes: int
     max_header_bytes: int
     max_connections: int
     header_timeout_s: float = 10.0
-    """From a head's first byte to its last."""
+    """Seconds from a head's first byte to its last."""
     body_timeout_s: float = 60.0
-    """Without any progress: of a body that comes, of memory for one, of an answer that goes."""
+    """Seconds without progress: in receiving a body, in waiting for memory for one, in sending an answer."""
     idle_timeout_s: float = 300.0
-    """Between requests; 0 is for ever."""
+    """Seconds between requests; 0 means no limit."""
     source_share: float = 1.0
-    """Part of the connections that one source may hold."""
+    """Part (0 to 1) of the connections that one source may hold."""
     trusted_proxies: Sequence[Network] = ()
-    """Who may hold more, since they stand for many."""
+    """Sources that may hold more, since they stand for many clients."""
 
 
 Admit = Callable[[HttpRequest], None]
-"""Raises what is wrong with a request as far as its head says; its body is not there yet."""
+"""Checks a request by its head, before its body arrives. Raises the ControlPlaneError to refuse it with."""
 
 
 class RequestSink(Protocol):
-    """The connection, as its reader sees it."""
+    """Port of the reader to its connection."""
 
-    def knows(self, message: bytes) -> bool:
-        """Whether a whole request came so before, and is answered."""
+    def answer_verbatim(self, message: bytes) -> bool:
+        """Answer a byte-equal repeat of an earlier request from the verbatim cache; False: it has to be
+        parsed."""
 
-    def take(self, request: HttpRequest, *, keep_alive: bool, message: bytes = b"") -> None:
-        """A whole request; `message` is all of it as it came where its head came before."""
+    def accept(self, request: HttpRequest, *, keep_alive: bool, message: bytes = b"") -> None:
+        """Accept a whole request; `message` is its bytes if its head was recognised, else empty."""
 
     def refuse(self, error: ControlPlaneError) -> None:
-        """Nothing that follows can be told apart any more."""
+        """Answer with an error and close: the boundaries of requests are lost, so nothing after it can be
+        parsed."""
 
     def reserve(self, size_bytes: int) -> None:
-        """So many bytes of a body come, or have come, that is large."""
+        """Reserve memory for so many bytes of a large body, which are about to arrive or have just
+        arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownHead:
-    """The head of the connection's last request. A client that keeps its connection mostly sends the same again, byte for
-    byte, and equal bytes mean the same: they need neither parsing nor working out what follows from them."""
+    """The head of the connection's last request, for recognising its repeats.
+
+    A client that keeps its connection mostly repeats its head byte for byte, and equal bytes mean the same:
+    they need neither parsing nor deriving anything from them again.
+    """
 
     head: bytes
     request_bytes: int
-    """Of head and body together, which the head's Content-Length makes the same each time."""
+    """Size of head and body together; equal for all repeats, since Content-Length is a part of the head."""
     request: HttpRequest
 
 
-_NONE = HttpRequest(b"", b"")
+_NO_REQUEST = HttpRequest(b"", b"")
 
 
 class RequestReader:
-    """Reads one connection's requests, one at a time; `feed` and `read_on` never raise."""
+    """Request parser of one connection, one request at a time; `feed` and `read_backlog` never raise."""
 
     def __init__(
         self,
@@ -106,7 +119,7 @@ class RequestReader:
         peer: str = "",
         hosts: AllowedHosts | None = None,
     ) -> None:
-        """`hosts` are the names that it may be asked by; None: any."""
+        """`hosts` are the host names that the client may call; None: any."""
         self._sink = sink
         self._limits = limits
         self._max_header_bytes = limits.max_header_bytes
@@ -116,42 +129,45 @@ class RequestReader:
         self._hosts = hosts
         self._parser: Any = httptools.HttpRequestParser(self)
         self._data, self._at = b"", 0
-        self._request = _NONE
+        self._request = _NO_REQUEST
         self._body: Body = b""
         self._missing_bytes = 0
-        """To the end of a body, or a chunk of it, whose size is known."""
+        """Bytes to the end of the body, or of a chunk, whose size is known."""
         self._is_at_chunk = False
-        """Whether that is where a chunk ends, behind which the size of the next one stands."""
+        """Whether the body is chunked, so that the size line of the next chunk follows those bytes."""
         self._header_bytes = 0
-        self._untold_bytes = 0
+        self._unparsed_line_bytes = 0
+        """Bytes given to the parser since its last callback: an incomplete line that grows inside the
+        parser."""
         self._whole_requests = 0
         self._is_counted = False
         self._known: _KnownHead | None = None
         self.has_ended = False
-        """Whether what follows is no request any more."""
+        """Whether nothing more is parsed: after an error, an upgrade, or the end of the connection."""
         self.is_between_requests = True
         self.head_is_read = False
         self.wants_continue = False
-        """Whether the client waits for a 100 before it sends its body, which may be sent as far as the head is concerned."""
+        """Whether the client waits for `100 Continue` before it sends its body, and the head was admitted."""
 
     @property
     def target(self) -> bytes:
-        """Of the request that is coming, as far as that is known."""
+        """Target of the incomplete request, as far as it has arrived."""
         return self._request.target
 
     @property
     def body_bytes(self) -> int:
-        """Bytes that have come of the body that is coming."""
+        """Bytes of the incomplete body that have arrived."""
         return len(self._body)
 
     @property
     def body_step_bytes(self) -> int:
-        """What counts as progress of it: a body that comes a byte at a time would hold its memory for ever."""
+        """Bytes that count as progress of the body: one sent a byte at a time would hold its memory for
+        ever."""
         return max(self._request.content_length // 16, 1)
 
     @property
-    def is_behind(self) -> bool:
-        """Whether more has come than has been read; `read_on` reads it."""
+    def has_backlog(self) -> bool:
+        """Whether bytes have arrived that are not parsed yet; `read_backlog` parses them."""
         return self._at < len(self._data)
 
     @property
@@ -159,23 +175,27 @@ class RequestReader:
         return len(self._data) - self._at
 
     def feed(self, data: bytes) -> bool:
-        """Take what has come, where nothing is unread, and read as far as `read_on` does; whether more is left."""
+        """Parse new data as far as `read_backlog` does; returns whether more is left.
+
+        Nothing may be unread before.
+        """
         known = self._known
+        # The common case, a repeated head with its whole body in one read, needs no parser at all.
         if known and self.is_between_requests and len(data) == known.request_bytes and data.startswith(known.head) and not self.has_ended:
             self._take_known(known, data)
             return False
         if self.has_ended:
             return False
         self._data, self._at = data, 0
-        return self.read_on()
+        return self.read_backlog()
 
     def keep(self, data: bytes) -> None:
-        """Take what has come, to be read later."""
+        """Store new data, to be parsed later by `read_backlog`."""
         if not self.has_ended:
             self._data, self._at = self._data[self._at :] + data, 0
 
-    def read_on(self) -> bool:
-        """Read to the end of a request, or a slice of what has no end that is known; whether more is left."""
+    def read_backlog(self) -> bool:
+        """Parse to the end of one request, or one slice of a longer one; returns whether more is left."""
         data, start, known = self._data, self._at, self._known
         size = len(data)
         if known and self.is_between_requests and size - start >= known.request_bytes and data.startswith(known.head, start):
@@ -190,11 +210,15 @@ class RequestReader:
         return False
 
     def _take_known(self, known: _KnownHead, message: bytes) -> None:
-        if not self._sink.knows(message):
-            self._sink.take(known.request.with_body(message[len(known.head) :]), keep_alive=True, message=message)
+        if not self._sink.answer_verbatim(message):
+            self._sink.accept(known.request.with_body(message[len(known.head) :]), keep_alive=True, message=message)
 
     def _read_unknown(self, data: bytes, start: int) -> int:
-        """Up to where it was read: the parser cannot be stopped, so it is given no more than up to the end of a head, a body or a chunk."""
+        """Run the parser from `start`; returns the position up to which it got.
+
+        llhttp parses all that it is given, pipelined requests too. So it is given no more than up to the end
+        of a head, a body or a chunk at a time, which lets other connections have their turn in between.
+        """
         at, size, pieces = start, len(data), 0
         began_between, self._whole_requests = self.is_between_requests, 0
         while True:
@@ -218,14 +242,14 @@ class RequestReader:
         if began_between and self.is_between_requests and self._whole_requests == 1 and not self._is_counted:
             self._remember(data, start, at)
         if self.is_between_requests:
-            self._request = _NONE  # its body is not kept here until the next one
+            self._request = _NO_REQUEST  # frees the body, instead of keeping it until the next request
         return at
 
     def _chunk_end(self, data: bytes, at: int) -> int:
-        """Where a chunk ends that begins here; it may not have come yet."""
+        """The end of the chunk that begins at `at`; it may not have arrived yet."""
         found = _CHUNK_SIZE.match(data, at)
         if found is None:
-            self._is_at_chunk = False  # its line comes in pieces: from now on slices have to do
+            self._is_at_chunk = False  # the size line is incomplete: parse the rest of this body slice by slice
             return at + _SLICE_BYTES
         chunk_bytes = int(found.group(1), 16)
         self._is_at_chunk = chunk_bytes > 0
@@ -234,24 +258,29 @@ class RequestReader:
         return stop
 
     def forget(self) -> None:
-        """Let go of what has come; nothing follows. Reader and parser hold each other, so it would outlive the connection."""
+        """Drop all data, as the connection has ended.
+
+        Reader and parser form a reference cycle, which would keep the data until a garbage collection.
+        """
         self.has_ended = True
         self._data, self._at = b"", 0
-        self._body, self._request, self._known, self._parser = b"", _NONE, None, None
+        self._body, self._request, self._known, self._parser = b"", _NO_REQUEST, None, None
 
     def _parse(self, data: bytes) -> None:
-        self._untold_bytes += len(data)
+        self._unparsed_line_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as exc:
             cause = exc.__context__
             self._end(cause if isinstance(cause, ControlPlaneError) else InvalidRequest("the request cannot be read"))
         except httptools.HttpParserUpgrade:
-            self.has_ended = True  # the request is answered as if it had not asked; what follows it is not HTTP/1.1
+            # The request is answered as if it had not asked for an upgrade; data after it is not HTTP/1.1.
+            self.has_ended = True
         except httptools.HttpParserError as exc:
             self._end(InvalidRequest(f"not a well-formed HTTP/1.1 request: {exc}"))
-        if self._untold_bytes > self._max_header_bytes:
-            self._end(self._head_too_large())  # it grows within the parser, which tells of whole fields only
+        if self._unparsed_line_bytes > self._max_header_bytes:
+            # A line without an end grows inside the parser, whose callbacks report whole fields only.
+            self._end(self._head_too_large())
         if not self.head_is_read and len(self._request.headers) > _MAX_FIELDS:
             self._end(self._too_many_fields())
 
@@ -261,10 +290,13 @@ class RequestReader:
             self._sink.refuse(error)
 
     def _remember(self, data: bytes, start: int, stop: int) -> None:
-        """Keep the head of a request that came whole, unless it asks for more than an answer."""
+        """Remember the head of a request that arrived whole, for `_KnownHead`, unless it needs special
+        handling."""
         request = self._request
         head = data[start : stop - len(request.body)]
-        ends_with_body = data.endswith(request.body, start, stop) and head.endswith(_HEAD_END)  # empty lines behind it are passed over
+        # False for a chunked body, or if the parser skipped empty lines after the request: then bytes are not
+        # head + body.
+        ends_with_body = data.endswith(request.body, start, stop) and head.endswith(_HEAD_END)
         plain = ends_with_body and request.header(b"transfer-encoding") is None and request.header(b"expect") is None
         if plain and self._keeps_alive() and len(head) <= _MAX_KNOWN_HEAD_BYTES:
             self._known = _KnownHead(head, stop - start, request.with_body(b""))
@@ -278,7 +310,7 @@ class RequestReader:
         self._is_at_chunk = self._is_counted = self.head_is_read = self.is_between_requests = False
 
     def on_url(self, url: bytes) -> None:
-        self._header_bytes += len(url)  # the whole of it may come in pieces
+        self._header_bytes += len(url)  # called once for each piece of the target that arrives
         if self._header_bytes > self._max_header_bytes:
             raise self._head_too_large()
         self._request.target += url
@@ -290,11 +322,11 @@ class RequestReader:
             raise self._head_too_large()
         if size > _MAX_LINE_BYTES:
             raise self._line_too_long()
-        if not self.head_is_read:  # a trailer's fields say nothing that the head may say (RFC 9110, 6.5.1)
+        if not self.head_is_read:  # trailer fields must not be merged into the head (RFC 9110, 6.5.1)
             self._request.headers.append((name, value.strip(_BLANKS)))
 
     def on_headers_complete(self) -> None:
-        self._untold_bytes = 0
+        self._unparsed_line_bytes = 0
         self.head_is_read = True
         request = self._request
         request.method = self._parser.get_method()
@@ -310,7 +342,7 @@ class RequestReader:
         fetch_site: bytes | None = None
         for name, value in request.headers:
             match name.lower():
-                case b"content-length":  # the parser has made sure that it is a number, and the only one
+                case b"content-length":  # the parser guarantees that it is a number and occurs once
                     body_bytes = int(value)
                 case b"transfer-encoding":
                     is_chunked = True
@@ -325,31 +357,33 @@ class RequestReader:
         if hosts > 1:
             raise InvalidRequest(f"the header host occurs {hosts} times")
         if self._hosts is not None:
-            self._refuse_strange_host(self._hosts, host, fetch_site)
+            self._check_host(self._hosts, host, fetch_site)
         if (body_bytes or is_chunked) and self._parser.should_upgrade():
             raise InvalidRequest("protocol upgrades are not supported; gRPC has a port of its own")
         if body_bytes > self._limits.max_body_bytes:
             raise self._body_too_large()
         self._missing_bytes, self._is_at_chunk = body_bytes, is_chunked
         if is_chunked or wants_continue or body_bytes > UNCOUNTED_BYTES:
-            self._admit(request)  # others are answered the same once they are whole, and can keep their connection
+            # A refusal here costs the connection, as the body is not read. Small bodies are read first: the
+            # request is refused in the same way then, and the connection can be kept.
+            self._admit(request)
             self.wants_continue = wants_continue
         if body_bytes > UNCOUNTED_BYTES:
             self._is_counted = True
             self._sink.reserve(body_bytes)
 
-    def _refuse_strange_host(self, allowed: AllowedHosts, host: bytes | None, fetch_site: bytes | None) -> None:
-        """A target in absolute form names one, too. Raises PermissionDenied."""
+    def _check_host(self, allowed: AllowedHosts, host: bytes | None, fetch_site: bytes | None) -> None:
+        """Check the host in the head, and the one in a target of absolute form. Raises PermissionDenied."""
         reason = allowed.refusal(host, fetch_site) or allowed.refusal(authority_in(self._request.target), None)
         if reason is not None:
             raise PermissionDenied(reason)
 
     def on_body(self, body: bytes) -> None:
-        self._untold_bytes = 0
+        self._unparsed_line_bytes = 0
         self.wants_continue = False
         if len(self._body) + len(body) > self._limits.max_body_bytes:
             raise self._body_too_large()
-        if not self._body:
+        if not self._body:  # a body that arrives in one piece is not copied, and stays hashable for the caches
             self._body = body
         elif isinstance(self._body, bytearray):
             self._body += body
@@ -359,20 +393,24 @@ class RequestReader:
             self._count_chunk(len(body))
 
     def on_message_complete(self) -> None:
-        self._untold_bytes = 0
+        self._unparsed_line_bytes = 0
         self.wants_continue = False
         self._request.body, self._body = self._body, b""
         self.is_between_requests = True
         self._whole_requests += 1
-        self._sink.take(self._request, keep_alive=self._keeps_alive())
+        self._sink.accept(self._request, keep_alive=self._keeps_alive())
 
     def _count_chunk(self, size_bytes: int) -> None:
-        """Of a chunked body, whose size nobody knows beforehand, what has come is counted."""
+        """Reserve memory for a chunked body as it arrives, since its size is not known beforehand."""
         came_before = len(self._body) - size_bytes
         self._sink.reserve(size_bytes if came_before > UNCOUNTED_BYTES else len(self._body))
 
     def _keeps_alive(self) -> bool:
-        """HTTP/1.0 clients take an answer without `Connection: keep-alive` to end with the connection, so they get that."""
+        """Whether the connection stays open after the answer.
+
+        Never for HTTP/1.0: its clients expect the connection to end after an answer without `Connection:
+        keep-alive`.
+        """
         return bool(self._parser.should_keep_alive()) and self._parser.get_http_version() == "1.1" and not self._parser.should_upgrade()
 
     def _line_too_long(self) -> HeadTooLarge:

@@ -1,7 +1,7 @@
-"""An HTTP/1.1 server on asyncio transports: the front of the data plane and of the metrics page.
+"""HTTP/1.1 server on asyncio transports, for the data port and the metrics port.
 
-Not ASGI: this is the hot path, and a hop must cost about what nginx's does. The application is a coroutine
-`HttpRequest -> HttpAnswer | HttpStream` that does not raise.
+It is not built on ASGI: this is the hot path, and a hop must cost about as much as nginx's. The application
+is a coroutine function `HttpRequest -> HttpAnswer | HttpStream` that does not raise.
 """
 
 from __future__ import annotations
@@ -12,30 +12,32 @@ import ssl
 
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_server import ConnectionServer
-from control_plane.frontends.http.connection import AnswerAtOnce, AnswerKnown, Application, HttpConnection, RenderError
+from control_plane.frontends.http.connection import AnswerVerbatim, Application, HttpConnection, RenderError, TryAnswer
 from control_plane.frontends.http.request_reader import Admit, HttpLimits
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 
 
 def admit_all(request: HttpRequest) -> None:
-    """For an application that takes no bodies worth refusing early."""
+    """Default `admit`, for an application whose bodies are too small to be worth refusing early."""
 
 
-def answer_later(request: HttpRequest, message: bytes) -> HttpAnswer | None:
-    """For an application that has nothing to say without waiting."""
+def no_fast_answer(request: HttpRequest, message: bytes) -> HttpAnswer | None:
+    """Default `try_answer`, for an application without a fast path."""
     return None
 
 
-def know_nothing(message: bytes) -> bytes | None:
-    """For an application that looks at each request."""
+def no_verbatim_answer(message: bytes) -> bytes | None:
+    """Default `answer_verbatim`, for an application without a verbatim cache."""
     return None
 
 
 class HttpServer(ConnectionServer[HttpConnection]):
-    """Hands every request to `application`; `admit` sees its head first.
+    """HTTP server: accepts connections and passes each request to `application`, after `admit` has seen its
+    head.
 
-    What `answer_at_once` answers needs no turn of the loop, and what `answer_known` answers need not even be read.
+    There are two fast paths for repeated requests: `answer_verbatim` answers by a request's bytes, before it is
+    parsed, and `try_answer` answers a parsed request without a turn of the loop.
     """
 
     def __init__(
@@ -45,22 +47,25 @@ class HttpServer(ConnectionServer[HttpConnection]):
         limits: HttpLimits,
         *,
         admit: Admit = admit_all,
-        answer_at_once: AnswerAtOnce = answer_later,
-        answer_known: AnswerKnown = know_nothing,
+        try_answer: TryAnswer = no_fast_answer,
+        answer_verbatim: AnswerVerbatim = no_verbatim_answer,
         budget: BodyBudget | None = None,
         hosts: AllowedHosts | None = None,
     ) -> None:
-        """`hosts` are the names that callers over ports may ask by; None: any."""
+        """`hosts` are the host names that clients over TCP may call; None: any."""
         super().__init__(limits)
         self.application = application
         self.render_error = render_error
         self.admit = admit
-        self.answer_at_once = answer_at_once
-        self.answer_known = answer_known
+        self.try_answer = try_answer
+        self.answer_verbatim = answer_verbatim
         self.limits = limits
         self.hosts = hosts
         self.budget = budget or BodyBudget(limits.max_body_bytes)
 
     async def listen(self, tasks: asyncio.TaskGroup, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections on a bound socket, one of several perhaps; their tasks belong to `tasks`."""
+        """Accept connections on a bound socket; may be called for several.
+
+        The connections' tasks belong to `tasks`.
+        """
         await self.accept_on(listening, lambda: HttpConnection(self, tasks), tls, tasks)

@@ -1,4 +1,4 @@
-"""Answers over HTTP that come piece by piece, for as long as their caller may have them; called by `frontends/kserve/http`."""
+"""Ends streamed answers over HTTP when their caller's rights end; called by `frontends/kserve/http`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 import orjson
 
-from control_plane.auth.stream_rights import Watch
+from control_plane.auth.stream_rights import RightsWatch
 from control_plane.core.errors import Unauthenticated
 from control_plane.frontends.common.status import message_of
 from control_plane.protocols.http1 import HttpAnswer
@@ -15,8 +15,11 @@ from control_plane.triton.ports import HttpStream
 _IS_EVENTS = b"text/event-stream"
 
 
-async def watched(asking: Awaitable[HttpAnswer | HttpStream], watch: Watch) -> HttpAnswer | HttpStream:
-    """The answer that is asked for, watched to its end. Raises Unauthenticated: its caller's rights have ended before it began."""
+async def watched(asking: Awaitable[HttpAnswer | HttpStream], watch: RightsWatch) -> HttpAnswer | HttpStream:
+    """Await an answer while watching the caller's rights; a streamed one is watched to its end.
+
+    Raises Unauthenticated: the rights ended before the answer began.
+    """
     answer: HttpAnswer | HttpStream | None = None
     try:
         async with watch:
@@ -33,18 +36,23 @@ async def watched(asking: Awaitable[HttpAnswer | HttpStream], watch: Watch) -> H
 
 
 class _WatchedStream:
-    """`triton/ports.HttpStream` that ends with an error event, as Triton tells of errors within a stream, when its caller's rights end."""
+    """Wrapper of `triton/ports.HttpStream` that ends the stream when its caller's rights end.
 
-    def __init__(self, stream: HttpStream, watch: Watch) -> None:
+    Its last piece is then an error event, which is how Triton reports errors within a stream.
+    """
+
+    def __init__(self, stream: HttpStream, watch: RightsWatch) -> None:
         self.status = stream.status
         self.head = stream.head
         self._stream = stream
         self._watch = watch
-        watch.on_end = stream.close  # at once, also while a client that does not read keeps this from being asked
+        # Closed by the watch itself: a client that does not read would keep `receive` from being called.
+        watch.on_end = stream.close
         self._has_ended = False
 
     async def receive(self) -> bytes | None:
-        """Raises Unauthenticated, too, where there are no events that could say it."""
+        """The next piece; raises Unauthenticated if the answer is no event stream, which could tell the
+        error."""
         if self._has_ended:
             return None
         try:

@@ -1,6 +1,7 @@
-"""KServe v2 over gRPC, as unmodified Triton clients and perf_analyzer speak it: one table of methods.
+"""KServe v2 frontend over gRPC, for unmodified Triton clients and perf_analyzer: one table of methods.
 
-Messages are read to be checked and travel as the bytes they came as, and so do Triton's answers.
+Messages are parsed only to be checked; requests and Triton's answers are forwarded as the bytes they arrived
+as.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_call
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.cache.domain.cached_response import (
-    RepeatedRequest,
-    forbids_kept_answer,
+    RequestMemo,
+    canonical_message,
+    decode_grpc,
+    encode_grpc,
+    forbids_cached_answer,
     identity_of,
-    keep_grpc,
     mark_grpc,
-    message_without_id,
-    restore_grpc,
 )
 from control_plane.cache.response_cache import CacheScope
 from control_plane.core.action import Action
@@ -36,18 +37,18 @@ from control_plane.core.errors import (
     RouteNotFound,
 )
 from control_plane.core.infer_call import CacheStatus, Door, InferCall, Outcome
-from control_plane.core.principal import NOBODY, Principal
+from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.grpc.call import GrpcHandler, defect, failure
 from control_plane.frontends.kserve.grpc_fleet import GrpcFleetAnswers
 from control_plane.frontends.kserve.grpc_stream import InferMessage, StreamRelay, outcome_of_code
-from control_plane.frontends.kserve.http_infer import MAX_KEYED_BYTES
+from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
-from control_plane.inference.model_kinds import ModelKinds
-from control_plane.inference.repeated_hits import KnownHits
 from control_plane.inference.running_request import UNSEEN
+from control_plane.inference.transaction_policies import TransactionPolicies
+from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, MessageFrame, frame_message, message_answer, message_in, status_answer
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
@@ -55,7 +56,7 @@ from control_plane.protocols.http2.headers import encode_fields, encode_varying
 from control_plane.protocols.http2.stream import MAX_WHOLE_BYTES, WholeAnswer, WholeCall
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.model_control import not_in_any_repository, override_of, unloads_dependents
-from control_plane.protocols.kserve.model_reference import OF_A_MODEL, OF_AN_ADMINISTERED_MODEL, ReferenceFields, aimed_at, model_in
+from control_plane.protocols.kserve.model_reference import ADMINISTERED_MODEL_FIELDS, MODEL_FIELDS, ReferenceFields, model_in, with_model
 from control_plane.protocols.kserve.visible_statistics import visible_message
 from control_plane.triton.ports import GrpcCall, Upstream
 from control_plane.triton.servers import Servers
@@ -65,53 +66,57 @@ _HEALTH_METHODS = (SERVICE + "ServerReady", "/grpc.health.v1.Health/Check")
 _READY, _STATISTICS, _INDEX = SERVICE + "ModelReady", SERVICE + "ModelStatistics", SERVICE + "RepositoryIndex"
 _MODEL_METHODS = (_READY, SERVICE + "ModelMetadata", SERVICE + "ModelConfig", _STATISTICS)
 READ_METHODS = (*_HEALTH_METHODS, *_MODEL_METHODS, SERVICE + "ServerMetadata")
-"""Answered by Triton as they are; they change nothing."""
+"""Read-only methods, which are passed to Triton unchanged."""
 
 _LOAD, _UNLOAD, _TRACE = SERVICE + "RepositoryModelLoad", SERVICE + "RepositoryModelUnload", SERVICE + "TraceSetting"
 ADMINISTRATION_METHODS = (_INDEX, _TRACE, SERVICE + "LogSettings")
 SHARED_MEMORY_METHODS = tuple(
     f"{SERVICE}{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Status", "Register", "Unregister")
 )
-"""Both are Triton's to answer, for an administrator: without keys, who calls from this machine."""
+"""Methods that are passed to Triton for administrators only; without API keys these are callers on this
+machine."""
 
 
 class _Method(NamedTuple):
-    """What a call asks for."""
+    """A gRPC method's entry in the table."""
 
     action: Action
     names: ReferenceFields | None = None
-    """Where its message names a model; it is checked before anybody looks at it."""
+    """The fields in which its message names a model; the name is checked before the handler runs."""
 
 
 _METHODS: Mapping[str, _Method] = {
-    SERVICE + "ModelInfer": _Method(Action.INFER),  # these two are read whole, and `protocols/kserve/infer_proto` checks what they name
+    # The next two have no `names`: their messages are validated as a whole, names included, by
+    # `protocols/kserve/infer_proto`.
+    SERVICE + "ModelInfer": _Method(Action.INFER),
     SERVICE + "ModelStreamInfer": _Method(Action.INFER),
     SERVICE + "ServerLive": _Method(Action.LIVE),
     SERVICE + "ServerMetadata": _Method(Action.READ),
     **dict.fromkeys(_HEALTH_METHODS, _Method(Action.READY)),
-    **dict.fromkeys(_MODEL_METHODS, _Method(Action.READ, OF_A_MODEL)),
+    **dict.fromkeys(_MODEL_METHODS, _Method(Action.READ, MODEL_FIELDS)),
     **dict.fromkeys(ADMINISTRATION_METHODS, _Method(Action.ADMIN)),
     **dict.fromkeys(SHARED_MEMORY_METHODS, _Method(Action.SHARED_MEMORY)),
-    _LOAD: _Method(Action.LOAD, OF_AN_ADMINISTERED_MODEL),
-    _UNLOAD: _Method(Action.UNLOAD, OF_AN_ADMINISTERED_MODEL),
-    _TRACE: _Method(Action.ADMIN, OF_AN_ADMINISTERED_MODEL),
+    _LOAD: _Method(Action.LOAD, ADMINISTERED_MODEL_FIELDS),
+    _UNLOAD: _Method(Action.UNLOAD, ADMINISTERED_MODEL_FIELDS),
+    _TRACE: _Method(Action.ADMIN, ADMINISTERED_MODEL_FIELDS),
 }
 
-_INTERNAL = 13
+_INTERNAL = 13  # gRPC status INTERNAL
 _KIND = b"grpc"
 _MEMORY_BYTES = 2**24
 _STATISTICS_BOUND = InflateBound(2**26, "the statistics are too large")
-"""Of all models: a version's are some hundred bytes."""
+"""For the statistics of all models; those of one version are some hundred bytes."""
 _CONTROL = InflateBound(2**20, f"the message of this call exceeds its limit of {2**20} bytes")
-"""Of a call that carries neither tensors nor a model's files."""
-_REMEMBERED_BYTES = 4000
-"""What is remembered of a request beside its message: mostly its last answer."""
+"""For the message of a call that carries neither tensors nor a model's files."""
+_MEMO_BYTES = 4000
+"""Memory of a remembered request in addition to its message; mostly its last answer."""
 
-RequestMemory = BoundedCache[tuple[bytes, bytes, MessageFrame], RepeatedRequest[GrpcAnswer]]
-"""Requests to models whose answers are kept, by encoding, the fields that are forwarded by their names, and frame."""
+RequestMemoTable = BoundedCache[tuple[bytes, bytes, MessageFrame], RequestMemo[GrpcAnswer]]
+"""Memo of requests to cacheable models, by compression, the header fields forwarded by pattern, and frame."""
 
-_ANY_STREAM = GrpcHandler()
-"""Stands for one that knows how to ask who its caller is."""
+_STREAM_PLACEHOLDER = GrpcHandler()
+"""Placeholder in the method table; a handler that can authenticate its caller again is made for each
+stream."""
 
 _LIVE = message_answer(service_pb2.ServerLiveResponse(live=True).SerializeToString())
 
@@ -120,17 +125,17 @@ MessageT = TypeVar("MessageT")
 
 
 class GrpcInferRequest(InferMessage):
-    """One ModelInfer call: `inference/inference.InferRequest`."""
+    """One ModelInfer call, as `inference/inference.InferRequest`."""
 
     __slots__ = ("_came", "_forwarded", "_memory", "_request_id", "principal")
     door = Door.GRPC
 
-    def __init__(self, call: GrpcCall, memory: RequestMemory, limits: BodyLimits, forwarded: bytes) -> None:
+    def __init__(self, call: GrpcCall, memory: RequestMemoTable, limits: BodyLimits, forwarded: bytes) -> None:
         super().__init__(call.frame, call.head, limits)
         self._memory = memory
         self._forwarded = forwarded
         self._came = call.frame
-        """As it came, whatever model it is aimed at meanwhile."""
+        """The frame as it arrived, even after `readdress` has readdressed the request."""
         self.principal = call.principal
         self._request_id = ""
 
@@ -145,25 +150,27 @@ class GrpcInferRequest(InferMessage):
         return outcome_of_code(answer.code)
 
     def key(self, scope: CacheScope, named: InferCall, version: str) -> bytes | None:
-        if len(self.frame) > MAX_KEYED_BYTES or forbids_kept_answer(self.head.cache_control):
+        if len(self.frame) > MAX_CACHEABLE_REQUEST_BYTES or forbids_cached_answer(self.head.cache_control):
             return None
         self._request_id = named.request_id
+        # Only a frame that arrived in one piece is `bytes`; others are views of a buffer, which cannot be
+        # hashed.
         memory_key = (self.head.encoding, self._forwarded, self._came)
         repeated = self._memory.get(memory_key) if type(self._came) is bytes else None
         if repeated is None:
-            message = message_without_id(self._message())
+            message = canonical_message(self._message())
             if message is None:
                 return None
-            repeated = RepeatedRequest(named, _KIND, identity_of(message, *filter(None, (self._forwarded,))), restore_grpc)
+            repeated = RequestMemo(named, _KIND, identity_of(message, *filter(None, (self._forwarded,))), decode_grpc)
             if type(self._came) is bytes:
-                self._memory.keep(memory_key, repeated, size_bytes=len(self._came) + _REMEMBERED_BYTES)
+                self._memory.keep(memory_key, repeated, size_bytes=len(self._came) + _MEMO_BYTES)
         return scope.key(_KIND, version.encode(), repeated.identity)
 
     def keep(self, answer: GrpcAnswer) -> bytes | None:
-        return keep_grpc(answer)
+        return encode_grpc(answer)
 
     def restore(self, kept: bytes, status: CacheStatus) -> GrpcAnswer:
-        return restore_grpc(kept, status, request_id=self._request_id)
+        return decode_grpc(kept, status, request_id=self._request_id)
 
     def mark(self, answer: GrpcAnswer, status: CacheStatus) -> GrpcAnswer:
         return mark_grpc(answer, status)
@@ -186,7 +193,7 @@ class V2Grpc:
         allow_shared_memory: bool = False,
     ) -> None:
         self._inference = inference
-        self._hits: KnownHits[WholeCall, WholeAnswer] = inference.known_hits(Door.GRPC)
+        self._hits: VerbatimCache[WholeCall, WholeAnswer] = inference.make_verbatim_cache(Door.GRPC)
         self._access = access
         self._servers = servers
         self._models = models
@@ -195,21 +202,23 @@ class V2Grpc:
         self._forwarding = forwarding
         self._read_timeout_s = read_timeout_s
         self._allow_shared_memory = allow_shared_memory
-        self._memory: RequestMemory = BoundedCache(_MEMORY_BYTES, max_entry_bytes=_MEMORY_BYTES // 1024)
+        self._memory: RequestMemoTable = BoundedCache(_MEMORY_BYTES, max_entry_bytes=_MEMORY_BYTES // 1024)
         catalogue = inference.dispatch.catalogue
         self._fleet = None if catalogue is None else GrpcFleetAnswers(catalogue)
         self._relay = StreamRelay(
             inference=inference,
             rights=StreamRights(access),
             servers=servers,
-            kinds=ModelKinds(inference.dispatch),
+            kinds=TransactionPolicies(inference.dispatch),
             limits=limits,
             budget=budget,
             request_timeout_s=read_timeout_s,
         )
+        # Two tables, since methods of administrators are refused to other machines where there are no API
+        # keys.
         self._open: dict[str, GrpcHandler] = {
-            SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, at_once=self._infer_at_once, admit=self._admit),
-            SERVICE + "ModelStreamInfer": _ANY_STREAM,
+            SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, at_once=self._try_infer, admit=self._admit),
+            SERVICE + "ModelStreamInfer": _STREAM_PLACEHOLDER,
             SERVICE + "ServerLive": GrpcHandler(unary=_live),
             **self._unary(dict.fromkeys(READ_METHODS, self._pass) | dict.fromkeys(_MODEL_METHODS, self._read_model)),
         }
@@ -232,47 +241,57 @@ class V2Grpc:
         return checked
 
     def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
-        """What answers a method, and who asks. Raises RouteNotFound, Unauthenticated, LimitExceeded, PermissionDenied."""
+        """The handler of a method, and the authenticated caller.
+
+        Raises RouteNotFound, Unauthenticated, LimitExceeded, PermissionDenied.
+        """
         handler = self._open.get(head.method) or self._administration.get(head.method)
         if handler is None:
             raise RouteNotFound(
                 f"no method {head.method[:200]}; the port has inference.GRPCInferenceService and grpc.health.v1.Health/Check"
             )
         action = _METHODS[head.method].action
-        principal = self._principal(head, action, peer) if self._access.is_on else NOBODY
+        principal = self._principal(head, action, peer) if self._access.is_on else ANONYMOUS
         if head.method in self._administration and not peer_is_local and not self._access.is_on:
             raise PermissionDenied(f"{head.method} administers the server and is answered on the machine it runs on only")
         if action is Action.SHARED_MEMORY and not self._allow_shared_memory:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
-        if handler is _ANY_STREAM:
+        if handler is _STREAM_PLACEHOLDER:
             self._admit(principal)
             handler = GrpcHandler(stream=partial(self._relay.run, identify=partial(self._confirm, head, peer)))
         return handler, principal
 
     def _principal(self, head: GrpcHead, action: Action, peer: str) -> Principal:
-        """Who asks, and may, as far as the head tells; of an inference the message does, too, and its refusal is recorded by its name."""
+        """Authenticate the caller, and authorise it unless the right depends on the model in the message
+        (inference).
+
+        An inference is authorised when its message is parsed, so that a refusal is recorded under the model's
+        name.
+        """
         need = need_of_call(action)
         if need is None:
-            return NOBODY
+            return ANONYMOUS
         principal = self._identify(head, peer)
         if action is not Action.INFER:
             self._access.require(principal, need)
         return principal
 
     def _admit(self, principal: Principal) -> None:
-        """A large inference is to come, of whoever that is. Raises PermissionDenied, LimitExceeded."""
-        self._inference.refuse_early(Door.GRPC, principal)
+        """Refuse a large inference before its message arrives. Raises PermissionDenied, LimitExceeded."""
+        self._inference.refuse_by_head(Door.GRPC, principal)
 
     def _identify(self, head: GrpcHead, peer: str) -> Principal:
         if not self._access.is_on:
-            return NOBODY
+            return ANONYMOUS
         return self._access.identify(authorization=head.authorization, api_key=head.api_key, peer=peer, forwarded_for=head.forwarded_for)
 
     def _confirm(self, head: GrpcHead, peer: str) -> Principal:
-        return self._access.confirm(authorization=head.authorization, api_key=head.api_key, peer=peer, forwarded_for=head.forwarded_for)
+        return self._access.reauthenticate(
+            authorization=head.authorization, api_key=head.api_key, peer=peer, forwarded_for=head.forwarded_for
+        )
 
-    def answer_known(self, call: WholeCall) -> WholeAnswer | None:
-        """The answer to a call that was answered so before; None: read it."""
+    def answer_verbatim(self, call: WholeCall) -> WholeAnswer | None:
+        """Answer a byte-equal repeat of an earlier call from the verbatim cache; None: parse it."""
         try:
             return self._hits.answer(call)
         except ControlPlaneError as exc:
@@ -281,20 +300,21 @@ class V2Grpc:
             refusal = defect()
         return b"", b"", encode_varying(refusal.trailers)
 
-    def _infer_at_once(self, call: GrpcCall, whole: WholeCall | None) -> GrpcAnswer | None:
+    def _try_infer(self, call: GrpcCall, whole: WholeCall | None) -> GrpcAnswer | None:
+        """Answer a remembered request from the cache without waiting; None: run `_infer`."""
         head = call.head
-        if self._memory.is_empty or type(call.frame) is not bytes or forbids_kept_answer(head.cache_control):
+        if self._memory.is_empty or type(call.frame) is not bytes or forbids_cached_answer(head.cache_control):
             return None
         repeated = self._memory.get((head.encoding, self._forwarding.matched(head.metadata), call.frame))
         if repeated is None:
             return None
         source = self._request(call) if self._inference.running.has_log else UNSEEN
-        answer = self._inference.answer_again(Door.GRPC, call.principal, repeated, source)
+        answer = self._inference.try_answer_repeated(Door.GRPC, call.principal, repeated, source)
         if answer is not None and whole is not None:
-            self._keep_known(whole, call.principal, repeated, answer)
+            self._cache_verbatim(whole, call.principal, repeated, answer)
         return answer
 
-    def _keep_known(self, call: WholeCall, principal: Principal, repeated: RepeatedRequest[GrpcAnswer], answer: GrpcAnswer) -> None:
+    def _cache_verbatim(self, call: WholeCall, principal: Principal, repeated: RequestMemo[GrpcAnswer], answer: GrpcAnswer) -> None:
         known = (encode_fields(answer.headers), b"".join(answer.body), encode_fields(answer.trailers))
         if len(known[1]) <= MAX_WHOLE_BYTES:
             self._hits.keep(call, principal, repeated, known, size_bytes=sum(map(len, (*call, *known))))
@@ -310,8 +330,8 @@ class V2Grpc:
         return GrpcInferRequest(call, self._memory, self._limits, self._forwarding.matched(call.head.metadata))
 
     async def _read_model(self, call: GrpcCall) -> GrpcAnswer:
-        """A call about one model, or about a route's; which of them only its message says."""
-        if not self._access.names_matter and self._fleet is None:
+        """Answer a read-only call about a model or a route; its name is in the message."""
+        if not self._access.needs_model_name and self._fleet is None:
             return await self._pass(call)
         message = self._message(call)
         name, version = model_in(message)
@@ -319,13 +339,13 @@ class V2Grpc:
         route = self._access.route(name)
         if route is not None:
             name, version = route.model, version or route.version
-            call = GrpcCall(call.head, frame_message(aimed_at(message, name, version)))
+            call = GrpcCall(call.head, frame_message(with_model(message, name, version)))
         answer = await self._tell(call, name, version)
         return answer if name or call.head.method != _STATISTICS else self._visible(answer, call.principal)
 
     def _visible(self, answer: GrpcAnswer, principal: Principal) -> GrpcAnswer:
-        """Of statistics of all models, what the caller may read."""
-        if principal is NOBODY or answer.code != 0:
+        """Filter the statistics of all models to those that the caller may read."""
+        if principal is ANONYMOUS or answer.code != 0:
             return answer
         message = message_in(b"".join(answer.body), answer.encoding, _STATISTICS_BOUND)
         visible = visible_message(message, partial(self._access.readable, principal))
@@ -340,7 +360,7 @@ class V2Grpc:
         return await self._fleet.index(self._read(call, service_pb2.RepositoryIndexRequest.FromString))
 
     async def _tell(self, call: GrpcCall, model: str, version: str) -> GrpcAnswer:
-        """Triton's answer, or a fleet's; it goes where the model is."""
+        """Forward a read-only call to a server with the model, or answer it for the fleet as a whole."""
         if self._fleet is not None and call.head.method == _READY:
             return await self._fleet.ready(call, model, version, timeout_s=self._timeout_s(call))
         if self._fleet is not None and call.head.method == _STATISTICS:
@@ -386,7 +406,7 @@ def _refuse_repository_name(name: str) -> None:
 
 
 async def _administered(name: str, change: Awaitable[object], done: Any) -> GrpcAnswer:
-    """Carry out a load or unload; failures are told as Triton tells them."""
+    """Await a load or unload; failures are rendered as Triton renders them."""
     try:
         await change
     except ModelNotFound:

@@ -1,4 +1,5 @@
-"""What the gRPC door answers for a whole fleet, where one Triton would tell of itself only."""
+"""Answers of the gRPC frontend that concern a whole fleet, where each Triton knows only itself: index, ready,
+statistics."""
 
 from __future__ import annotations
 
@@ -16,19 +17,19 @@ from control_plane.protocols.kserve.body_limits import InflateBound
 from control_plane.protocols.kserve.merged_statistics import merged_statistics, no_statistics
 from control_plane.triton.ports import GrpcCall
 
-_INVALID_ARGUMENT, _UNIMPLEMENTED = 3, 12
+_INVALID_ARGUMENT, _UNIMPLEMENTED = 3, 12  # gRPC statuses
 _BOUND = InflateBound(1 << 26, "a server's statistics are too large")
-"""Of one server: a version's are some hundred bytes."""
+"""For the statistics of one server; those of one model version are some hundred bytes."""
 
 
 class GrpcFleetAnswers:
-    """Answers the calls of the gRPC port that concern all servers; messages are parsed already."""
+    """Answers gRPC calls about all servers of a fleet; it gets parsed messages."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
 
     async def index(self, request: Any) -> GrpcAnswer:
-        """RepositoryIndex. Raises UpstreamUnavailable."""
+        """Answer RepositoryIndex. Raises UpstreamUnavailable."""
         if request.repository_name:
             return status_answer(_UNIMPLEMENTED, "'repository_name' specification is not supported")
         answer = service_pb2.RepositoryIndexResponse()
@@ -38,16 +39,16 @@ class GrpcFleetAnswers:
         return message_answer(answer.SerializeToString())
 
     async def ready(self, call: GrpcCall, model: str, version: str, *, timeout_s: float) -> GrpcAnswer:
-        """ModelReady. Raises UpstreamUnavailable."""
+        """Answer ModelReady. Raises UpstreamUnavailable."""
         is_ready = self._catalogue.is_ready(model)
         holders = self._catalogue.servers_of(model) if version and is_ready else []
         answers = await asked_of_all(holders, lambda server: server.grpc.unary(call, timeout_s=timeout_s))
-        if answers:  # which versions there are they know
+        if answers:  # a version was named, and only the servers know which versions they have loaded
             return next((answer for answer in answers if _says_ready(answer)), answers[0])
         return message_answer(service_pb2.ModelReadyResponse(ready=is_ready).SerializeToString())
 
     async def statistics(self, call: GrpcCall, model: str, version: str, *, timeout_s: float) -> GrpcAnswer:
-        """ModelStatistics. Raises UpstreamUnavailable: no server is up."""
+        """Answer ModelStatistics, added up over all servers. Raises UpstreamUnavailable: no server is up."""
         servers = self._catalogue.servers_of(model)
         answers = await asked_of_all(servers, lambda server: server.grpc.unary(call, timeout_s=timeout_s))
         good = [answer for answer in answers if answer.code == 0]

@@ -1,9 +1,10 @@
-"""ModelStreamInfer: one client's stream of requests and answers.
+"""ModelStreamInfer: relays one client's stream of requests and answers.
 
-Triton 24.10 dies when requests to decoupled and to ordinary models are streamed at the same time, be it on one stream or on
-two of different clients. So only decoupled ones go on as a stream, of this client's own; an ordinary request goes on as a
-ModelInfer call and its answer comes back in a stream's envelope, in the order of the requests. `triton_grpc_error`, of
-which Triton dies too, is not passed on but done here.
+Triton 24.10 crashes when requests to decoupled and to ordinary models are streamed at the same time, on one
+stream or on those of two clients. So only requests to decoupled models are sent on as a stream, one for each
+client stream and server. An ordinary request is sent as a ModelInfer call, and its answer is returned in a
+stream's envelope, in the order of the requests. `triton_grpc_error`, which crashes Triton too, is not
+forwarded but implemented here.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.grpc.call import MessageStream, failure
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.model_kinds import ModelKinds
-from control_plane.inference.run_steps import in_slices
+from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.running_request import RunningRequest
+from control_plane.inference.transaction_policies import TransactionPolicies
 from control_plane.protocols.grpc import (
     HEAD,
     PREFIX_BYTES,
@@ -46,29 +47,31 @@ from control_plane.protocols.grpc import (
 )
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_proto import infer_request_steps
-from control_plane.protocols.kserve.model_reference import aimed_at, model_in
+from control_plane.protocols.kserve.model_reference import model_in, with_model
 from control_plane.protocols.kserve.stream_answer import stream_answer
 from control_plane.protocols.protobuf_fields import fields
 from control_plane.triton.ports import GrpcCall, GrpcStream, Upstream
 from control_plane.triton.servers import Servers
 
 _MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
-_ERRORS_END_IT = (b"triton_grpc_error", b"true")
-"""Asks for a status instead of an error on the stream."""
+_ERRORS_END_STREAM = (b"triton_grpc_error", b"true")
+"""Metadata by which a client asks that an error ends the stream with a status, instead of being sent as a
+message."""
 
 _ID = 3 << 3 | 2
-"""Tag of that field in a ModelInferRequest."""
+"""Tag of `id` in a ModelInferRequest."""
 _MAX_ID_BYTES = 1024
 _LOOKED_THROUGH_BYTES = 64 * 1024
 _MAX_FIELDS = 4096
-"""Of a message that was refused, which is looked through for its id: some milliseconds."""
+"""Fields of a refused message that are searched for its id; that takes some milliseconds."""
 _HELD = InflateBound(0, "the message has not been inflated")
-"""Of a compressed message that nobody holds (`frontends/common/inflating`)."""
+"""Guard: a compressed message must be inflated by `frontends/common/inflating`, which takes memory from the
+budget."""
 _ANSWER = InflateBound(2**31 - 1, "the answer is too large")
 
-_INTERNAL = 13
+_INTERNAL = 13  # gRPC status INTERNAL
 _MAX_UNANSWERED = 64
-"""Ordinary requests of one stream at a time; then its client is held back."""
+"""Ordinary requests of one stream that may be in flight; then no more of its messages are received."""
 
 _ENDED_WELL = GrpcAnswer(0, HEAD, (), status_fields(0, ""))
 
@@ -77,12 +80,12 @@ _OUTCOMES = {0: Outcome.ANSWERED, 4: Outcome.DEADLINE_EXCEEDED, 5: Outcome.MODEL
 
 
 def outcome_of_code(code: int) -> Outcome:
-    """What a gRPC status of Triton's, or of the way to it, amounts to."""
+    """The outcome that a gRPC status amounts to, whether Triton sent it or the adapter made it up."""
     return _OUTCOMES.get(code, Outcome.UPSTREAM_ERROR)
 
 
 class InferMessage:
-    """The ModelInferRequest in a frame."""
+    """A ModelInferRequest in its frame, parsed only to be checked."""
 
     __slots__ = ("_failure", "_limits", "frame", "head", "inflated")
 
@@ -92,19 +95,20 @@ class InferMessage:
         self._limits = limits
         self._failure: ControlPlaneError | None = None
         self.inflated: memoryview | None = None
-        """Of a compressed one what it inflates to, as long as that is held."""
+        """The inflated message of a compressed frame, within `frontends/common/inflating.inflated`."""
 
     @property
     def is_compressed(self) -> bool:
         return is_compressed(self.frame)
 
     def pieces(self) -> Iterator[bytes]:
-        """As `message_pieces`."""
+        """Inflate the message piece by piece. Raises as `message_pieces` does."""
         bound = self._limits.inflated(len(self.frame))
         return message_pieces(self.frame, self.head.encoding, bound)
 
     def fail(self, error: ControlPlaneError) -> None:
-        """Let `read` find that it cannot be inflated, so that it is recorded as every refusal is."""
+        """Make `read` raise `error`: the message could not be inflated, and the refusal is to be recorded
+        like any other."""
         self._failure = error
 
     def read(self) -> Steps[InferCall]:
@@ -112,29 +116,31 @@ class InferMessage:
             raise self._failure
         return infer_request_steps(self._message(), service_pb2.ModelInferRequest.FromString, self._limits)
 
-    def aim_at(self, model_name: str, model_version: str) -> None:
-        """Let it go to this model, whatever it names."""
-        self.frame = frame_message(aimed_at(self._message(), model_name, model_version))
+    def readdress(self, model_name: str, model_version: str) -> None:
+        """Readdress the message to this model: the name in it is a route's."""
+        self.frame = frame_message(with_model(self._message(), model_name, model_version))
 
     def name_seen(self) -> str:
-        """Of a small message: looking through a large one, or undoing a compression, is more than a refusal is worth."""
+        """The model in a small message; searching a large or compressed one costs more than a refusal is
+        worth."""
         if self.is_compressed or len(self.frame) > _LOOKED_THROUGH_BYTES:
             return ""
         try:
             return model_in(memoryview(self.frame)[PREFIX_BYTES:])[0]
-        except InvalidRequest:  # it may be refused for just that
+        except InvalidRequest:  # the message may have been refused because of its name
             return ""
 
     def header_id(self) -> str:
         return self.head.request_id
 
     def id(self) -> str:
-        """What a refused request calls itself, so that its sender can tell which one it was."""
+        """The request's id, for the error message of a refused request, so that its sender knows which one it
+        was."""
         try:
             found = islice(fields(memoryview(self._message())), _MAX_FIELDS)
             values = [payload for tag, _, payload in found if tag == _ID]
             return bytes(values[-1][:_MAX_ID_BYTES]).decode(errors="replace") if values else ""
-        except ControlPlaneError:  # it may have been refused for just that
+        except ControlPlaneError:  # the message may have been refused because it is not valid protobuf
             return ""
 
     def _message(self) -> bytes | memoryview:
@@ -145,7 +151,7 @@ class InferMessage:
 
 @dataclass(frozen=True, slots=True)
 class _Infer:
-    """An ordinary request as it goes on: `inference/inference.ServerRequest`."""
+    """A request to an ordinary model, sent as a ModelInfer call: `inference/inference.ServerRequest`."""
 
     call: GrpcCall
 
@@ -157,7 +163,7 @@ class _Infer:
 
 
 class StreamRelay:
-    """Answers ModelStreamInfer calls."""
+    """Handler of ModelStreamInfer calls."""
 
     def __init__(
         self,
@@ -165,7 +171,7 @@ class StreamRelay:
         inference: InferenceService,
         rights: StreamRights,
         servers: Servers,
-        kinds: ModelKinds,
+        kinds: TransactionPolicies,
         limits: BodyLimits,
         budget: BodyBudget,
         request_timeout_s: float,
@@ -179,11 +185,13 @@ class StreamRelay:
         self.request_timeout_s = request_timeout_s
 
     async def run(self, head: GrpcHead, messages: MessageStream, principal: Principal, *, identify: Callable[[], Principal]) -> GrpcAnswer:
-        """Relay until both sides have finished; cancelling it cancels at Triton.
+        """Relay until both sides have finished; cancelling it cancels the streams to Triton.
 
         Raises:
-            DeadlineExceeded, UpstreamUnavailable. Unauthenticated: by `identify`, asked for each request and every moment, the caller's
-                key or token is no longer valid.
+            DeadlineExceeded, UpstreamUnavailable.
+            Unauthenticated: the caller's key or token is no longer valid, which `identify` is asked for each
+                request and
+                every few moments.
         """
         watch = self.rights.watch(principal, identify)
         try:
@@ -194,7 +202,7 @@ class StreamRelay:
 
     async def _run(self, head: GrpcHead, messages: MessageStream, principal: Principal, identify: Callable[[], Principal]) -> GrpcAnswer:
         with self.inference.running.begin_stream(principal) as running:
-            self.servers.pick()  # without one the client is told at once
+            self.servers.pick()  # raises if no server is up, so that the client need not send a request to find out
             try:
                 async with asyncio.timeout(head.timeout_s):
                     answer = await _StreamCall(self, head, messages, running, identify).run()
@@ -205,7 +213,7 @@ class StreamRelay:
 
 
 class _Ended(Exception):
-    """The call ends with a status before the client has finished."""
+    """Ends the call with a status before the client has finished."""
 
     def __init__(self, answer: GrpcAnswer) -> None:
         super().__init__(answer.details)
@@ -213,50 +221,53 @@ class _Ended(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    """One request of a stream that has been let in."""
+class _StreamRequest:
+    """One admitted request of a stream."""
 
     message: InferMessage
     named: InferCall
     call: InferCall
-    """As it goes to Triton."""
+    """The call as it goes to Triton, after routing."""
     deadline_s: float | None
-    """The route's."""
+    """The route's deadline in seconds, if it has one."""
     running: RunningRequest
 
     async def turn(self, relay: StreamRelay) -> float:
-        """Seconds that it has. Raises Overloaded."""
+        """Wait for the model's in-flight slot; return the seconds that are left then. Raises Overloaded."""
         timeout_s = relay.request_timeout_s if self.deadline_s is None else self.deadline_s
-        return await relay.inference.turn(self.running, timeout_s=timeout_s)
+        return await relay.inference.acquire_slot(self.running, timeout_s=timeout_s)
 
 
-_Asking: TypeAlias = asyncio.Task[tuple[str, GrpcAnswer | None]]
+_PendingAnswer: TypeAlias = asyncio.Task[tuple[str, GrpcAnswer | None]]
 
 
 class _StreamCall:
-    """One call."""
+    """State of one ModelStreamInfer call: its streams to Triton, and its unanswered requests in order."""
 
     def __init__(
         self, relay: StreamRelay, head: GrpcHead, messages: MessageStream, running: RunningRequest, identify: Callable[[], Principal]
     ) -> None:
-        metadata = tuple(field for field in head.metadata if field[0] != _ERRORS_END_IT[0])
+        metadata = tuple(field for field in head.metadata if field[0] != _ERRORS_END_STREAM[0])
         self._relay = relay
         self._messages = messages
         self._running = running
         self._identify = identify
-        self._errors_end_it = _ERRORS_END_IT in head.metadata
+        self._errors_end_stream = _ERRORS_END_STREAM in head.metadata
+        # Without the client's timeout: it bounds the whole call here, and each request has a deadline of its
+        # own.
         self._stream_head = GrpcHead(head.method, metadata, None, head.encoding, request_id=head.request_id)
         self._infer_head = GrpcHead(_MODEL_INFER, metadata, None, head.encoding)
         self._decoupled: dict[Upstream, GrpcStream] = {}
-        """To the servers that have the decoupled models it has asked; each of these keeps its place there until the end."""
-        self._opening = asyncio.Lock()
-        self._places: dict[str, tuple[Upstream, str]] = {}
-        """By model, the server that has it, and its name."""
+        """Streams to the servers of the decoupled models that were called, by server."""
+        self._opening = asyncio.Lock()  # two requests must not open two streams to the same server
+        self._reservations: dict[str, tuple[Upstream, str]] = {}
+        """For each decoupled model its server, with the server's name; the reservation is held until the call
+        ends."""
         self._held = AsyncExitStack()
-        self._unanswered: asyncio.Queue[_Asking | None] = asyncio.Queue(_MAX_UNANSWERED)
-        self._under_way: set[_Asked] = set()
-        self._sequences: dict[tuple[str, str], _Asking] = {}
-        """The last request of each, which the next one has to wait for."""
+        self._unanswered: asyncio.Queue[_PendingAnswer | None] = asyncio.Queue(_MAX_UNANSWERED)
+        self._under_way: set[_StreamRequest] = set()
+        self._sequences: dict[tuple[str, str], _PendingAnswer] = {}
+        """The last unanswered request of each sequence (model, sequence id), which the next one waits for."""
 
     async def run(self) -> GrpcAnswer:
         try:
@@ -265,7 +276,9 @@ class _StreamCall:
                 while (frame := await self._messages.receive()) is not None:
                     await self._take(InferMessage(frame, self._stream_head, self._relay.limits), tasks)
                 await self._unanswered.put(None)
-                await answers  # among those that wait for their models may be some for decoupled ones
+                # Before half-closing: requests that wait for their models to load may yet prove to be for
+                # decoupled ones.
+                await answers
                 for stream in self._decoupled.values():
                     stream.half_close()
         except BaseExceptionGroup as group:
@@ -276,63 +289,66 @@ class _StreamCall:
         finally:
             for stream in self._decoupled.values():
                 stream.cancel()
-            for asked in tuple(self._under_way):  # a task that is cancelled before it begins does nothing at its end
+            for asked in tuple(self._under_way):  # a task that is cancelled before it first runs never reaches its `finally`
                 self._end(asked, Outcome.ABANDONED)
         return _ENDED_WELL
 
     async def _take(self, message: InferMessage, tasks: asyncio.TaskGroup) -> None:
-        """Send one request on; one that is refused is answered on the stream, which goes on.
+        """Relay one request; a refused one is answered on the stream, which continues.
 
-        But not for a caller whose key has been revoked meanwhile. Raises Unauthenticated.
+        Raises Unauthenticated: the caller's key has been revoked meanwhile, which ends the stream.
         """
         principal = self._identify()
         if message.is_compressed:
             async with inflated(message, self._relay.budget):
-                asked = await self._let_in(message, principal)
+                asked = await self._admit(message, principal)
         else:
-            asked = await self._let_in(message, principal)
+            asked = await self._admit(message, principal)
         if asked is None:
             return
         if self._running.named is None:
-            self._running.is_about(asked.call, named=asked.named)
+            self._running.set_requested(asked.call, named=asked.named)
         is_decoupled = await self._relay.kinds.is_decoupled(asked.call.model_name)
         if is_decoupled and (asked.call.model_name, asked.call.sequence_id) not in self._sequences:
             await self._pass_on(asked, tasks)
-        else:  # or nobody knows, before it is loaded: the messages behind it do not wait for that
+        else:  # an ordinary model, or one that no server has loaded: later messages must not wait for its load
             await self._unanswered.put(self._start(asked, tasks))
 
-    async def _let_in(self, message: InferMessage, principal: Principal) -> _Asked | None:
-        """None of one that is refused, which has been answered."""
+    async def _admit(self, message: InferMessage, principal: Principal) -> _StreamRequest | None:
+        """Admit a request; None: it was refused, and the refusal has been sent."""
         try:
             return await self._read(message, principal)
         except ControlPlaneError as exc:
             await self._messages.send(_error(message.id(), message_of(exc)))
             return None
 
-    async def _read(self, message: InferMessage, principal: Principal) -> _Asked:
-        """A request that may be sent on. Raises ControlPlaneError, and meters it as refused."""
+    async def _read(self, message: InferMessage, principal: Principal) -> _StreamRequest:
+        """Admit, parse and authorise a request.
+
+        Raises ControlPlaneError, after metering the refused request.
+        """
         inference = self._relay.inference
         running = inference.running.begin_within_stream(principal, message)
         with running:
-            if not running.enter():
-                await running.enter_when_told()
-            named = await in_slices(message.read())
+            if not running.admit():
+                await running.admit_when_synced()
+            named = await run_in_steps(message.read())
             call, route = inference.resolve(named, principal)
             if route is not None:
-                message.aim_at(call.model_name, call.model_version)
-            running.understood(call, named=named)
-            running.go_on()
-        asked = _Asked(message, named, call, route.deadline_s if route is not None else None, running)
+                message.readdress(call.model_name, call.model_version)
+            running.set_call(call, named=named)
+            running.detach()
+        asked = _StreamRequest(message, named, call, route.deadline_s if route is not None else None, running)
         self._under_way.add(asked)
         return asked
 
-    def _end(self, asked: _Asked, outcome: Outcome | None = None) -> None:
+    def _end(self, asked: _StreamRequest, outcome: Outcome | None = None) -> None:
         self._under_way.discard(asked)
         asked.running.end(outcome)
 
     # Ordinary models, and those that may be
 
-    def _start(self, asked: _Asked, tasks: asyncio.TaskGroup) -> _Asking:
+    def _start(self, asked: _StreamRequest, tasks: asyncio.TaskGroup) -> _PendingAnswer:
         sequence = (asked.call.model_name, asked.call.sequence_id)
         asking = tasks.create_task(self._ask(asked, self._sequences.get(sequence), tasks), name="grpc-stream-request")
         if asked.call.sequence_id:
@@ -340,18 +356,19 @@ class _StreamCall:
             asking.add_done_callback(lambda done: self._sequences.pop(sequence, None) if self._sequences.get(sequence) is done else None)
         return asking
 
-    async def _ask(self, asked: _Asked, before: _Asking | None, tasks: asyncio.TaskGroup) -> tuple[str, GrpcAnswer | None]:
-        """The request's id, and its answer; None: its model turned out to be decoupled."""
+    async def _ask(self, asked: _StreamRequest, before: _PendingAnswer | None, tasks: asyncio.TaskGroup) -> tuple[str, GrpcAnswer | None]:
+        """Send a request and return its id and answer; None: its model proved decoupled, and answers on its
+        own stream."""
         now_s, running = asyncio.get_running_loop().time, asked.running
         answer: GrpcAnswer | None = None
         running.outcome = Outcome.ABANDONED
         try:
-            if before is not None:
+            if before is not None:  # requests of a sequence must reach Triton in order
                 await asyncio.wait((before,))
             timeout_s = await asked.turn(self._relay)
             deadline_s = now_s() + timeout_s
-            if await self._turns_out_decoupled(asked.call.model_name, timeout_s):
-                await self._send_decoupled(asked, await self._place(asked, deadline_s - now_s()), tasks)
+            if await self._is_decoupled_once_loaded(asked.call.model_name, timeout_s):
+                await self._send_decoupled(asked, await self._reserve(asked, deadline_s - now_s()), tasks)
                 running.outcome = Outcome.ANSWERED
             else:
                 infer, left_s = _Infer(GrpcCall(self._infer_head, asked.message.frame)), deadline_s - now_s()
@@ -364,8 +381,11 @@ class _StreamCall:
             self._end(asked)
         return asked.call.request_id, answer
 
-    async def _turns_out_decoupled(self, model: str, timeout_s: float) -> bool:
-        """One that is nowhere is loaded first. No, also where Triton does not tell: what it says to the request then reaches the caller."""
+    async def _is_decoupled_once_loaded(self, model: str, timeout_s: float) -> bool:
+        """Whether the model is decoupled; if no server has it, it is loaded first to find out.
+
+        False also if Triton cannot say: then Triton's own answer to the request tells the caller why.
+        """
         found = await self._relay.kinds.is_decoupled(model)
         if found is None:
             await self._relay.inference.dispatch.reading(model, timeout_s=timeout_s)
@@ -373,6 +393,7 @@ class _StreamCall:
         return bool(found)
 
     async def _answer_in_order(self) -> None:
+        """Send the answers of ordinary requests in the order of the requests; None in the queue ends it."""
         while (asking := await self._unanswered.get()) is not None:
             request_id, answer = await asking
             if answer is None:
@@ -380,17 +401,21 @@ class _StreamCall:
             if answer.code == 0:
                 message = await _message_of(answer)
                 await self._messages.send(frame_message(stream_answer(message)), answer.headers)
-            elif self._errors_end_it:
+            elif self._errors_end_stream:
                 raise _Ended(answer)
             else:
                 await self._messages.send(_error(request_id, answer.details))
 
     # Decoupled models
 
-    async def _pass_on(self, asked: _Asked, tasks: asyncio.TaskGroup) -> None:
-        """Send it, which is all that is known of it: a decoupled model answers as often as it likes, and may never say when it is done."""
+    async def _pass_on(self, asked: _StreamRequest, tasks: asyncio.TaskGroup) -> None:
+        """Send a request to a decoupled model, and record it as answered at that moment.
+
+        Its end cannot be observed: a decoupled model sends any number of responses and need not mark the last
+        one.
+        """
         try:
-            server = await self._place(asked, await asked.turn(self._relay))
+            server = await self._reserve(asked, await asked.turn(self._relay))
         except ControlPlaneError as exc:
             asked.running.fail(exc)
             self._end(asked)
@@ -399,21 +424,21 @@ class _StreamCall:
         await self._send_decoupled(asked, server, tasks)
         self._end(asked, Outcome.ANSWERED)
 
-    async def _send_decoupled(self, asked: _Asked, server: Upstream, tasks: asyncio.TaskGroup) -> None:
+    async def _send_decoupled(self, asked: _StreamRequest, server: Upstream, tasks: asyncio.TaskGroup) -> None:
         async with self._opening:
             stream = self._decoupled.get(server) or await self._open_decoupled(server, tasks)
         asked.running.sent(asked.running.server)
-        asked.running.goes_on_at_triton = True
+        asked.running.continues_at_triton = True
         await stream.send(asked.message.frame)
 
-    async def _place(self, asked: _Asked, timeout_s: float) -> Upstream:
-        """The same for all requests for a model."""
+    async def _reserve(self, asked: _StreamRequest, timeout_s: float) -> Upstream:
+        """The server for a decoupled model; one server for all requests of this call for that model."""
         model = asked.call.model_name
-        if model not in self._places:
+        if model not in self._reservations:
             held = self._relay.inference.dispatch.server_for(asked.call, timeout_s=timeout_s, running=asked.running)
             server = await self._held.enter_async_context(held)
-            self._places.setdefault(model, (server, asked.running.server))  # another's may have been found meanwhile
-        server, asked.running.server = self._places[model]
+            self._reservations.setdefault(model, (server, asked.running.server))  # a concurrent request may have been first
+        server, asked.running.server = self._reservations[model]
         return server
 
     async def _open_decoupled(self, server: Upstream, tasks: asyncio.TaskGroup) -> GrpcStream:
@@ -424,8 +449,8 @@ class _StreamCall:
 
     async def _relay_answers(self, server: Upstream, stream: GrpcStream) -> None:
         while (frame := await stream.receive()) is not None:
-            if self._errors_end_it:
-                _raise_models_error(frame)
+            if self._errors_end_stream:
+                _raise_model_error(frame)
             await self._messages.send(frame, stream.headers)
         self._decoupled.pop(server, None)
         answer = answer_of(stream.headers, (), stream.trailers)
@@ -433,10 +458,11 @@ class _StreamCall:
             raise _Ended(answer)
 
 
-def _raise_models_error(frame: MessageFrame) -> None:
-    """Triton ends a stream for a model's errors, which name the model, and not for those of requests that never reached one.
+def _raise_model_error(frame: MessageFrame) -> None:
+    """End the call for an error of a model, as Triton does where the client sent `triton_grpc_error`.
 
-    Which status it would be the answer does not tell; INTERNAL is what a Python model's error has.
+    Errors of requests that never reached a model do not end it; they are told apart by the missing model
+    name. The answer does not contain the status; INTERNAL is the one that errors of Python models have.
     """
     answer = service_pb2.ModelStreamInferResponse.FromString(bytes(frame[PREFIX_BYTES:]))
     if answer.error_message and answer.infer_response.model_name:
@@ -444,14 +470,14 @@ def _raise_models_error(frame: MessageFrame) -> None:
 
 
 def _error(request_id: str, text: str) -> bytes:
-    """A message that tells of one request's failure."""
+    """The stream message that reports one request's failure."""
     answer = service_pb2.ModelStreamInferResponse(error_message=text)
     answer.infer_response.id = request_id
     return frame_message(answer.SerializeToString())
 
 
 async def _message_of(answer: GrpcAnswer) -> bytes | memoryview:
-    """Of a server's answer, which may be compressed and large."""
+    """The message in a server's answer, inflated in steps if it is compressed, since it may be large."""
     frame = b"".join(answer.body)
     if not is_compressed(frame):
         return message_in(frame, answer.encoding, _ANSWER)

@@ -1,4 +1,4 @@
-"""KServe v2 and Triton's extensions over HTTP, as unmodified Triton clients and perf_analyzer speak them."""
+"""KServe v2 frontend over HTTP, with Triton's extensions, for unmodified Triton clients and perf_analyzer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from control_plane.core.action import Action
 from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ModelLoadFailed, ModelNotFound, PayloadTooLarge, PermissionDenied
 from control_plane.core.infer_call import Door
-from control_plane.core.principal import NOBODY, Principal
+from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.caller import identify, timeout_s_of
 from control_plane.frontends.common.http_errors import render_error
@@ -25,17 +25,17 @@ from control_plane.frontends.common.status import message_of
 from control_plane.frontends.http.streams import watched
 from control_plane.frontends.kserve.http_fleet import HttpFleetAnswers
 from control_plane.frontends.kserve.http_infer import (
-    HttpInferDoor,
+    HttpInferContext,
     HttpInferRequest,
-    RequestMemory,
+    RequestMemoTable,
+    accepts_cached_answers,
     decode,
     is_all_json,
-    takes_kept_answers,
 )
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
-from control_plane.inference.repeated_hits import KnownHits
-from control_plane.inference.run_steps import in_slices
+from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.running_request import UNSEEN
+from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content
@@ -50,10 +50,10 @@ from control_plane.triton.servers import Servers
 _log = logging.getLogger(__name__)
 
 _MAX_CONTROL_BYTES = 1 << 20
-"""Of the body of a call that carries neither tensors nor a model's files."""
+"""Largest body of a call that carries neither tensors nor a model's files."""
 
 _MEMORY_BYTES = 2**24
-"""Of requests whose answers may be kept."""
+"""Size of the memo of requests whose answers may be cached."""
 
 _INFERENCE = frozenset((Action.INFER, Action.GENERATE))
 _OF_A_MODEL = frozenset((Action.READ, Action.MODEL_READY, Action.STATISTICS))
@@ -63,12 +63,13 @@ _EMPTY_JSON = make_answer(200)
 _DEFECT = make_answer(500, b'{"error":"internal error of the gateway; its log has the details"}')
 
 _HTTP_OF_UPSTREAM_CODE = {3: 400, 5: 404, 14: 503}
-"""Triton's own status over HTTP for a load that failed with these codes over gRPC; 500 for the others."""
+"""The HTTP status that Triton itself gives a failed load, by the gRPC code it gave us; 500 for all others."""
 
 
 @dataclass(frozen=True, slots=True)
-class _PlainInference:
-    """Who asks for which inference."""
+class _AdmittedHead:
+    """What follows from the head of an inference whose body is not encoded; memoised for requests with the
+    same head."""
 
     route: V2Route
     principal: Principal
@@ -78,7 +79,8 @@ class _PlainInference:
     may_be_answered_again: bool
 
     def holds(self, generation: int, today_s: Callable[[], float]) -> bool:
-        """Whether nothing has changed, and the caller's key has not expired."""
+        """Whether it is still valid: access rules are the same, and the caller's key or token has not
+        expired."""
         expires_s = self.principal.expires_s
         return self.generation == generation and (expires_s is None or today_s() < expires_s)
 
@@ -102,36 +104,37 @@ class V2Http:
     ) -> None:
         """`today_s` is seconds since 1970."""
         self._today_s = today_s
-        self._memory: RequestMemory = BoundedCache(_MEMORY_BYTES, max_entry_bytes=_MEMORY_BYTES // 1024)
+        self._memory: RequestMemoTable = BoundedCache(_MEMORY_BYTES, max_entry_bytes=_MEMORY_BYTES // 1024)
         self._inference = inference
-        self._hits: KnownHits[bytes, bytes] = inference.known_hits(Door.HTTP)
+        self._hits: VerbatimCache[bytes, bytes] = inference.make_verbatim_cache(Door.HTTP)
         self._access = access
         self._rights = StreamRights(access, today_s=today_s)
         self._servers = servers
         self._models = models
         self._budget = budget
         self._limits = limits
-        self._door = HttpInferDoor(self._memory, inference.models, limits, forwarding)
+        self._door = HttpInferContext(self._memory, inference.models, limits, forwarding)
         self._read_timeout_s = read_timeout_s
         catalogue = inference.dispatch.catalogue
         self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=read_timeout_s)
         self._allow_shared_memory = allow_shared_memory
 
     def admit(self, request: HttpRequest) -> None:
-        """Decide what a head alone decides.
+        """Refuse a request by its head alone, so that its body need not be read.
 
         Raises:
-            RouteNotFound, MethodNotAllowed, Unauthenticated, PermissionDenied, LimitExceeded, PayloadTooLarge: it would be
-                answered so with its body, too.
+            RouteNotFound, MethodNotAllowed, Unauthenticated, PermissionDenied, LimitExceeded,
+                PayloadTooLarge: with its
+                body, the request would be refused in the same way.
         """
         route, principal = self._admitted(request)
         if route.action in _INFERENCE:
             if is_all_json(request) and request.header(b"content-encoding") is None:
                 self._limits.check_json_bytes(request.content_length)
-            self._inference.refuse_early(Door.HTTP, principal, self._request(request, route, principal))
+            self._inference.refuse_by_head(Door.HTTP, principal, self._request(request, route, principal))
 
-    def answer_known(self, message: bytes) -> bytes | None:
-        """Answer a whole request, as bytes, that was answered so before; None: read it."""
+    def answer_verbatim(self, message: bytes) -> bytes | None:
+        """Answer a byte-equal repeat of an earlier request from the verbatim cache; None: parse it."""
         try:
             return self._hits.answer(message)
         except ControlPlaneError as exc:
@@ -141,13 +144,13 @@ class V2Http:
             refusal = _DEFECT
         return refusal.head + refusal.body
 
-    def answer_at_once(self, request: HttpRequest, message: bytes) -> HttpAnswer | None:
-        """Answer a request that came before and whose answer is kept here; None: `answer` it.
+    def try_answer(self, request: HttpRequest, message: bytes) -> HttpAnswer | None:
+        """Fast path: answer a remembered request from the cache without waiting; None: call `answer`.
 
-        `message` is all of it as it came, or empty.
+        `message` is the request's bytes if the connection recognised its head, else empty.
         """
         known = request.derived.admitted
-        if self._memory.is_empty or not isinstance(known, _PlainInference) or type(request.body) is not bytes:
+        if self._memory.is_empty or not isinstance(known, _AdmittedHead) or type(request.body) is not bytes:
             return None
         repeated = self._memory.get((request.target, known.json_length, known.forwarded, request.body))
         if repeated is None or not known.may_be_answered_again or not known.holds(self._access.generation, self._today_s):
@@ -155,7 +158,7 @@ class V2Http:
         try:
             has_log = self._inference.running.has_log
             source = self._request(request, known.route, known.principal) if has_log else UNSEEN
-            answer = self._inference.answer_again(Door.HTTP, known.principal, repeated, source)
+            answer = self._inference.try_answer_repeated(Door.HTTP, known.principal, repeated, source)
             if answer is not None and message:
                 whole = answer.head + answer.body
                 self._hits.keep(message, known.principal, repeated, whole, size_bytes=len(message) + len(whole))
@@ -169,13 +172,15 @@ class V2Http:
     async def answer(self, request: HttpRequest) -> HttpAnswer | HttpStream:
         """Answer one request; errors are answers too."""
         try:
-            plain = self._plain_inference(request)
+            plain = self._admitted_head(request)
             if plain is not None:
                 return await self._inference.infer(self._request(request, plain.route, plain.principal))
             route, principal = self._admitted(request)
             if route.action is Action.INFER or route.action is Action.GENERATE:
                 return await self._decode_and_infer(self._request(request, route, principal), route)
-            if request.method == b"HEAD":  # Triton's own answer to HEAD has a body, which no client expects
+            # Triton answers HEAD with a body, against RFC 9110. It is asked by GET, and the connection sends
+            # no body.
+            if request.method == b"HEAD":
                 request = HttpRequest(b"GET", request.target, request.headers)
             return self._visible(await self._other(request, route, principal), route, principal)
         except ControlPlaneError as exc:
@@ -187,39 +192,45 @@ class V2Http:
     def _request(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpInferRequest:
         return HttpInferRequest(request, route, principal, self._door)
 
-    def _plain_inference(self, request: HttpRequest) -> _PlainInference | None:
-        """What a head means that means an inference of a body as it came; heads repeat, and as long as nothing changes so does this."""
+    def _admitted_head(self, request: HttpRequest) -> _AdmittedHead | None:
+        """Admit an inference whose body is not encoded, by a memo of its head; None for all other requests.
+
+        Clients repeat their heads, and the memo holds until access rules change or the caller's key expires.
+        """
         known = request.derived.admitted
-        if isinstance(known, _PlainInference) and known.holds(self._access.generation, self._today_s):
+        if isinstance(known, _AdmittedHead) and known.holds(self._access.generation, self._today_s):
             return known
         route, principal = self._admitted(request)
         if route.action is not Action.INFER or request.header(b"content-encoding") is not None:
             return None
         json_length = request.header(b"inference-header-content-length")
         forwarded = self._door.forwarding.matched(request.headers)
-        plain = _PlainInference(route, principal, self._access.generation, json_length, forwarded, _may_be_answered_again(request))
-        if principal.is_known:
+        plain = _AdmittedHead(route, principal, self._access.generation, json_length, forwarded, _may_be_answered_again(request))
+        if principal.is_known:  # a token must be checked each time: its issuer may revoke it
             request.derived.admitted = plain
         return plain
 
     def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
         route = read_route(request.method, request.target)
-        principal = self._principal(request, route) if self._access.is_on else NOBODY
+        principal = self._principal(request, route) if self._access.is_on else ANONYMOUS
         if route.action in ADMINISTRATORS_ONLY:
-            self._refuse_strangers(request, route)
+            self._guard_administration(request, route)
         if route.action not in _WITH_LARGE_BODY and max(len(request.body), request.content_length) > _MAX_CONTROL_BYTES:
             raise PayloadTooLarge(f"the body of this call exceeds its limit of {_MAX_CONTROL_BYTES} bytes")
         return route, principal
 
     def _principal(self, request: HttpRequest, route: V2Route) -> Principal:
-        """Who asks, and may; refusals of inference are recorded, too, where a request begins."""
+        """Authenticate and authorise the caller; an inference is authorised later, where its refusal is
+        recorded."""
         need = need_of_call(route.action, route.model_name)
-        principal = NOBODY if need is None else identify(self._access, request)
+        principal = ANONYMOUS if need is None else identify(self._access, request)
         if route.action not in _INFERENCE:
             self._access.require(principal, need)
         return principal
 
-    def _refuse_strangers(self, request: HttpRequest, route: V2Route) -> None:
+    def _guard_administration(self, request: HttpRequest, route: V2Route) -> None:
+        """Guard calls of administrators: not for other machines without API keys, and never for web pages
+        (CSRF)."""
         if not request.peer_is_local and not self._access.is_on:
             raise PermissionDenied("this call administers the server and is answered on the machine it runs on only")
         if request.header(b"origin") is not None:
@@ -236,9 +247,9 @@ class V2Http:
     async def _start(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
         if route.action is Action.INFER:
             return await self._inference.infer(request)
-        if request.principal is NOBODY:
+        if request.principal is ANONYMOUS:
             return await self._inference.generate(request)
-        watch = self._rights.watch(request.principal, partial(confirm, self._access, request.http))
+        watch = self._rights.watch(request.principal, partial(reauthenticate, self._access, request.http))
         return await watched(self._inference.generate(request), watch)
 
     async def _other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
@@ -255,19 +266,19 @@ class V2Http:
                 dependents = read_unload_request(request.body)
                 return await _administered(route.model_name, self._models.unload(route.model_name, unload_dependents=dependents))
             case _:
-                if request.body and request.method == b"POST":  # nested deep enough it overflows Triton's stack
-                    await in_slices(json_steps(request.body, self._limits))
-                return await self._tell(*self._aimed(request, route))
+                if request.body and request.method == b"POST":  # JSON that is nested too deep overflows Triton's stack
+                    await run_in_steps(json_steps(request.body, self._limits))
+                return await self._tell(*self._readdressed(request, route))
 
     def _visible(self, answer: HttpAnswer, route: V2Route, principal: Principal) -> HttpAnswer:
-        """Of statistics of all models, what the caller may read."""
-        if route.action is not Action.STATISTICS or route.model_name or principal is NOBODY or answer.status != 200:
+        """Filter the statistics of all models to those that the caller may read."""
+        if route.action is not Action.STATISTICS or route.model_name or principal is ANONYMOUS or answer.status != 200:
             return answer
         body = visible_json(answer.body, partial(self._access.readable, principal))
         return answer if body is None else make_answer(200, body)
 
-    def _aimed(self, request: HttpRequest, route: V2Route) -> tuple[HttpRequest, V2Route]:
-        """The same call about the model that a route's name stands for."""
+    def _readdressed(self, request: HttpRequest, route: V2Route) -> tuple[HttpRequest, V2Route]:
+        """Readdress a read-only call from a route's name to its model."""
         target = self._access.route(route.model_name) if route.action in _OF_A_MODEL and route.model_name else None
         if target is None:
             return request, route
@@ -276,7 +287,8 @@ class V2Http:
         return request, replace(route, model_name=target.model, model_version=version)
 
     async def _tell(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
-        """Triton's answer, or a fleet's; a call about a model goes where that is."""
+        """Forward a call to a server (one with the model, if it names one), or answer it for the fleet as a
+        whole."""
         answer = None if self._fleet is None else await self._fleet.answer(request, route)
         if answer is not None:
             return answer
@@ -288,18 +300,18 @@ class V2Http:
 
 
 def _may_be_answered_again(request: HttpRequest) -> bool:
-    """As far as its head says, which has to be in order, too."""
+    """Whether the head allows cached answers; false also for an invalid head, which `answer` then refuses."""
     try:
         request.single_header(b"inference-header-content-length")
         timeout_s_of(request)
     except InvalidRequest:
         return False
-    return takes_kept_answers(request)
+    return accepts_cached_answers(request)
 
 
-def confirm(access: Access, request: HttpRequest) -> Principal:
-    """The same while its answer goes on. Raises Unauthenticated, LimitExceeded."""
-    return access.confirm(
+def reauthenticate(access: Access, request: HttpRequest) -> Principal:
+    """Authenticate the caller of a running stream again. Raises Unauthenticated, LimitExceeded."""
+    return access.reauthenticate(
         authorization=request.text_header(b"authorization"),
         api_key=request.text_header(b"x-api-key"),
         peer=request.peer,
@@ -308,7 +320,7 @@ def confirm(access: Access, request: HttpRequest) -> Principal:
 
 
 async def _administered(name: str, change: Awaitable[object]) -> HttpAnswer:
-    """Carry out a load or unload; failures are told as Triton tells them."""
+    """Await a load or unload; failures are rendered as Triton renders them."""
     try:
         await change
     except ModelNotFound:

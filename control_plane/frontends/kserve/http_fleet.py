@@ -1,4 +1,5 @@
-"""What the HTTP door answers for a whole fleet, where one Triton would tell of itself only."""
+"""Answers of the HTTP frontend that concern a whole fleet, where each Triton knows only itself: index, ready,
+statistics."""
 
 from __future__ import annotations
 
@@ -17,18 +18,21 @@ from control_plane.protocols.kserve.routes import V2Route
 
 _READY = make_answer(200, content_type=b"text/plain")
 _NOT_READY = make_answer(400, b'{"error":"Model version not ready"}')
-"""As Triton says it, of models that it does not know, too."""
+"""Triton's own answer; it gives the same for models that it does not know."""
 
 
 class HttpFleetAnswers:
-    """Answers the calls of the HTTP port that concern all servers."""
+    """Answers HTTP calls about all servers of a fleet."""
 
     def __init__(self, catalogue: Catalogue, *, timeout_s: float) -> None:
         self._catalogue = catalogue
         self._timeout_s = timeout_s
 
     async def answer(self, request: HttpRequest, route: V2Route) -> HttpAnswer | None:
-        """None: it is a call that one server answers. Raises UpstreamUnavailable, DeadlineExceeded, UnparsableRequest."""
+        """Answer a call about the fleet; None: forward it to a single server.
+
+        Raises UpstreamUnavailable, DeadlineExceeded, UnparsableRequest.
+        """
         match route.action:
             case Action.INDEX:
                 lines = await self._catalogue.index(only_ready=read_index_request(request.body))
@@ -44,7 +48,7 @@ class HttpFleetAnswers:
             return _NOT_READY
         holders = self._catalogue.servers_of(route.model_name) if route.model_version else []
         answers = await asked_of_all(holders, lambda server: server.http.send(request, timeout_s=self._timeout_s))
-        # Which versions there are they know.
+        # If a version was named, only the servers know which versions they have loaded.
         return next((answer for answer in answers if answer.status == 200), answers[0] if answers else _READY)
 
     async def _statistics(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
@@ -53,7 +57,7 @@ class HttpFleetAnswers:
         good = [answer for answer in answers if answer.status == 200]
         if len(good) > 1:
             return _statistics(merged_statistics(orjson.loads(answer.body)["model_stats"] for answer in good))
-        if answers:
+        if answers:  # a single good answer is passed on unchanged; without one, the first error is
             return (good or answers)[0]
         if not self._catalogue.knows(route.model_name):
             return make_answer(400, orjson.dumps({"error": not_available(route.model_name)}))
@@ -61,7 +65,7 @@ class HttpFleetAnswers:
 
 
 def not_available(model: str) -> str:
-    """What Triton says when it is asked for statistics of a model that it does not know."""
+    """Triton's text for a call about statistics of an unknown model."""
     return f"requested model '{model}' is not available"
 
 
@@ -70,7 +74,7 @@ def _statistics(found: list[dict[str, Any]]) -> HttpAnswer:
 
 
 def _line(line: ModelVersion) -> dict[str, str]:
-    """Triton leaves out what is not known."""
+    """One line of the index; like Triton, it leaves out what is not known."""
     if not line.version and line.state is ModelState.UNAVAILABLE and not line.reason:
         return {"name": line.name}
     told = {"name": line.name, "version": line.version, "state": line.state.value}

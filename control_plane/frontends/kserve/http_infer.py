@@ -1,4 +1,7 @@
-"""One inference request over HTTP, `infer` or `generate`, as `inference/inference` takes it."""
+"""One inference request over HTTP (`infer` or `generate`), in the form that `inference/inference` works with.
+
+Made by `frontends/kserve/http`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from control_plane.cache.domain.cached_response import (
-    RepeatedRequest,
-    forbids_kept_answer,
+    RequestMemo,
+    canonical_json,
+    decode_http,
+    encode_http,
+    forbids_cached_answer,
     identity_of,
-    json_without_id,
-    keep_http,
     mark_http,
-    restore_http,
 )
 from control_plane.cache.response_cache import CacheScope
 from control_plane.core.action import Action
@@ -24,8 +27,8 @@ from control_plane.core.principal import Principal
 from control_plane.core.steps import Steps
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.caller import timeout_s_of
-from control_plane.frontends.common.inflating import Inflated
-from control_plane.inference.known_models import KnownModels
+from control_plane.frontends.common.inflating import InflatedBody
+from control_plane.inference.model_names import ModelNames
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import Body, HttpAnswer, HttpRequest
@@ -34,36 +37,37 @@ from control_plane.protocols.kserve.infer_json import infer_request_steps, json_
 from control_plane.protocols.kserve.routes import V2Route, target_for
 from control_plane.triton.ports import HttpStream, Upstream
 
-MAX_KEYED_BYTES = 2**20
-"""Of a request whose answer is kept: making a key of so much takes most of a millisecond."""
+MAX_CACHEABLE_REQUEST_BYTES = 2**20
+"""Largest request whose answer is cached: hashing so much for a key takes most of a millisecond."""
 _KIND = b"http"
-_REMEMBERED_BYTES = 4000
-"""What is remembered of a request beside its body: mostly its last answer."""
+_MEMO_BYTES = 4000
+"""Memory of a remembered request in addition to its body; mostly its last answer."""
 
-MemoryKey = tuple[bytes, bytes | None, bytes, Body]
-"""Of a request's target, the length of its JSON as its head has it, the fields that are forwarded by their names, and its body."""
+MemoKey = tuple[bytes, bytes | None, bytes, Body]
+"""Target, value of Inference-Header-Content-Length, the header fields forwarded by pattern, and body of a
+request."""
 
-RequestMemory = BoundedCache[MemoryKey, RepeatedRequest[HttpAnswer]]
-"""Requests to models whose answers are kept: what repeats needs no second reading."""
+RequestMemoTable = BoundedCache[MemoKey, RequestMemo[HttpAnswer]]
+"""Memo of requests to cacheable models, so that repeats need not be parsed again."""
 
 
 @dataclass(frozen=True, slots=True)
-class HttpInferDoor:
-    """What all inference requests over HTTP have in common."""
+class HttpInferContext:
+    """The collaborators and limits that all inference requests over HTTP share."""
 
-    memory: RequestMemory
-    models: KnownModels
+    memory: RequestMemoTable
+    models: ModelNames
     limits: BodyLimits
     forwarding: HeaderForwarding
 
 
 class HttpInferRequest:
-    """`inference/inference.InferRequest` and `GenerateRequest`."""
+    """One request over HTTP, as `inference/inference.InferRequest` and `GenerateRequest`."""
 
     __slots__ = ("_failure", "_forwarding", "_limits", "_memory", "_models", "_request_id", "_route", "_target", "http", "principal")
     door = Door.HTTP
 
-    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, door: HttpInferDoor) -> None:
+    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, door: HttpInferContext) -> None:
         self._memory = door.memory
         self._models = door.models
         self._limits = door.limits
@@ -93,7 +97,7 @@ class HttpInferRequest:
     def header_id(self) -> str:
         return self.http.request_id
 
-    def aim_at(self, model_name: str, model_version: str) -> None:
+    def readdress(self, model_name: str, model_version: str) -> None:
         self.http = self.http.with_target(target_for(self.http.target, model_name, model_version))
         self._route = replace(self._route, model_name=model_name, model_version=model_version)
 
@@ -109,28 +113,30 @@ class HttpInferRequest:
         return Outcome.MODEL_NOT_FOUND if answer.status == 404 else Outcome.UPSTREAM_ERROR
 
     def key(self, scope: CacheScope, named: InferCall, version: str) -> bytes | None:
-        if len(self.http.body) > MAX_KEYED_BYTES or not takes_kept_answers(self.http):
+        if len(self.http.body) > MAX_CACHEABLE_REQUEST_BYTES or not accepts_cached_answers(self.http):
             return None
         self._request_id = named.request_id
         forwarded = self._forwarding.matched(self.http.headers)
-        memory_key = memory_key_of(self.http, self._target, forwarded)
+        memory_key = memo_key_of(self.http, self._target, forwarded)
         repeated = None if memory_key is None else self._memory.get(memory_key)
         if repeated is None:
-            repeated = RepeatedRequest(named, _KIND, self._identity(named, forwarded), restore_http)
+            repeated = RequestMemo(named, _KIND, self._identity(named, forwarded), decode_http)
             if memory_key is not None:
-                self._memory.keep(memory_key, repeated, size_bytes=len(self.http.body) + len(self._target) + _REMEMBERED_BYTES)
+                self._memory.keep(memory_key, repeated, size_bytes=len(self.http.body) + len(self._target) + _MEMO_BYTES)
         return scope.key(_KIND, version.encode(), repeated.identity)
 
     def _identity(self, call: InferCall, forwarded: bytes) -> bytes:
         body, json_length = self.http.body, self._json_length()
         size = len(body) if json_length is None else int(json_length)
-        return identity_of(json_without_id(bytes(body[:size]), call.request_id), body[size:], *filter(None, (forwarded,)))
+        # The id is the caller's and Triton only repeats it, so requests that differ in their ids alone share
+        # an answer.
+        return identity_of(canonical_json(bytes(body[:size]), call.request_id), body[size:], *filter(None, (forwarded,)))
 
     def keep(self, answer: HttpAnswer) -> bytes | None:
-        return keep_http(answer, request_id=self._request_id)
+        return encode_http(answer, request_id=self._request_id)
 
     def restore(self, kept: bytes, status: CacheStatus) -> HttpAnswer:
-        return restore_http(kept, status, request_id=self._request_id)
+        return decode_http(kept, status, request_id=self._request_id)
 
     def mark(self, answer: HttpAnswer, status: CacheStatus) -> HttpAnswer:
         return mark_http(answer, status)
@@ -139,37 +145,47 @@ class HttpInferRequest:
         return self.http.single_header(b"inference-header-content-length")
 
     def fail(self, error: ControlPlaneError) -> None:
-        """Let `read` find that the body could not be decoded, so that it is recorded as every refusal is."""
+        """Make `read` raise `error`: the body could not be decoded, and the refusal is to be recorded like
+        any other."""
         self._failure = error
 
 
-def takes_kept_answers(http: HttpRequest) -> bool:
-    """As far as its head says."""
-    return not forbids_kept_answer(http.text_header(b"cache-control"))
+def accepts_cached_answers(http: HttpRequest) -> bool:
+    """Whether the caller accepts cached answers (Cache-Control)."""
+    return not forbids_cached_answer(http.text_header(b"cache-control"))
 
 
-def memory_key_of(http: HttpRequest, target: bytes, forwarded: bytes) -> MemoryKey | None:
-    """None of a body that is too large to be remembered. Raises InvalidRequest."""
+def memo_key_of(http: HttpRequest, target: bytes, forwarded: bytes) -> MemoKey | None:
+    """The key of a request in `RequestMemoTable`; None if its body is too large to remember.
+
+    Raises InvalidRequest.
+    """
+    # A body that arrived in several pieces, or was inflated, is a bytearray: it cannot be hashed.
     return (target, http.single_header(b"inference-header-content-length"), forwarded, http.body) if type(http.body) is bytes else None
 
 
 @asynccontextmanager
 async def decode(request: HttpInferRequest, budget: BodyBudget, limits: BodyLimits) -> AsyncIterator[None]:
-    """Undo the request's Content-Encoding, in a thread; what it becomes is held of the budget within the `with` block."""
-    http, decoded = request.http, Inflated(budget)
+    """Decode the request's Content-Encoding in a thread; the decoded body takes from the budget within the
+    `with` block.
+
+    A body that cannot be decoded does not raise here: `read` does (`HttpInferRequest.fail`).
+    """
+    http, decoded = request.http, InflatedBody(budget)
     try:
         try:
             encoding = http.single_header(b"content-encoding")
             is_packed = encoding is not None and is_encoded(encoding)
             if is_packed:
                 await decoded.read_in_thread(decoded_pieces(http.body, _bound(http, limits)))
+            # Triton gets the decoded body, which is the one that was checked.
             headers = [field for field in http.headers if field[0].lower() != b"content-encoding"]
             request.http = HttpRequest(http.method, http.target, headers, decoded.body if is_packed else http.body)
         except ControlPlaneError as exc:
             request.fail(exc)
         yield
     finally:
-        decoded.give_back()
+        decoded.release()
 
 
 def _bound(http: HttpRequest, limits: BodyLimits) -> InflateBound:
@@ -179,7 +195,7 @@ def _bound(http: HttpRequest, limits: BodyLimits) -> InflateBound:
 
 
 def is_all_json(http: HttpRequest) -> bool:
-    """Whether no binary data follows the JSON of an inference."""
+    """Whether an inference request consists of JSON only, without binary data after it."""
     return http.header(b"inference-header-content-length") is None
 
 

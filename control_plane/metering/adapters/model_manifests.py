@@ -1,7 +1,7 @@
-"""Reads what models cost from their repositories' folders: the manifests of built variants, and each model's configuration.
+"""Reads models' costs from the repositories: the manifests of built variants, and each model's configuration.
 
-`metering/ports.ModelCosts`. Manifests are those that recipes write (format 3, `python_backends/export/manifest.py`), which the
-control plane does not import.
+Implements `metering/ports.ModelCosts`. Manifests have the format 3 that recipes write
+(`python_backends/export/manifest.py`, which the control plane must not import).
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ _Fingerprint = tuple[tuple[str, int, int], ...]
 
 
 class ModelManifests:
-    """The models of several source folders; a model is read again only when its configuration or a manifest has changed."""
+    """Reader of the costs of all models in several folders; reads a model again only when one of its files
+    has changed.
+    """
 
     def __init__(self, sources: Sequence[Path], *, config_name: str, parameters: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """`config_name` and `parameters` as `ManagedRepository` has them."""
+        """`config_name` and `parameters` are those of `ManagedRepository`."""
         self._sources = sources
         self._config_name = config_name
         self._parameters = parameters or {}
         self._known: dict[Path, tuple[_Fingerprint, ModelCost | None]] = {}
 
     async def read(self) -> dict[str, ModelCost]:
+        """Read on a thread; see `read_now`."""
         return await asyncio.to_thread(self.read_now)
 
     def read_now(self) -> dict[str, ModelCost]:
-        """The same for who may wait for files."""
+        """Return the costs by model, without models that cannot be read. Blocks on the disk."""
         known = {model: self._cost_once(model) for model in self._models()}
         self._known = known
         return {model.name: cost for model, (_, cost) in known.items() if cost is not None}
@@ -81,13 +84,13 @@ class ModelManifests:
 
 
 def _manifests(model: Path) -> list[Path]:
-    """Of the newest version, which Triton serves unless it is told otherwise; one for each variant."""
+    """Return the manifests of the newest version, one per variant; Triton serves that version by default."""
     try:
         versions = [entry for entry in model.iterdir() if entry.name.isdecimal()]
         newest = max(versions, key=lambda version: int(version.name), default=None)
         return sorted(newest.glob(f"[!.]*/{_MANIFEST}")) if newest else []
     except OSError:
-        return []  # it has just been removed
+        return []  # the model has just been removed
 
 
 def _fingerprint(files: Sequence[Path]) -> _Fingerprint:
@@ -102,7 +105,7 @@ def _fingerprint(files: Sequence[Path]) -> _Fingerprint:
 
 
 def _is_batched(config: model_config_pb2.ModelConfig) -> bool:
-    """Without inputs the file leaves it to Triton to complete, and most models that do are batched."""
+    """Whether a model is batched; where the file leaves inputs to auto-completion, most models are."""
     return config.max_batch_size > 0 or not config.input
 
 
@@ -113,4 +116,4 @@ def _table(manifest: Path) -> UnitTable | None:
             return None
         return read_unit_table(document.get("latency_table"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # cut short, or written by something else: the backend serves no such variant either
+        return None  # damaged, or not ours: the backend serves no such variant either

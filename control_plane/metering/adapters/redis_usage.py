@@ -1,9 +1,10 @@
-"""`metering/ports.UsageStore` in a Redis that several gateways share: batches go on a stream, and from there into sums.
+"""Usage store in a Redis that several gateways share; implements `metering/ports.UsageStore` with a stream
+and hashes.
 
-`add` puts a batch on the stream, once per id. All gateways read the stream as one consumer of one group; whoever has
-taken a batch adds its sums, acknowledges and removes it in one Lua script, and only if it is not acknowledged yet, so
-each counts once, whoever dies and whoever takes it over. What is on the stream is thus exactly what is not in the sums,
-and `totals` adds it to them.
+`add` appends a batch to a stream, once per id. All gateways read the stream as one consumer of one group. A
+gateway that has read a batch adds its sums, acknowledges it and deletes it in one Lua script, and only if it
+is not acknowledged yet: each batch counts once, whichever gateway dies and whichever takes over. So the
+stream holds exactly what is not in the sums yet, and `totals` adds it to them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _GROUP = "gateways"
 _MIGRATIONS = ("",)  # the first layout is made by the first batch
 
 _ABANDONED_S = 30.0
-"""A batch that was taken and not counted for so long is taken by another: counting one takes milliseconds."""
+"""A batch that was read but not counted for this long is taken over by another gateway: counting takes
+milliseconds."""
 _BLOCK_S = 0.5
 _READ_TIMEOUT_S = 2.0
 _RETRY_S = 1.0
@@ -44,7 +46,9 @@ _TOTALS_TIMEOUT_S = 30.0
 _AMOUNTS = tuple(field.name for field in dataclasses.fields(Usage))
 _FRACTIONAL = "compute_units"
 
-# KEYS: stream, the batch's own. ARGV: the batch, seconds. The id is remembered last: a script that fails is not undone.
+# KEYS: stream, the batch's own. ARGV: the batch, seconds. The id is stored last, since Redis does not roll
+# back a script that fails: a batch without a stored id is sent again, one with an id but not on the stream
+# would be lost.
 _ADD = """
 if redis.call('EXISTS', KEYS[2]) == 0 then
   redis.call('XADD', KEYS[1], '*', 'batch', ARGV[1])
@@ -52,8 +56,8 @@ if redis.call('EXISTS', KEYS[2]) == 0 then
 end
 """
 
-# KEYS: days, stream. ARGV: prefix of sums, group, the batch's place on the stream; then of each sum day, field, how to add, amount.
-# One sum that is at its end (64 bits) costs the others nothing.
+# KEYS: days, stream. ARGV: prefix of sums, group, the batch's id on the stream; then for each sum day, field,
+# command, amount. pcall: a sum that would overflow 64 bits fails alone, without the others.
 _COUNT = """
 if redis.call('XACK', KEYS[2], ARGV[2], ARGV[3]) == 1 then
   redis.call('XDEL', KEYS[2], ARGV[3])
@@ -64,13 +68,15 @@ if redis.call('XACK', KEYS[2], ARGV[2], ARGV[3]) == 1 then
 end
 """
 
-# KEYS: days, stream. ARGV: prefix of sums. The group goes with the stream, so whoever has taken a batch cannot count it.
+# KEYS: days, stream. ARGV: prefix of sums. The group is deleted with the stream, so a gateway that has read a
+# batch before the restore can no longer count it.
 _CLEAR = """
 for _, day in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('DEL', ARGV[1] .. day) end
 redis.call('DEL', KEYS[1], KEYS[2])
 """
 
-# KEYS: days, stream. ARGV: prefix of sums, first day, last day. Answers the days' sums, and what is on the stream.
+# KEYS: days, stream. ARGV: prefix of sums, first day, last day. Returns the days' sums and what is on the
+# stream, in one script, so that no batch is in both or in neither.
 _TOTALS = """
 local sums = {}
 for i, day in ipairs(redis.call('ZRANGE', KEYS[1], '[' .. ARGV[2], '[' .. ARGV[3], 'BYLEX')) do
@@ -81,7 +87,7 @@ return {sums, redis.call('XRANGE', KEYS[2], '-', '+')}
 
 
 class RedisUsageStore:
-    """`open_redis_usage` makes it."""
+    """Usage store in Redis; made by `open_redis_usage`."""
 
     def __init__(self, link: RedisLink, *, abandoned_s: float = _ABANDONED_S) -> None:
         self._link = link
@@ -113,13 +119,13 @@ class RedisUsageStore:
             await step.execute()
 
     async def run(self) -> None:
-        """Take batches from the stream and count them, through outages, until cancelled."""
+        """Read batches from the stream and count them, through outages, until cancelled."""
         while True:
             try:
                 await self._make_group()
                 await self._count_for_ever()
             except StoreUnavailable as exc:
-                _log.warning("what was used is not summed for now: %s", exc)
+                _log.warning("usage is not summed for now; it waits on the stream: %s", exc)
                 await asyncio.sleep(_RETRY_S)
 
     async def close(self) -> None:
@@ -130,7 +136,7 @@ class RedisUsageStore:
             try:
                 await self._link.client.xgroup_create(_STREAM, _GROUP, id="0", mkstream=True)
             except ResponseError as exc:
-                if not str(exc).startswith("BUSYGROUP"):  # it is there already
+                if not str(exc).startswith("BUSYGROUP"):  # the group exists
                     raise
 
     async def _count_for_ever(self) -> None:
@@ -162,12 +168,12 @@ class RedisUsageStore:
 
 
 async def open_redis_usage(url: SecretStr) -> RedisUsageStore:
-    """Raises StartupError, StoreUnavailable."""
+    """Connect to the store. Raises StartupError, StoreUnavailable."""
     return RedisUsageStore(await open_link(url, layout=_LAYOUT, migrations=_MIGRATIONS))
 
 
 def _read_batch(place: str, fields: Mapping[str, str]) -> tuple[tuple[UsageKey, Usage], ...] | None:
-    """None: it cannot be read. It stays on the stream, for a newer gateway that can."""
+    """Decode a batch; None if it cannot be decoded. It stays on the stream, for a newer gateway that can."""
     try:
         return decode_batch(fields.get("batch", "").encode()).sums
     except InvalidRequest as exc:
@@ -176,13 +182,13 @@ def _read_batch(place: str, fields: Mapping[str, str]) -> tuple[tuple[UsageKey, 
 
 
 def _fields(key: UsageKey, usage: Usage) -> dict[Any, float]:
-    """Of the day's hash: `<what> [<tenant>,<model>]`."""
+    """Return the fields of the day's hash for a sum: `<amount's name> [<tenant>,<model>]` -> amount."""
     names = orjson.dumps([key.tenant, key.model]).decode()
     return {f"{what} {names}": getattr(usage, what) for what in _AMOUNTS}
 
 
 def _additions(totals: Iterable[tuple[UsageKey, Usage]]) -> Iterator[str | float]:
-    """As `_COUNT` takes them."""
+    """Return the sums as arguments of the script `_COUNT`."""
     for key, usage in totals:
         for field, amount in _fields(key, usage).items():
             if amount:

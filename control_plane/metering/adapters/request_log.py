@@ -1,6 +1,7 @@
-"""The request log: a JSON line per request, appended to a file by a thread; `metering/ports.RequestLog`.
+"""Request log in a file: a thread appends a JSON line per request; implements `metering/ports.RequestLog`.
 
-Several workers may share the file: each appends whole lines with one write, which Linux does not mix with another's.
+Several workers may share the file: each appends whole lines with one write (O_APPEND), which Linux does not
+interleave.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ _log = logging.getLogger(__name__)
 
 PERIOD_S = 0.2
 _MAX_WAITING = 100_000
-"""Lines that wait for the disk, some 50 MB; more are dropped."""
+"""Most events that wait for the disk, some 50 MB; further ones are dropped."""
 _LINES_PER_WRITE = 1000
 _CLOSE_TIMEOUT_S = 2.0
-"""For what still waits; a disk that takes longer must not hold up a stop, and the thread ends with the process."""
+"""Time to write what still waits at a stop; a slower disk must not hold it up, and the daemon thread ends
+with the process."""
 
 
 class RequestLogFile:
-    """Appends to `path`; a file that was renamed or removed is opened anew, as logrotate wants it."""
+    """Appender to the file `path`; opens it anew after it was renamed or removed, as by logrotate."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, for its owner only if it is new. Raises StartupError."""
+        """Open the file; a new one is readable by its owner only. Raises StartupError."""
         self._path = path
         self._waiting: deque[UsageEvent] = deque()
         self._stopping = threading.Event()
@@ -50,7 +52,7 @@ class RequestLogFile:
             self.dropped += 1
 
     def close(self) -> None:
-        """Write what waits. Idempotent."""
+        """Write what waits and close the file. Idempotent."""
         self._stopping.set()
         self._thread.join(_CLOSE_TIMEOUT_S)
 
@@ -68,14 +70,14 @@ class RequestLogFile:
                 self._fails = False
             except OSError as exc:
                 self.dropped += len(events)
-                if not self._fails:
-                    _log.error("the request log %s cannot be written, requests are missing in it: %s", self._path, exc)
+                if not self._fails:  # once for each outage
+                    _log.error("the request log %s cannot be written, and lacks requests: %s", self._path, exc)
                 self._fails = True
 
     def _append(self, lines: bytes) -> None:
         self._reopen_if_moved()
         written = os.write(self._file, lines)
-        if written < len(lines):  # a full disk; the rest would begin within a line
+        if written < len(lines):  # the disk is full; writing the rest later would start in the middle of a line
             raise OSError(f"only {written} of {len(lines)} bytes were written")
 
     def _reopen_if_moved(self) -> None:

@@ -1,4 +1,7 @@
-"""`metering/ports.UsageStore` in an SQLite file: a batch is in the sums, and its id among those that are known, in one step."""
+"""Usage store in an SQLite file; implements `metering/ports.UsageStore`.
+
+One transaction adds a batch's sums and its id, so that a batch that is sent again is recognized.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _key_fields, _usage_fields = attrgetter(*_KEY), attrgetter(*_SUMS)
 
 
 class SqliteUsageStore:
-    """`open_sqlite_usage` makes it."""
+    """Usage store in SQLite; made by `open_sqlite_usage`."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
@@ -50,14 +53,14 @@ class SqliteUsageStore:
         await self._file.run(partial(_restore, totals=list(totals)))
 
     async def run(self) -> None:
-        """Nothing: `add` has done it all."""
+        """Return at once: this store has no background work."""
 
     async def close(self) -> None:
         await self._file.close()
 
 
 async def open_sqlite_usage(path: Path) -> SqliteUsageStore:
-    """Raises StartupError."""
+    """Open or create the file. Raises StartupError."""
     return SqliteUsageStore(await open_sqlite(path, _MIGRATIONS))
 
 

@@ -1,7 +1,7 @@
-"""Batches of usage in files, for the next process: `metering/ports.UsageSpill` in `<state_dir>/usage-spill`.
+"""Spill of usage batches to files for the next process; implements `metering/ports.UsageSpill`.
 
-Written when a process ends while its usage store is away. Workers share the folder; two that take up the same batch add
-it under the same id, so that it counts once.
+Written to `<state_dir>/usage-spill` when a process ends while its usage store is away. Workers share the
+folder; if two of them send the same batch, it has the same id and counts once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ _log = logging.getLogger(__name__)
 
 
 class UsageSpillFolder:
-    """One file for each batch, named by when it was written, so that their names' order is theirs."""
+    """Folder with a file for each batch; the files' names begin with the time, so they sort in the order of
+    writing.
+    """
 
     def __init__(self, path: Path) -> None:
-        """It is made when it is first needed."""
+        """`path` is created when the first batch is written."""
         self._path = path
         self._newest = 0
 
@@ -42,7 +44,8 @@ class UsageSpillFolder:
         partial = file.with_suffix(".partial")
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Not synced: it must outlive this process, not the machine, and a stop must not wait for a hundred disk writes.
+            # No fsync: the file must survive the process, not a power failure, and a stop must not wait for a
+            # hundred syncs.
             partial.write_bytes(encode_batch(batch))
             os.replace(partial, file)
         except OSError as exc:

@@ -1,9 +1,10 @@
-"""Whose work it was that Triton counted: shares a model's compute time among the requests that have ended.
+"""Division of a model's compute time among the requests that have ended; pure.
 
-Triton tells how many rows a model has computed and how long that took, all requests together, and tells it when they are done.
-Each row gets the same part of it, but no tenant more than its requests were at Triton: what that leaves is of the rows that
-took longer. So, of quick and slow requests to one model, each pays for itself. Rows of nobody here (other gateways', an
-ensemble's, whoever asks Triton straight) take part, too. Called by `metering/compute_charges` at each look at the counts.
+Triton's statistics say how many rows a model has computed and how long that took, over all requests. Each row
+gets the same share, but no tenant is charged more than the time its requests spent at Triton; what that
+leaves goes to the rows that took longer (max-min fairness). So quick and slow requests to one model each pay
+for themselves. Rows of others (other gateways, ensembles, direct clients of Triton) get their share too.
+Called by `metering/compute_charges` at each poll.
 """
 
 from __future__ import annotations
@@ -17,29 +18,32 @@ from control_plane.triton.compute_time import Computed, OpenCharge
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What came of one look."""
+    """Result of dividing the compute time of one poll."""
 
     units: tuple[float, ...]
-    """Of each charge, in milliseconds of an instance."""
+    """Compute units (milliseconds of an instance) of each charge."""
     left_part: float
-    """Of the rows whose callers have left: the part that has been computed by now."""
+    """Fraction of the rows whose callers have left that has been computed by now."""
     rest: Computed
-    """Of nobody here, or of requests that have not ended yet: to be shared once more, with what comes next."""
+    """Compute time of nobody known, or of requests that have not ended yet: carried over to the next poll."""
     late_rows: float = 0.0
-    """That were answered and are not counted yet: Triton counts a row a moment after it has answered."""
+    """Rows answered but not yet in the statistics: Triton counts a row a moment after it has answered."""
 
 
 @dataclass(slots=True)
 class _Claim:
+    """One party's rows, and the most time that it can be charged for them."""
+
     rows: float
     most_ms: float
     ms: float = 0.0
 
 
 def share_out(computed: Computed, charges: Sequence[OpenCharge], *, late_rows: float = 0.0) -> Shares:
-    """Share what was computed among `charges`; `late_rows` are those of the looks before.
+    """Divide `computed` among `charges`; `late_rows` are those of the polls before.
 
-    What was answered was computed; of what failed or was left, so many rows were as Triton counted beyond those.
+    Answered rows were certainly computed. Of the rows that failed, or whose callers left, as many were
+    computed as Triton counted beyond the answered ones.
     """
     answered, uncertain = sum(one.answered_rows for one in charges), sum(one.failed_rows + one.left_rows for one in charges)
     beyond = max(0.0, computed.rows - answered - late_rows)
@@ -53,7 +57,10 @@ def share_out(computed: Computed, charges: Sequence[OpenCharge], *, late_rows: f
 
 
 def _fill(ms: float, claims: Iterable[_Claim]) -> float:
-    """The same for each row, but no claim more than its most (max-min fairness, by progressive filling); what is over then."""
+    """Give each row the same time, but no claim more than its most; return the time that is left over.
+
+    This is max-min fairness by progressive filling: claims in the order in which they are filled.
+    """
     open_ = sorted((claim for claim in claims if claim.rows > 0), key=lambda claim: claim.most_ms / claim.rows)
     rows = sum(claim.rows for claim in open_)
     for claim in open_:
@@ -63,5 +70,5 @@ def _fill(ms: float, claims: Iterable[_Claim]) -> float:
 
 
 def estimate(charge: OpenCharge, mean_ms: float) -> float:
-    """Units of what was answered, where Triton's counts do not tell: by what a row usually takes."""
+    """Estimate the units of answered rows by a row's usual time, where Triton's statistics lack them."""
     return min(charge.answered_ms, charge.answered_rows * mean_ms)

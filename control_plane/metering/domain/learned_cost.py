@@ -1,7 +1,7 @@
-"""What a row of a model usually costs: learned from what Triton counts, look by look, with the recent weighted most.
+"""Usual cost of a row of a model: an exponentially decaying average over Triton's statistics; pure.
 
-Expected of requests before they are computed, by `metering/compute_costs`. A model's first executions after a load do what later
-ones need not do (memory, kernels, caches); they count only until there are others.
+`metering/compute_costs` uses it to estimate requests before they are computed. The first executions after a
+load are slower than later ones (memory, kernels, caches), so they count only until there are others.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from control_plane.triton.compute_time import NOTHING, Computed, ComputeTime
 
 _HALF_LIFE_S = 10.0
-"""Of what is known of a model that is in use: one that has changed is known within a minute."""
-_MOST_FADED_S = 5.0
-"""At a time: a pause in its use says nothing of its cost."""
+"""Half-life of the average for a model in use: a change of its cost is learned within a minute."""
+_MAX_DECAY_S = 5.0
+"""Longest time by which one poll lets the average decay: a pause in a model's use says nothing about its
+cost."""
 
 
 def newly_computed(before: ComputeTime | None, counted: ComputeTime) -> tuple[Computed, bool]:
-    """What a Triton has computed since a look before, and whether a load's first executions are among it.
+    """Return the compute time since the poll before, and whether it includes the first executions after a
+    load.
 
-    A count that has gone back is one that began anew.
+    A counter that has fallen was reset: Triton has restarted or reloaded the model.
     """
     if before is None or counted.inferences < before.inferences or counted.compute_ns < before.compute_ns:
         before = ComputeTime()
@@ -29,22 +31,22 @@ def newly_computed(before: ComputeTime | None, counted: ComputeTime) -> tuple[Co
 
 @dataclass(frozen=True, slots=True)
 class LearnedCost:
-    """Sums over what was computed, those of long ago next to nothing."""
+    """Decaying sums of rows and milliseconds."""
 
     after_loads: Computed = NOTHING
-    """Of looks that had a load's first executions among them."""
+    """Sums of polls that included the first executions after a load."""
     steady: Computed = NOTHING
 
     @property
     def mean_ms(self) -> float | None:
-        """Milliseconds of an instance per row; None until there was one."""
+        """Milliseconds of an instance per row; None until a row was computed."""
         known = self.steady if self.steady.rows else self.after_loads
         return known.ms / known.rows if known.rows else None
 
 
 def learn(known: LearnedCost, *, after_load: Computed, steady: Computed, elapsed_s: float) -> LearnedCost:
-    """What is known after a look that found so much more, on all servers, `elapsed_s` after the one before."""
-    kept = 0.5 ** (min(elapsed_s, _MOST_FADED_S) / _HALF_LIFE_S)
+    """Update the average by a poll's compute time over all servers, `elapsed_s` after the poll before."""
+    kept = 0.5 ** (min(elapsed_s, _MAX_DECAY_S) / _HALF_LIFE_S)
     return LearnedCost(_faded(known.after_loads, after_load, kept), _faded(known.steady, steady, kept))
 
 

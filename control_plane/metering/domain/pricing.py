@@ -1,7 +1,7 @@
-"""What usage costs: which price is in force, and the rows of a report; pure.
+"""Pricing of usage: the choice of the price in force, and the rows of a report; pure.
 
-Usage is summed by day (UTC), so a price that changes within a day holds from the next one: all of a day is charged at
-the price in force at its start.
+Usage is summed by day (UTC), so a price that changes within a day holds from the next one: all of a day is
+charged at the price in force at its start.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Totals = Iterable[tuple[UsageKey, Usage]]
 
 
 def price_in_force(prices: Iterable[Price], key: UsageKey) -> Price | None:
-    """The price of a day's usage; None where there is none.
+    """Return the price of a day's usage; None where there is none.
 
-    A tenant's own comes before everybody's, then the glob with the most letters that stand for themselves (a name in full
-    comes first), then the one that began last.
+    The most specific price wins: first a tenant's own over everybody's, then a model's full name, then the
+    glob with the most literal letters, then the latest start.
     """
     start_s = datetime.fromisoformat(key.day).replace(tzinfo=UTC).timestamp()
     fitting = [
@@ -39,7 +39,9 @@ def _rank(price: Price, key: UsageKey) -> tuple[bool, bool, int, str, float, str
 
 
 def report_rows(totals: Totals, prices: Sequence[Price], by: Sequence[Dimension]) -> tuple[UsageRow, ...]:
-    """One row for each combination of `by` that was used, in their order; with an empty `by` one row for everything."""
+    """Return a row for each combination of the dimensions `by` that occurs, sorted; one row for everything if
+    `by` is empty.
+    """
 
     def group(total: tuple[UsageKey, Usage]) -> tuple[str, ...]:
         return tuple(getattr(total[0], dimension) for dimension in by)
@@ -56,6 +58,6 @@ def _row(group: tuple[str, ...], totals: Sequence[tuple[UsageKey, Usage]], price
             unpriced.append(usage.compute_units)
         else:
             costs[price.currency].append(price.per_unit * usage.compute_units)
-    # fsum: the same cents whatever the order.
+    # fsum is exact, so the cents do not depend on the order of the sums.
     sums = {currency: fsum(parts) for currency, parts in sorted(costs.items())}
     return UsageRow(group, sum((usage for _, usage in totals), Usage()), sums, fsum(unpriced))

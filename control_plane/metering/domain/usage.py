@@ -1,4 +1,4 @@
-"""What was used: the sums that are kept, and the event of one request that a request log has."""
+"""Values of metering: usage sums, batches of them, and the event of one request for the request log."""
 
 from __future__ import annotations
 
@@ -9,74 +9,81 @@ from typing import Literal
 from control_plane.core.infer_call import Door, Outcome
 
 BATCH_IDS_KEPT_S = 4 * 86_400
-"""How long a store knows the batches it was sent: one that waits on disk over a long weekend is still counted once."""
+"""How long a store remembers ids of batches: one that waits on disk over a long weekend is still counted only
+once."""
 
 
 EVERY_DAY = ("0001-01-01", "9999-12-31")
-"""The first and the last day that there can be."""
+"""First and last possible day."""
 
 
 @dataclass(slots=True)
 class UsageEvent:
-    """One request that was answered or refused. Never changed, but not frozen: that would cost each request a microsecond more."""
+    """A request that was answered or refused, as the request log records it.
+
+    Never modified, but not a frozen dataclass: making one would cost each request a microsecond more.
+    """
 
     ended_s: float
-    """In seconds since 1970."""
+    """Time of its end, in seconds since 1970."""
     tenant: str
     key_id: str
     route: str
     """The name that the caller used."""
     model: str
-    """The model behind it; the same name where there is no route."""
+    """The model behind the route; the same name where there is no route."""
     door: Door
     outcome: Outcome
     duration_s: float
     rows: int
-    """Of the batch; 1 for a model without a batch dimension, 0 for what was refused before it was read."""
+    """Batch size; 1 for a model without a batch dimension, 0 for a request that was refused before it was
+    read."""
     elements: int
     """Numbers and strings in all inputs."""
     compute_units: float | None
-    """As far as they are known when it ends (`metering/compute_costs`); None: not at all."""
+    """Units known at its end (`metering/compute_costs`); None if they are charged later, by Triton's
+    statistics."""
     cache_hit: bool = False
     server: str = ""
-    """That computed it, or was to; empty where none was asked."""
+    """Server that computed it or was to; empty where none was asked."""
     status: int | None = None
-    """That the caller was told: HTTP's, or the code of gRPC, also of a stream's request, which is told in words only. None: it had left."""
+    """HTTP status or gRPC code sent to the caller; a request of a stream has one too, though the stream sends
+    only its text. None if the caller had left."""
     error: str = ""
-    """The text of that status, cut."""
+    """Error text sent to the caller, cut."""
     request_id: str = ""
-    """The caller's own, cut: the request's `id`, else the header `x-request-id`."""
+    """The caller's id of the request, cut: the request's `id`, else the header `x-request-id`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a caller was told in the end."""
+class ClientStatus:
+    """Status and error text sent to a caller."""
 
     status: int | None
-    """As `UsageEvent` has it."""
+    """HTTP status or gRPC code; None if the caller had left."""
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageKey:
-    """What is summed together."""
+    """Key of a usage sum."""
 
     day: str
-    """ISO 8601, in UTC."""
+    """Day in UTC, as ISO 8601."""
     tenant: str
     model: str
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The sum over all requests of a key."""
+    """Sums over the requests of one key."""
 
     requests: int = 0
-    """Answered with success."""
+    """Requests answered with success."""
     failed: int = 0
-    """Answered with an error of the model's or the server's, or abandoned."""
+    """Requests that failed in the model or server, or that the caller abandoned."""
     refused: int = 0
-    """Not sent to a model: invalid, not allowed, beyond a limit."""
+    """Requests not sent to a model: invalid, not allowed, or beyond a limit."""
     rows: int = 0
     elements: int = 0
     compute_units: float = 0.0
@@ -96,21 +103,22 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class UsageBatch:
-    """What is added to the kept sums in one step, once, however often it is sent."""
+    """Usage sums that a store adds atomically and only once, however often they are sent."""
 
     id: str
-    """Of no other batch, ever."""
+    """Globally unique id, by which stores recognize a batch that they have counted."""
     sums: tuple[tuple[UsageKey, Usage], ...]
 
     @property
     def requests(self) -> int:
-        """All that it counts, however they ended."""
+        """Number of requests in the batch, whatever their outcome."""
         return sum(usage.requests + usage.failed + usage.refused for _, usage in self.sums)
 
 
 DAY_S = 86_400.0
 MOST = 2**32
-"""More of one request no body has room for; and sums of what was made up would soon be more than stores can add up."""
+"""Most rows or elements counted for one request: no body has room for more, and sums of invented numbers
+would soon exceed what stores can add (64 bits)."""
 
 COUNTED_AS: dict[Outcome, Literal["requests", "failed", "refused"]] = {
     Outcome.ANSWERED: "requests",
@@ -122,19 +130,21 @@ COUNTED_AS: dict[Outcome, Literal["requests", "failed", "refused"]] = {
     Outcome.ABANDONED: "failed",
     Outcome.FAILED: "failed",
 }
-"""Which field of `Usage` a request is counted in."""
+"""Outcome -> field of `Usage` in which the request is counted."""
 
 
 def day_of(ended_s: float) -> str:
-    """The day that a moment in seconds since 1970 lies in: ISO 8601, in UTC."""
+    """Return the day (UTC, ISO 8601) of a time in seconds since 1970."""
     return datetime.fromtimestamp(ended_s, UTC).date().isoformat()
 
 
-def storable_key(day: str, tenant: str, model: str) -> UsageKey:
-    """As every store can hold it, since it would be sent what it cannot hold for ever: without halves of surrogate pairs."""
+def make_storable_key(day: str, tenant: str, model: str) -> UsageKey:
+    """Make a key that every store can hold, without lone surrogates; a store that cannot would be sent the
+    batch for ever.
+    """
     return UsageKey(day, _storable(tenant), _storable(model))
 
 
 def _storable(name: str) -> str:
-    """A token's claims may hold what UTF-8 cannot."""
+    """Replace lone surrogates, which UTF-8 cannot encode but a token's claims may contain."""
     return name.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Usage as people ask for it: summed over what they do not care about, with what it costs."""
+"""Values of a usage report: sums grouped by the chosen dimensions, with their costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from control_plane.metering.domain.usage import Usage
 
 
 class Dimension(StrEnum):
-    """What a report can tell apart; also the name of that field in `UsageKey`."""
+    """Column by which a report can be grouped; the value is the name of the field in `UsageKey`."""
 
     TENANT = "tenant"
     MODEL = "model"
@@ -25,14 +25,14 @@ class UsageRow:
     """One value for each dimension of the report."""
     usage: Usage
     costs: Mapping[str, float]
-    """By currency, not rounded."""
+    """Currency -> cost, not rounded."""
     unpriced_units: float
-    """Compute units that no price covered; they are in no cost."""
+    """Compute units that no price covers; they are in no cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """Rows in order of their groups; none where nothing was used."""
+    """A usage report: rows sorted by group; none where nothing was used."""
 
     by: tuple[Dimension, ...]
     """Empty: everything in one row."""

@@ -1,4 +1,4 @@
-"""Usage reports as CSV and JSON, and the words in which people give their days and dimensions."""
+"""Encoding of usage reports as CSV and JSON, and parsing of their days and dimensions; pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from control_plane.metering.domain.usage_report import Dimension, UsageReport, U
 _DAYS_AGO = re.compile("([0-9]{1,5})d")
 _DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")
+"""Starts of a cell that a spreadsheet evaluates as a formula (CSV injection)."""
 _COST_DIGITS = 6
-"""After the point: a unit is a millisecond, and may cost a millionth."""
+"""Decimals of a cost: a unit is a millisecond, and may cost a millionth."""
 
 
 def parse_day(text: str, *, today: date) -> str:
@@ -34,16 +35,16 @@ def parse_day(text: str, *, today: date) -> str:
 
 
 def parse_dimensions(text: str) -> tuple[Dimension, ...]:
-    """Read `tenant,day`; empty is everything in one row. Raises InvalidRequest."""
+    """Read dimensions such as `tenant,day`; empty means everything in one row. Raises InvalidRequest."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     known = set(Dimension)
     if not known.issuperset(names) or len(set(names)) != len(names):
-        raise InvalidRequest(f"by {text[:100]!r}: expected some of {', '.join(Dimension)}, each at most once, with commas between")
+        raise InvalidRequest(f"by {text[:100]!r}: expected some of {', '.join(Dimension)}, each at most once, separated by commas")
     return tuple(map(Dimension, names))
 
 
 def to_json(report: UsageReport) -> dict[str, Any]:
-    """What JSON can hold; a row has a field for each dimension."""
+    """Encode a report as JSON types; a row has a field for each dimension."""
     return {
         "by": list(report.by),
         "since": report.since_day,
@@ -53,7 +54,10 @@ def to_json(report: UsageReport) -> dict[str, Any]:
 
 
 def to_csv(report: UsageReport) -> str:
-    """RFC 4180 with a head; one column for each currency that occurs. A name that a spreadsheet would calculate gets a `'` before it."""
+    """Encode a report as CSV (RFC 4180) with a header row and one column for each currency that occurs.
+
+    A name that a spreadsheet would evaluate as a formula is prefixed with `'`.
+    """
     currencies = sorted({currency for row in report.rows for currency in row.costs})
     text = io.StringIO()
     writer = csv.writer(text)

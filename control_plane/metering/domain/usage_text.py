@@ -1,4 +1,4 @@
-"""Usage as text: batches as stores pass them on and as they are spilled to disk, and the lines of the request log."""
+"""JSON encoding of usage batches (for Redis and the spill folder) and of the request log's lines; pure."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _BATCH: TypeAdapter[UsageBatch] = TypeAdapter(UsageBatch)
 
 
 def encode_batch(batch: UsageBatch) -> bytes:
-    """JSON that `decode_batch` reads."""
+    """Encode a batch as JSON for `decode_batch`."""
     return _dumps(batch)
 
 
 def decode_batch(text: bytes) -> UsageBatch:
-    """Raises InvalidRequest."""
+    """Decode a batch. Raises InvalidRequest if it is none."""
     try:
         return _BATCH.validate_python(json.loads(text))
     except (ValidationError, ValueError, RecursionError) as exc:
-        raise InvalidRequest(f"no batch of usage: {exc}") from exc
+        raise InvalidRequest(f"not a batch of usage: {exc}") from exc
 
 
 def encode_log_line(event: UsageEvent) -> bytes:
-    """One JSON object and a line feed. What names the caller is the key's id, never its secret."""
+    """Encode an event as one JSON object and a line feed. It has the key's id, never its secret."""
     ended = datetime.fromtimestamp(event.ended_s, UTC)
     line = {
         "time": ended.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -55,7 +55,7 @@ def encode_log_line(event: UsageEvent) -> bytes:
 def _dumps(value: object) -> bytes:
     try:
         return orjson.dumps(value)
-    except TypeError:  # half of a surrogate pair, which a token's claims may hold, or an integer beyond 64 bits
+    except TypeError:  # a lone surrogate, which a token's claims may contain, or an integer beyond 64 bits
         return json.dumps(value, default=_fields).encode()
 
 

@@ -1,7 +1,8 @@
-"""Builds models with their recipes, as a program of its own at the lowest priority: `models/ports.ModelBuilder`.
+"""Build program adapter: implements `models/ports.ModelBuilder` by a process of the lowest priority that runs
+models' recipes.
 
-Recipes are programs of the other half (`python_backends.export`), never imported here. The kernel ends the build when this process
-ends, however it ends.
+Recipes belong to `python_backends.export`, which the control plane never imports. The kernel ends the build
+process when this process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -21,23 +22,27 @@ from control_plane.models.domain.model_build import BuildEvent, BuildEventKind
 from control_plane.settings import ENV_PREFIX
 
 _SECRETS = (ENV_PREFIX, "AWS_")
-"""Recipes are others' code: what may hold secrets of ours stays here."""
+"""Prefixes of variables that are not handed on: recipes are other people's code, and these variables may hold
+our secrets.
+"""
 
 _LINE_BYTES = 2**20
 _REMARKS = 5
 _DONE = (0, 1)
-"""Exit statuses: all is up to date; something could not be built, which has been told."""
+"""Exit statuses that are no failure of the program: all is up to date; something could not be built, which an
+event has said.
+"""
 
 
 class ModelBuildProgram:
-    """`python -m python_backends.export` on the folders of models that have recipes."""
+    """Build process: `python -m python_backends.export` on the folders of models that have recipes."""
 
     def __init__(self, repositories: Sequence[Path], *, environment: Mapping[str, str] = os.environ) -> None:
         self._repositories = repositories
         self._environment = {name: value for name, value in environment.items() if not name.startswith(_SECRETS)}
 
     async def build(self) -> AsyncGenerator[BuildEvent]:
-        """See `models/ports.ModelBuilder.build`."""
+        """Build what is not up to date, as `models/ports.ModelBuilder.build` says."""
         folders = sorted({recipe.parent for root in self._repositories for recipe in root.absolute().glob("*/build.py")})
         if not folders:
             return
@@ -56,6 +61,7 @@ class ModelBuildProgram:
             await _end(process)
 
     async def _start(self, folders: Sequence[Path]) -> Process:
+        """Start the build program in a session of its own, without our secrets in its environment."""
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "python_backends.export", "--json", "--background-of", str(os.getpid()), "--", *map(str, folders)),
             stdin=DEVNULL,
@@ -63,12 +69,12 @@ class ModelBuildProgram:
             stderr=STDOUT,
             env=self._environment,
             limit=_LINE_BYTES,
-            start_new_session=True,  # Ctrl-C is ours to act on
+            start_new_session=True,  # Ctrl-C must reach this process only, which then ends the build in order
         )
 
 
 async def _end(process: Process) -> None:
-    """With whatever it has started."""
+    """Kill the process with all that it has started, which is in its process group."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,8 +1,9 @@
-"""What can be said of a model's files before Triton is asked to load it: what would fail for certain, and what would be right.
+"""Preflight checks of a model's files before Triton is asked to load it: finds what would fail for certain,
+and says what is right.
 
-Some of it Triton (24.10) does not say in its answer, some has a load hang, and for all of it a full server would
-unload another model first. What needs the model's code or its runtime is left to Triton. Used by
-`managed_repository`, on the folder that the model comes from.
+Of these mistakes Triton (24.10) leaves some out of its answer, and some make a load hang; and a full server
+would have unloaded another model before any of them shows. What needs the model's code or its runtime to be
+checked is left to Triton. Used by `managed_repository`, on the source folder of the model.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from control_plane.triton.adapters.model_config import config_file, read_config
 _PYTHON = "python"
 _ONNX = "onnxruntime"
 _FILES: Mapping[str, str] = {_PYTHON: "model.py", _ONNX: "model.onnx", "tensorrt": "model.plan", "pytorch": "model.pt"}
-"""By backend, what it loads from a version's folder unless `default_model_filename` says otherwise."""
+"""File that each backend loads from a version's folder, unless `default_model_filename` says otherwise."""
 
 _PLATFORMS: Mapping[str, str] = {
     "onnxruntime_onnx": _ONNX,
@@ -29,19 +30,20 @@ _PLATFORMS: Mapping[str, str] = {
     "tensorflow_savedmodel": "tensorflow",
     "tensorflow_graphdef": "tensorflow",
 }
-"""The older way to name a backend."""
+"""Backend of each `platform`, the older way to name one."""
 
 _ENSEMBLE = "ensemble"
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _GRAPH = 7
-"""ModelProto's field of that name (onnx.proto)."""
-_MOST_FIELDS = 10_000
+"""Number of the field `graph` in ModelProto (onnx.proto)."""
+_MAX_FIELDS = 10_000
 
 
 def require_loadable(folder: Path, config_name: str, *, backends: Collection[str] | None = None) -> None:
-    """Raise ModelLoadFailed, with what would be right, where Triton could not load the model of this folder.
+    """Raise ModelLoadFailed, saying what would be right, if Triton could not load the model in this folder.
 
-    `config_name` as `triton/config_name.config_name_in_force` says; `backends` are those that this Triton has, None: nobody knows.
+    `config_name` is from `triton/config_name.config_name_in_force`; `backends` are those that this Triton
+    has, None if unknown.
     """
     config = read_config(config_file(folder, config_name))
     _require_name(folder, config)
@@ -65,13 +67,15 @@ def _require_name(folder: Path, config: model_config_pb2.ModelConfig) -> None:
 def _require_backend(folder: Path, config: model_config_pb2.ModelConfig, backend: str, backends: Collection[str] | None) -> None:
     if not backend or backends is None or backend in backends or config.runtime:
         return
-    if any(folder.glob(f"**/libtriton_{backend}.so")):  # it brings its own
+    if any(folder.glob(f"**/libtriton_{backend}.so")):  # the model brings its backend along
         return
     raise ModelLoadFailed(f"model {folder.name!r} needs the backend {backend!r}, and this Triton has {', '.join(sorted(backends))}")
 
 
 def _versions_to_load(folder: Path, config: model_config_pb2.ModelConfig) -> list[Path]:
-    """Of those that are there, as its version policy says; without one the latest."""
+    """Return the version folders that Triton would load by the model's version policy; without one that is
+    the latest version.
+    """
     there = {int(entry.name): entry for entry in _entries(folder) if entry.name.isdecimal() and entry.is_dir()}
     if not there:
         raise ModelLoadFailed(f"model {folder.name!r} has no version folder: what it is loaded from goes into {folder / '1'}")
@@ -98,13 +102,16 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _file_there(version: Path) -> str:
-    """What Triton takes for the model where its configuration says nothing; empty where there is nothing of the kind."""
+    """Return the file from which Triton would complete a configuration without a backend; empty if there is
+    none.
+    """
     return next((name for name in _FILES.values() if (version / name).is_file()), "")
 
 
 def _require_file(model: str, file: Path, backend: str) -> None:
+    """Raise ModelLoadFailed unless the file that a backend loads is there, readable and plausible."""
     try:
-        if file.is_dir() and backend != _PYTHON:  # a model in several files
+        if file.is_dir() and backend != _PYTHON:  # a model of several files, such as ONNX with external data
             if backend != _ONNX:
                 return
             file /= _FILES[_ONNX]
@@ -128,9 +135,13 @@ def _require_content(model: str, file: Path, content: IO[bytes], size: int) -> N
 
 
 def _wrong_in_onnx(content: IO[bytes], size: int) -> str:
-    """By the outermost fields of the message that it is, of which none is read; empty where nothing is."""
+    """Return what is wrong with an ONNX file, or an empty text.
+
+    Only the tags and lengths of ModelProto's outermost fields are read, by seeking: a file of gigabytes costs
+    a few reads.
+    """
     at, has_graph = 0, False
-    for _ in range(_MOST_FIELDS):
+    for _ in range(_MAX_FIELDS):
         if at == size:
             return "" if has_graph else "has no graph"
         content.seek(at)
@@ -145,7 +156,7 @@ def _wrong_in_onnx(content: IO[bytes], size: int) -> str:
 
 
 def _field(head: bytes) -> tuple[int, int] | None:
-    """A field's number and how long all of it is (protobuf's encoding); None: it is none."""
+    """Return a protobuf field's number and its length with tag; None if the bytes are no field."""
     tag, at = _varint(head, 0)
     number, kind = tag >> 3, tag & 7
     if not 0 < number < 1 << 29:

@@ -1,8 +1,9 @@
-"""The model repository that the embedded Triton reads: what the source folders hold, placed under the state folder.
+"""Model repository of the embedded Triton: a mirror of the source folders under the state folder.
 
-`models/ports.ModelRepository`, for the model service. Folders are real and files are links to the sources, so that nothing
-Triton or a stub writes lands in a source, recipes and notes stay out of Triton's sight, and Triton's "has it changed?"
-(it compares modification times, through links) sees a change in a source as one in its own repository.
+Implements `models/ports.ModelRepository` for `models/model_service`. Folders are real and files are links to
+the sources. So nothing that Triton or a stub writes lands in a source, recipes and notes are hidden from
+Triton, and a change in a source looks to Triton like one in its own repository (it compares modification
+times, through links).
 """
 
 from __future__ import annotations
@@ -14,23 +15,29 @@ from pathlib import Path
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, StartupError
 from control_plane.core.model import MODEL_NAME, NAME_RULE
 from control_plane.models.adapters.checks import require_loadable
-from control_plane.models.adapters.placed_tree import Tree, bring_in_line, remove, tree_of
+from control_plane.models.adapters.placed_tree import Tree, reconcile_tree, remove, tree_of
 from control_plane.triton.adapters.model_config import composing_models, config_file, is_ensemble, with_parameters
 
 _log = logging.getLogger(__name__)
 
 _RECIPE = "build.py"
 _NOT_FOR_TRITON = ("*.py", "manifest.json", "README*", "samples*")
-"""At a model's top level, besides what `placed_tree` leaves out everywhere."""
+"""Files at a model's top level that are not placed, besides those that `placed_tree` leaves out
+everywhere.
+"""
 
 _FOR_THE_RECIPE = "texts"
-"""What a recipe calibrates with and judges by; in a model without one the name is its owner's to use."""
+"""Folder with what a recipe calibrates and evaluates with; it is placed if the model has no recipe, since the
+name is free then.
+"""
 
 
 class ManagedRepository:
-    """Models of several source folders under one root; `config_name` as `triton/config_name.config_name_in_force` says.
+    """Repository that merges several source folders under one root; `config_name` is from
+    `triton/config_name.config_name_in_force`.
 
-    `parameters`, by model, are set over those of its configuration, of which Triton then gets a copy.
+    `parameters`, by model, override those of a model's configuration; Triton then gets a changed copy of the
+    configuration.
     """
 
     def __init__(
@@ -42,9 +49,9 @@ class ManagedRepository:
         parameters: Mapping[str, Mapping[str, str]] | None = None,
         backends: Collection[str] | None = None,
     ) -> None:
-        """`backends` are those that Triton has; None: nobody knows. Nothing is written yet.
+        """`backends` are those that Triton has, None if unknown. Writes nothing yet.
 
-        Raises StartupError: a source does not exist, or a model that has parameters.
+        Raises StartupError: a source does not exist, or there are parameters for a model that does not exist.
         """
         self._parameters = parameters or {}
         self._backends = backends
@@ -58,11 +65,11 @@ class ManagedRepository:
             raise StartupError(f"--model-parameter: no model {', '.join(sorted(unknown))} in {', '.join(map(str, self._sources))}")
 
     def names(self) -> list[str]:
-        """Every model in the sources now, built or not, by name.
+        """Return every model in the sources now, built or not, by name.
 
         Raises:
-            StartupError: two sources hold one name, a name is none that Triton's clients could use, or a source
-                cannot be read.
+            StartupError: two sources have a model of one name, a name cannot be used by Triton's clients, or
+                a source cannot be read.
         """
         found: dict[str, Path] = {}
         for model in self._models():
@@ -74,7 +81,9 @@ class ManagedRepository:
         return sorted(found)
 
     def place_all(self) -> None:
-        """Place every model that can be placed, and remove placed ones whose source is gone. Raises StartupError."""
+        """Place every model that can be placed, and remove placed ones whose source is gone. Raises
+        StartupError.
+        """
         names = self.names()
         try:
             self._remove_all_but(names)
@@ -87,27 +96,31 @@ class ManagedRepository:
                 _log.warning("model cannot be placed: %s", exc, extra={"model": name})
 
     def place(self, name: str) -> list[str]:
-        """Bring the placed copy, and those of an ensemble's composing models, in line with the sources; their names, its own first.
+        """Bring the placed copies of a model and of its composing models in line with the sources; return
+        their names, its own first.
 
-        Where nothing differs nothing is written: Triton would take a new time for a new model and load it again.
+        Only what differs is written: Triton would take a new modification time for a changed model, and load
+        it again.
 
         Raises:
-            ModelNotFound: no source has it, or one that the ensemble needs.
-            ModelLoadFailed: it is not built, or its configuration or folder cannot be read.
+            ModelNotFound: no source has the model, or one that the ensemble needs.
+            ModelLoadFailed: the model is not built, or its configuration or folder cannot be read.
         """
-        # Composing models first: an ensemble never stands there without them.
+        # Composing models are placed first, so that an ensemble is never in the repository without them.
         needed = self._with_composing(name)
         for each in needed:
-            bring_in_line(self.root / each.name, self._tree(each))
+            reconcile_tree(self.root / each.name, self._tree(each))
         return [each.name for each in reversed(needed)]
 
     def require_loadable(self, name: str) -> None:
-        """Raise ModelLoadFailed where Triton could not load it as its source, or that of a composing model, is now; raises as `place`."""
+        """Raise ModelLoadFailed if Triton could not load the model, or a composing model, as its source is
+        now; raises as `place`.
+        """
         for each in self._with_composing(name):
             require_loadable(each, self._config_name, backends=self._backends)
 
-    def with_steps(self, name: str) -> list[str]:
-        """See `models/ports.ModelRepository.with_steps`."""
+    def ensemble_closure(self, name: str) -> list[str]:
+        """Return the composing models and the model, as `models/ports.ModelRepository.ensemble_closure` says."""
         return [model.name for model in self._with_composing(name)]
 
     def _remove_all_but(self, names: list[str]) -> None:
@@ -123,26 +136,31 @@ class ManagedRepository:
             except OSError as exc:
                 raise StartupError(f"--model-repository {source} cannot be read: {exc}") from exc
 
-    def _source_of(self, name: str, needed_by: str | None) -> Path:
+    def _source_of(self, name: str, dependencies_of: str | None) -> Path:
+        """Return the source folder of a model; a placed copy without a source is removed. Raises
+        ModelNotFound.
+        """
         if _is_name(name):
             for source in self._sources:
                 if _is_model(source / name):
                     return source / name
             remove(self.root / name)
         looked_in = ", ".join(map(str, self._sources))
-        whose = f", which the ensemble {needed_by!r} needs," if needed_by else ""
+        whose = f", which the ensemble {dependencies_of!r} needs," if dependencies_of else ""
         raise ModelNotFound(f"no model {name!r}{whose} in {looked_in}")
 
     def _with_composing(self, name: str) -> list[Path]:
-        """The model after everything that it needs, directly or not, each once."""
+        """Return the folders of all models that the model needs, directly or indirectly, each once and before
+        its users.
+        """
         done: dict[str, Path] = {}
         entered: set[str] = set()
 
-        def visit(each: str, needed_by: str | None) -> None:
-            if each in entered:  # done, or a cycle, which Triton refuses with a message of its own
+        def visit(each: str, dependencies_of: str | None) -> None:
+            if each in entered:  # visited before, or a cycle, which Triton refuses with a message of its own
                 return
             entered.add(each)
-            model = self._source_of(each, needed_by)
+            model = self._source_of(each, dependencies_of)
             for step in composing_models(model, self._config_name):
                 visit(step, each)
             done[each] = model
@@ -151,12 +169,15 @@ class ManagedRepository:
         return list(done.values())
 
     def _tree(self, model: Path) -> Tree:
+        """Return what is to be placed of a model. Raises ModelLoadFailed: it has a recipe and was not
+        built.
+        """
         hidden = (*_NOT_FOR_TRITON, _FOR_THE_RECIPE) if (model / _RECIPE).exists() else _NOT_FOR_TRITON
         tree = self._with_parameters(model, tree_of(model, hidden_at_top=hidden))
         if _has_version(model):
             return tree
         if is_ensemble(model, self._config_name):
-            return tree.with_folder("1")  # Triton wants a version folder, empty as it is
+            return tree.with_folder("1")  # Triton requires a version folder, though an ensemble's is empty
         if (model / _RECIPE).exists():
             raise ModelLoadFailed(f"model {model.name!r} is not built: run `make setup`")
         return tree
@@ -169,7 +190,7 @@ class ManagedRepository:
 
 
 def _is_name(name: str) -> bool:
-    # `..` fits the pattern and would be the folder above.
+    # The pattern must not admit `..`, which would be the folder above.
     return MODEL_NAME.fullmatch(name) is not None
 
 

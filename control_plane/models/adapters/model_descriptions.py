@@ -1,7 +1,9 @@
-"""Reads what models' folders say of them before anybody has loaded them: `models/ports.ModelDescriptions`, for placement.
+"""Reader of models' descriptions from their folders: implements `models/ports.ModelDescriptions`, for
+placement.
 
-An owner declares it in string parameters of the model's Triton configuration, which Triton hands on and heeds no further. A value
-that cannot be used is left out, with a warning: it costs a better placement, not the model.
+An owner declares a model's placement spec in string parameters `tidegate_...` of its Triton configuration,
+which Triton hands on and otherwise ignores. A value that cannot be used is left out with a warning: that
+costs a worse placement, not the model.
 """
 
 from __future__ import annotations
@@ -19,21 +21,21 @@ from tritonclient.grpc import model_config_pb2
 
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.core.model import MODEL_NAME, NAME_RULE
-from control_plane.core.names import MOST_BYTES
+from control_plane.core.names import MAX_SIZE_BYTES
 from control_plane.models.domain.description import DescribedModel, ModelSpec
-from control_plane.settings import can_be_told
+from control_plane.settings import is_utf8_encodable
 from control_plane.triton.adapters.model_config import config_file, read_config, steps_of
 
 _log = logging.getLogger(__name__)
 
 _PREFIX = "tidegate_"
-_MOST_COPIES = 10**6
-_MOST_PRIORITY = 10**9
+_MAX_COPIES = 10**6
+_MAX_PRIORITY = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class _Configured:
-    """What a model's configuration says, and the state that its file had."""
+    """Parsed configuration of a model, with the state that its file had (path, modification time, size)."""
 
     file_state: tuple[str, int, int]
     spec: ModelSpec
@@ -42,6 +44,8 @@ class _Configured:
 
 
 class _Parameter(NamedTuple):
+    """Parameter of a configuration: its field in `ModelSpec`, its parser, and what is right, for warnings."""
+
     field: str
     read: Callable[[str], Any]
     """Raises ValueError."""
@@ -49,10 +53,12 @@ class _Parameter(NamedTuple):
 
 
 class ModelDescriptionFiles:
-    """The models of several source folders; a configuration is read again only when its file has changed."""
+    """Descriptions of the models in several source folders; a configuration is parsed again only if its file
+    has changed.
+    """
 
     def __init__(self, sources: Sequence[Path], *, config_name: str, parameters: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """`config_name` and `parameters` as `ManagedRepository` has them."""
+        """`config_name` and `parameters` are those of `ManagedRepository`."""
         self._sources = sources
         self._config_name = config_name
         self._parameters = parameters or {}
@@ -77,7 +83,7 @@ class ModelDescriptionFiles:
                 _log.warning("models in %s cannot be read: %s", source, exc)
 
     def _named(self, folders: list[Path]) -> list[Path]:
-        """Those that Triton's clients could name; each of the others is told of once."""
+        """Return the folders whose names Triton's clients can use; each of the others is logged once."""
         nameless = {folder for folder in folders if not MODEL_NAME.fullmatch(folder.name)}
         for folder in sorted(nameless - self._nameless):
             _log.warning("%r is left out: it cannot be a model's name, which is %s", str(folder), NAME_RULE)
@@ -85,6 +91,7 @@ class ModelDescriptionFiles:
         return [folder for folder in folders if folder not in nameless]
 
     def _configured(self, folder: Path) -> _Configured:
+        """Return the parsed configuration of a model, from the memo unless its file has changed."""
         file = self._config_file(folder)
         state = _state(file)
         known = self._known.get(folder)
@@ -94,18 +101,19 @@ class ModelDescriptionFiles:
             config = read_config(file)
         except ModelLoadFailed as exc:
             _log.warning("what model %s wants is not known: %s", folder.name, exc)
-            return _Configured(state, ModelSpec(folder.name))  # whoever loads it is told the same
+            return _Configured(state, ModelSpec(folder.name))  # the load of the model fails with the same reason
         declared = {key: value.string_value for key, value in config.parameters.items()} | dict(self._parameters.get(folder.name, {}))
         return _Configured(state, _spec(folder.name, declared), tuple(steps_of(config)), _has_sequences(config))
 
     def _config_file(self, folder: Path) -> Path:
         try:
             return config_file(folder, self._config_name)
-        except OSError:  # its `configs` may not be looked into
+        except OSError:  # the folder `configs` is not readable
             return config_file(folder, "")
 
 
 def _spec(model: str, declared: Mapping[str, str]) -> ModelSpec:
+    """Parse the placement spec out of a model's string parameters; those that cannot be used are logged."""
     values: dict[str, Any] = {}
     for key, text in declared.items():
         if key.startswith(_PREFIX):
@@ -113,17 +121,19 @@ def _spec(model: str, declared: Mapping[str, str]) -> ModelSpec:
     is_pinned = values.pop("is_pinned", False)
     spec = ModelSpec(model, **values)
     if is_pinned:
-        spec = replace(spec, min_copies=max(1, spec.min_copies))
-    if spec.max_copies is not None and spec.max_copies < spec.min_copies:
+        spec = replace(spec, min_replicas=max(1, spec.min_replicas))
+    if spec.max_replicas is not None and spec.max_replicas < spec.min_replicas:
         _log.warning(
-            "model %s: tidegate_max_copies is %d, less than the %d it must have; left out", model, spec.max_copies, spec.min_copies
+            "model %s: tidegate_max_replicas is %d, less than the %d it must have; left out", model, spec.max_replicas, spec.min_replicas
         )
-        spec = replace(spec, max_copies=None)
+        spec = replace(spec, max_replicas=None)
     return spec
 
 
 def _value(model: str, key: str, text: str) -> dict[str, Any]:
-    """By its name in `ModelSpec`; empty where it cannot be used."""
+    """Parse a parameter: a mapping from its field of `ModelSpec` to its value; empty, with a warning, if it
+    cannot be used.
+    """
     parameter = _PARAMETERS.get(key)
     if parameter is None:
         _log.warning("model %s: no parameter %s is known, but %s; left out", model, key, ", ".join(_PARAMETERS))
@@ -137,7 +147,7 @@ def _value(model: str, key: str, text: str) -> dict[str, Any]:
 
 def _bytes(text: str) -> int:
     size = int(TypeAdapter(ByteSize).validate_python(text))  # as --memory-budget is read; its ValidationError is a ValueError
-    return _between(1, MOST_BYTES, size)
+    return _between(1, MAX_SIZE_BYTES, size)
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:
@@ -155,7 +165,7 @@ def _labels(text: str) -> dict[str, str]:
     labels = {}
     for label in text.split(","):
         key, equals, value = (part.strip() for part in label.partition("="))
-        if not (key and equals and value and can_be_told(label)) or key in labels:
+        if not (key and equals and value and is_utf8_encodable(label)) or key in labels:
             raise ValueError(label)
         labels[key] = value
     return labels
@@ -175,10 +185,10 @@ def _between(least: int, most: int, value: int) -> int:
 
 _PARAMETERS: Mapping[str, _Parameter] = {
     f"{_PREFIX}resident_bytes": _Parameter("resident_bytes", _bytes, "bytes, such as 200MiB, and an EiB at most"),
-    f"{_PREFIX}min_copies": _Parameter("min_copies", _whole(0, _MOST_COPIES), f"a whole number from 0 to {_MOST_COPIES}"),
-    f"{_PREFIX}max_copies": _Parameter("max_copies", _whole(1, _MOST_COPIES), f"a whole number from 1 to {_MOST_COPIES}"),
+    f"{_PREFIX}min_replicas": _Parameter("min_replicas", _whole(0, _MAX_COPIES), f"a whole number from 0 to {_MAX_COPIES}"),
+    f"{_PREFIX}max_replicas": _Parameter("max_replicas", _whole(1, _MAX_COPIES), f"a whole number from 1 to {_MAX_COPIES}"),
     f"{_PREFIX}priority": _Parameter(
-        "priority", _whole(-_MOST_PRIORITY, _MOST_PRIORITY), f"a whole number within {_MOST_PRIORITY} of 0; the higher stays"
+        "priority", _whole(-_MAX_PRIORITY, _MAX_PRIORITY), f"a whole number within {_MAX_PRIORITY} of 0; the higher stays"
     ),
     f"{_PREFIX}latency_objective_ms": _Parameter("latency_objective_s", _seconds, "milliseconds above 0, such as 50"),
     f"{_PREFIX}server_labels": _Parameter("server_labels", _labels, "labels with their values, such as gpu=h200,zone=a, each once"),
@@ -191,7 +201,9 @@ def _has_sequences(config: model_config_pb2.ModelConfig) -> bool:
 
 
 def _with_steps(model: DescribedModel, own: Mapping[str, DescribedModel]) -> DescribedModel:
-    """Also what it needs by what it needs; a step that nobody has is named and weighs nothing."""
+    """Complete an ensemble's description by its indirect steps; a step that no source has is named and counts
+    no bytes.
+    """
     steps: set[str] = set()
     left = list(model.steps)
     while left:
@@ -203,18 +215,20 @@ def _with_steps(model: DescribedModel, own: Mapping[str, DescribedModel]) -> Des
     return replace(
         model,
         steps=frozenset(steps),
-        file_bytes=min(sum(part.file_bytes for part in parts), MOST_BYTES),  # files with holes are as large as they say
+        file_bytes=min(sum(part.file_bytes for part in parts), MAX_SIZE_BYTES),  # sparse files may claim any size
         changed_ns=max(part.changed_ns for part in parts),
         has_sequences=any(part.has_sequences for part in parts),
     )
 
 
 def _weigh(folder: Path) -> tuple[int, int]:
-    """Bytes of the newest version, which Triton serves unless it is told otherwise, and when something in it was last changed."""
+    """Return the bytes of the newest version, which Triton serves by default, and when a file or folder in it
+    was last changed.
+    """
     try:
         versions = [entry for entry in folder.iterdir() if entry.name.isdecimal()]
     except OSError:
-        return 0, 0  # it has just been removed
+        return 0, 0  # the folder has just been removed
     newest = max(versions, key=lambda version: int(version.name), default=None)
     if newest is None:
         return 0, _state(folder)[1]

@@ -1,8 +1,10 @@
-"""What a load of a model reads of this machine, as digests: the placed files, files that its configuration names, its backend's code.
+"""Digests of what a load of a model reads: its placed files, files that its configuration names, its
+backend's code.
 
-`models/ports.ModelReading`, over the tree that `managed_repository` has placed. Contents are hashed, not looked at by their times; what
-has been hashed is not read again until the file changes. Python code is searched for what calls other models: only the
-server's own `InferenceRequest` does. What installed packages call, or an execution environment's, is not seen.
+Implements `models/ports.ModelReading` over the tree that `managed_repository` has placed. Files are compared
+by digest and not by time; a digest is remembered until its file changes. Python code is searched for BLS
+calls, which only the server's own `InferenceRequest` can make; calls in installed packages or in an execution
+environment are not seen.
 """
 
 from __future__ import annotations
@@ -29,42 +31,50 @@ _PYTHON = "python"
 _SOURCE = ".py"
 _BYTECODE = "__pycache__"
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
-"""In a parameter's value, the model's folder (python backend, EXECUTION_ENV_PATH)."""
+"""Placeholder for the model's folder in a parameter's value (python backend, EXECUTION_ENV_PATH)."""
 
 _CALLS = re.compile(rb"""[."'][\s\\]*InferenceRequest|from[\s\\]+triton_python_backend_utils[\s\\]+import""")
-"""The class of the server's module, however it is come by; the bare name is that of our backends' own as well."""
+"""Uses of the class `InferenceRequest` of the server's module, however it is imported. The bare name is no
+evidence, since our backends have a class of that name too.
+"""
 
 _CPUINFO = Path("/proc/cpuinfo")
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 _SETTLED_NS = 2_000_000_000
-"""A file's times move in steps of some milliseconds; a digest is remembered once they lie further back than that."""
+"""Age of a file's times from which its digest is remembered. File systems round times to some milliseconds,
+so two changes in quick succession may leave the same times.
+"""
 
-_MOST_REMEMBERED = 100_000
+_MAX_REMEMBERED = 100_000
 
 Named = tuple[str, Path]
-"""What is to be read, by a name that is the same in another place."""
+"""File to digest, with a name that is the same on every machine."""
 Part = tuple[str, bytes]
-"""What was read, by that name, and its digest."""
+"""Such a name with the digest of the file."""
 
 
 class ModelFiles:
-    """Reads and digests the files of the models placed under `root`; its methods read files, so threads call them."""
+    """Digester of the models placed under `root`. Its methods read files, so call them in threads."""
 
     def __init__(
         self, root: Path, *, config_name: str, python_backends: Path, surroundings: Callable[[], Iterable[bytes]] | None = None
     ) -> None:
-        """`surroundings` is what else the answers of stubs depend on; not given, it is what is installed here and the machine."""
+        """`surroundings` yields what else the responses of stubs depend on; by default the installed packages
+        and the hardware.
+        """
         self._root = root
         self._surroundings = surroundings or _surroundings
         self._config_name = config_name
         self._python_backends = python_backends
         self._digests = FileDigests()
         self._newest_ns: dict[str, int] = {}
-        """The latest time that each model's files have had: Triton compares with that of its last load, which may lie in the future."""
+        """Latest time of each model's files so far. Triton compares with that of its last load, which may lie
+        in the future.
+        """
 
-    def with_steps(self, name: str, override: ModelOverride | None) -> list[str]:
-        """See `models/ports.ModelReading.with_steps`."""
+    def ensemble_closure(self, name: str, override: ModelOverride | None) -> list[str]:
+        """Return the models that a load reads, as `models/ports.ModelReading.ensemble_closure` says."""
         found, open_ = dict[str, None](), [name]
         while open_:
             each = open_.pop()
@@ -74,7 +84,7 @@ class ModelFiles:
         return list(found)
 
     def read(self, name: str, override: ModelOverride | None) -> ModelContents:
-        """See `models/ports.ModelReading.read`."""
+        """Digest what a load would read, as `models/ports.ModelReading.read` says."""
         config = self._config(name, override)
         brought = dict(override.files) if override is not None else {}
         try:
@@ -88,10 +98,13 @@ class ModelFiles:
         digest = digest_of(piece for path, content in sorted(parts) for piece in (path.encode(errors="surrogateescape"), content))
         return ModelContents(digest, frozenset(string_parameters(config)), frozenset(steps_of(config)), bool(brought), calls_others)
 
-    def make_look_changed(self, name: str) -> None:
-        """See `models/ports.ModelReading.make_look_changed`."""
+    def mark_changed(self, name: str) -> None:
+        """Move the times of the version folders forward, as `models/ports.ModelReading.mark_changed`
+        says.
+        """
         try:
             self._note_times(name)
+            # Later than any time so far, for Triton compares only with the time it saw at its last load.
             later_ns = self._newest_ns[name] = max(time.time_ns(), self._newest_ns[name] + 1)
             for version in self._versions(name):
                 os.utime(version, ns=(later_ns, later_ns))
@@ -119,7 +132,9 @@ class ModelFiles:
         return [(str(path.relative_to(model)), path) for path in _walk(model)]
 
     def _named_by(self, name: str, config: model_config_pb2.ModelConfig) -> Iterator[Named]:
-        """Files outside the model's folder that its parameters name, relative to a version's folder or absolute."""
+        """Yield files outside the model's folder that its parameters name, by absolute paths or relative to a
+        version's folder.
+        """
         model = self._root / name
         for version in self._versions(name) or [model / "1"]:
             for value in string_parameters(config):
@@ -134,7 +149,9 @@ class ModelFiles:
         return not steps_of(config) and (config.backend in ("", _PYTHON) or (self._python_backends / config.backend).is_dir())
 
     def _code(self, config: model_config_pb2.ModelConfig) -> Iterator[Part]:
-        """Of models that stubs serve: our packages, which they all can import, what is installed, and what computes."""
+        """Yield the digests of code that a model in a stub depends on: our packages, the installed ones, and
+        the hardware.
+        """
         if self._is_served_by_stub(config):
             yield from self._digests.of_files(self._shared())
             yield "surroundings", digest_of(self._surroundings())
@@ -146,15 +163,19 @@ class ModelFiles:
 
 
 class FileDigests:
-    """A cache of files' digests; one that has not changed is read once."""
+    """Cache of files' digests by identity (inode, size and times): a file that has not changed is
+    read once.
+    """
 
-    def __init__(self, *, settled_ns: int = _SETTLED_NS, most: int = _MOST_REMEMBERED) -> None:
+    def __init__(self, *, settled_ns: int = _SETTLED_NS, most: int = _MAX_REMEMBERED) -> None:
         self._settled_ns = settled_ns
         self._most = most
         self._known: dict[tuple[int, ...], bytes] = {}
 
     def of_files(self, files: Iterable[Named]) -> Iterator[Part]:
-        """Of those that are regular files or, followed to where they lead, nothing at all. Raises OSError."""
+        """Yield the digests of regular files, following links; of a link that leads nowhere an empty digest.
+        Raises OSError.
+        """
         for name, path in files:
             try:
                 if stat.S_ISREG(path.stat().st_mode):
@@ -163,13 +184,14 @@ class FileDigests:
                 yield name, b""
 
     def of(self, path: Path) -> bytes:
-        """Raises OSError: it cannot be read, or changes while it is."""
+        """Return the digest of a file. Raises OSError: it cannot be read, or changes while it is read."""
         with path.open("rb") as file:
             identity = _identity(os.fstat(file.fileno()))
             known = self._known.get(identity)
             if known is not None:
                 return known
             digest = file_digest(file, lambda: blake2b(digest_size=DIGEST_BYTES)).digest()
+            # Written to while it was read: the digest may be of neither content.
             if _identity(os.fstat(file.fileno())) != identity:
                 raise OSError(f"{path} changes while it is read")
         self._remember(identity, digest)
@@ -184,7 +206,7 @@ class FileDigests:
 
 
 def _call_others(brought: Mapping[str, bytes], paths: Iterable[Path]) -> bool:
-    """Whether Python code among these may call other models."""
+    """Whether Python code among these files may make BLS calls, that is, call other models."""
     sources = chain(
         (content for key, content in brought.items() if key.endswith(_SOURCE)),
         (path.read_bytes() for path in paths if path.suffix == _SOURCE and path.is_file()),
@@ -193,12 +215,14 @@ def _call_others(brought: Mapping[str, bytes], paths: Iterable[Path]) -> bool:
 
 
 def _identity(state: os.stat_result) -> tuple[int, ...]:
-    """With the time of the inode's last change, which, unlike that of its content, nobody can set."""
+    """Return what identifies a file's content. It includes the inode's ctime, which unlike the mtime no
+    program can set.
+    """
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Every file beneath, and `folder` and the folders themselves, in no order; links to folders are not entered."""
+    """Yield `folder` and every file and folder beneath it, in no order; links to folders are not entered."""
     yield folder
     for above, folders, files in os.walk(folder, onerror=_raise):
         yield from (Path(above, name) for name in (*folders, *files))
@@ -209,7 +233,9 @@ def _raise(error: OSError) -> None:
 
 
 def _newest_ns(path: Path) -> int:
-    """As Triton takes it: the later of both times (measured with 24.10, where a chmod makes a model look changed)."""
+    """Return a file's time as Triton sees it: the later of mtime and ctime (measured with 24.10, where a
+    chmod is a change).
+    """
     try:
         state = path.stat()
     except FileNotFoundError:
@@ -220,7 +246,7 @@ def _newest_ns(path: Path) -> int:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # no path at all: too long, or with a NUL
+    except (OSError, ValueError):  # the value cannot be a path: too long, or with a NUL
         return False
 
 
@@ -230,14 +256,16 @@ def _surroundings() -> Iterator[bytes]:
 
 
 def _installed() -> Iterator[bytes]:
-    """Distributions and their versions, as the folders of their metadata are called."""
+    """Yield the installed distributions with their versions, by the names of their metadata folders."""
     for folder in dict.fromkeys(sys.path):
         if folder and Path(folder).is_dir():
             yield from (os.fsencode(name) for name in os.listdir(folder) if name.endswith(".dist-info"))
 
 
 def _machine() -> Iterator[bytes]:
-    """What arithmetic depends on: the same weights answer a little differently elsewhere, and `auto` may choose other ones."""
+    """Yield what arithmetic depends on: on other hardware the same weights give slightly different responses,
+    and the variant `auto` may choose other weights.
+    """
     yield from {line for line in _CPUINFO.read_bytes().splitlines() if line.startswith((b"model name", b"flags", b"Features", b"CPU part"))}
     for gpu in sorted(_GPUS.glob("*/information")):
         yield from (line for line in gpu.read_bytes().splitlines() if line.startswith(b"Model"))

@@ -1,7 +1,9 @@
-"""A cold source of models: a folder, or an object store that fsspec has a client for, whose subfolders are models.
+"""Cold store of models: a folder, or an object store that fsspec has a client for, whose subfolders are
+models.
 
-`models/ports.ModelStore`. Credentials are the provider's own chain's (its variables, files, roles): none is in a URL, so none
-is shown. Calls of clients that are asynchronous inside run on fsspec's thread, where they can be cancelled; those of others are short.
+Implements `models/ports.ModelStore`. Credentials come from the provider's own chain (variables, files,
+roles): none is in a URL, so none is shown. Calls of asynchronous clients run on fsspec's thread, where they
+can be cancelled; those of other clients are short.
 """
 
 from __future__ import annotations
@@ -33,23 +35,29 @@ ResultT = TypeVar("ResultT")
 
 _S3_OPTIONS = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 1}}}
 _CALL_TIMEOUT_S = 60.0
-"""Of one listing or read, the client's own tries included: 32 MiB then come at half a MiB a second or are taken for stuck."""
+"""Time limit of one listing or read, the client's own retries included: 32 MiB that take longer (half a MiB
+per second) are stuck.
+"""
 _CLOSE_TIMEOUT_S = 1.0
 _POLL_S = 0.1
 _STREAMS = 4
-"""Requests that one read of an object store is divided among: one stream of S3 brings some 50-90 MB/s (AWS, "Performance guidelines")."""
-_MOST_MODELS = 100_000
+"""Parallel requests of one read from an object store: a single S3 stream has some 50-90 MB/s (AWS,
+"Performance guidelines").
+"""
+_MAX_MODELS = 100_000
 _LONGEST_MESSAGE = 300
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 _IDENTITY = ("ETag", "etag", "generation", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "ino", "created")
-"""What fsspec's clients tell of a file that changes when it does; an etag alone is enough."""
+"""Attributes by which fsspec's clients tell that a file has changed; an etag alone is enough."""
 
 
 class FsspecModelStore:
-    """`url` is a folder, or such as `s3://bucket/prefix`."""
+    """Model store at a folder or a URL such as `s3://bucket/prefix`."""
 
     def __init__(self, url: str, *, call_timeout_s: float = _CALL_TIMEOUT_S) -> None:
-        """Asks nobody yet. Raises StartupError: nothing can read such a URL, or the folder does not exist."""
+        """Prepare without a request. Raises StartupError: no client reads such a URL, or the folder does not
+        exist.
+        """
         self.url = _without_secrets(url)
         self._call_timeout_s = call_timeout_s
         self._fs, root = _open(url, self.url)
@@ -60,13 +68,15 @@ class FsspecModelStore:
             raise StartupError(f"--model-store {self.url} is not a folder; name one whose subfolders are models")
 
     def names(self, stop: Stop) -> list[str]:
-        """See `models/ports.ModelStore.names`. What cannot be a model's name is reported once and left out."""
+        """Return the models, as `models/ports.ModelStore.names` says; what cannot be a model's name is logged
+        once and left out.
+        """
         try:
             entries = self._call(stop, "ls", self._root, detail=True)
         except FileNotFoundError:
             raise StoreUnavailable(f"model store {self.url} cannot be read: it does not exist, or is empty") from None
-        if len(entries) > _MOST_MODELS:
-            raise StoreUnavailable(f"model store {self.url} holds more than {_MOST_MODELS} entries; divide it")
+        if len(entries) > _MAX_MODELS:
+            raise StoreUnavailable(f"model store {self.url} holds more than {_MAX_MODELS} entries; divide it")
         folders = {self._name_in(entry["name"], self._root) for entry in entries if entry["type"] == "directory"}
         names = {name for name in folders if name and not name.startswith(".")}
         good = {name for name in names if MODEL_NAME.fullmatch(name)}
@@ -76,7 +86,9 @@ class FsspecModelStore:
         return sorted(good)
 
     def describe(self, name: str, stop: Stop) -> ModelSource:
-        """See `models/ports.ModelStore.describe`. Hidden files are no part of a model."""
+        """List a model's files, as `models/ports.ModelStore.describe` says; hidden files are no part of a
+        model.
+        """
         if not MODEL_NAME.fullmatch(name):
             raise ModelNotFound(f"{name[:255]!r} cannot be a model's name, which is {NAME_RULE}")
         folder = f"{self._root}/{name}"
@@ -93,21 +105,21 @@ class FsspecModelStore:
         return source
 
     def read(self, name: str, path: str, span: range, stop: Stop) -> Sequence[bytes]:
-        """See `models/ports.ModelStore.read`."""
+        """Read a span of a file, as `models/ports.ModelStore.read` says."""
         whole = f"{self._root}/{name}/{path}"
         try:
             pieces = self._read_streams(whole, span, stop) if self._is_async else [self._read_piece(whole, span, stop)]
         except FileNotFoundError as exc:
-            raise ModelLoadFailed(f"{path} of model {name!r} in model store {self.url} is gone", is_passing=True) from exc
+            raise ModelLoadFailed(f"{path} of model {name!r} in model store {self.url} is gone", is_transient=True) from exc
         if sum(map(len, pieces)) != len(span):
-            raise ModelLoadFailed(f"{path} of model {name!r} in model store {self.url} is shorter than it was", is_passing=True)
+            raise ModelLoadFailed(f"{path} of model {name!r} in model store {self.url} is shorter than it was", is_transient=True)
         return pieces
 
     def close(self) -> None:
-        """Close its connections, as far as its client has a way to."""
+        """Close the client's connections, where the client has a way to."""
         if (session := getattr(self._fs, "_s3", None)) is not None:
             closing = asyncio.run_coroutine_threadsafe(session.__aexit__(None, None, None), self._fs.loop)
-            with suppress(Exception):  # what is left of them ends with the process
+            with suppress(Exception):  # connections that stay open end with the process
                 closing.result(_CLOSE_TIMEOUT_S)
 
     @property
@@ -119,12 +131,13 @@ class FsspecModelStore:
         return piece
 
     def _read_streams(self, path: str, span: range, stop: Stop) -> list[bytes]:
+        """Read a span by several parallel requests, in pieces of at least one MiB."""
         each = max(1 << 20, -(-len(span) // _STREAMS))
         starts = list(span[::each])
         ends = [min(start + each, span.stop) for start in starts]
 
         async def read() -> list[bytes]:
-            # fsspec's own `cat_ranges` leaves its requests to themselves when it is cancelled.
+            # Not fsspec's own `cat_ranges`, whose requests go on when it is cancelled.
             spans = zip(starts, ends, strict=True)
             pieces: list[bytes] = await asyncio.gather(*(self._fs._cat_file(path, start=start, end=end) for start, end in spans))
             return pieces
@@ -132,9 +145,10 @@ class FsspecModelStore:
         return self._translated(stop, lambda: self._await(read(), stop))
 
     def _file(self, name: str, path: str, entry: dict[str, Any]) -> SourceFile | None:
+        """Convert fsspec's entry of a file; None for what is no part of a model. Raises ModelLoadFailed."""
         parts = path.split("/")
         if path.endswith("/") or not path or any(part.startswith(".") and part not in (".", "..") for part in parts):
-            return None  # an object that stands for a folder, or a hidden file
+            return None  # a marker object of a folder, or a hidden file
         if entry.get("islink"):
             entry = self._behind_link(name, path)
         if entry["type"] != "file":
@@ -145,7 +159,7 @@ class FsspecModelStore:
         return SourceFile(path, int(entry["size"]), identity, md5[1] if md5 else None)
 
     def _behind_link(self, name: str, path: str) -> dict[str, Any]:
-        """A link is followed to a file in the store, such as a download cache has; not out of it."""
+        """Follow a link to a file in the same store, as download caches have them; never out of the store."""
         target = Path(os.path.realpath(f"{self._root}/{name}/{path}"))
         if not target.is_relative_to(os.path.realpath(self._root)) or not target.is_file():
             raise ModelLoadFailed(f"{path} of model {name!r} in model store {self.url} is a link that leads to no file of the store")
@@ -170,11 +184,12 @@ class FsspecModelStore:
             return work()
         except (FileNotFoundError, StoreUnavailable):
             raise
-        except Exception as exc:  # each client has its own: botocore's are no OSErrors
+        except Exception as exc:  # each client raises errors of its own; botocore's are not even OSErrors
             raise StoreUnavailable(f"model store {self.url} cannot be read: {_said(exc)}") from None
 
 
 def _open(url: str, shown: str) -> tuple[Any, str]:
+    """Return fsspec's client for a URL and the root in it. Raises StartupError."""
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None or parts.query or "::" in url:
         raise StartupError(f"--model-store {shown}: leave credentials and options to the provider's own variables and files")
@@ -190,6 +205,11 @@ def _open(url: str, shown: str) -> tuple[Any, str]:
 
 
 def _wait(future: concurrent.futures.Future[ResultT], stop: Stop, timeout_s: float) -> ResultT:
+    """Wait for a call on fsspec's thread, ending it at the time limit or when `stop` is set.
+
+    It polls, since a thread cannot wait for a future and an event at once. Raises TimeoutError,
+    StoreUnavailable.
+    """
     over_s = time.monotonic() + timeout_s
     while not concurrent.futures.wait([future], timeout=_POLL_S).done:
         if stop.is_set() or time.monotonic() > over_s:

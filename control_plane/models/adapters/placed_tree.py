@@ -1,6 +1,7 @@
-"""A tree of folders, links and few files that mirrors a source folder, and how one on disk is brought in line with it.
+"""Mirror of a source folder: a tree of folders, links and a few files, and its reconciliation with a folder
+on disk.
 
-Used by `managed_repository`; knows nothing of models but that modification times matter.
+Used by `managed_repository`. It knows nothing of models but that modification times matter.
 """
 
 from __future__ import annotations
@@ -15,24 +16,26 @@ from pathlib import Path
 from control_plane.core.errors import ModelLoadFailed
 
 _HIDDEN = (".*", "__pycache__", "*.pyc", "*.tmp", "*.partial")
-"""Left out at every level: caches, and what a recipe has not finished."""
+"""Patterns left out at every level: caches, and files that a recipe has not finished."""
 
 _BYTECODE = "__pycache__"
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """One folder: names of its files with what they link to, or with a text of their own, and of its subfolders."""
+    """Desired contents of a folder: its files by name, each a link's target or a text of its own, and its
+    subfolders.
+    """
 
     files: dict[str, Path | str] = field(default_factory=dict)
     folders: dict[str, Tree] = field(default_factory=dict)
 
     def with_folder(self, name: str) -> Tree:
-        """The same with one more, empty, folder."""
+        """Return the tree with one more, empty folder."""
         return Tree(self.files, {**self.folders, name: Tree()})
 
     def with_text(self, path: Path, text: str) -> Tree:
-        """The same with this text as the file at the relative `path`."""
+        """Return the tree with this text as the file at the relative `path`."""
         first, *rest = path.parts
         if not rest:
             return Tree({**self.files, first: text}, self.folders)
@@ -40,10 +43,10 @@ class Tree:
 
 
 def tree_of(source: Path, *, hidden_at_top: Sequence[str] = ()) -> Tree:
-    """What `source` holds, less what is hidden; links in it are followed.
+    """Read the tree of `source` without what is hidden; links in it are followed.
 
     Raises:
-        ModelLoadFailed: a link in it leads to a folder that it is in itself, or a folder cannot be read.
+        ModelLoadFailed: a link leads to a folder that contains it, or a folder cannot be read.
     """
     try:
         return _tree_of(source, (*_HIDDEN, *hidden_at_top), ())
@@ -52,6 +55,7 @@ def tree_of(source: Path, *, hidden_at_top: Sequence[str] = ()) -> Tree:
 
 
 def _tree_of(source: Path, hidden: Sequence[str], above: tuple[Path, ...]) -> Tree:
+    """Read a folder recursively; `above` are the real folders on the way, to find loops of links."""
     real = source.resolve()
     if real in above:
         raise ModelLoadFailed(f"{source} is a link to a folder that it is in itself; remove it")
@@ -62,17 +66,20 @@ def _tree_of(source: Path, hidden: Sequence[str], above: tuple[Path, ...]) -> Tr
         if entry.is_dir():
             tree.folders[entry.name] = _tree_of(entry, _HIDDEN, (*above, real))
         else:
-            # Unlike Path.resolve, it accepts a loop of links: whoever opens the file is told.
+            # Unlike Path.resolve, os.path.realpath accepts a loop of links: opening the file reports it then.
             tree.files[entry.name] = Path(os.path.realpath(entry))
     if any(name.endswith(".py") for name in tree.files):
-        # A stub would write bytecode here, whose time makes Triton reload the model; it ignores PYTHON* variables
-        # (isolated mode). Where this name is no folder, Python goes on without.
+        # A stub would write bytecode here, whose time makes Triton reload the model. No variable can forbid
+        # it, since a stub ignores PYTHON* (isolated mode). If this name is no folder, Python goes on without
+        # writing bytecode.
         tree.files[_BYTECODE] = Path(os.devnull)
     return tree
 
 
-def bring_in_line(placed: Path, tree: Tree) -> None:
-    """Make the folder `placed` mirror `tree`, touching only what differs. Raises ModelLoadFailed: it cannot be written."""
+def reconcile_tree(placed: Path, tree: Tree) -> None:
+    """Make the folder `placed` mirror `tree`, touching only what differs. Raises ModelLoadFailed: it cannot
+    be written.
+    """
     try:
         _bring_in_line(placed, tree)
     except OSError as exc:
@@ -80,6 +87,7 @@ def bring_in_line(placed: Path, tree: Tree) -> None:
 
 
 def _bring_in_line(placed: Path, tree: Tree) -> None:
+    """Reconcile a folder with its tree: remove what is not in it, then write what differs."""
     if placed.is_symlink() or not placed.is_dir():
         placed.unlink(missing_ok=True)
         placed.mkdir(parents=True)
@@ -110,7 +118,9 @@ def _write(file: Path, text: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link (not what it leads to) or a folder with all it holds; what is not there is no error."""
+    """Remove a file, a link (not what it leads to) or a folder with all it holds; what is not there is no
+    error.
+    """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,7 +1,8 @@
-"""Which of their configurations models are served with: those for a GPU only where something computes on one.
+"""Choice of the configurations that models are served with: those for a GPU only where a library can compute
+on one.
 
-A device alone proves little: with the CPU build of PyTorch, which README suggests, no library can use it, and every model that
-asks for a GPU would fail to load.
+That there is a device proves little: with the CPU build of PyTorch, which README suggests, no library can use
+it, and every model that asks for a GPU would fail to load. Called at start, by `app/` and the command line.
 """
 
 from __future__ import annotations
@@ -25,30 +26,34 @@ NO_DEVICE = "there is no NVIDIA device"
 
 _NVIDIA_DEVICE = Path("/dev/nvidia0")
 _PROBE_TIMEOUT_S = 60.0
-"""Three heavy libraries and a driver's first call."""
+"""Time limit of the probe, which imports three heavy libraries and makes the driver's first call."""
 
 _PROBE = "gpu_probe.py"
-_MOST_CHARACTERS = 300
+_MAX_CHARACTERS = 300
 
 _ANY_VARIANT = "onnxruntime"
-"""It runs the plain variant on a GPU as well; others need one that was built for a GPU and for them."""
+"""Library that runs a model's plain variant on a GPU as well; the others need a variant built for a GPU and
+for them.
+"""
 
 _log = logging.getLogger(__name__)
 
 Tried = Mapping[str, str]
-"""By library why it cannot compute on the GPU; empty where it can."""
+"""Result of the probe: by library why it cannot compute on the GPU; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The `configs/NAME.pbtxt` that is preferred, and why; an empty name is the plain config.pbtxt."""
+    """Preferred `configs/NAME.pbtxt` of models, and the reason; an empty name is the plain config.pbtxt."""
 
     name: str
     reason: str
 
 
 def with_profile(settings: Settings, *, choose: Callable[[TritonSettings], Profile] | None = None) -> Settings:
-    """The same with `model_config_name` decided where it is to be found out; the log says what a device that is there is used for."""
+    """Return the settings with `model_config_name` decided if it is AUTO; the log says whether a device that
+    is there is used.
+    """
     if settings.triton.model_config_name != AUTO or settings.is_attached:
         return settings
     profile = (choose or choose_profile)(settings.triton)
@@ -60,7 +65,9 @@ def with_profile(settings: Settings, *, choose: Callable[[TritonSettings], Profi
 
 
 def choose_profile(settings: TritonSettings, *, device: Path = _NVIDIA_DEVICE, ask: Callable[[], Tried] | None = None) -> Profile:
-    """By what is there; may take seconds where there is a device."""
+    """Choose the profile by what this machine has; takes seconds where there is a device, since the probe
+    imports libraries.
+    """
     if settings.model_config_name != AUTO:
         return Profile(settings.model_config_name, "TIDEGATE_MODEL_CONFIG_NAME says so")
     if not device.exists():
@@ -78,7 +85,7 @@ def choose_profile(settings: TritonSettings, *, device: Path = _NVIDIA_DEVICE, a
 
 
 def ask_libraries(command: Sequence[str] = (sys.executable, "-I", gpu_probe.__file__), *, timeout_s: float = _PROBE_TIMEOUT_S) -> Tried:
-    """What the probe finds, in the Python whose packages stubs import."""
+    """Run the probe in the Python whose packages the stubs import, and return what it finds."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
     except (OSError, subprocess.TimeoutExpired) as exc:
@@ -86,12 +93,14 @@ def ask_libraries(command: Sequence[str] = (sys.executable, "-I", gpu_probe.__fi
     try:
         found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
-        return {_PROBE: f"it ended with status {done.returncode} and said nothing of use: {done.stderr[-_MOST_CHARACTERS:]}"}
+        return {_PROBE: f"it ended with status {done.returncode} and said nothing of use: {done.stderr[-_MAX_CHARACTERS:]}"}
     return found
 
 
 def _unserved(sources: Sequence[Path], working: Sequence[str]) -> Iterator[str]:
-    """Models that have a configuration for GPUs, and variants, of which none could be served with it."""
+    """Yield models with a configuration for GPUs whose built variants could none of them be served
+    with it.
+    """
     if _ANY_VARIANT in working:
         return
     for model in (entry for source in sources if source.is_dir() for entry in sorted(source.iterdir())):

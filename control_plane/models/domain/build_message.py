@@ -1,4 +1,6 @@
-"""What the recipes' program says while it builds (`python_backends/export/progress.py`): a JSON object a line."""
+"""Decoder of the progress messages of the build program (`python_backends/export/progress.py`): one JSON
+object per line.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from control_plane.models.domain.model_build import BuildEvent, BuildEventKind
 
 
 def read_build_event(line: bytes) -> BuildEvent | None:
-    """None: the line is something else, such as a library's remark."""
+    """Decode a line; None if it is something else, such as a library's output."""
     try:
         told = orjson.loads(line)
         model, _, variant = str(told.get("target", "")).partition("/")
         text = str(told.get("text", ""))
-        return BuildEvent(BuildEventKind(told["event"]), model, variant, text, told.get("may_be_chosen") is True)
+        return BuildEvent(BuildEventKind(told["event"]), model, variant, text, told.get("is_auto_eligible") is True)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

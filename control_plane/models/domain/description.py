@@ -1,4 +1,6 @@
-"""What a model's configuration says of it before it is loaded: what it needs, and how it wants to be kept."""
+"""Description of a model by its folder and configuration, before it is loaded: what it needs, and how it
+wants to be placed.
+"""
 
 from __future__ import annotations
 
@@ -9,43 +11,45 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class DescribedModel:
-    """What a model's folder says of it, before anybody has loaded it."""
+    """Description of a model that may not be loaded yet."""
 
     spec: ModelSpec
     file_bytes: int
-    """Of the newest version's files, and of an ensemble's steps'; what a server needs for it is more, and known once it has been loaded."""
+    """Size of the newest version's files, with those of an ensemble's steps. A server needs more memory; that
+    is measured when the model is loaded.
+    """
     steps: frozenset[str] = frozenset()
-    """The models that an ensemble needs, directly or not: a load of it loads them too."""
+    """Models that an ensemble needs, directly or indirectly; its load loads them too."""
     has_sequences: bool = False
     changed_ns: int = field(default=0, compare=False)
-    """When its configuration or files were last changed, on this machine's clock and as far as they are here; 0: nobody knows."""
+    """When its configuration or files last changed, on this machine's clock; 0 where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What its owner wants of a model."""
+    """Placement spec of a model, as its owner declares it."""
 
     name: str
     resident_bytes: int | None = None
-    """Declared; None: measured."""
-    min_copies: int = 0
-    """Kept loaded whatever the demand. A pinned model has one at least."""
-    max_copies: int | None = None
-    """None: as many as there are servers."""
+    """Declared memory; None to measure it."""
+    min_replicas: int = 0
+    """Replicas that stay loaded whatever the demand; at least one for a pinned model."""
+    max_replicas: int | None = None
+    """Most replicas; None for as many as there are servers."""
     priority: int = 0
-    """Of two that are worth the same the one with the higher stays."""
+    """Tie-break of eviction: of two models that are worth the same the one with the higher priority stays."""
     latency_objective_s: float | None = None
-    """What 99 of 100 requests should take at most; None: no more than the others'."""
+    """Objective for the 99th percentile of latency; None for no objective of its own."""
     server_labels: Mapping[str, str] = field(default_factory=dict)
-    """That a server must have for it; empty: any will do."""
+    """Labels that a server must have to be chosen (a node selector); empty for any server."""
 
 
 class Tier(StrEnum):
-    """Where a model's files are, from the nearest; a move to the next nearer one takes time."""
+    """Storage tier of a model, nearest first; a move to a nearer tier takes time."""
 
     HOT = "hot"
     """Loaded into a server."""
     WARM = "warm"
     """On the server's own disk or in its memory file system."""
     COLD = "cold"
-    """In an object store, or a folder that is none of the server's."""
+    """In an object store, or in a folder that is not the server's own."""

@@ -1,7 +1,8 @@
-"""Lists of digests beside a model's files, and the warm tier's record of a copy.
+"""Codec of digest lists that come with a model's files, and of the warm tier's record of a copy.
 
-Lists: `SHA256SUMS` as sha256sum(1) writes it, and `manifest.json` as the recipes here do (`artefacts`); each in any folder, of
-the files in and below it. Called by `models/tiers/model_fetch` and `models/adapters/warm_tier`.
+A list is a `SHA256SUMS` as sha256sum(1) writes it, or a `manifest.json` as the recipes here write it
+(`artefacts`); it may be in any folder and is about the files in and below that folder. Called by
+`models/tiers/model_fetch` and `models/adapters/warm_tier`.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def is_list(path: str) -> bool:
-    """Whether a file of a model, by its path, may be a list of digests."""
+    """Whether the path of a model's file is that of a digest list."""
     return path.rpartition("/")[2] in (SUMS, MANIFEST)
 
 
 def read_list(path: str, text: bytes) -> dict[str, str]:
-    """Digests by path within the model, of the list at `path`. Raises ValueError: it cannot be read."""
+    """Decode the digest list at `path`: SHA-256 digests by path within the model. Raises ValueError: it
+    cannot be read.
+    """
     folder, _, name = path.rpartition("/")
     found = _sums(text.decode()) if name == SUMS else _artefacts(orjson.loads(text))
     return {f"{folder}/{each}" if folder else each: digest.lower() for each, digest in found.items()}
@@ -41,7 +44,7 @@ def _sums(text: str) -> dict[str, str]:
 
 
 def _artefacts(manifest: Any) -> dict[str, str]:
-    """A manifest of another make says nothing here."""
+    """Return the digests in a manifest; none if it is some other program's manifest."""
     artefacts = manifest.get("artefacts") if isinstance(manifest, dict) else None
     if not isinstance(artefacts, dict):
         return {}
@@ -50,11 +53,12 @@ def _artefacts(manifest: Any) -> dict[str, str]:
 
 
 def write_copy(copy: WarmCopy) -> bytes:
+    """Encode the record of a warm copy."""
     return orjson.dumps({"format": _FORMAT, **asdict(copy)}, option=orjson.OPT_INDENT_2)
 
 
 def read_copy(text: bytes) -> WarmCopy:
-    """Raises ValueError: it is none."""
+    """Decode the record of a warm copy. Raises ValueError: it is none."""
     try:
         held = orjson.loads(text)
         if held.pop("format") != _FORMAT:

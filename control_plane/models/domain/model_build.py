@@ -1,4 +1,4 @@
-"""Builds of models' artefacts by their recipes, as a gateway that has them built in the background hears of them."""
+"""Events of background builds of models' artefacts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class BuildEventKind(Enum):
-    """What has happened; the recipes' program says it in these words."""
+    """Kind of a build event, by the words of the build program."""
 
     BEGUN = "begun"
     STEP = "step"
@@ -18,19 +18,19 @@ class BuildEventKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BuildEvent:
-    """One of a build's; a step is one of what was begun last."""
+    """Event of a build; a STEP belongs to the target that was BEGUN last."""
 
     kind: BuildEventKind
     model: str = ""
-    """Empty of a step, and of a failure of the whole."""
+    """Model that is built; empty for a step, and for a failure of the whole build."""
     variant: str = ""
-    """Empty of a model that has only one form."""
+    """Variant that is built; empty if the model has only one form."""
     text: str = ""
-    """Why it has begun, been skipped or failed; what is done in a step."""
-    may_be_chosen: bool = False
-    """Of one that is built: whether it may be served where nobody has named a variant."""
+    """Why the target was begun, was skipped or has failed; for a step what it does."""
+    is_auto_eligible: bool = False
+    """For a variant that was built: whether it may be served where no variant was asked for by name."""
 
     @property
     def label(self) -> str:
-        """As people know what is built."""
+        """Name of the target for people: `model/variant`."""
         return f"{self.model}/{self.variant}".rstrip("/")

@@ -1,4 +1,6 @@
-"""A model's files as a cold source lists them, and as the warm tier holds them."""
+"""Files of a model as a cold store lists them, and as the warm tier holds them; and which listings are safe
+to fetch.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +8,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-_MOST_FILES = 10_000
+_MAX_FILES = 10_000
 _LONGEST_PATH = 512
 _DEEPEST = 16
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file of a model in a source."""
+    """File of a model in a cold store."""
 
     path: str
-    """Within the model's folder, with `/` between."""
+    """Path within the model's folder, separated by `/`."""
     size: int
     identity: str
-    """Changes with the content: an object's etag, or a file's inode and time."""
+    """Text that changes with the content: an object's etag, or a file's inode and time."""
     md5: str | None = None
-    """As an object's etag says, which is another digest in some stores: what differs from it is doubted, not refused for ever."""
+    """MD5 according to the object's etag. In some stores an etag is another digest, so a mismatch is doubted
+    and not final.
+    """
     sha256: str | None = None
-    """As a list beside it says; None: worked out while it is fetched."""
+    """SHA-256 according to a digest list beside the file; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model in a source, by path; `version` is another one whenever a file is."""
+    """Listing of a model's files in a cold store; its `version` changes whenever a file does."""
 
     name: str
     files: tuple[SourceFile, ...]
@@ -43,13 +47,13 @@ class ModelSource:
         return sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
 
     def with_digests(self, digests: Mapping[str, str]) -> ModelSource:
-        """The same with what lists of digests say, by path."""
+        """Return the listing with the SHA-256 digests of digest lists, given by path."""
         return ModelSource(self.name, tuple(replace(file, sha256=digests.get(file.path)) for file in self.files))
 
 
 @dataclass(frozen=True, slots=True)
 class WarmFile:
-    """One file of a warm copy: as long as size and time are these, the digest is taken to hold."""
+    """File of a warm copy. As long as the file has this size and time its digest is assumed to hold."""
 
     path: str
     size: int
@@ -59,7 +63,9 @@ class WarmFile:
 
 @dataclass(frozen=True, slots=True)
 class WarmCopy:
-    """What the warm tier holds of a model: which `ModelSource.version` it was fetched of."""
+    """Record of a model's copy in the warm tier; `version` is that of the `ModelSource` it was
+    fetched from.
+    """
 
     name: str
     version: str
@@ -71,11 +77,15 @@ class WarmCopy:
 
 
 def refusal(files: tuple[SourceFile, ...]) -> str | None:
-    """Why these cannot be a model's; None when they can."""
+    """Return why these files cannot be a model's, or None if they can.
+
+    The listing comes from outside: a path must not lead out of the model's folder, nor make two files
+    collide.
+    """
     if not files:
         return "it holds no files"
-    if len(files) > _MOST_FILES:
-        return f"it holds more than {_MOST_FILES} files"
+    if len(files) > _MAX_FILES:
+        return f"it holds more than {_MAX_FILES} files"
     folders = {folder for file in files for folder in _above(file.path)}
     for file in files:
         if reason := _path_refusal(file.path, folders):
@@ -84,6 +94,7 @@ def refusal(files: tuple[SourceFile, ...]) -> str | None:
 
 
 def _path_refusal(path: str, folders: set[str]) -> str | None:
+    """Return why a path must not be fetched, or None. Paths come from the store, which is not trusted."""
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in path:
         return "leads out of the model's folder, or nowhere"

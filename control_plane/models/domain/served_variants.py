@@ -1,6 +1,7 @@
-"""Which variants are served, out of Triton's metrics page: `tidegate_served_variant{model, reason, variant, version} SINCE`.
+"""Decoder of the served variants on Triton's metrics page: `tidegate_served_variant{model, reason, variant,
+version} SINCE`.
 
-`python_backends/runtime/served_variant.py` writes it. Source: Prometheus' exposition format 0.0.4.
+`python_backends/runtime/served_variant.py` writes the metric. Source: Prometheus' exposition format 0.0.4.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 def read_served_variants(page: bytes) -> dict[str, ServedVariant]:
-    """By model, of those that have a variant; of one that is being loaded anew the one that was loaded last."""
+    """Return the served variants by model; while a model is being reloaded, the one that was loaded last."""
     told = [each for line in page.splitlines() if line.startswith(_METRIC) and (each := _read(line.decode("utf-8", "replace")))]
     return {model: variant for _, model, variant in sorted(told, key=lambda each: each[0])}
 
 
 def _read(line: str) -> tuple[float, str, ServedVariant] | None:
-    """Since when, of which model."""
+    """Return since when (seconds since 1970), which model, and which variant; None if the line cannot be
+    read.
+    """
     labels = {name: _plain(value) for name, value in _LABEL.findall(line)}
     try:
         since_s = float(line.rpartition(" ")[2])

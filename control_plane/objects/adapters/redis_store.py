@@ -1,8 +1,9 @@
-"""`objects/ports.StateStore` in a Redis that several gateways share.
+"""Redis adapter of `objects/ports.StateStore`, for several gateways.
 
-A hash holds the objects (field `kind/name`; an empty value where one was deleted), a sorted set the number of each one's
-last change, so that a range of it is what has changed. Every change is one Lua script, hence one step, and wakes
-whoever waits by a message; a look every half second makes up for messages, which Redis may lose.
+A hash holds the objects (field `kind/name`; an empty value for a deleted one). A sorted set holds each
+object's resource_version as its score, so that the changes since a version are a range of it. Every change is
+one Lua script, hence atomic, and publishes a message that wakes those who wait; since Redis may lose messages
+they also poll every half second.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from control_plane.storage.redis import RedisLink, open_link
 
 _POLL_S = 0.5
 _LONGER_S = 2.0
-"""What waiting may take beyond what it was asked for; what each call takes is bounded more closely."""
+"""Time by which a long poll may exceed its timeout before the connection counts as dead; other calls are
+bounded more closely.
+"""
 _RESTORE_TIMEOUT_S = 30.0
 _LAYOUT = "tidegate:state:layout"
 _KEYS = ["tidegate:state:objects", "tidegate:state:versions"]
 _CHANGED = "tidegate:state:changed"
-_MIGRATIONS = ("",)  # the first layout is made by the first change
+_MIGRATIONS = ("",)  # nothing to do for the first layout: the first write creates it
 
 _COMMON = """
 local objects, versions = KEYS[1], KEYS[2]
@@ -44,7 +47,8 @@ local function write(field, body)
 end
 """
 
-# ARGV: channel, field, body ('' to delete), the version that it must have or ''. Answers the new version (0: refused) and the one before.
+# ARGV: channel, field, body ('' to delete), the expected version ('' for any). Returns the new version (0:
+# refused) and the one before.
 _WRITE = (
     _COMMON
     + """
@@ -56,10 +60,11 @@ return {version, current}
 """
 )
 
-# ARGV: field. Answers its body ('' where there is none) and version.
+# ARGV: field. Returns its body ('' if there is none) and version.
 _READ = _COMMON + "return {redis.call('HGET', objects, ARGV[1]) or '', version_of(ARGV[1])}"
 
-# ARGV: a version. Answers the last one, then field, version and body of all that have changed since, in order.
+# ARGV: a version. Returns the store's last version, then field, version and body of all objects that changed
+# since, in order.
 _CHANGES = (
     _COMMON
     + """
@@ -72,7 +77,8 @@ return answer
 """
 )
 
-# ARGV: channel, then field and body of each object.
+# ARGV: channel, then field and body of each object. Objects that are not among them are deleted, as changes
+# with numbers of their own, so that mirrors learn of them.
 _RESTORE = (
     _COMMON
     + """
@@ -88,7 +94,10 @@ redis.call('PUBLISH', ARGV[1], last_change())
 
 
 class RedisStateStore:
-    """`open_redis_state` makes it."""
+    """State store in Redis; `open_redis_state` opens it.
+
+    Each write is one script with its check of the expected version: no other gateway can write in between.
+    """
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
@@ -145,10 +154,12 @@ class RedisStateStore:
         return [_stored(*entry) for entry in found]
 
     async def _wait(self, since: int, timeout_s: float) -> list[Stored]:
+        """Poll for changes until there are some or the time is over; a message ends each pause early."""
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + timeout_s
         async with self._link.calling(timeout_s=timeout_s + _LONGER_S), self._link.client.pubsub() as notices:
-            await notices.subscribe(_CHANGED)  # before it is read: a change after that sends a notice
+            # Subscribed before the first read: a change that the read misses sends a message.
+            await notices.subscribe(_CHANGED)
             while not (found := await self._changes(since)):
                 left_s = deadline_s - now_s()
                 if left_s <= 0:
@@ -158,7 +169,7 @@ class RedisStateStore:
 
 
 async def open_redis_state(url: SecretStr) -> RedisStateStore:
-    """Raises StartupError, StoreUnavailable."""
+    """Connect, and bring the layout up to date. Raises StartupError, StoreUnavailable."""
     return RedisStateStore(await open_link(url, layout=_LAYOUT, migrations=_MIGRATIONS))
 
 

@@ -1,7 +1,8 @@
-"""`objects/ports.StateStore` in an SQLite file, for one gateway and its workers.
+"""SQLite adapter of `objects/ports.StateStore`, for one gateway and its workers.
 
-One row per object, with the number of its last change. A deleted object's row stays without a body, so that the rows
-alone tell what has changed since any change, and the highest number is never given twice.
+There is one row per object, with the resource_version of its last change. A deleted object's row stays,
+without a body (a tombstone): so the rows alone tell what changed since any version, and no number is given
+twice.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from control_plane.objects.domain.stored import Kind, Stored, check_expected, ch
 from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
 
 _POLL_S = 0.1
-"""Other processes cannot wake us. One look costs some 50 us."""
+"""Poll interval of `changes`: SQLite cannot notify other processes. One poll costs some 50 us."""
 
 _MIGRATIONS = (
     (
@@ -37,7 +38,7 @@ _Row = tuple[str, str, int, str | None]
 
 
 class SqliteStateStore:
-    """`open_sqlite_state` makes it."""
+    """State store in an SQLite file; `open_sqlite_state` opens it."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
@@ -50,7 +51,7 @@ class SqliteStateStore:
 
     async def put(self, kind: Kind, name: str, body: Mapping[str, Any], *, expected: int | None = None) -> Stored:
         def write(connection: sqlite3.Connection) -> int:
-            with transaction(connection):
+            with transaction(connection):  # check and write in one, so that no other process writes in between
                 check_expected(kind, name, expected=expected, current=_current(connection, kind, name))
                 return _write(connection, kind, name, body)
 
@@ -86,7 +87,7 @@ class SqliteStateStore:
 
 
 async def open_sqlite_state(path: Path) -> SqliteStateStore:
-    """Raises StartupError."""
+    """Open the file, creating or migrating it. Raises StartupError."""
     return SqliteStateStore(await open_sqlite(path, _MIGRATIONS))
 
 

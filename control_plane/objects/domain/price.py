@@ -1,4 +1,4 @@
-"""Prices of models, as people set them."""
+"""Prices of models, as administrators set them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a compute unit costs from a moment on, until a later price for the same models and tenant."""
+    """Price of a compute unit from `from_s` on (seconds since 1970), until a later price for the same models
+    and tenant.
+    """
 
     name: str
     from_s: float
     per_unit: float
     currency: str
     models: str = "*"
-    """A glob."""
+    """Glob of the models that the price is for."""
     tenant: str = ""
-    """Empty: for all who have no price of their own."""
+    """Tenant that the price is for; empty for all tenants that have none of their own."""

@@ -1,4 +1,4 @@
-"""Answers that are kept no longer: what was computed before a purge is never found again."""
+"""Purges of the response cache: a response that was computed before a purge is never found again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ EVERY_MODEL = "*"
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """The last one of a model."""
+    """Last purge of a model's cached responses."""
 
     model: str
-    """EVERY_MODEL: of all, also of those to come."""
+    """Model's name; EVERY_MODEL for all models, also those added later."""
     generation: str
-    """Part of the key of every answer that is kept from then on: 32 hexadecimal digits that no other purge has."""
+    """Part of the model's cache keys from then on: 32 hexadecimal digits that no other purge has."""

@@ -1,4 +1,4 @@
-"""Routes: names that callers use, and the models behind them."""
+"""Routes: names that callers use for models, with policies for the requests that come by them."""
 
 from __future__ import annotations
 
@@ -7,30 +7,34 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
-    """Whether and how answers are kept, so that equal requests are computed once."""
+    """Policy of the response cache for requests that come by a route."""
 
     is_on: bool | None = None
-    """None: as the model's own configuration says (`response_cache { enable: true }`)."""
+    """Whether responses are cached; None follows the model's own configuration (`response_cache { enable:
+    true }`).
+    """
     ttl_s: float | None = None
-    """None: as long as the server keeps answers (`cache_ttl_s`)."""
+    """Lifetime of entries; None follows the setting `cache_ttl_s`."""
     is_private: bool = False
-    """Whether tenants never see each other's entries."""
+    """Whether each tenant has entries of its own and never sees another's."""
     min_cost_units: float = 0.0
-    """In compute units: what costs less is not worth its room."""
+    """Least cost of a response that is cached, in compute units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What callers name. Routes and models share one namespace, in which a route wins."""
+    """Alias of a model. Routes and models share one namespace, in which a route hides the model of
+    its name.
+    """
 
     name: str
     model: str
     version: str = ""
-    """Empty: the one that the model's version policy chooses."""
+    """Version of the model; empty for the one that the model's version policy chooses."""
     deadline_s: float | None = None
-    """Of requests that name none."""
+    """Deadline of requests that set none."""
     tenants: tuple[str, ...] | None = None
-    """Who may call it, beside what their scopes say; None is everybody."""
+    """Tenants that may call the route, if their scopes allow it as well; None for all tenants."""
     cache: CachePolicy = CachePolicy()
     pool: str = ""
-    """Of servers, to which its requests go where there are such; empty: each by what kind of request it is."""
+    """Pool of servers that the requests prefer; empty to choose the pool by the kind of request."""

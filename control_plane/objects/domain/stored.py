@@ -1,4 +1,4 @@
-"""What the control plane must remember: named objects of a kind, as a store keeps them."""
+"""Stored form of objects: named, of a kind, with a resource_version; and the rules for optimistic writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from control_plane.core.errors import Conflict, StoreUnavailable
 
 
 class Kind(StrEnum):
-    """What is kept. A store knows nothing of what is inside."""
+    """Kind of a stored object. A store knows nothing of what is inside one."""
 
     API_KEY = "api_key"
     TENANT = "tenant"
@@ -24,24 +24,31 @@ _KINDS = {kind.value: kind for kind in Kind}
 
 
 def kind_named(text: str) -> str:
-    """A `Kind` if there is one of that name here; a newer version may have written others."""
+    """Return the `Kind` of that name, or the name itself if there is none: a newer version may have written
+    other kinds.
+    """
     return _KINDS.get(text, text)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One object in one form; `body` is what JSON can hold, None of an object that was deleted."""
+    """Revision of an object as a store keeps it."""
 
     kind: str
-    """A `Kind`, or one that only a newer version knows."""
+    """A `Kind`, or the name of one that only a newer version knows."""
     name: str
     resource_version: int
-    """Of the whole store: each change takes the next number, so that they order all changes."""
+    """Number of the change that wrote it. Numbers are the whole store's, so they order the changes of all
+    objects.
+    """
     body: Mapping[str, Any] | None
+    """Contents, which JSON can represent; None for an object that was deleted."""
 
 
 def check_expected(kind: Kind, name: str, *, expected: int | None, current: int) -> None:
-    """Whether a write may go ahead, by the resource_version that the object has now (0: there is none). Raises Conflict."""
+    """Raise Conflict unless the object's present resource_version, 0 if there is none, is the expected one;
+    None expects any.
+    """
     if expected is None or expected == current:
         return
     if expected == 0:
@@ -51,7 +58,9 @@ def check_expected(kind: Kind, name: str, *, expected: int | None, current: int)
 
 
 def check_not_older(*, since: int, last: int) -> None:
-    """Whether a store can have given `since` before, when its last change is `last`. Raises StoreUnavailable."""
+    """Raise StoreUnavailable if a store whose last change is `last` cannot have returned the resource_version
+    `since` before.
+    """
     if last < since:
         raise StoreUnavailable(
             f"the store's last change is {last}, and {since} was read from it before: it has lost changes, or is another one"

@@ -1,6 +1,7 @@
-"""Keys, tenants, routes, prices and purges as a store keeps them, and what values they may have.
+"""Codec and validation of stored objects: API keys, tenants, routes, prices and purges.
 
-The same rules hold for what is written and for what is read: a store may have been written by another version, or by hand.
+The same rules apply to writes and to reads, since a store may have been written by another version, or by
+hand.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ MAX_PRIORITY = 100
 
 
 def name_of(value: StoredObject) -> str:
-    """What it is stored under."""
+    """Return the name that an object is stored under."""
     match value:
         case ApiKey():
             return value.id
@@ -56,7 +57,9 @@ def name_of(value: StoredObject) -> str:
 
 
 def to_body(value: StoredObject) -> dict[str, Any]:
-    """What JSON can hold. Raises InvalidRequest: a value that it may not have; the text names all of them."""
+    """Encode an object for a store. Raises InvalidRequest: values that are not allowed; the text names all of
+    them.
+    """
     check(value)
     body: dict[str, Any] = _ADAPTERS[KIND_OF[type(value)]].dump_python(value, mode="json")
     if isinstance(value, ApiKey):
@@ -65,7 +68,9 @@ def to_body(value: StoredObject) -> dict[str, Any]:
 
 
 def from_stored(stored: Stored) -> StoredObject:
-    """The object of a stored one that is not deleted. Raises InvalidRequest: it cannot be read, or may not be as it is."""
+    """Decode a stored object. Raises InvalidRequest: it was deleted, cannot be read or has values that are
+    not allowed.
+    """
     where = f"{stored.kind} {stored.name[:100]!r}"
     if stored.kind not in set(Kind):
         raise InvalidRequest(f"{where}: what that is only a newer version knows")
@@ -76,7 +81,8 @@ def from_stored(stored: Stored) -> StoredObject:
     try:
         value: StoredObject = _ADAPTERS[Kind(stored.kind)].validate_python(_parsed(Kind(stored.kind), stored.body), extra="forbid")
     except ValidationError as exc:
-        # `from None`, and neither values nor pydantic's own text: a body may hold what nobody should read in a log.
+        # `from None`, without values and without pydantic's own text: a body may contain what must not appear
+        # in a log.
         fields = ", ".join(sorted({".".join(map(str, error["loc"])) for error in exc.errors(include_input=False, include_url=False)}))
         raise InvalidRequest(f"{where}: cannot be read: {fields[:300]}") from None
     check(value)
@@ -86,7 +92,9 @@ def from_stored(stored: Stored) -> StoredObject:
 
 
 def check(value: StoredObject) -> None:
-    """Raises InvalidRequest: what is wrong and what would be right, all of it."""
+    """Raise InvalidRequest if an object has values that are not allowed; the text names all of them and what
+    would be right.
+    """
     problems = "; ".join(_PROBLEMS[KIND_OF[type(value)]](value))
     if problems:
         raise InvalidRequest(f"{KIND_OF[type(value)]} {name_of(value)[:100]!r}: {problems}")
@@ -165,7 +173,9 @@ def _of_name(field: str, name: str) -> Iterator[str]:
 
 
 def _of_number(field: str, number: float | None, *, above: float | None = None, least: float = 0) -> Iterator[str]:
-    """`above` is excluded, `least` is not; None is no limit or never."""
+    """Yield what is wrong with a number that must be greater than `above` and not less than `least`; None is
+    always allowed.
+    """
     if number is None:
         return
     if not math.isfinite(number):

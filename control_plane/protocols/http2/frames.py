@@ -1,4 +1,7 @@
-"""HTTP/2 frames as bytes (RFC 9113, sections 4 and 6): splitting what arrives, building what leaves. Knows no streams."""
+"""Codec of HTTP/2 frames (RFC 9113, sections 4 and 6): splits incoming bytes, builds outgoing frames.
+
+Knows no streams.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,15 @@ PADDED = 0x8
 HAS_PRIORITY = 0x20
 
 _HEAD = Struct(">IBI")
-"""Length and type together in the first word, then flags, then the stream."""
+"""Length (24 bits) and type (8 bits) in the first word, then flags, then the stream id."""
 _WORD = Struct(">I")
 _SETTING = Struct(">HI")
 _TWO_WORDS = Struct(">II")
 
 
 class Setting(IntEnum):
+    """Identifiers of SETTINGS parameters (RFC 9113, 6.5.2)."""
+
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2
     MAX_CONCURRENT_STREAMS = 3
@@ -37,7 +42,7 @@ class Setting(IntEnum):
 
 
 class Code(IntEnum):
-    """Error codes of RST_STREAM and GOAWAY."""
+    """Error codes of RST_STREAM and GOAWAY (RFC 9113, 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -54,7 +59,8 @@ class Code(IntEnum):
 
 
 class Http2Error(ValueError):
-    """The peer broke the protocol: the connection ends with a GOAWAY of `http2_code`."""
+    """Connection error: the peer broke the protocol, and the connection ends with a GOAWAY of
+    `http2_code`."""
 
     def __init__(self, message: str, http2_code: Code = Code.PROTOCOL_ERROR) -> None:
         super().__init__(message)
@@ -62,20 +68,20 @@ class Http2Error(ValueError):
 
 
 Frame = tuple[int, int, int, bytes | memoryview]
-"""Type, flags, stream, payload; only a large DATA frame's payload is a view, which saves a copy."""
+"""Type, flags, stream id, payload; only a large DATA frame's payload is a view, which saves a copy."""
 
 _LARGE_BYTES = 16 * 1024
 
 _SMALL_BYTES = 384
-"""A longer frame of another kind, such as a head, may cost what many others do: of those behind it only one is taken with it, the data
-that belongs to it."""
+"""A longer frame that is not DATA, such as a head, may cost as much as many small ones: `take` then returns
+at most one more frame, the data that belongs to the head."""
 
 _MAX_SETTINGS = 32
-"""In one frame, as nghttp2 has it; ten are defined."""
+"""Entries in one SETTINGS frame; nghttp2's limit. Ten parameters are defined."""
 
 
 class FrameReader:
-    """Splits the bytes of one connection into frames, so many at a time as it is asked for."""
+    """Incremental splitter of one connection's bytes into frames, a bounded number at a time."""
 
     __slots__ = ("_at", "_data", "_max_frame_bytes", "_partial", "_wanted")
 
@@ -84,23 +90,26 @@ class FrameReader:
         self._data, self._at = b"", 0
         self._partial = bytearray()
         self._wanted = HEAD_BYTES
-        """Size of what `_partial` is the beginning of."""
+        """Bytes that `_partial` must reach before it can be split further."""
 
     @property
-    def is_behind(self) -> bool:
-        """Whether there may be more to take."""
+    def has_backlog(self) -> bool:
+        """Whether `take` may return more frames."""
         return self._at < len(self._data)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """All frames that are whole now. Raises Http2Error for one that is longer than was announced."""
+        """Add data and return all complete frames.
+
+        Raises Http2Error: a frame is longer than we allow (MAX_FRAME_SIZE).
+        """
         self.add(data)
-        frames = self.take(sys.maxsize)
-        while self.is_behind:
-            frames += self.take(sys.maxsize)
+        frames = self.split_more(sys.maxsize)
+        while self.has_backlog:
+            frames += self.split_more(sys.maxsize)
         return frames
 
     def add(self, data: bytes) -> None:
-        """What has come, to be taken."""
+        """Add data that arrived, for `take`."""
         if self._partial:
             self._partial += data
             if len(self._partial) < self._wanted:
@@ -111,8 +120,8 @@ class FrameReader:
             data = self._data[self._at :] + data
         self._data, self._at = data, 0
 
-    def take(self, most: int) -> list[Frame]:
-        """The next frames that are whole, so many at most. Raises as `feed`."""
+    def split_more(self, most: int) -> list[Frame]:
+        """Return the next complete frames, at most `most`. Raises as `feed` does."""
         frames: list[Frame] = []
         data, at = self._data, self._at
         end = len(data)
@@ -132,18 +141,21 @@ class FrameReader:
             payload = memoryview(data)[at + HEAD_BYTES : stop] if is_large else data[at + HEAD_BYTES : stop]
             frames.append((word & 0xFF, flags, stream_id & MAX_STREAM_ID, payload))
             at = stop
-            if length > _SMALL_BYTES and word & 0xFF != DATA:
+            if length > _SMALL_BYTES and word & 0xFF != DATA:  # an expensive frame: see `_SMALL_BYTES`
                 most = min(most, len(frames) + 1)
         else:
             self._wanted = HEAD_BYTES
-        if at < end:
+        if at < end:  # the beginning of a frame, or of a frame's head
             self._partial += data[at:]
         self._data, self._at = b"", 0
         return frames
 
 
 def after_preface(preface: bytearray, data: bytes) -> bytes:
-    """What follows a client's preface, of which `preface` has come so far and grows. Raises Http2Error: it is none."""
+    """Collect a client's connection preface in `preface`; returns the bytes after it.
+
+    Raises Http2Error: it is no preface.
+    """
     preface += data
     if not PREFACE.startswith(preface[: len(PREFACE)]):
         raise Http2Error("not HTTP/2: the connection preface is missing")
@@ -183,7 +195,7 @@ def window_update(stream_id: int, increment: int) -> bytes:
 
 
 def read_settings(payload: bytes) -> dict[int, int]:
-    """Value by identifier; of one that comes more than once the last counts. Raises Http2Error."""
+    """Parse SETTINGS into values by identifier; of a repeated one the last counts. Raises Http2Error."""
     if len(payload) % _SETTING.size:
         raise Http2Error("a SETTINGS frame whose length is not a multiple of six", Code.FRAME_SIZE_ERROR)
     if len(payload) > _MAX_SETTINGS * _SETTING.size:
@@ -192,7 +204,7 @@ def read_settings(payload: bytes) -> dict[int, int]:
 
 
 def read_word(payload: bytes, what: str) -> int:
-    """The one number of a RST_STREAM or WINDOW_UPDATE frame. Raises Http2Error."""
+    """Parse the only number in a RST_STREAM or WINDOW_UPDATE frame. Raises Http2Error."""
     if len(payload) != 4:
         raise Http2Error(f"a {what} frame of {len(payload)} bytes instead of 4", Code.FRAME_SIZE_ERROR)
     word: int = _WORD.unpack(payload)[0]
@@ -200,7 +212,7 @@ def read_word(payload: bytes, what: str) -> int:
 
 
 def without_padding(flags: int, payload: bytes | memoryview, *, skip: int = 0) -> bytes | memoryview:
-    """A payload without its padding, and without the `skip` bytes of a priority. Raises Http2Error."""
+    """Strip a payload's padding, and the `skip` bytes of priority before it. Raises Http2Error."""
     padding = 0
     if flags & PADDED:
         if not payload:

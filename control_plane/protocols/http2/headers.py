@@ -1,8 +1,9 @@
-"""Header blocks of HTTP/2 (HPACK, RFC 7541), arranged so that equal bytes mean equal fields.
+"""Header blocks of HTTP/2 (HPACK, RFC 7541), made stateless so that equal bytes mean equal fields and can be
+cached.
 
-We announce a header table of size 0. From the peer's acknowledgement on, its blocks depend on nothing before them, so a
-block that has been read once is looked up; gRPC clients send the same block with every call. What we send uses no
-table at all, so that it too is built once.
+We announce a dynamic table of size 0. Once the peer has acknowledged that, its blocks no longer depend on
+earlier ones, so a block that was decoded once is looked up: gRPC clients send the same block with every call.
+The blocks that we send use no dynamic table either, so each is encoded once.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from control_plane.protocols.http2.hpack import Fields as Fields
 from control_plane.protocols.http2.hpack import HeaderListTooLarge, HpackReader
 
 NO_TABLE = b"\x20"
-"""Sent before a connection's first block: we use no table (RFC 7541, 6.3). A peer that allows none insists on being told."""
+"""Dynamic table size update to 0, before a connection's first block (RFC 7541, 6.3). A peer that allows no
+table requires it (4.2)."""
 
 _FIELD_BYTES = 130
-"""What the objects of a field take beside its text."""
+"""Memory of a field's Python objects, without its text."""
 
 _STATIC_INDEX = {
     (b":method", b"GET"): 2,
@@ -29,48 +31,52 @@ _STATIC_NAME_INDEX = {b":authority": 1, b":path": 4, b":status": 8, b"content-ty
 
 
 KnownBlocks = BoundedCache[bytes, Fields]
-"""Header blocks that were read, by their bytes; shared by the connections of one server or client."""
+"""Cache of decoded header blocks by their bytes, shared by all connections of one server or client."""
 
 _MAX_FIELDS = 100
-"""Of one head; Envoy's default. Each costs more than its bytes say, and gRPC's calls have about ten."""
+"""Limit of fields in one head; Envoy's default. A field costs more than its bytes show, and gRPC calls have
+about ten."""
 
 _BUILT = BoundedCache[Fields, bytes]()
 
 
 def size_of(fields: Fields) -> int:
-    """About what they take in memory."""
+    """The fields' approximate size in memory, in bytes."""
     return sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields)
 
 
 class HeaderDecoder:
-    """Reads one connection's header blocks, in order."""
+    """Caching decoder of one connection's header blocks, which must come in order."""
 
     def __init__(self, known: KnownBlocks, *, max_bytes: int) -> None:
         self._known = known
         self._reader = HpackReader(max_bytes=max_bytes, max_fields=_MAX_FIELDS)
 
     def forbid_table(self) -> None:
-        """To be called when the peer has acknowledged a header table of size 0."""
+        """Forbid a dynamic table; to be called when the peer has acknowledged our SETTINGS."""
         self._reader.max_table_bytes = 0
 
     @property
-    def depends_on_nothing(self) -> bool:
-        """Whether a block means the same whatever came before it, and changes nothing for those behind it."""
+    def is_stateless(self) -> bool:
+        """Whether decoding is stateless: no block depends on earlier ones or affects later ones."""
         return self._reader.max_table_bytes == self._reader.table_bytes == 0
 
     @property
-    def may_have_table(self) -> bool:
-        """Whether the peer has not acknowledged yet that there is none."""
+    def table_is_allowed(self) -> bool:
+        """Whether the peer has not yet acknowledged that it may use no dynamic table."""
         return self._reader.max_table_bytes > 0
 
     def knows(self, block: bytes) -> bool:
-        """Whether it was read before, on any connection, and means the same here."""
-        return self.depends_on_nothing and self._known.get(block) is not None
+        """Whether the block is cached, from any connection, and means the same on this one."""
+        return self.is_stateless and self._known.get(block) is not None
 
     def decode(self, block: bytes) -> Fields:
-        """The fields of a whole block. Raises Http2Error: the connection's state is lost with it."""
-        depends_on_nothing = self.depends_on_nothing
-        if depends_on_nothing:
+        """Decode a complete block.
+
+        Raises Http2Error, after which the connection's table is lost and it must be closed.
+        """
+        is_stateless = self.is_stateless
+        if is_stateless:
             known = self._known.get(block)
             if known is not None:
                 return known
@@ -80,13 +86,13 @@ class HeaderDecoder:
             raise Http2Error(f"the header list is too large: {exc}", Code.ENHANCE_YOUR_CALM) from exc
         except (IndexError, ValueError) as exc:
             raise Http2Error(f"the header block cannot be read: {exc}", Code.COMPRESSION_ERROR) from exc
-        if depends_on_nothing:
+        if is_stateless:
             self._known.keep(block, fields, size_bytes=len(block) + size_of(fields))
         return fields
 
 
 def encode_fields(fields: Fields) -> bytes:
-    """A header block of literals that neither use nor change the peer's table."""
+    """Encode fields as a stateless header block, from a cache of blocks; for fields that recur."""
     block = _BUILT.get(fields)
     if block is None:
         block = encode_varying(fields)
@@ -95,7 +101,7 @@ def encode_fields(fields: Fields) -> bytes:
 
 
 def encode_varying(fields: Fields) -> bytes:
-    """As `encode_fields`, for fields that hardly come again."""
+    """As `encode_fields`, uncached: for fields that hardly recur and would only displace others."""
     return b"".join(map(_encode_field, fields))
 
 

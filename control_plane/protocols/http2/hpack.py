@@ -1,7 +1,9 @@
-"""HPACK as a peer writes it (RFC 7541): the fields of a header block, and the table that its next block may refer to.
+"""HPACK decoder (RFC 7541) with limits on what a block may expand to; used by `protocols/http2/headers`.
 
-hpack reads a field in about 5 us and knows no limit of fields; a head that was not seen before, as each is that carries a `traceparent`,
-took 100 us. The limits here hold while a block is read, whatever its few bytes stand for. Tables of codes and static fields are hpack's.
+The library `hpack` takes about 5 us for a field and has no limit on the number of fields; a head that was not
+seen before, such as any with a `traceparent`, took 100 us. Here the limits are checked while a block is
+decoded, since a few bytes can stand for many (an "HPACK bomb"). The tables of Huffman codes and static fields
+are that library's.
 """
 
 from __future__ import annotations
@@ -13,29 +15,29 @@ from hpack.table import HeaderTable
 from control_plane.protocols.http2.huffman import decode_huffman
 
 Fields = tuple[tuple[bytes, bytes], ...]
-"""Names in lower case, as HTTP/2 has them."""
+"""Names and values; names in lower case, as HTTP/2 requires."""
 
 _STATIC: Fields = tuple(HeaderTable.STATIC_TABLE)
 _FIELD_OVERHEAD = 32
-"""That RFC 7541, 4.1 and RFC 9113, 6.5.2 count for each field beside its text."""
+"""Bytes that are counted for each field in addition to its text (RFC 7541, 4.1; RFC 9113, 6.5.2)."""
 
 _DEFAULT_TABLE_BYTES = 4096
 _MAX_RESIZES = 2
-"""At the beginning of a block (RFC 7541, 4.2)."""
+"""Most table size updates at the beginning of a block (RFC 7541, 4.2)."""
 
 _MAX_NUMBER_BYTES = 4
-"""Beyond its prefix; no length or index that we take needs more."""
+"""Most bytes of a number after its prefix; no length or index within our limits needs more."""
 
 _INDEXED, _KEPT, _RESIZE = 0x80, 0x40, 0x20
 _HUFFMAN = 0x80
 
 
 class HeaderListTooLarge(ValueError):
-    """A block stands for more fields, or more bytes of them, than are taken."""
+    """A block expands to more fields, or more bytes of fields, than are allowed."""
 
 
 class HpackReader:
-    """Decoder of one direction's header blocks, in order."""
+    """HPACK decoder of one direction of a connection, with its dynamic table."""
 
     __slots__ = ("_kept", "_kept_bytes", "_max_bytes", "_max_fields", "max_table_bytes", "table_bytes")
 
@@ -45,12 +47,16 @@ class HpackReader:
         self._kept: deque[tuple[bytes, bytes]] = deque()
         self._kept_bytes = 0
         self.max_table_bytes = _DEFAULT_TABLE_BYTES
-        """What we allow the peer's table to hold."""
+        """Limit of the dynamic table that we have announced (SETTINGS_HEADER_TABLE_SIZE)."""
         self.table_bytes = _DEFAULT_TABLE_BYTES
-        """What the peer lets it hold."""
+        """Size of the dynamic table that the peer has chosen, within our limit."""
 
     def read(self, block: bytes) -> Fields:
-        """The fields of a whole block. Raises HeaderListTooLarge; ValueError or IndexError when it cannot be read: the table is lost."""
+        """Decode a complete block.
+
+        Raises HeaderListTooLarge, and ValueError or IndexError for an invalid block; the dynamic table is
+        lost then.
+        """
         at, end = self._read_sizes(block), len(block)
         fields: list[tuple[bytes, bytes]] = []
         room = self._max_bytes
@@ -61,6 +67,7 @@ class HpackReader:
                 field = self._field(index)
             else:
                 field, at = self._literal(block, at, first)
+            # Checked after each field: an indexed field of one byte can stand for kilobytes in the table.
             room -= len(field[0]) + len(field[1]) + _FIELD_OVERHEAD
             if room < 0:
                 raise HeaderListTooLarge(f"more than {self._max_bytes} bytes")
@@ -70,7 +77,8 @@ class HpackReader:
         return tuple(fields)
 
     def _read_sizes(self, block: bytes) -> int:
-        """Where the fields begin, behind what changes the table."""
+        """Apply the table size updates at the beginning of a block; returns the position of the first
+        field."""
         at = count = 0
         while at < len(block) and block[at] & 0xE0 == _RESIZE:
             size, at = _number(block, at, 0x1F)
@@ -104,6 +112,7 @@ class HpackReader:
 
     def _keep(self, field: tuple[bytes, bytes]) -> None:
         size = len(field[0]) + len(field[1]) + _FIELD_OVERHEAD
+        # A field larger than the whole table empties it and is not added (RFC 7541, 4.4).
         self._shrink(max(0, self.table_bytes - size))
         if size <= self.table_bytes:
             self._kept.appendleft(field)
@@ -116,7 +125,7 @@ class HpackReader:
 
 
 def _number(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """A number whose first byte has a prefix of `mask`'s bits, and where it ends (RFC 7541, 5.1)."""
+    """Decode an integer whose prefix is the bits of `mask`; returns it and its end (RFC 7541, 5.1)."""
     number = block[at] & mask
     at += 1
     if number < mask:
@@ -131,6 +140,7 @@ def _number(block: bytes, at: int, mask: int) -> tuple[int, int]:
 
 
 def _string(block: bytes, at: int) -> tuple[bytes, int]:
+    """Decode a string literal; returns it and its end (RFC 7541, 5.2)."""
     is_coded = block[at] & _HUFFMAN
     size, at = _number(block, at, 0x7F)
     stop = at + size

@@ -1,7 +1,8 @@
-"""Huffman's code of HPACK (RFC 7541, 5.2 and appendix B), read a byte at a time.
+"""Huffman decoder of HPACK (RFC 7541, 5.2 and appendix B), which consumes a byte at a time.
 
-hpack's table moves on by half bytes, which costs a fifth of a microsecond a byte; a peer may send 16 KB of it in one block. The rows here
-are made from that table and take a third of the time. Used by `protocols/http2/hpack`.
+The table in the library `hpack` consumes half a byte at a time, at a fifth of a microsecond a byte, and a
+peer may send 16 KB of it in one block. The rows here are built from that table and take a third of the time.
+Used by `protocols/http2/hpack`.
 """
 
 from __future__ import annotations
@@ -9,22 +10,25 @@ from __future__ import annotations
 from hpack.huffman_table import HUFFMAN_COMPLETE, HUFFMAN_EMIT_SYMBOL, HUFFMAN_FAIL, HUFFMAN_TABLE
 
 _Half = tuple[int, int, int]
-"""Of hpack's: the next state, flags, the symbol that ends."""
+"""An entry of the library's table: the next state, flags, and the symbol that is complete."""
 _Step = tuple[int, bytes | None, bool]
-"""The next state, what ends (None: there is no such code), and whether the string may end there."""
+"""The next state, the symbols that are complete (None: invalid code), and whether the string may end here."""
 
 _ROWS: list[list[_Step]] = []
-"""By state, and by the next byte."""
+"""The transition table: steps by state, then by the next byte."""
 
 
 def prepare() -> None:
-    """Make the table, which takes 50 ms: before anybody is served, or one block that goes through all states holds everybody up."""
+    """Build the table, which takes 50 ms; to be called before the first client is served.
+
+    Built lazily, it would delay all clients at the moment when one of them sends the first coded string.
+    """
     if not _ROWS:
         _ROWS.extend(map(_make_row, range(len(HUFFMAN_TABLE) // 16)))
 
 
 def decode_huffman(coded: bytes) -> bytes:
-    """The string. Raises ValueError: it holds what is no code, or ends within one."""
+    """Decode a string. Raises ValueError: it contains an invalid code, or ends within one."""
     prepare()
     rows, state, may_end = _ROWS, 0, True
     pieces: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What one end of an HTTP/2 connection allows the other."""
+"""Limits that one end of an HTTP/2 connection sets the other, and the SETTINGS that announce them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from control_plane.protocols.http2.frames import Setting
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
+    """Limits of one end; all of them are announced to the peer when the connection opens."""
+
     max_streams: int = 1000
     stream_window_bytes: int = 2 * 2**20
-    """A message up to this arrives without waiting for a round trip."""
+    """Messages up to this size arrive without waiting a round trip for a WINDOW_UPDATE."""
     connection_window_bytes: int = 16 * 2**20
-    """What one connection may have us hold beyond bodies that were granted room."""
+    """Bytes that one connection may make us buffer, in addition to bodies that were granted room."""
     max_frame_bytes: int = 256 * 2**10
     max_header_bytes: int = 16 * 2**10
 
 
 def opening(limits: Http2Limits, *, is_server: bool) -> list[bytes]:
-    """What each end sends first."""
+    """The frames that open a connection: at a client's end the preface, then SETTINGS and a wider connection
+    window."""
     settings = {
         Setting.HEADER_TABLE_SIZE: 0,
         Setting.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,

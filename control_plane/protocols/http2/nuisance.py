@@ -1,7 +1,8 @@
-"""How much of what an HTTP/2 peer sends costs work and asks for nothing.
+"""Abuse limit of an HTTP/2 connection: counts frames that cost work and ask for nothing (pings, resets,
+settings, ...).
 
-What one turn of the event loop does for a connection is bounded however little of it is nuisance; this ends the connections that are
-hardly anything else.
+It defends against floods such as rapid reset (CVE-2023-44487). The work per turn of the event loop is bounded
+elsewhere for all frames; this limit ends connections that send hardly anything but nuisance.
 """
 
 from __future__ import annotations
@@ -9,22 +10,24 @@ from __future__ import annotations
 from control_plane.protocols.http2.frames import Code, Http2Error
 
 FRAME = 16
-"""The weight of a frame that asks for nothing: a ping, settings, a priority, what is unknown, what comes too late."""
+"""Weight of a frame that asks for nothing: a ping, settings, a priority, a frame of an unknown type."""
 LATE = 1
-"""Of a frame for a stream that is over: of a large message that was refused, much is on its way."""
+"""Weight of a frame for a stream that has ended; small, as much of a refused large message may still be on
+its way."""
 LARGE_BLOCK_BYTES = 1024
-"""A header block that was not seen before costs as much as a frame for each of these that it has."""
+"""An unknown header block weighs as much as one frame for each so many bytes, since decoding it costs as
+much."""
 RESET = 2 * FRAME
-"""Of a stream that is reset soon after it began: it had its work begun, and then cancelled."""
+"""Weight of a stream that the peer resets soon after opening it: its work was begun and then cancelled."""
 
 _LIMIT = 500 * FRAME
-"""250 resets; Netty allows 200 within 30 s, Envoy 500 in a connection's life."""
+"""The bucket's size: 250 resets. Netty allows 200 within 30 s, Envoy 500 in a connection's life."""
 _PER_ANSWER = 10 * FRAME
-_PER_CALM = 10 * FRAME
+_PER_SECOND = 10 * FRAME
 
 
 class Nuisance:
-    """Leaky bucket of the frames by which a peer costs work and asks for nothing."""
+    """Leaky bucket of nuisance frames: each fills it by its weight, useful answers and time drain it."""
 
     __slots__ = ("_is_counted", "level")
 
@@ -33,19 +36,20 @@ class Nuisance:
         self.level = 0
 
     def count(self, weight: int = FRAME) -> None:
-        """One more of them. Raises Http2Error when it is one too many."""
+        """Count a nuisance frame. Raises Http2Error (ENHANCE_YOUR_CALM) when the bucket overflows."""
         self.level += weight
         if self.level > _LIMIT and self._is_counted:
             raise Http2Error("too many frames that ask for nothing", Code.ENHANCE_YOUR_CALM)
 
-    def forgive_frame(self) -> None:
-        """A frame with data has gone, for which the peer may make room and measure its way."""
+    def drain_for_frame(self) -> None:
+        """Drain for a DATA frame that we sent: in return the peer may send a WINDOW_UPDATE, and a PING to
+        measure latency."""
         self.level = max(0, self.level - FRAME)
 
-    def forgive_answer(self) -> None:
-        """A call has been answered with data."""
+    def drain_for_answer(self) -> None:
+        """Drain for a call that was answered with data."""
         self.level = max(0, self.level - _PER_ANSWER)
 
-    def calm(self) -> None:
-        """About a second has passed: what comes slowly, such as a keep-alive's pings, is no nuisance."""
-        self.level = max(0, self.level - _PER_CALM)
+    def on_second(self) -> None:
+        """Drain for a second that has passed, so that slow keep-alive pings never fill the bucket."""
+        self.level = max(0, self.level - _PER_SECOND)

@@ -1,4 +1,4 @@
-"""Hands what an HTTP/2 connection has to say to a transport, with as few copies and calls as it can be done."""
+"""Writes an HTTP/2 connection's output to a transport, with few copies and few calls."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 _JOIN_UP_TO_BYTES = 64 * 1024
-"""Up to here one joined write is cheaper; uvloop's `writelines` alone costs 100 us."""
+"""Up to this size, one joined write is cheaper; uvloop's `writelines` alone costs 100 us."""
 
 
 class Transport(Protocol):
-    """What is needed of an asyncio transport."""
+    """The methods of an asyncio transport that are used here."""
 
     def write(self, data: bytes | memoryview) -> None: ...
 
@@ -18,7 +18,7 @@ class Transport(Protocol):
 
 
 def write_output(transport: Transport, output: Sequence[bytes | memoryview]) -> None:
-    """Write all of `output`."""
+    """Write all of `output`; the caller clears it."""
     if not output:
         return
     if sum(map(len, output)) <= _JOIN_UP_TO_BYTES:

@@ -1,4 +1,5 @@
-"""One stream of an HTTP/2 connection: its windows, and what waits for them."""
+"""One stream of an HTTP/2 connection: its windows and the data that waits for them; and the port for its
+listener."""
 
 from __future__ import annotations
 
@@ -10,23 +11,25 @@ from control_plane.protocols.http2.headers import Fields
 
 
 class StreamListener(Protocol):
-    """Told what happens to a stream; called from within `Http2Connection.receive`, so it must not raise."""
+    """Receiver of a stream's events; called from within `Http2Connection.receive`, so its methods must not
+    raise."""
 
     def on_headers(self, fields: Fields, *, ends: bool) -> None:
-        """A request's or an answer's head, or trailers. `ends`: the peer sends nothing more."""
+        """A head or trailers have arrived; `ends`: the peer has ended its side of the stream."""
 
     def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
-        """Some of the body; `Http2Connection.consumed` gives the peer room for more."""
+        """A part of the body has arrived; `Http2Connection.consumed` must return its bytes to the peer's
+        window."""
 
     def on_reset(self) -> None:
-        """The peer, or the end of the connection, ended the stream early; nothing follows."""
+        """The stream was ended early, by the peer or the end of the connection; no further event follows."""
 
     def on_drained(self) -> None:
-        """All that was given to the stream to send has been handed to the connection's output."""
+        """All data given to `send_data` has been written to the connection's output."""
 
 
-class _Nobody:
-    """The listener of a stream that is over."""
+class _NullListener:
+    """Null listener, of a stream that has ended."""
 
     def on_headers(self, fields: Fields, *, ends: bool) -> None: ...
 
@@ -37,20 +40,23 @@ class _Nobody:
     def on_drained(self) -> None: ...
 
 
-NOBODY = _Nobody()
+NULL_LISTENER = _NullListener()
 
 
 MAX_WHOLE_BYTES = 16_000
-"""Of a call's message, or an answer's, that may travel as a whole: in a frame of the default size."""
+"""Largest message that a `WholeCall` or `WholeAnswer` may have: it fits into one frame of the default
+size."""
 
 WholeCall = tuple[bytes, bytes]
-"""The header block of a call, and its data, in one frame each."""
+"""A small unary call: its header block and its data, which arrived in one frame each."""
 WholeAnswer = tuple[bytes, bytes, bytes]
-"""An answer's header block, its data, and the block of its trailers; a refusal is nothing but trailers. None depends on any table."""
+"""A small answer: header block, data, block of trailers; a refusal has trailers only. All blocks are
+stateless."""
 
 
 def whole_call(head: h2.Frame, data: h2.Frame) -> WholeCall | None:
-    """What a HEADERS frame and the one behind it are, if they are all of a small call."""
+    """The call that a HEADERS frame and the frame after it make up, if they are all of a small call; else
+    None."""
     kind, flags, stream_id, payload = data
     if head[1] != h2.END_HEADERS or kind != h2.DATA or flags != h2.END_STREAM or stream_id != head[2] or len(payload) > MAX_WHOLE_BYTES:
         return None
@@ -58,7 +64,7 @@ def whole_call(head: h2.Frame, data: h2.Frame) -> WholeCall | None:
 
 
 class Stream:
-    """Kept by `Http2Connection`; its users hold it as a handle."""
+    """State of one stream; owned by `Http2Connection`, whose users hold it as an opaque handle."""
 
     __slots__ = (
         "born",
@@ -78,18 +84,20 @@ class Stream:
     def __init__(self, stream_id: int, *, send_window: int, receive_window: int, born: int = 0) -> None:
         self.id = stream_id
         self.born = born
-        """How many calms its connection had seen."""
+        """The connection's age (`ConnectionState.age_ticks`) when the stream was opened."""
         self.has_sent_data = False
         self.listener: StreamListener
         self.send_window = send_window
         self.receive_window = receive_window
         self.held_bytes = 0
-        """Received and not yet consumed: what the peer's window lacks until it is."""
+        """Bytes received and not yet consumed, which are missing in the peer's window."""
         self.unreturned = 0
-        """Consumed, and not yet worth a WINDOW_UPDATE."""
+        """Bytes consumed that have not been returned to the peer: too few yet for a WINDOW_UPDATE."""
         self.pending: deque[tuple[memoryview | bytes, bool]] = deque()
-        """What the peer's window has not let through: data and whether it ends the stream; `bytes` are a header block."""
+        """Data that waits for the windows, each with whether it ends the stream; `bytes` are a header
+        block."""
         self.whole: WholeCall | None = None
-        """All that came, where it came at once and would mean the same on any connection."""
+        """The whole call, if it arrived at once and would mean the same on any connection; a cache may use it
+        as its key."""
         self.local_is_closed = False
         self.remote_is_closed = False

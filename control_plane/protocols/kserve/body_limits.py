@@ -1,7 +1,8 @@
-"""How large a request's body may be, in each of the ways in which a small one costs much: bytes, what it inflates to, numbers, fields.
+"""Limits of a request's body: bytes, inflated bytes, JSON, elements, fields.
 
-Both doors hold requests to these limits before Triton sees them: it keeps some sixty bytes for each number in JSON, and never
-gives them back. `settings.doors.GatewaySettings` says why each default is what it is.
+A small body can be costly in each of these ways. Both frontends enforce the limits before Triton sees a
+request: Triton takes some sixty bytes of memory for each number in JSON, and never gives them back.
+`settings.doors.GatewaySettings` has the reason for each default.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import NoReturn
 from control_plane.core.errors import PayloadTooLarge
 
 _ANY_RATIO_BYTES = 4 * 2**20
-"""What a compressed body may become however small it is: sparse tensors compress a thousandfold."""
+"""Inflated size that is allowed at any ratio: honest sparse tensors compress a thousandfold."""
 
 
 @dataclass(frozen=True, slots=True)
 class InflateBound:
-    """What compressed content may become at most, and the sentence for what becomes more."""
+    """Limit of the inflated size of compressed content, and the error text for content that exceeds it."""
 
     max_bytes: int
     refusal: str
@@ -28,22 +29,22 @@ class InflateBound:
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """The limits of one request."""
+    """The limits of one request's body."""
 
     max_body_bytes: int = 128 * 2**20
     max_inflate_ratio: int = 100
     max_json_bytes: int = 32 * 2**20
     max_elements: int = 4 * 2**20
-    """Of tensors whose elements are written out singly: in JSON, or in a gRPC message's `contents`."""
+    """Total of elements that are written out one by one: in JSON, or in a gRPC message's `contents`."""
     max_fields: int = 2**17
-    """Of a gRPC message; a packed array of numbers is one."""
+    """Protobuf fields in a gRPC message; a packed array of numbers counts as one."""
 
     def inflated(self, compressed_bytes: int) -> InflateBound:
-        """The bound for content of so many compressed bytes."""
+        """The bound on inflating content of so many compressed bytes."""
         return self._inflated(compressed_bytes, self.max_body_bytes, "TIDEGATE_MAX_BODY_BYTES")
 
     def inflated_json(self, compressed_bytes: int) -> InflateBound:
-        """As `inflated`, of an inference without binary data."""
+        """As `inflated`, for an inference request without binary data, all of which is JSON."""
         if self.max_json_bytes >= self.max_body_bytes:
             return self.inflated(compressed_bytes)
         return self._inflated(compressed_bytes, self.max_json_bytes, "TIDEGATE_MAX_JSON_BYTES")
@@ -57,7 +58,7 @@ class BodyLimits:
         return InflateBound(by_ratio, f"{why}; send it less compressed, or as it is")
 
     def check_json_bytes(self, size_bytes: int) -> None:
-        """Raises PayloadTooLarge."""
+        """Check the size of a request's JSON. Raises PayloadTooLarge."""
         if size_bytes > self.max_json_bytes:
             raise PayloadTooLarge(
                 f"the request's JSON has {size_bytes} bytes, at most {self.max_json_bytes} may be (TIDEGATE_MAX_JSON_BYTES); "

@@ -1,7 +1,8 @@
 """Framing of BYTES tensors: each element is a 4-byte little-endian length and that many bytes.
 
-Source: KServe v2 "binary tensor data" extension. A length that points beyond its buffer kills the Python stub of
-Triton 24.10, so every BYTES tensor is walked at the door, before Triton sees it, in steps: millions of elements take seconds.
+Source: KServe v2 "binary tensor data" extension. A length that points beyond its buffer kills the Python stub
+of Triton 24.10, so the frontends walk every BYTES tensor before Triton sees it; in steps, since millions of
+elements take seconds.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from control_plane.core.tensor import Tensor, element_count
 
 _LENGTH = Struct("<I")
 _ELEMENTS_PER_STEP = 8192
-"""About 2 ms of walking."""
+"""Walking so many elements takes about 2 ms."""
 
 
 def check_bytes_tensor(tensor: Tensor, data: bytes | bytearray | memoryview, *, start: int, end: int) -> None:
-    """`bytes_tensor_steps` without a pause."""
+    """Run `bytes_tensor_steps` without a pause."""
     finish(bytes_tensor_steps(tensor, data, start=start, end=end))
 
 
 def bytes_tensor_steps(tensor: Tensor, data: bytes | bytearray | memoryview, *, start: int, end: int) -> Steps[None]:
-    """Walk the elements in `data[start:end]` of a tensor whose shape says how many there must be.
+    """Check the framing of the elements in `data[start:end]`, and their number against the tensor's shape.
 
     Raises:
-        InvalidRequest: a length or an element is cut off, or there are more or fewer elements than the shape says.
+        InvalidRequest: a length or an element is cut off, or there are more or fewer elements than the shape
+            says.
     """
     expected = element_count(tensor.shape)
     found, offset = 0, start
@@ -37,7 +39,7 @@ def bytes_tensor_steps(tensor: Tensor, data: bytes | bytearray | memoryview, *, 
                 f"expecting 4 bytes but only {end - offset} bytes available"
             )
         (length,) = _LENGTH.unpack_from(data, offset)
-        offset += 4 + length
+        offset += 4 + length  # may point beyond `end`, which is checked below before anything is read there
         found += 1
         if found % _ELEMENTS_PER_STEP == 0:
             yield
@@ -51,5 +53,5 @@ def bytes_tensor_steps(tensor: Tensor, data: bytes | bytearray | memoryview, *, 
 
 
 def encode_bytes_elements(elements: list[bytes]) -> bytes:
-    """Frame `elements`; the inverse of what `check_bytes_tensor` walks."""
+    """Encode `elements` in the framing that `check_bytes_tensor` checks."""
     return b"".join(_LENGTH.pack(len(element)) + element for element in elements)

@@ -1,11 +1,13 @@
-"""Reads and validates an HTTP inference request: JSON header, then the binary tensors it announces.
+"""Parser and validator of HTTP inference requests: a JSON header, then the binary tensors that it announces.
 
-The request goes on to Triton as it came; this module makes sure that Triton will read in it just what was checked
-here (no key twice, no depth or number that only one of two parsers takes), and that nothing in it can hurt Triton:
-BYTES framing, shapes whose size overflows or allocates far more than was sent. What Triton itself checks against
-the model's config (names, ranks, data types) is left to Triton, whose own words then reach the caller.
+The request is forwarded to Triton unchanged. This module makes sure that Triton's parser will see in it
+exactly what was checked here (no key twice; no depth or number that only one of the two parsers accepts), and
+that nothing in it can harm Triton: broken BYTES framing, shapes whose size overflows or allocates far more
+than was sent. Checks against the model's configuration (names, ranks, data types) are left to Triton, whose
+own error text then reaches the caller.
 
-Large requests are read in steps (`core/steps`): BYTES tensors are walked and large JSON is outlined (`json_outline`).
+Large requests are parsed in steps (`core/steps`): BYTES tensors are walked and large JSON is outlined
+(`json_outline`).
 
 Source: KServe v2 inference protocol and Triton's binary tensor data extension, measured against server 2.51.
 """
@@ -26,18 +28,19 @@ from control_plane.core.steps import Steps, finish
 from control_plane.core.tensor import DATATYPE_BYTES, MAX_DIMENSION, MAX_ELEMENTS, Tensor, element_count
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps
-from control_plane.protocols.kserve.json_elements import check_count
+from control_plane.protocols.kserve.json_elements import check_element_count
 from control_plane.protocols.kserve.json_outline import outline_steps
 
 _BOM = b"\xef\xbb\xbf"
 _MAX_KEPT_BYTES = 1024
-"""Longest JSON header that is remembered; with the number of them this bounds what callers can make us keep to a few MB."""
+"""Longest JSON header that is cached; with the cache's number of entries this bounds it to a few MB."""
 
 _LARGE_JSON_BYTES = 256 * 1024
-"""JSON beyond it is outlined first; parsing this much takes 1 to 2 ms."""
+"""Larger JSON is outlined first; parsing this much takes 1 to 2 ms."""
 
 _MAX_DIGITS = 18
-"""Of a length in a header field: more overflow 64 bits somewhere, and from 4300 on Python refuses to convert them."""
+"""Most digits of a length in a header field: longer ones overflow 64 bits somewhere, and Python refuses 4300
+and more."""
 
 
 Body = bytes | bytearray
@@ -45,22 +48,24 @@ _DEFAULT_LIMITS = BodyLimits()
 
 
 def read_infer_request(body: Body, header_length: bytes | None, *, model_name: str, model_version: str) -> InferCall:
-    """`infer_request_steps` without a pause."""
+    """Run `infer_request_steps` without a pause."""
     return finish(infer_request_steps(body, header_length, model_name=model_name, model_version=model_version))
 
 
 def infer_request_steps(
     body: Body, header_length: bytes | None, *, model_name: str, model_version: str, limits: BodyLimits = _DEFAULT_LIMITS
 ) -> Steps[InferCall]:
-    """Validate `body`; `header_length` is the field `Inference-Header-Content-Length`, None where it was absent.
+    """Validate `body`; `header_length` is the field `Inference-Header-Content-Length`, None where it is
+    absent.
 
     Raises:
-        UnparsableRequest: the JSON cannot be read, or a field in it is missing or of the wrong type.
-        InvalidRequest: it can be read and contradicts itself. PayloadTooLarge: its JSON is beyond `limits`.
+        UnparsableRequest: the JSON is invalid, or a field in it is missing or of the wrong type.
+        InvalidRequest: the request contradicts itself. PayloadTooLarge: its JSON exceeds `limits`.
     """
     json_bytes = _json_length(body, header_length)
     if json_bytes == 0:
-        return InferCall(model_name, model_version, "", (), text_bytes=len(body))  # Triton's raw binary request: the body is the one input
+        # Triton's raw binary request: the whole body is the data of the model's only input.
+        return InferCall(model_name, model_version, "", (), text_bytes=len(body))
     if json_bytes > _MAX_KEPT_BYTES:
         limits.check_json_bytes(json_bytes)
     header = yield from _header_steps(body, json_bytes, model_name, model_version, limits)
@@ -74,19 +79,21 @@ def infer_request_steps(
 
 
 def json_object_steps(text: Body | memoryview, limits: BodyLimits) -> Steps[dict[str, Any]]:
-    """`parse_json_object`, for text of any size: of a large one, the object without its long arrays and strings.
+    """Parse an object of any size; a large one without its long arrays and strings (`json_outline`).
 
     Raises:
-        UnparsableRequest: as `parse_json_object`. PayloadTooLarge: large without them too, or more elements than `limits`.
+        UnparsableRequest: as `parse_json_object`.
+        PayloadTooLarge: the outline is still large, or there are more elements than `limits`.
     """
     return _expect_object((yield from json_steps(text, limits)))
 
 
 def json_steps(text: Body | memoryview, limits: BodyLimits) -> Steps[object]:
-    """As `json_object_steps`, for a value of any kind."""
+    """As `json_object_steps`, for a JSON value of any kind."""
     if len(text) > _LARGE_JSON_BYTES:
         return _parse((yield from outline_steps(text, limits)))
     whole = bytes(text)
+    # Every element but the first follows a comma, so the commas bound the elements before anything is parsed.
     if len(whole) > limits.max_elements and whole.count(b",") >= limits.max_elements:
         limits.refuse_elements()
     return _parse(whole)
@@ -94,13 +101,16 @@ def json_steps(text: Body | memoryview, limits: BodyLimits) -> Steps[object]:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
+    """The parsed JSON header of a request."""
+
     call: InferCall
     binary_bytes: tuple[int | None, ...]
-    """Of each input, what it takes of the binary part; None: its data is in the JSON or in shared memory."""
+    """For each input its bytes in the binary part; None: its data is in the JSON or in shared memory."""
 
 
 def _header_steps(body: Body, json_bytes: int, model_name: str, model_version: str, limits: BodyLimits) -> Steps[_Header]:
-    """A header that binary data follows is mostly one that came before: equal bytes need no second reading."""
+    """Parse the header; a short one that binary data follows is looked up first, since clients repeat such
+    headers."""
     if json_bytes == len(body):
         fields = yield from json_object_steps(body, limits)
     elif json_bytes <= _MAX_KEPT_BYTES:
@@ -150,7 +160,11 @@ def _is_flagged(parameters: object, name: str) -> bool:
 
 
 def _text_bytes(entry: dict[str, Any], tensor: Tensor, size: int | None, json_bytes: int) -> int:
-    """Of an input's strings; of those in an array of arrays of arrays and of large JSON only that they are no more than all of it."""
+    """Size of an input's strings, without framing.
+
+    For large JSON, and for arrays nested deeper than two levels, it is the upper bound: the size of all the
+    JSON.
+    """
     if size is not None:
         return max(0, size - 4 * element_count(tensor.shape))
     if "data" not in entry:
@@ -165,7 +179,7 @@ def _text_bytes(entry: dict[str, Any], tensor: Tensor, size: int | None, json_by
 
 
 def parse_json_object(text: bytes) -> dict[str, Any]:
-    """Parse an object that any parser reads alike.
+    """Parse a JSON object that every parser understands in the same way.
 
     Raises:
         UnparsableRequest: not JSON, not an object, too deep, or a key occurs twice.
@@ -176,9 +190,10 @@ def parse_json_object(text: bytes) -> dict[str, Any]:
 def _parse(text: bytes) -> object:
     """Parse JSON in which no key occurs twice.
 
-    orjson keeps the last of two equal keys and Triton's RapidJSON uses the first, so a repeated key could carry past
-    the door what was not checked. Every key has one colon: as many colons as keys proves that none repeats; more
-    (a repeat, or a colon within a string) are settled by the slower parser, which sees each pair.
+    orjson keeps the last of two equal keys and Triton's RapidJSON uses the first, so a repeated key could
+    smuggle unchecked content past the frontend. Every key has one colon, so as many colons as parsed keys
+    prove that none repeats. More colons (a repeated key, or a colon within a string) are settled by the
+    slower parser, which sees each pair.
     """
     try:
         value = orjson.loads(text)
@@ -207,7 +222,8 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _count_keys(value: object) -> int:
-    """Keys of all objects within `value`, without walking tensor data: arrays of scalars are passed over."""
+    """Count the keys of all objects in `value`, without walking tensor data: arrays of scalars are
+    skipped."""
     if type(value) is dict:
         return len(value) + sum(_count_keys(inner) for inner in value.values() if type(inner) in (dict, list))
     if type(value) is list and value and type(value[0]) in (dict, list):
@@ -225,7 +241,7 @@ def _json_length(body: Body, header_length: bytes | None) -> int:
 
 
 def _read_input(entry: object, json_bytes: int) -> tuple[Tensor, int | None]:
-    """The tensor, and the bytes it takes of the binary part (None: its data is in the JSON)."""
+    """The input's tensor, and its bytes in the binary part (None: its data is in the JSON)."""
     if type(entry) is not dict:
         raise UnparsableRequest("Unable to parse 'inputs': every input must be an object with name, shape and datatype")
     name = _required(entry, "name", str, "string")
@@ -234,20 +250,24 @@ def _read_input(entry: object, json_bytes: int) -> tuple[Tensor, int | None]:
     tensor = make_tensor(name, datatype, shape)
     size = _binary_size(entry)
     if size is None and "data" in entry:
-        check_count(tensor, entry["data"], json_bytes)
+        check_element_count(tensor, entry["data"], json_bytes)
     return tensor, size
 
 
 def make_tensor(name: str, datatype: str, shape: list[Any]) -> Tensor:
-    """Check a declared tensor by itself. Raises UnparsableRequest (a dimension's type), InvalidRequest."""
+    """Check a tensor's declaration by itself.
+
+    Raises UnparsableRequest (a dimension's type), InvalidRequest.
+    """
     if datatype not in DATATYPE_BYTES:
         raise InvalidRequest(f"invalid datatype for input {name}; known are {', '.join(DATATYPE_BYTES)}")
     elements = 1
     for dimension in shape:
         if type(dimension) is not int or dimension < 0:
             raise UnparsableRequest(f"Unable to parse 'shape' of input '{name}': {dimension!r} is not an unsigned integer")
-        elements *= dimension or 1  # an empty dimension must not hide an overflow among the others
-        if elements > MAX_ELEMENTS or dimension > MAX_DIMENSION:  # at once: the product of a million dimensions takes minutes
+        elements *= dimension or 1  # a dimension of 0 must not hide an overflow among the others
+        # Checked in the loop: the exact product of a million dimensions would take minutes.
+        if elements > MAX_ELEMENTS or dimension > MAX_DIMENSION:
             raise InvalidRequest(f"the shape of input '{name}' has more elements than any request can carry")
     if 0 in shape[1:] and shape[0] == 0:
         raise InvalidRequest(f"the shape of input '{name}' is empty in its first and in another dimension, which Triton never answers")
@@ -269,7 +289,7 @@ def _binary_size(entry: dict[str, Any]) -> int | None:
 
 
 def _binary_steps(tensor: Tensor, size: int, body: Body, start: int, model_name: str) -> Steps[int]:
-    """Check the `size` bytes from `start` that belong to `tensor`; return where they end."""
+    """Check the `size` bytes from `start` that belong to `tensor`; returns their end."""
     end = start + size
     if end > len(body):
         missing = end - len(body)
@@ -287,7 +307,7 @@ def _binary_steps(tensor: Tensor, size: int, body: Body, start: int, model_name:
 
 def _outputs(fields: dict[str, Any]) -> list[Any]:
     outputs = fields.get("outputs")
-    return outputs if type(outputs) is list else []  # Triton refuses anything else
+    return outputs if type(outputs) is list else []  # Triton itself refuses anything but an array
 
 
 def _is_in_shared_memory(entry: object) -> bool:

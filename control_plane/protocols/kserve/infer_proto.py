@@ -1,7 +1,8 @@
-"""Reads and validates a gRPC ModelInferRequest; it goes on to Triton as the bytes it came as.
+"""Validator of gRPC ModelInferRequests, which are forwarded to Triton as the bytes they arrived as.
 
-The same rules as `infer_json`. Protobuf has one reading only, so nothing need be compared between parsers. The
-message class is handed in: `codec` knows the fields, the door owns the library (`tritonclient.grpc`).
+The rules are those of `infer_json`. All parsers understand a protobuf message in the same way, so nothing has
+to be proved about Triton's parser. The parser is handed in: this module knows the fields, the frontend owns
+the library (`tritonclient.grpc`).
 """
 
 from __future__ import annotations
@@ -20,26 +21,27 @@ from control_plane.protocols.kserve.infer_json import make_tensor
 from control_plane.protocols.kserve.message_outline import outline_steps
 
 _LARGE_BYTES = 64 * 1024
-"""A message beyond it is parsed without its tensors' data: the parser would copy it, and holds up everyone while it does."""
+"""Larger messages are parsed without their tensors' data, which the parser would copy while the event loop
+waits."""
 
 _MAX_OUTLINE_BYTES = 2**20
-"""Of a large request without its data: names, shapes and parameters."""
+"""Largest size of a request without its tensors' data, that is of names, shapes and parameters."""
 
 
 class Parameterised(Protocol):
-    """Fields of `inference.ModelInferRequest.InferRequestedOutputTensor` that are checked."""
+    """The checked fields of `inference.ModelInferRequest.InferRequestedOutputTensor`."""
 
     parameters: Mapping[str, object]
 
 
 class InferTensorContents(Protocol):
-    """The fields of `inference.InferTensorContents` whose elements are counted."""
+    """The fields of `inference.InferTensorContents` whose elements are added up."""
 
     bytes_contents: Sequence[bytes]
 
 
 class InferInputTensor(Parameterised, Protocol):
-    """Fields of `inference.ModelInferRequest.InferInputTensor`."""
+    """The checked fields of `inference.ModelInferRequest.InferInputTensor`."""
 
     name: str
     datatype: str
@@ -48,7 +50,7 @@ class InferInputTensor(Parameterised, Protocol):
 
 
 class ModelInferRequest(Protocol):
-    """Fields of `inference.ModelInferRequest` that are checked."""
+    """The checked fields of `inference.ModelInferRequest`."""
 
     model_name: str
     model_version: str
@@ -66,10 +68,10 @@ _DEFAULT_LIMITS = BodyLimits()
 def infer_request_steps(
     message: bytes | memoryview, parse: Callable[[bytes], ModelInferRequest], limits: BodyLimits = _DEFAULT_LIMITS
 ) -> Steps[InferCall]:
-    """Validate a serialised request.
+    """Validate a serialised ModelInferRequest, in steps.
 
     Raises:
-        InvalidRequest, UnparsableRequest, PayloadTooLarge: as `infer_json.read_infer_request`.
+        InvalidRequest, UnparsableRequest, PayloadTooLarge: as `infer_json.infer_request_steps`.
     """
     if len(message) <= _LARGE_BYTES:
         request = _parse(bytes(message), parse)
@@ -105,7 +107,8 @@ def _check_steps(request: ModelInferRequest, contents: Contents, message_bytes: 
 
 
 def _text_bytes(request: ModelInferRequest, tensors: tuple[Tensor, ...], contents: Contents, message_bytes: int) -> int:
-    """Of the strings in a request that has been checked; of those written out singly in a large message, the message's size."""
+    """Size of the strings in a checked request; for strings in the `contents` of a large message, an upper
+    bound."""
     if contents:
         raw = zip(_in_message(request, tensors), contents, strict=True)
         return sum(len(content) - 4 * element_count(tensor.shape) for tensor, content in raw if tensor.datatype == "BYTES")

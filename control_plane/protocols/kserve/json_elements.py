@@ -1,6 +1,7 @@
-"""Counts the elements of a tensor whose data is written out in JSON, before Triton makes an object of each.
+"""Counts the elements of a tensor whose data is in JSON, before Triton allocates an object for each.
 
-`json_outline` has counted those of long arrays; what is left is short.
+Called by `infer_json`. `json_outline` has counted the elements of long arrays already; the other arrays are
+short.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from control_plane.core.errors import InvalidRequest
 from control_plane.core.tensor import Tensor, element_count
 
 
-def check_count(tensor: Tensor, data: object, json_bytes: int) -> None:
-    """Check that `data` has as many elements as the tensor's shape says, in JSON of so many bytes.
+def check_element_count(tensor: Tensor, data: object, json_bytes: int) -> None:
+    """Check that `data` has as many elements as the tensor's shape says; `json_bytes` is the size of all the
+    JSON.
 
-    What is no array, and whatever an empty tensor comes with, is Triton's to judge. Raises InvalidRequest.
+    Data that is no array, and any data of an empty tensor, is left to Triton to refuse. Raises
+    InvalidRequest.
     """
     wanted = element_count(tensor.shape)
     if type(data) is list:
         if _looks_right(data, wanted):
             return
         found = _count(data)
-    elif type(data) is int:  # an outline's count
+    elif type(data) is int:  # the count that `json_outline` put in the array's place
         found = data
-    else:
+    else:  # a shape of more elements than the JSON has bytes cannot be honest, whatever Triton makes of `data`
         found = min(wanted, json_bytes)
     if found != wanted and wanted:
         raise InvalidRequest(
@@ -33,7 +36,10 @@ def check_count(tensor: Tensor, data: object, json_bytes: int) -> None:
 
 
 def _looks_right(data: list[Any], wanted: int) -> bool:
-    """Of data that is flat, or an array of flat rows, as it mostly is; what only looks so is small, and Triton's to refuse."""
+    """Fast check for the usual data: a flat array, or an array of flat rows.
+
+    It looks at the first row only. Irregular data that passes is short, and Triton refuses it.
+    """
     if not data or type(data[0]) is not list:
         return len(data) == wanted
     try:
@@ -43,7 +49,7 @@ def _looks_right(data: list[Any], wanted: int) -> bool:
 
 
 def _count(data: list[Any]) -> int:
-    """Of nested arrays, which may be ragged, as Triton takes them, too."""
+    """Count the scalars in nested arrays, which may be ragged: Triton accepts those too."""
     found, level = 0, [data]
     while level:
         inner = [each for array in level for each in array if type(each) is list]

@@ -1,10 +1,13 @@
-"""The outline of a large JSON text: all of it but its data, small enough to be parsed at once.
+"""Outlines a large JSON text: removes its bulk data, so that the rest is small enough to be parsed at once.
 
-Parsing 128 MiB of numbers takes seconds that nobody else gets, and a gigabyte for the objects. What has to be checked of
-it is small: so long arrays that hold no object, and long strings, are passed over in steps and stand as a number, which is how
-many elements the array has, and as `""` in the outline. Whoever needs an array or a string there finds none and refuses it.
-What was passed over Triton parses itself; in JSON that is valid, and Triton takes no other, brackets and strings are found
-here exactly, and so are elements: the commas of an array and of those in it, and one, less an empty array's.
+Parsing 128 MiB of numbers would block the event loop for seconds and take a gigabyte for the objects, while
+the parts that must be checked are small. So a scanner that runs in steps replaces each long array without
+objects by its number of elements, and each long string by `""`. Code that needs an array or a string there
+finds none and refuses the request.
+
+Triton parses the removed data itself. The scanner is exact for valid JSON only, which is all that Triton
+accepts: there it finds brackets and strings exactly, and the elements of an array are its commas (those of
+nested arrays included) plus one, minus the nested arrays that are empty.
 """
 
 from __future__ import annotations
@@ -16,20 +19,23 @@ from control_plane.core.steps import Steps
 from control_plane.protocols.kserve.body_limits import BodyLimits
 
 _LONG_BYTES = 1024
-"""An array or a string up to this length is kept as it is."""
+"""Arrays and strings up to this length stay as they are."""
 
 _STEP_BYTES = 64 * 1024
-"""About 0.3 ms of scanning."""
+"""Scanning so much takes about 0.3 ms."""
 
 _TOKENS_PER_STEP = 256
-"""Brackets and long strings found one by one: about 0.5 ms."""
+"""Brackets and long strings are handled one by one; so many take about 0.5 ms."""
 
 _MAX_OUTLINE_BYTES = 1 << 20
 _MAX_DEPTH = 1000
-"""Of arrays within arrays; the parser's own limit of nesting is 1024."""
+"""Deepest nesting of arrays; the JSON parser's own limit is 1024."""
 
-_PLAIN = re.compile(rb'(?:[^"\[\]{]++|"[^"\\]{0,1000}+(?:\\.[^"\\]{0,100}+){0,9}+"|\[[^"\[\]{]{0,1000}+\])*+', re.DOTALL)
-"""What needs no looking at: scalars, whole short strings, whole short arrays of scalars."""
+_PLAIN = re.compile(rb'(?:[^"\[\]{]++|"[^"\\]{0,1000}+(?:\\.[^"\\]{0,100}+){0,9}+"|\[[^"\[\]{]{0,1000}+\])*', re.DOTALL)
+"""Text to skip at one go: scalars, whole short strings, whole short arrays of scalars. Like the other
+patterns it costs linear time for a hostile text, too: quantifiers are possessive, but for the outermost. Before
+Python 3.11.5 a possessive group whose inside fails half-way matches too much (gh-106052); greedy, it is as quick,
+since it matches the empty text as well and so is never tried again."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _EMPTY = re.compile(rb"\[[ \t\r\n]*+\]")
@@ -38,11 +44,14 @@ _QUOTE, _OPEN, _CLOSE, _BRACE, _COMMA = b'"[]{,'
 
 
 def outline_steps(text: bytes | bytearray | memoryview, limits: BodyLimits) -> Steps[bytes]:
-    """The outline of `text`, which need not be valid JSON; its outline is not either, then.
+    """Outline `text`, in steps.
+
+    If `text` is not valid JSON, neither is its outline, and the parser refuses it.
 
     Raises:
-        UnparsableRequest: a string has no end, arrays are nested too deep, or an array mixes much data with objects.
-        PayloadTooLarge: without its data it is still large, or it has more elements than `limits`.
+        UnparsableRequest: a string has no end, arrays are nested too deep, or an array mixes much data with
+            objects.
+        PayloadTooLarge: the outline is still large, or there are more elements than `limits`.
     """
     outline, at, tokens, step_end = _Outline(text, limits), 0, 0, _STEP_BYTES
     while at < len(text):
@@ -52,7 +61,7 @@ def outline_steps(text: bytes | bytearray | memoryview, limits: BodyLimits) -> S
         if token == _QUOTE:
             began = at
             at = yield from _string_end_steps(text, at + 1)
-            outline.pass_string(began, at)
+            outline.skip_string(began, at)
         elif token == _OPEN:
             outline.open_array(at)
             at += 1
@@ -70,7 +79,7 @@ def outline_steps(text: bytes | bytearray | memoryview, limits: BodyLimits) -> S
 
 
 def _string_end_steps(text: bytes | bytearray | memoryview, at: int) -> Steps[int]:
-    """Where the string ends that has been going on at `at`."""
+    """The end of the string whose inside begins at `at`."""
     while True:
         at = _end(_WITHIN_STRING, text, at)
         if text[at : at + 1] == b'"':
@@ -81,28 +90,33 @@ def _string_end_steps(text: bytes | bytearray | memoryview, at: int) -> Steps[in
 
 
 def _end(pattern: re.Pattern[bytes], text: bytes | bytearray | memoryview, at: int) -> int:
-    """Where the match of `pattern` at `at` ends, a step further at most; the patterns match nothing at all, too."""
+    """The end of the match of `pattern` at `at`, at most one step further; the patterns match the empty text
+    as well."""
     match = pattern.match(text, at, at + _STEP_BYTES)
     assert match is not None
     return match.end()
 
 
 class _Outline:
+    """Builder of the outline: copies text, counts elements, and replaces long arrays and strings."""
+
     def __init__(self, text: bytes | bytearray | memoryview, limits: BodyLimits) -> None:
         self._text = memoryview(text)
         self._limits = limits
         self._elements = 0
-        """Commas so far, less empty arrays: how many more there are at an array's end than at its start is one less than its elements."""
+        """Commas so far, minus empty arrays; its growth from an array's start to its end, plus one, is the
+        array's elements."""
         self._kept = bytearray()
         self._done = 0
-        """Up to where the text is in `_kept` or has been passed over."""
+        """Position up to which the text has been copied to `_kept` or dropped."""
         self._arrays: list[tuple[int, int, int]] = []
-        """Of the open arrays without an object: where they begin, in the text and in `_kept`, and `_elements` there."""
+        """Open arrays that hold no object so far: their start in the text and in `_kept`, and `_elements` at
+        that point."""
         self._has_dropped = False
-        """Whether some of the outermost of them is missing in `_kept`, as all of it will."""
+        """Whether a part of the outermost open array has been dropped already, as the rest of it will be."""
 
     def count(self, began: int, end: int) -> None:
-        """Count the elements in a part that has no end of a string within it. Raises PayloadTooLarge."""
+        """Count the elements in a part of the text that holds whole strings only. Raises PayloadTooLarge."""
         if end - began < 2:
             self._elements += end > began and self._text[began] == _COMMA
         else:
@@ -126,7 +140,8 @@ class _Outline:
             return
         began, kept_bytes, elements = self._arrays.pop()
         if end - began > _LONG_BYTES:
-            self._replace(kept_bytes, end, b" %d " % (self._elements - elements + 1))  # blanks, so that what stands beside it is no digit
+            # Between blanks: a digit beside it in invalid JSON must not become a part of the number.
+            self._replace(kept_bytes, end, b" %d " % (self._elements - elements + 1))
         if not self._arrays:
             self._has_dropped = False
 
@@ -134,9 +149,9 @@ class _Outline:
         self._keep(at)
         if self._has_dropped:
             raise UnparsableRequest("an array holds both data and objects")
-        self._arrays.clear()
+        self._arrays.clear()  # an array with an object in it is structure, which must be checked, and stays
 
-    def pass_string(self, began: int, end: int) -> None:
+    def skip_string(self, began: int, end: int) -> None:
         if end - began > _LONG_BYTES:
             self._keep(began)
             self._replace(len(self._kept), end, b'""')

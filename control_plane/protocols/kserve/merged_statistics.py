@@ -1,6 +1,8 @@
-"""Model statistics of several Tritons as those of one: in the form of Triton's HTTP answers, which that of its protobuf messages is, too.
+"""Merges the model statistics of several Tritons, in the form of Triton's HTTP answers (protobuf's JSON form
+is equal).
 
-Source: Triton's extension_statistics.md (server 24.10). Counts and nanoseconds add up; when the last inference was is the latest.
+Source: Triton's extension_statistics.md (server 24.10). Counts and nanoseconds are added up; of the times of
+the last inference the latest counts.
 """
 
 from __future__ import annotations
@@ -9,22 +11,22 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Statistics = dict[str, Any]
-"""Of one version of one model; in protobuf's JSON form large numbers are texts."""
+"""Statistics of one version of one model; protobuf's JSON form writes 64-bit numbers as strings."""
 
 _NAMES = frozenset(("name", "version", "type", "id", "batch_size"))
-"""What tells the items of a list apart, and is not added up."""
+"""Fields that identify an item of a list; they are not added up."""
 
 _DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
 
 
 def merged_statistics(parts: Iterable[Iterable[Statistics]]) -> list[Statistics]:
-    """By name and version."""
+    """Merge the statistics of several servers; sorted by model name and version."""
     merged: list[Statistics] = _merged("", [each for part in parts for each in part], [])
     return sorted(merged, key=lambda each: (each["name"], each.get("version", "")))
 
 
 def no_statistics(name: str, version: str) -> Statistics:
-    """Of a model that has served nothing where it is now, since it is nowhere."""
+    """Statistics of all zeros, for a known model that no server has loaded."""
     return {
         "name": name,
         "version": version,
@@ -39,6 +41,7 @@ def no_statistics(name: str, version: str) -> Statistics:
 
 
 def _merged(key: str, one: Any, other: Any) -> Any:
+    """Merge two values of the field `key`: objects by field, lists by item identity, numbers by addition."""
     match one:
         case dict():
             shared = {name: _merged(name, one[name], other[name]) for name in one.keys() & other.keys()}

@@ -1,6 +1,8 @@
-"""The outline of a large ModelInferRequest: all of it but its tensors' data, small enough to be parsed at once.
+"""Outlines a large ModelInferRequest: removes its tensors' data, so that the rest is small enough to be
+parsed at once.
 
-Everything is counted on the way: of two bytes on the wire a parser makes an object of fifty, and Triton's does, too.
+Fields and elements are counted on the way, because two bytes on the wire can become an object of fifty in a
+parser, in Triton's too. Called by `infer_proto`.
 """
 
 from __future__ import annotations
@@ -12,29 +14,32 @@ from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.protobuf_fields import fields, varint
 
 _LARGE_BYTES = 64 * 1024
-"""A tensor up to this size is kept as it is."""
+"""Tensors up to this size stay as they are."""
 
 _INPUTS = 5 << 3 | 2
 _RAW_INPUT_CONTENTS = 7 << 3 | 2
-"""Tags of these fields in a ModelInferRequest: number and wire type."""
+"""Tags (field number and wire type) of these fields in a ModelInferRequest."""
 _CONTENTS = 5 << 3 | 2
-"""In an InferInputTensor: elements written out singly."""
+"""Tag of `contents` in an InferInputTensor: elements written out one by one."""
 _PACKED_VARINTS = frozenset(number << 3 | 2 for number in range(1, 6))
 _PACKED_FIXED = {6 << 3 | 2: 4, 7 << 3 | 2: 8}
-"""Tags of arrays of numbers in an InferTensorContents; of those of fixed size the bytes of each."""
+"""Tags of packed arrays in an InferTensorContents; for numbers of fixed size, with the bytes of one
+number."""
 
 _FIELDS_PER_STEP = 1024
-"""About 2 ms of walking."""
+"""Walking so many fields takes about 2 ms."""
 _STEP_BYTES = 2**20
 _NOT_LAST = bytes(range(0x80, 0x100))
-"""Bytes of a varint that another one follows."""
+"""Bytes of a varint that are not its last; a packed array has as many elements as other bytes."""
 
 
 def outline_steps(message: memoryview, limits: BodyLimits) -> Steps[tuple[bytes, list[memoryview]]]:
-    """A serialised ModelInferRequest without its tensors' data, and its raw contents, not copied.
+    """Split a serialised ModelInferRequest into the message without its tensors' data, and its raw contents
+    (views).
 
     Raises:
-        InvalidRequest: it cannot be read. PayloadTooLarge: it has more fields or elements than `limits`.
+        InvalidRequest: it is not a protobuf message. PayloadTooLarge: it has more fields or elements than
+            `limits`.
 
     Source: protobuf's encoding; a message's fields may be left out without touching the others.
     """
@@ -43,6 +48,8 @@ def outline_steps(message: memoryview, limits: BodyLimits) -> Steps[tuple[bytes,
 
 @dataclass(slots=True)
 class _Outline:
+    """Builder of the outline, with the counts so far."""
+
     limits: BodyLimits
     fields: int = 0
     elements: int = 0
@@ -55,7 +62,7 @@ class _Outline:
                 yield
             if tag == _RAW_INPUT_CONTENTS:
                 contents.append(payload)
-            elif tag == _INPUTS and len(payload) > _LARGE_BYTES:
+            elif tag == _INPUTS and len(payload) > _LARGE_BYTES:  # an input with its data in `contents`
                 tensor = yield from self._tensor_steps(payload)
                 kept += (varint(_INPUTS), varint(len(tensor)), tensor)
             else:
@@ -87,7 +94,7 @@ class _Outline:
                 self._count_elements(1)
 
     def _count_field(self) -> bool:
-        """Whether it is time for a pause."""
+        """Count a field; returns whether it is time for a pause. Raises PayloadTooLarge."""
         self.fields += 1
         if self.fields > self.limits.max_fields:
             self.limits.refuse_fields()

@@ -1,4 +1,7 @@
-"""What the model repository calls bring along, over HTTP and over gRPC (Triton's extension_model_repository.md, load and unload)."""
+"""Codec of the model repository calls (index, load, unload) over HTTP and gRPC.
+
+Source: Triton's extension_model_repository.md.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,16 @@ _FILE = "file:"
 
 
 def not_in_any_repository(name: str) -> str:
-    """What Triton says of a load of a model that it does not find, as an internal error."""
+    """Triton's text for loading a model that it does not find; Triton sends it as an internal error."""
     return f"failed to load '{name}', failed to poll from model repository"
 
 
 def read_load_request(body: bytes | bytearray) -> ModelOverride | None:
-    """What a load brings along; None for the repository's own model.
+    """Parse the override in a load request; None: load the repository's own model.
 
     Raises:
-        UnparsableRequest: as Triton, whose words these are. InvalidRequest: a parameter that it does not know either.
+        UnparsableRequest: with Triton's own words. InvalidRequest: a parameter that Triton does not know
+            either.
     """
     parameters = _parameters(body)
     config = _text(parameters, "config") if "config" in parameters else None
@@ -35,7 +39,7 @@ def read_load_request(body: bytes | bytearray) -> ModelOverride | None:
 
 
 def read_unload_request(body: bytes | bytearray) -> bool:
-    """Whether the models that it depends on are unloaded too. Raises UnparsableRequest."""
+    """Whether to unload the models that the model depends on, too. Raises UnparsableRequest."""
     unload_dependents = _parameters(body).get("unload_dependents", False)
     if type(unload_dependents) is not bool:
         raise UnparsableRequest("attempt to access JSON non-boolean as boolean")
@@ -43,7 +47,7 @@ def read_unload_request(body: bytes | bytearray) -> bool:
 
 
 def read_index_request(body: bytes | bytearray) -> bool:
-    """Whether only models that are ready are to be listed. Raises UnparsableRequest."""
+    """Whether to list ready models only. Raises UnparsableRequest."""
     only_ready = parse_json_object(bytes(body)).get("ready", False) if body else False
     if type(only_ready) is not bool:
         raise UnparsableRequest("attempt to access JSON non-boolean as boolean")
@@ -51,7 +55,7 @@ def read_index_request(body: bytes | bytearray) -> bool:
 
 
 class ModelRepositoryParameter(Protocol):
-    """Fields of `inference.ModelRepositoryParameter`."""
+    """The fields of `inference.ModelRepositoryParameter`."""
 
     bool_param: bool
     string_param: str
@@ -61,7 +65,10 @@ class ModelRepositoryParameter(Protocol):
 
 
 def override_of(parameters: Mapping[str, ModelRepositoryParameter]) -> ModelOverride | None:
-    """What a load over gRPC brings along. Raises InvalidRequest."""
+    """The override in a load request over gRPC; None: load the repository's own model.
+
+    Raises InvalidRequest.
+    """
     config, files = None, {}
     for name, value in parameters.items():
         if name == "config":
@@ -74,7 +81,7 @@ def override_of(parameters: Mapping[str, ModelRepositoryParameter]) -> ModelOver
 
 
 def unloads_dependents(parameters: Mapping[str, ModelRepositoryParameter]) -> bool:
-    """Whether an unload over gRPC takes the models that it depends on along. Raises InvalidRequest."""
+    """Whether an unload over gRPC includes the models that the model depends on. Raises InvalidRequest."""
     if "unload_dependents" not in parameters:
         return False
     return _of_kind("unload_dependents", parameters["unload_dependents"], "bool_param").bool_param

@@ -1,7 +1,8 @@
-"""Which model a gRPC message is about: read, checked and changed without parsing the rest of it.
+"""Reads, checks and replaces the model reference in a serialised gRPC message, without parsing the rest of
+it.
 
-Where a message has its model's name and version is of its type (`grpc_service.proto`). Of a field that occurs twice the last one
-counts, so what is appended wins.
+Which fields hold the model's name and version depends on the message's type (`grpc_service.proto`). In
+protobuf the last of several equal fields counts, so an appended field replaces the one before.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from control_plane.protocols.protobuf_fields import fields, varint
 _NAME = 1 << 3 | 2
 _VERSION = 2 << 3 | 2
 _MAX_FIELDS = 4096
-"""Of a message that is looked through at once, which takes a microsecond for each; a load brings one for each file."""
+"""Most fields of a message, as all are walked in one step at a microsecond each; a load has one field for
+each file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,17 @@ class ReferenceFields:
     version: int | None = _VERSION
 
 
-OF_A_MODEL = ReferenceFields()
-"""In ModelInferRequest and all that ask about one model."""
-OF_AN_ADMINISTERED_MODEL = ReferenceFields(name=2 << 3 | 2, version=None)
-"""In requests that load and unload, and that change how a model is traced: field 2, `model_name`."""
+MODEL_FIELDS = ReferenceFields()
+"""The fields in ModelInferRequest and in requests that ask about one model."""
+ADMINISTERED_MODEL_FIELDS = ReferenceFields(name=2 << 3 | 2, version=None)
+"""The fields in requests that load, unload or change the tracing of a model: field 2, `model_name`."""
 
 
-def model_in(message: bytes | memoryview, where: ReferenceFields = OF_A_MODEL) -> tuple[str, str]:
-    """Name and version, each empty where it is not given. Raises InvalidRequest: it cannot be read, or no model can be called that."""
+def model_in(message: bytes | memoryview, where: ReferenceFields = MODEL_FIELDS) -> tuple[str, str]:
+    """The model's name and version, each empty where it is absent.
+
+    Raises InvalidRequest: the message cannot be read, or no model can have that name or version.
+    """
     tags = (where.name, where.version)
     found: dict[int, memoryview] = {}
     for number, (tag, _, payload) in enumerate(fields(memoryview(message))):
@@ -49,8 +54,9 @@ def model_in(message: bytes | memoryview, where: ReferenceFields = OF_A_MODEL) -
     return name, version
 
 
-def aimed_at(message: bytes | memoryview, name: str, version: str) -> bytes:
-    """The same message about another model; an empty version leaves the choice to the model's policy."""
+def with_model(message: bytes | memoryview, name: str, version: str) -> bytes:
+    """The same message for another model; an empty version leaves the choice to the model's version
+    policy."""
     return b"".join((message, _field(_NAME, name), _field(_VERSION, version)))
 
 

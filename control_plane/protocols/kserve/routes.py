@@ -1,7 +1,8 @@
-"""Which call of the KServe v2 protocol (and Triton's extensions) a method and path mean, or of OpenAI's; one table.
+"""URL routing: one table from method and path to an `Action`, for KServe v2, Triton's extensions and OpenAI's
+API.
 
-Triton does not percent-decode paths, so neither does this; what the table does not know is a 404. Paths and methods are
-those of Triton 2.51, found by asking it.
+Triton does not percent-decode paths, so neither does this; a path that is not in the table is a 404. Paths
+and methods are those of Triton 2.51, found by trying them.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ ADMINISTRATORS_ONLY = frozenset((Action.INDEX, Action.LOAD, Action.UNLOAD, Actio
 
 @dataclass(frozen=True, slots=True)
 class V2Route:
+    """What a method and path ask for."""
+
     action: Action
     model_name: str = ""
     model_version: str = ""
     allowed: tuple[str, ...] = ()
-    """Of OPTIONS: the methods that the path takes."""
+    """The methods that the path accepts; set for OPTIONS only."""
 
 
 _ORIGIN = re.compile("https?://[^/]+(?=/)")
-"""Matches the beginning of a request target in absolute form, which a server must take (RFC 9112, 3.2.2)."""
+"""The scheme and host of a request target in absolute form, which a server must accept (RFC 9112, 3.2.2)."""
 
 _AUTHORITY = re.compile(rb"https?://([^/]*)", re.IGNORECASE)
 
@@ -49,10 +52,10 @@ _TABLE: tuple[tuple[re.Pattern[str], dict[str, Action]], ...] = tuple(
         (_VERSION + "/config", {"GET": Action.READ}),
         (_VERSION + "/ready", {"GET": Action.MODEL_READY}),
         (_VERSION + "/stats", {"GET": Action.STATISTICS}),
-        ("/v2/repository(?:/[^/]+)?/index", {"POST": Action.INDEX}),  # Triton answers for all whatever repository is named
+        ("/v2/repository(?:/[^/]+)?/index", {"POST": Action.INDEX}),  # Triton lists all models, whichever repository is named
         (_REPOSITORY + "/load", {"POST": Action.LOAD}),
         (_REPOSITORY + "/unload", {"POST": Action.UNLOAD}),
-        ("/v2/repository/[^/]+/models/(?P<model>[^/]+)/(?:load|unload)", {"POST": Action.ADMIN}),  # Triton says that it cannot do that
+        ("/v2/repository/[^/]+/models/(?P<model>[^/]+)/(?:load|unload)", {"POST": Action.ADMIN}),  # Triton answers: unsupported
         (f"(?:/v2|{_MODEL})/trace/setting", {"GET": Action.ADMIN, "POST": Action.ADMIN}),
         ("/v2/logging", {"GET": Action.ADMIN, "POST": Action.ADMIN}),
         ("/v1/embeddings", {"POST": Action.EMBED}),
@@ -65,33 +68,36 @@ _TABLE: tuple[tuple[re.Pattern[str], dict[str, Action]], ...] = tuple(
 
 @lru_cache(maxsize=4096)
 def target_for(target: bytes, model_name: str, model_version: str) -> bytes:
-    """The same call of another model; `target` is one that names a model."""
+    """Rewrite a target that names a model so that it names another one."""
     rest = _AFTER_MODEL.sub(b"", target, count=1)
     version = b"/versions/%b" % model_version.encode() if model_version else b""
     return b"/v2/models/%b%b%b" % (model_name.encode(), version, rest)
 
 
 def is_openai(target: bytes) -> bool:
-    """Whether what is answered to that, be it an error, is to have OpenAI's form."""
+    """Whether answers to this target, errors included, take OpenAI's form."""
     return target.startswith(b"/v1/") or (not target.startswith(b"/") and _path(target).startswith("/v1/"))
 
 
 @lru_cache(maxsize=4096)
 def authority_in(target: bytes) -> bytes | None:
-    """The host and port that a target in absolute form names; None for one that is a path."""
+    """The host and port in a target of absolute form; None for a plain path."""
     found = _AUTHORITY.match(target)
     return None if found is None else found.group(1)
 
 
 def read_route(method: bytes, target: bytes) -> V2Route:
-    """Match a request line's method and target. HEAD goes where GET goes.
+    """Route a request line's method and target; HEAD is routed as GET.
 
     Raises:
-        RouteNotFound: no such path. MethodNotAllowed: the path takes other methods. InvalidRequest, or ModelNotFound in OpenAI's API: no
-            model can have the name or version in it.
+        RouteNotFound: no such path.
+        MethodNotAllowed: the path accepts other methods.
+        InvalidRequest, in OpenAI's API ModelNotFound: no model can have the name or version in the path.
     """
     path = _path(target)
-    if "#" in path:  # no part of a request's target (RFC 9112, 3.2), and two parsers may take different names before it
+    # A fragment is no part of a request target (RFC 9112, 3.2), and Triton might see another model's name
+    # than we do.
+    if "#" in path:
         raise RouteNotFound("Not Found")
     verb = method.decode("latin-1")
     if (verb, path) == ("OPTIONS", "*"):
@@ -122,10 +128,10 @@ def _choose(verb: str, actions: dict[str, Action], groups: dict[str, str | None]
 
 
 def _check(action: Action, name: str, version: str) -> None:
-    """Every call over HTTP comes by here, before anything looks at the name in its path."""
+    """Check the name and version in the path, before any other code uses them."""
     try:
         check_reference(name, version)
     except InvalidRequest as exc:
-        if action is Action.LIST_MODELS:  # OpenAI's clients know one answer to a name that means nothing
+        if action is Action.LIST_MODELS:  # OpenAI's clients know only "not found" as the answer to a bad name
             raise ModelNotFound(f"the model does not exist: {exc}") from exc
         raise

@@ -1,4 +1,4 @@
-"""Leaves out of Triton's statistics of all models those of which a caller may not read; what stays, stays as it came.
+"""Filters Triton's statistics of all models to those that a caller may read; entries that stay are unchanged.
 
 Source: Triton's extension_statistics.md, and ModelStatisticsResponse in `grpc_service.proto` (server 24.10).
 """
@@ -13,18 +13,20 @@ from control_plane.core.errors import InvalidRequest, UpstreamFailed
 from control_plane.protocols.protobuf_fields import fields
 
 Readable = Callable[[Iterable[str]], Set[str]]
-"""Which of these models the caller may read of."""
+"""Returns those of the given models that the caller may read."""
 
 _MODEL_STATS = _NAME = 1 << 3 | 2
-"""Tags of these fields, in the answer and in each of its parts."""
+"""Tag of `model_stats` in the answer and of `name` in each of its entries: both are field 1."""
 
 
 def visible_json(body: bytes | bytearray, readable: Readable) -> bytes | None:
-    """The body of an answer over HTTP without the others; None: there are none. Raises UpstreamFailed."""
+    """The filtered body of an answer over HTTP; None if nothing had to be removed. Raises UpstreamFailed."""
     try:
         found = orjson.loads(body)["model_stats"]
         names = [each["name"] for each in found]
     except (orjson.JSONDecodeError, KeyError, TypeError) as exc:
+        # Refused rather than passed on: unreadable statistics may contain those of models that the caller
+        # must not see.
         raise UpstreamFailed("Triton's statistics cannot be read, so nobody knows whose they are") from exc
     seen = readable(names)
     kept = [each for each, name in zip(found, names, strict=True) if name in seen]
@@ -32,7 +34,7 @@ def visible_json(body: bytes | bytearray, readable: Readable) -> bytes | None:
 
 
 def visible_message(message: bytes | memoryview, readable: Readable) -> bytes | None:
-    """The same of a ModelStatisticsResponse. Raises UpstreamFailed."""
+    """The filtered ModelStatisticsResponse; None if nothing had to be removed. Raises UpstreamFailed."""
     try:
         parts = [(field, _name_in(payload) if tag == _MODEL_STATS else None) for tag, field, payload in fields(memoryview(message))]
     except (InvalidRequest, UnicodeDecodeError) as exc:

@@ -1,4 +1,4 @@
-"""How log records are written: for a person, or one JSON object per line."""
+"""Formats of the log on standard error: text for people, or one JSON object per line for log collectors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import sys
 from typing import Literal
 
+# A record's standard attributes; any other came in by `extra=` and is printed as a field.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -31,7 +32,7 @@ class _ConsoleFormatter(logging.Formatter):
 
 
 def configure_logging(style: Literal["console", "json"]) -> None:
-    """Send every record of ours from INFO on, and others' warnings, to standard error."""
+    """Send our records from INFO on, and other packages' from WARNING on, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if style == "json" else _ConsoleFormatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

@@ -1,7 +1,8 @@
-"""Bounds on the labels of metrics: how many values one may have on the page, and how long one may be.
+"""Bounds on the cardinality and length of metrics' labels.
 
-Values are names of what exists (`inference/known_models`), so this is a second line of defence, and a bound for whoever has more models
-than a page should tell apart.
+Labels are names of existing models and tenants (`inference/model_names`), so callers cannot make them up;
+this is a second line of defence, and the bound for those who have more models than a metrics page should
+show.
 """
 
 from __future__ import annotations
@@ -13,23 +14,27 @@ from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.telemetry.request_counts import RequestCounts, total
 
 OTHER = "(other)"
-"""Counts what has no label of its own; no model or tenant can be called that."""
+"""Label value for all models or tenants beyond the bound; no model or tenant can have this name."""
 
 COLLECTIVE = frozenset((OTHER, UNKNOWN_MODEL))
-"""Values that stand for many; they take nobody's place."""
+"""Label values that stand for many names; they do not count towards the bound."""
 
 MAX_CHARS = 255
 
 
 class LabelLimit:
-    """Set of the values that one label shows, first come, first served; one that is gone from the page makes room."""
+    """Bounded set of the values of one label: first come, first served, until a value no longer occurs."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._shown: dict[str, None] = {}
 
     def shown(self, values: Iterable[str]) -> Set[str]:
-        """Those of `values` that are shown; `OTHER` stands for the rest."""
+        """Return those of `values` that are shown; `OTHER` stands for the rest.
+
+        A value that was shown stays as long as it occurs: a series that moved to `OTHER` and back would break
+        rates.
+        """
         present = dict.fromkeys(value for value in sorted(values) if len(value) <= MAX_CHARS and value not in COLLECTIVE)
         stay = [value for value in self._shown if value in present]
         self._shown = dict.fromkeys([*stay, *(value for value in present if value not in self._shown)][: self._most])
@@ -37,13 +42,13 @@ class LabelLimit:
 
 
 class BoundedCounts:
-    """Request counts with at most so many models, and so many tenants."""
+    """Bound on the models, and on the tenants, that request counts tell apart."""
 
     def __init__(self, most: int) -> None:
         self._models, self._tenants = LabelLimit(most), LabelLimit(most)
 
     def of(self, counts: RequestCounts) -> RequestCounts:
-        """The same counts, with those of all that are beyond the limit as one."""
+        """Return the counts with all models and tenants beyond the bound summed as `OTHER`."""
         models = {each.model for each in counts.ended} | {each.model for each in counts.took} | {each.model for each in counts.cached}
         tenants = {each.tenant for each in counts.shed}
         hidden_models, hidden_tenants = models - self._models.shown(models), tenants - self._tenants.shown(tenants)

@@ -1,7 +1,7 @@
 """The page of our own metrics, `tidegate_*`, in Prometheus' text format.
 
-What is counted by model, of which there may be many, is written by `telemetry/metrics_text`, all else by the client library. With several
-workers each counts for itself and the page shows the sum.
+`telemetry/metrics_text` renders the metrics per model, of which there may be many; the client library renders
+all others. With several workers each process counts for itself, and the page shows the sums.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 
 
 class OwnMetrics:
-    """The page of all our own metrics; one registry of its own, so that nothing is global."""
+    """Renderer of the metrics page; it has a registry of its own, so that nothing is global."""
 
     def __init__(
         self,
@@ -35,8 +35,11 @@ class OwnMetrics:
         most_models: int,
         fleet: Collector | None = None,
     ) -> None:
-        """`cache_bytes` is what the response cache may hold; `most_models`, and as many tenants, the page tells apart; `fleet` is
-        `fleet/adapters/metrics`."""
+        """Register the metrics; each callable returns its value at the time of a scrape.
+
+        `cache_bytes` is the bound of the response cache; `most_models` the models, and as many tenants, that
+        the page tells apart; `fleet` is the collector of `fleet/adapters/metrics`.
+        """
         self._counts, self._bounded = counts, BoundedCounts(most_models)
         self._shown = RequestCounts()
         self._registry = CollectorRegistry()
@@ -44,27 +47,32 @@ class OwnMetrics:
         self._registry.register(_ResponseCache(lambda: self._shown))
         if fleet is not None:
             self._registry.register(fleet)
-        Gauge("tidegate_workers", "Processes that answer the data ports now.", registry=self._registry).set_function(workers)
-        Gauge("tidegate_triton_up", "1 while Triton can be asked.", registry=self._registry).set_function(lambda: float(triton_is_up()))
+        Gauge("tidegate_workers", "Processes that serve the data ports now.", registry=self._registry).set_function(workers)
+        Gauge("tidegate_triton_up", "1 while Triton accepts requests, else 0.", registry=self._registry).set_function(
+            lambda: float(triton_is_up())
+        )
         Gauge(
             "tidegate_state_behind_seconds",
-            "Seconds since the state store last confirmed what is known of keys, tenants and routes; 0 while it can be reached.",
+            "Seconds since keys, tenants and routes were last known to be current; 0 while the state store can be reached.",
             registry=self._registry,
         ).set_function(state_behind_s)
-        Gauge("tidegate_cache_max_bytes", "Bytes that the response cache may take in memory, of all workers.", registry=self._registry).set(
-            cache_bytes
-        )
-        Gauge("tidegate_build_info", "The version that is running.", ("version",), registry=self._registry).labels(version).set(1)
+        Gauge(
+            "tidegate_cache_max_bytes", "Bytes that the response cache may take in memory, over all workers.", registry=self._registry
+        ).set(cache_bytes)
+        Gauge("tidegate_build_info", "Always 1; the label has the running version.", ("version",), registry=self._registry).labels(
+            version
+        ).set(1)
 
     def render(self) -> Steps[bytes]:
-        """The page as of now."""
-        self._shown = self._bounded.of(self._counts())  # once: with many models and workers the sum takes a while
+        """Render the page with present values, in cooperative steps."""
+        # Summed once for all collectors: with many models and workers the sum takes a while.
+        self._shown = self._bounded.of(self._counts())
         by_model = yield from request_metrics_steps(self._shown)
         return by_model + generate_latest(self._registry)
 
 
 class _ResponseCache(Collector):
-    """What the response cache did, and what is in it."""
+    """Collector of the response cache's metrics, of both levels."""
 
     def __init__(self, counts: Callable[[], RequestCounts]) -> None:
         self._counts = counts
@@ -73,14 +81,14 @@ class _ResponseCache(Collector):
         counts = self._counts()
         holding = counts.holding
         yield GaugeMetricFamily(
-            "tidegate_cache_entries", "Answers that the response cache holds in memory, of all workers.", value=holding.entries
+            "tidegate_cache_entries", "Responses in the response cache in memory, over all workers.", value=holding.entries
         )
         yield GaugeMetricFamily(
-            "tidegate_cache_bytes", "Bytes that the response cache's answers take in memory, of all workers.", value=holding.held_bytes
+            "tidegate_cache_bytes", "Bytes that cached responses take in memory, over all workers.", value=holding.held_bytes
         )
         yield CounterMetricFamily(
             "tidegate_cache_evictions",
-            "Answers that the response cache has dropped from memory to make room for others.",
+            "Responses evicted from the response cache in memory to make room for others.",
             value=holding.evicted,
         )
         if counts.shared_cache is not None:
@@ -91,11 +99,11 @@ def _shared_cache(counts: SharedCacheCounts, away: int, answer_s: float) -> Iter
     lookups = asdict(counts)
     writes = {name: lookups.pop(name) for name in ("written", "dropped")}
     lookups = {"hit": lookups.pop("hits"), "miss": lookups.pop("misses"), **lookups}
-    yield _by_result("tidegate_shared_cache_lookups", "Keys looked up in the Redis of --cache-url, by what came of it.", lookups)
-    yield _by_result("tidegate_shared_cache_writes", "Answers to be kept in the Redis of --cache-url, by what became of them.", writes)
-    help_text = "Processes that do not ask the Redis of --cache-url now, since it cannot be reached or does not answer."
+    yield _by_result("tidegate_shared_cache_lookups", "Keys looked up in the Redis of --cache-url, by result.", lookups)
+    yield _by_result("tidegate_shared_cache_writes", "Responses to be stored in the Redis of --cache-url, by result.", writes)
+    help_text = "Processes that do not use the Redis of --cache-url now, since it cannot be reached or does not answer."
     yield GaugeMetricFamily("tidegate_shared_cache_away", help_text, value=away)
-    help_text = "What an answer of the Redis of --cache-url takes now, as processes experience it; of several workers the longest."
+    help_text = "Present response time of the Redis of --cache-url in seconds, as processes measure it; the longest of all workers."
     yield GaugeMetricFamily("tidegate_shared_cache_answer_seconds", help_text, value=answer_s)
 
 
@@ -107,7 +115,7 @@ def _by_result(name: str, help_text: str, counts: Mapping[str, int]) -> Metric:
 
 
 class _Requests(Collector):
-    """Requests that were turned away or not metered, and those under way."""
+    """Collector of requests that were shed or not metered, and of those in flight."""
 
     def __init__(self, counts: Callable[[], RequestCounts]) -> None:
         self._counts = counts
@@ -115,10 +123,16 @@ class _Requests(Collector):
     def collect(self) -> Iterator[Metric]:
         counts = self._counts()
         shed = CounterMetricFamily(
-            "tidegate_requests_shed", "Requests turned away though allowed and in order.", labels=("tenant", "reason")
+            "tidegate_requests_shed",
+            "Valid and permitted requests refused because a limit was exceeded (load shedding).",
+            labels=("tenant", "reason"),
         )
         for turned_away in counts.shed:
             shed.add_metric((turned_away.tenant, turned_away.reason.value), turned_away.count)
         yield shed
-        yield CounterMetricFamily("tidegate_usage_dropped", "Requests not metered, since too many sums waited.", value=counts.unmetered)
-        yield GaugeMetricFamily("tidegate_requests_in_flight", "Inference requests being answered now.", value=counts.in_flight)
+        yield CounterMetricFamily(
+            "tidegate_usage_dropped",
+            "Requests served but not metered, since too many usage sums waited to be written.",
+            value=counts.unmetered,
+        )
+        yield GaugeMetricFamily("tidegate_requests_in_flight", "Inference requests in flight now.", value=counts.in_flight)

@@ -1,7 +1,8 @@
-"""Counts requests in one process; `telemetry/ports.RequestRecorder`.
+"""Counters and histograms of one process's requests; implements `telemetry/ports.RequestRecorder`.
 
-In plain dictionaries by the one thread that serves, and turned into metrics when the page is asked for: a labelled counter and a
-histogram of the client library cost 5 us a request, which is a third of a hop.
+They are plain dictionaries, written by the one thread that serves and turned into metrics at a scrape: a
+labelled counter and histogram of the client library would cost 5 us per request, a third of what the gateway
+adds in all.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from collections.abc import Container
 
 from control_plane.core.infer_call import Door, Outcome
 from control_plane.telemetry.adapters.metric_labels import COLLECTIVE, MAX_CHARS, OTHER
-from control_plane.telemetry.request_counts import BUCKETS_S, Ended, RequestCounts, Took
+from control_plane.telemetry.request_counts import BUCKETS_S, DurationHistogram, OutcomeCount, RequestCounts
 
 
 class RequestCounter:
-    """Table of counts by model, door and outcome, with a bound on models."""
+    """Counters by model, protocol and outcome, with a bound on the models that are told apart."""
 
     def __init__(self, *, most_models: int, existing: Container[str]) -> None:
-        """Models beyond `most_models` are counted together. `existing` are those that there are now; others make room when needed."""
+        """Models beyond `most_models` are counted together; `existing` are the present models, of which
+        others make way.
+        """
         self._most_models = most_models
         self._existing = existing
         self._models: set[str] = set()
@@ -27,7 +30,9 @@ class RequestCounter:
         self._seconds: dict[tuple[str, Door], float] = {}
 
     def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float, count: int = 1) -> None:
-        """Count requests of a model that exists, or of those that none has (`core/model.UNKNOWN_MODEL`)."""
+        """Count ended requests of an existing model, or of `core/model.UNKNOWN_MODEL` for names that no model
+        has.
+        """
         model = model_name if model_name in self._models else self._admitted(model_name)
         ended = (model, door, outcome)
         self._ended[ended] = self._ended.get(ended, 0) + count
@@ -38,12 +43,12 @@ class RequestCounter:
         self._seconds[took] += duration_s * count
 
     def counts(self, *, in_flight: int) -> RequestCounts:
-        """All of it up to now."""
+        """Return all counters up to now."""
         if len(self._models) >= self._most_models:
-            self._fold_what_is_gone()
+            self._fold_removed_models()
         return RequestCounts(
-            ended=tuple(Ended(*key, count) for key, count in self._ended.items()),
-            took=tuple(Took(*key, tuple(counts), self._seconds[key]) for key, counts in self._took.items()),
+            ended=tuple(OutcomeCount(*key, count) for key, count in self._ended.items()),
+            took=tuple(DurationHistogram(*key, tuple(counts), self._seconds[key]) for key, counts in self._took.items()),
             in_flight=in_flight,
         )
 
@@ -54,8 +59,11 @@ class RequestCounter:
             self._models.add(model)
         return model
 
-    def _fold_what_is_gone(self) -> None:
-        """Count models that no longer exist together, so that a gateway that has seen many come and go can tell new ones apart."""
+    def _fold_removed_models(self) -> None:
+        """Move the counts of models that no longer exist to `OTHER`, which makes room for new models.
+
+        Done only when the bound is reached: until then a model that comes back continues its series.
+        """
         gone = {model for model in self._models if model not in self._existing}
         self._models -= gone
         for model, door, outcome in [key for key in self._ended if key[0] in gone]:

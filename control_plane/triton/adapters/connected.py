@@ -1,4 +1,6 @@
-"""One connected Triton: its HTTP and gRPC endpoints and its metrics page, as `triton/ports.Upstream`."""
+"""Upstream client of one Triton: its HTTP and gRPC endpoints and its metrics page, as
+`triton/ports.Upstream`.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +14,33 @@ from control_plane.core.endpoints import Address, Endpoints, TcpAddress
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.triton.adapters.connecting import short_path
-from control_plane.triton.adapters.control import TritonGrpc
-from control_plane.triton.adapters.grpc import TritonHttp2
-from control_plane.triton.adapters.http import TritonHttp
+from control_plane.triton.adapters.control import ControlClient
+from control_plane.triton.adapters.grpc import GrpcClient
+from control_plane.triton.adapters.http import HttpClient
 
 _METRICS_TIMEOUT_S = 5.0
 _NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Triton's page is plain HTTP. A client of its own would read all the authorities of this machine each time: 25 ms of the event loop."""
+"""TLS context without authorities: Triton's page is plain HTTP, and by default each new client would read all
+authorities of this machine, which blocks the event loop for 25 ms.
+"""
 
 
-class Triton:
-    """Opens connections when they are first needed; `close` closes them all."""
+class UpstreamClient:
+    """Upstream client that opens connections when they are first needed; `close` closes them all."""
 
     def __init__(self, endpoints: Endpoints, *, max_connections: int, forwarding: HeaderForwarding = NO_FORWARDING) -> None:
         self.endpoints = endpoints
         secret = endpoints.control_secret
-        self.http = TritonHttp(endpoints.http, max_connections=max_connections, control_secret=secret, forwarding=forwarding)
-        self.grpc = TritonHttp2(endpoints.grpc, control_secret=secret, forwarding=forwarding)
-        self.control = TritonGrpc(endpoints.grpc, control_secret=secret)
+        self.http = HttpClient(endpoints.http, max_connections=max_connections, control_secret=secret, forwarding=forwarding)
+        self.grpc = GrpcClient(endpoints.grpc, control_secret=secret, forwarding=forwarding)
+        self.control = ControlClient(endpoints.grpc, control_secret=secret)
 
     async def metrics_text(self) -> bytes:
-        """Triton's Prometheus page; its connection is closed after each scrape, or it would hold up Triton's exit."""
+        """Return Triton's Prometheus page. The connection is closed after each scrape: an idle one would hold
+        up Triton's exit.
+
+        Raises UpstreamUnavailable.
+        """
         address = self.endpoints.metrics
         if address is None:
             return b""

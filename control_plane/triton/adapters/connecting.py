@@ -1,7 +1,8 @@
-"""Connections to a Triton, over TCP or through a Unix socket, also one whose path the kernel or gRPC does not take.
+"""Connecting to a Triton over TCP or a Unix socket, also to a socket whose path the kernel or gRPC does not
+accept.
 
-For the adapters that speak to Triton: `triton/adapters/http`, `triton/adapters/grpc`, `triton/adapters/control`,
-`triton/adapters/connected`.
+Used by the adapters that talk to Triton: `triton/adapters/http`, `triton/adapters/grpc`,
+`triton/adapters/control`, `triton/adapters/connected`.
 """
 
 from __future__ import annotations
@@ -16,16 +17,21 @@ from typing import TypeVar
 from control_plane.core.endpoints import Address, TcpAddress
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_/.:-]{1,107}")
-"""The kernel keeps 108 bytes with a NUL at the end (unix(7)); gRPC reads a URI, and several addresses where there are commas."""
+"""Paths that everybody accepts: the kernel has 108 bytes with the final NUL (unix(7)); gRPC parses a URI, and
+splits it at commas.
+"""
 
 _RETRY_S = 0.005
-"""Until the listener's queue may have room; it is accepted from in far less."""
+"""Pause before a retry while the listener's queue is full; the listener accepts in far less time."""
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
 
 async def open_connection(make: Callable[[], P], address: Address) -> P:
-    """Connect; the caller has the deadline. Cancelled, it leaves no connection, but `make` may have been called. Raises OSError."""
+    """Connect; the caller sets the deadline. Raises OSError.
+
+    After a cancellation there is no connection, though `make` may have been called.
+    """
     loop = asyncio.get_running_loop()
     if isinstance(address, TcpAddress):
         return (await loop.create_connection(make, address.host, address.port))[1]
@@ -33,15 +39,17 @@ async def open_connection(make: Callable[[], P], address: Address) -> P:
         while True:
             try:
                 return (await loop.create_unix_connection(make, path))[1]
-            except BlockingIOError:  # the listener's queue is full, for which a TCP one would make us wait
+            except BlockingIOError:  # the listener's queue is full; with TCP the kernel would wait for room
                 await asyncio.sleep(_RETRY_S)
 
 
 @contextmanager
 def short_path(path: str) -> Iterator[str]:
-    """The same socket by a path that everybody takes, within the block: through its open folder where its own is long or odd.
+    """Yield a path to the same socket that everybody accepts, valid within the context.
 
-    Named by our process id, so that programs which we start find it as well. Where there is no such folder, `path` as it is.
+    A path that is long or odd is replaced by one through its open folder in /proc, with our process id, so
+    that programs that we start can use it as well. If the folder does not exist, the path is yielded as it
+    is.
     """
     folder = None if _PLAIN_PATH.fullmatch(path) else _open_folder(path)
     if folder is None:

@@ -1,7 +1,9 @@
-"""Shares a pool's connections among models, so that one model's waiting requests cannot take all of them.
+"""Fair sharing of a pool's connections among models, so that the requests of one slow model cannot occupy all
+of them.
 
-Who holds as many as are free gets no more: one busy model takes half, two a third each, and there is always one for the
-next (dynamic thresholds, Choudhury and Hahne 1998). Requests wait by model, and models take turns.
+A model that holds as many connections as are free gets no more (dynamic thresholds, Choudhury and Hahne
+1998): one busy model gets half of them, two get a third each, and one is always left for the next model.
+Requests queue by model, and models take turns.
 """
 
 from __future__ import annotations
@@ -13,16 +15,21 @@ from control_plane.core.errors import DeadlineExceeded
 
 
 class ConnectionSlots:
-    """Counts slots; knows no connections. A `lane` is a model's name, or empty for calls that name none."""
+    """Semaphore with dynamic thresholds by lane and a queue per lane; it knows no connections.
+
+    A lane is the name of a model, or empty for calls that name none.
+    """
 
     def __init__(self, count: int) -> None:
         self._free = count
         self._held: dict[str, int] = {}
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By lane, the one whose turn is next first."""
+        """Waiting requests by lane; the lane whose turn is next comes first."""
 
-    async def take(self, lane: str, deadline: float) -> None:
-        """Return with a slot; nothing is held after an exception. Raises DeadlineExceeded at the loop's time `deadline`."""
+    async def acquire(self, lane: str, deadline: float) -> None:
+        """Acquire a slot; after an exception none is held. Raises DeadlineExceeded at the loop's time
+        `deadline`.
+        """
         if lane not in self._waiting and self._may_take(lane):
             self._hold(lane)
             return
@@ -37,7 +44,7 @@ class ConnectionSlots:
                 raise DeadlineExceeded("all connections to Triton that this model may use were busy until the request's deadline") from exc
             raise
 
-    def give(self, lane: str) -> None:
+    def release(self, lane: str) -> None:
         """Give a slot back."""
         held = self._held[lane] - 1
         if held:
@@ -49,7 +56,7 @@ class ConnectionSlots:
             self._grant()
 
     def fail(self, error: Exception) -> None:
-        """End all waiting with `error`."""
+        """Make all waiting requests fail with `error`."""
         for waiters in self._waiting.values():
             for waiter in waiters:
                 if not waiter.done():
@@ -64,8 +71,9 @@ class ConnectionSlots:
         self._free -= 1
 
     def _withdraw(self, lane: str, waiter: asyncio.Future[None]) -> None:
+        """Leave the queue after a timeout or a cancellation."""
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-            self.give(lane)  # it came too late
+            self.release(lane)  # the slot was granted in the turn of the loop in which the wait ended
             return
         waiters = self._waiting.get(lane)
         if waiters is not None and waiter in waiters:
@@ -74,7 +82,7 @@ class ConnectionSlots:
                 del self._waiting[lane]
 
     def _grant(self) -> None:
-        """Let those go on that may, one of each model before a second of any."""
+        """Grant free slots round robin: one to each lane that may have one, before a second to any."""
         granted = True
         while granted:
             granted = False
@@ -87,7 +95,7 @@ class ConnectionSlots:
         waiters = self._waiting.pop(lane)
         waiter = waiters.popleft()
         if waiters:
-            self._waiting[lane] = waiters  # behind the others
+            self._waiting[lane] = waiters  # inserted again, so that the lane comes after all others
         if not waiter.done():
             self._hold(lane)
             waiter.set_result(None)

@@ -1,6 +1,8 @@
-"""Model control over Triton's gRPC endpoint, by the typed stubs of its own client; inference goes by `triton/adapters/grpc`.
+"""Model control client over Triton's gRPC endpoint, with the typed stubs of Triton's own client; inference
+uses `triton/adapters/grpc`.
 
-Every load and unload goes this way: over HTTP ten parallel loads hold all of Triton's HTTP threads (server 24.10).
+Every load and unload goes this way: over HTTP ten parallel loads occupy all of Triton's HTTP threads (server
+24.10).
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from control_plane.triton.compute_time import ComputeTime
 from control_plane.triton.triton_log import without_frames
 
 _CONTROL_TIMEOUT_S = 10.0
-"""For calls that only read; Triton needs up to 4 s for an index after days of uptime (server issue 5325)."""
+"""Time limit of calls that only read; after days of uptime Triton takes up to 4 s for an index (server issue
+5325).
+"""
 
 STATUS_ERRORS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
     grpc.StatusCode.CANCELLED: UpstreamUnavailable,
@@ -45,14 +49,15 @@ STATUS_ERRORS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
     grpc.StatusCode.UNAVAILABLE: UpstreamUnavailable,
     grpc.StatusCode.DATA_LOSS: UpstreamFailed,
 }
-"""What a status of a control call means to us; on inference calls Triton's status passes through instead."""
+"""Our error for each status of a control call; on inference calls Triton's status passes through instead."""
 
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
-    # A restarted Triton is reachable again within a second, not after gRPC's default back-off of up to two minutes.
+    # A restarted Triton must be reachable within a second, and not only after gRPC's default backoff of up to
+    # two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
@@ -60,8 +65,8 @@ _CHANNEL_OPTIONS = (
 _CHANNEL_CLOSED = "the connection to Triton has been closed"
 
 
-class TritonGrpc:
-    """`triton/ports.ModelControl` over one channel."""
+class ControlClient:
+    """Implementation of `triton/ports.ModelControl` over one gRPC channel."""
 
     def __init__(self, address: Address, *, control_secret: str = "") -> None:
         self._metadata = ((GRPC_CONTROL_FIELD, control_secret),) if control_secret else ()
@@ -157,7 +162,9 @@ class TritonGrpc:
 
 @contextmanager
 def grpc_target(address: Address) -> Iterator[str]:
-    """How gRPC's clients name it, ours and those of programs that we start; within the block, as they may connect anew."""
+    """Yield the address as gRPC clients write it, ours and those of programs that we start; valid within the
+    context, in which they may reconnect.
+    """
     if isinstance(address, TcpAddress):
         yield address.authority
         return
@@ -171,7 +178,9 @@ def _version(line: Any) -> ModelVersion:
 
 
 def _reraise_own(error: BaseException) -> None:
-    """Raise a cancellation of the calling task on; grpc.aio raises one also when `close` ends a call under way."""
+    """Re-raise a cancellation of the calling task; grpc.aio raises CancelledError too when `close` ends a
+    call under way.
+    """
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error

@@ -1,9 +1,10 @@
-"""Triton's gRPC endpoint for the data plane: calls travel as the bytes they came as, over few HTTP/2 connections.
+"""gRPC client of Triton for the data plane: calls pass through as the bytes they came as, over a few HTTP/2
+connections.
 
-The hot path of the gRPC door, so it sits directly on asyncio transports and the same HTTP/2 as the door. It never
-retries. Large messages have a connection of their own, and so have streams: on a shared one they, or what a slow reader
-leaves waiting, would fill the window that small calls need.
-Typed calls of the control plane go by `triton/adapters/control`.
+It is the hot path of the gRPC frontend, and therefore uses asyncio transports and the frontend's HTTP/2
+implementation directly. It never retries. Large messages have a connection of their own, and so have streams:
+on a shared connection they, or data that a slow reader has not taken, would fill the flow-control window that
+small calls need. Typed calls of the control plane use `triton/adapters/control`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import cast
 from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.endpoints import GRPC_CONTROL_FIELD, Address
 from control_plane.core.errors import PayloadTooLarge, UpstreamUnavailable
-from control_plane.core.infer_call import Loss
+from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, MessageFrame, MessageReader, answer_of, status_answer, timeout_value
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http2.connection import Http2Connection
@@ -32,26 +33,34 @@ _DEADLINE_EXCEEDED, _INTERNAL, _UNAVAILABLE = 4, 13, 14
 _BROKE_OFF = "Triton closed the connection before it answered"
 
 _CANCEL_AFTER_S = 0.05
-"""After the caller has left. Triton 24.10 can die when a cancellation meets the answer (its race was mended in 25.04), so what is
-about to be answered is let be; what takes longer is worth cancelling."""
+"""Delay of a cancellation after the caller has left. Triton 24.10 can crash when a cancellation meets the
+response (a race that was fixed in 25.04): a call that is about to be answered is left alone, and one that
+takes longer is worth cancelling.
+"""
 
 _INDEX = "/inference.GRPCInferenceService/RepositoryIndex"
-"""Of what Triton answers to us alone, the one call that goes straight on; whether its caller may make it is decided before."""
+"""The only call with the control secret that passes through here; whether its caller may make it was decided
+before.
+"""
 
 _LARGE_BYTES = 256 * 2**10
 _MAX_MESSAGE_BYTES = 2**31 - 1
-"""Of an answer; Triton and its models are trusted with memory."""
+"""Most bytes of a response's message: as much as a message can have, since Triton and its models are trusted
+with memory.
+"""
 
 _LIMITS = Http2Limits(stream_window_bytes=4 * 2**20, connection_window_bytes=64 * 2**20, max_header_bytes=64 * 2**10)
 _FRAMES_AT_ONCE = 24
-"""That are read in a turn of the loop: eight small answers, or some of a large one."""
+"""Frames that are read in one turn of the event loop: eight small responses, or a part of a large one."""
 _MAX_QUEUED_ANSWERS = 16
 _MAX_QUEUED_BYTES = 4 * 2**20
-"""Of a stream, that its reader has not taken, before Triton is held back."""
+"""Most messages and bytes of a stream that its reader has not taken; beyond that flow control holds Triton
+back.
+"""
 
 
 class _Lane(Enum):
-    """What a connection is for."""
+    """Kind of calls that a connection is for."""
 
     SMALL = "small"
     LARGE = "large"
@@ -59,11 +68,13 @@ class _Lane(Enum):
 
 
 class _ConnectedTooLate(UpstreamUnavailable):
-    """The time was over before there was a connection."""
+    """The deadline passed before there was a connection."""
 
 
-class TritonHttp2:
-    """`triton/ports.GrpcUpstream` over TCP or a Unix socket."""
+class GrpcClient:
+    """Implementation of `triton/ports.GrpcUpstream` over TCP or a Unix socket, with one current HTTP/2
+    connection per lane.
+    """
 
     def __init__(self, address: Address, *, control_secret: str = "", forwarding: HeaderForwarding = NO_FORWARDING) -> None:
         self._forwarding = forwarding
@@ -77,16 +88,18 @@ class TritonHttp2:
         self._is_closed = False
 
     async def unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
-        """Pass a call on; see `triton/ports.GrpcUpstream.unary`."""
+        """Pass a unary call on, as `triton/ports.GrpcUpstream.unary` says."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         lane = _Lane.LARGE if len(call.frame) > _LARGE_BYTES else _Lane.SMALL
         try:
             connection = self._usable(lane) or await self._connect(lane, deadline)
         except UpstreamUnavailable as exc:
-            is_too_late = isinstance(exc, _ConnectedTooLate) and call.head.timeout_s is not None  # else the time was ours
+            # The caller gets DEADLINE_EXCEEDED only for its own deadline; a default limit of ours is no fault
+            # of the caller's.
+            is_too_late = isinstance(exc, _ConnectedTooLate) and call.head.timeout_s is not None
             code, details = (_DEADLINE_EXCEEDED, "Deadline Exceeded") if is_too_late else (_UNAVAILABLE, str(exc))
-            return status_answer(code, details, loss=Loss.UNSENT)
+            return status_answer(code, details, loss=SendFailure.NOT_SENT)
         exchange = _Unary(connection, loop)
         connection.send_call(exchange, self._head_block(call.head, timeout_s), call.frame)
         timer = loop.call_at(deadline, exchange.expire)
@@ -98,7 +111,7 @@ class TritonHttp2:
                 loop.call_later(_CANCEL_AFTER_S, exchange.cancel)
 
     async def open_stream(self, head: GrpcHead, *, timeout_s: float) -> TritonStream:
-        """Open a streaming call; see `triton/ports.GrpcUpstream.open_stream`."""
+        """Open a streaming call, as `triton/ports.GrpcUpstream.open_stream` says."""
         lane = _Lane.STREAMS
         connection = self._usable(lane) or await self._connect(lane, asyncio.get_running_loop().time() + timeout_s)
         stream = TritonStream(connection)
@@ -106,7 +119,7 @@ class TritonHttp2:
         return stream
 
     async def close(self) -> None:
-        """Close every connection; what is in flight fails as unavailable."""
+        """Close every connection; calls in flight fail with UNAVAILABLE."""
         self._is_closed = True
         for connection in tuple(self._open):
             connection.close()
@@ -116,7 +129,10 @@ class TritonHttp2:
         return connection if connection is not None and connection.may_open else None
 
     async def _connect(self, lane: _Lane, deadline: float) -> _Connection:
-        """The lane's next connection: an earlier one that has room again, or a new one. Raises UpstreamUnavailable."""
+        """Return the lane's next connection: an earlier one that has room for streams again, or a new one.
+
+        Raises UpstreamUnavailable.
+        """
         timer = asyncio.timeout_at(deadline)
         try:
             async with timer, self._connecting[lane]:
@@ -125,20 +141,24 @@ class TritonHttp2:
                 return connection
         except OSError as exc:  # TimeoutError is one too
             error = _ConnectedTooLate if timer.expired() else UpstreamUnavailable
-            raise error(f"cannot connect to Triton at {self._address}: {str(exc) or 'timed out'}", is_unsent=True) from exc
+            raise error(f"cannot connect to Triton at {self._address}: {str(exc) or 'timed out'}", is_not_sent=True) from exc
 
     async def _open_connection(self, lane: _Lane) -> _Connection:
+        """Open a new connection of a lane. Raises UpstreamUnavailable, OSError."""
         connection: _Connection | None = None
         if not self._is_closed:
             connection = await open_connection(lambda: _Connection(lane, self._open, self._known), self._address)
             connection.opened()
-        if connection is None or self._is_closed:  # also while it was being opened
+        if connection is None or self._is_closed:  # it may have been closed while the connection was opened
             if connection is not None:
                 connection.close()
-            raise UpstreamUnavailable("the connections to Triton have been closed", is_unsent=True)
+            raise UpstreamUnavailable("the connections to Triton have been closed", is_not_sent=True)
         return connection
 
     def _head_block(self, head: GrpcHead, timeout_s: float | None) -> bytes:
+        """Return the encoded headers, from a memo of equal heads; only the timeout is encoded for
+        each call.
+        """
         block = self._blocks.get(head)
         if block is None:
             control = self._control if head.method == _INDEX else ()
@@ -150,6 +170,7 @@ class TritonHttp2:
 
 
 def _request_fields(head: GrpcHead, authority: str, forwarding: HeaderForwarding) -> Fields:
+    """Return the request headers that Triton is sent: pseudo-headers, and the metadata that it reads."""
     return (
         (b":method", b"POST"),
         (b":scheme", b"http"),
@@ -161,7 +182,7 @@ def _request_fields(head: GrpcHead, authority: str, forwarding: HeaderForwarding
 
 
 class _Exchange:
-    """What both kinds of calls share; a `StreamListener`."""
+    """Call on an HTTP/2 stream; the base class of unary and streaming calls, and a `StreamListener`."""
 
     stream: Stream
 
@@ -183,14 +204,14 @@ class _Exchange:
         raise NotImplementedError
 
     def on_reset(self) -> None:
-        self.headers = ()  # the status below comes with its own
+        self.headers = ()  # the status that follows is a trailers-only response
         self._finish(status_answer(_UNAVAILABLE, _BROKE_OFF).trailers)
 
     def on_drained(self) -> None: ...
 
 
 class _Unary(_Exchange):
-    """One unary call in flight."""
+    """Unary call in flight."""
 
     def __init__(self, connection: _Connection, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(connection)
@@ -204,18 +225,18 @@ class _Unary(_Exchange):
             self._finish(())
 
     def cancel(self) -> None:
-        """End the call at Triton, too, unless it has ended by itself."""
+        """Cancel the call at Triton, unless it has ended by itself."""
         if not self.has_ended:
             self.connection.cancel(self.stream)
 
     def expire(self) -> None:
         if not self.answer.done():
-            self.answer.set_result(status_answer(_DEADLINE_EXCEEDED, "Deadline Exceeded", loss=Loss.SILENT))
+            self.answer.set_result(status_answer(_DEADLINE_EXCEEDED, "Deadline Exceeded", loss=SendFailure.TIMED_OUT))
 
     def on_reset(self) -> None:
         self.has_ended = True
         if not self.answer.done():
-            self.answer.set_result(status_answer(_UNAVAILABLE, _BROKE_OFF, loss=Loss.BROKEN_OFF))
+            self.answer.set_result(status_answer(_UNAVAILABLE, _BROKE_OFF, loss=SendFailure.CONNECTION_LOST))
 
     def _finish(self, trailers: Fields) -> None:
         self.has_ended = True
@@ -224,7 +245,7 @@ class _Unary(_Exchange):
 
 
 class TritonStream(_Exchange):
-    """`triton/ports.GrpcStream`."""
+    """Streaming call in flight; implements `triton/ports.GrpcStream`."""
 
     def __init__(self, connection: _Connection) -> None:
         super().__init__(connection)
@@ -238,7 +259,7 @@ class TritonStream(_Exchange):
         self.trailers: Fields = ()
 
     async def send(self, frame: MessageFrame) -> None:
-        """Send one message; return when Triton's window has taken it."""
+        """Send one message; return when Triton's flow-control window has taken it."""
         if self.has_ended:
             return
         self._drained.clear()
@@ -253,7 +274,7 @@ class TritonStream(_Exchange):
             self.connection.send_data(self.stream, b"", ends=True)
 
     async def receive(self) -> MessageFrame | None:
-        """The next message's frame; None at the end, when `trailers` says how it ended."""
+        """Return the frame of the next message; None at the end, when `trailers` has the status."""
         while not self._frames:
             if self.has_ended or self._is_abandoned:
                 return None
@@ -264,7 +285,9 @@ class TritonStream(_Exchange):
         return frame
 
     def cancel(self) -> None:
-        """End it at Triton too; nothing more comes. Triton gets a moment to end it by itself."""
+        """Cancel the call: nothing more is received. It is half-closed at once and reset a moment later,
+        unless Triton ends it.
+        """
         if not self.has_ended and not self._is_abandoned:
             self._is_abandoned = True
             self._frames.clear()
@@ -298,7 +321,9 @@ class TritonStream(_Exchange):
             self._finish(())
 
     def _give_room(self) -> None:
-        """Let Triton send on while few messages wait: its own memory holds back what a slow reader has not taken."""
+        """Open the flow-control window again while few messages wait; what a slow reader does not take stays
+        in Triton's memory.
+        """
         if self._unconsumed and len(self._frames) <= _MAX_QUEUED_ANSWERS and sum(map(len, self._frames)) <= _MAX_QUEUED_BYTES:
             self.connection.consumed(self.stream, self._unconsumed)
             self._unconsumed = 0
@@ -313,14 +338,14 @@ class TritonStream(_Exchange):
 
 
 class _Connection(asyncio.Protocol):
-    """One HTTP/2 connection to Triton."""
+    """HTTP/2 connection to Triton."""
 
     def __init__(self, lane: _Lane, open_: set[_Connection], known: KnownBlocks) -> None:
         self.lane = lane
         self._all_open = open_
         self._transport: asyncio.Transport | None = None
         self._is_behind = False
-        """Whether more has come than has been read; the socket waits."""
+        """Whether more has come than was read; reading from the socket is paused then."""
         self.state = Http2Connection(known, _LIMITS)
 
     @property
@@ -328,7 +353,7 @@ class _Connection(asyncio.Protocol):
         return self._transport is not None and self.state.may_open
 
     def send_call(self, exchange: _Exchange, head_block: bytes, frame: MessageFrame | None) -> None:
-        """Open a stream for `exchange`; with `frame` the call's one message goes with it."""
+        """Open an HTTP/2 stream for a call; the `frame` of a unary call is sent with it."""
         exchange.stream = self.state.open(exchange)
         if self._transport is None:
             exchange.on_reset()
@@ -360,7 +385,11 @@ class _Connection(asyncio.Protocol):
         self._flush()
 
     def opened(self) -> None:
-        """Not when it is made: if connecting is cancelled just then, uvloop closes it and does not tell it so."""
+        """Register the connection, once connecting has returned.
+
+        In connection_made it would be too early: if connecting is cancelled after that, uvloop closes the
+        connection without calling connection_lost, and it would stay registered.
+        """
         if self._transport is not None:
             self._all_open.add(self)
 
@@ -368,23 +397,25 @@ class _Connection(asyncio.Protocol):
         self._read(data)
 
     def _read(self, data: bytes = b"") -> None:
-        """Take a few answers of those that came together: their calls go on in the next turn of the loop, which others wait for."""
+        """Read a limited number of frames per turn of the event loop: a burst of responses must not hold up
+        everything else.
+        """
         if self._transport is None:
             return
         try:
-            is_behind = self.state.receive(data, _FRAMES_AT_ONCE) if data else self.state.go_on(_FRAMES_AT_ONCE)
+            has_backlog = self.state.receive(data, _FRAMES_AT_ONCE) if data else self.state.go_on(_FRAMES_AT_ONCE)
         except Http2Error as exc:
             self.state.leave(exc.http2_code, str(exc))
             self._flush()
             self.close()
             return
         self._flush()
-        if is_behind is not self._is_behind:
-            self._is_behind = is_behind
-            (self._transport.pause_reading if is_behind else self._transport.resume_reading)()
-        if is_behind:
+        if has_backlog is not self._is_behind:
+            self._is_behind = has_backlog
+            (self._transport.pause_reading if has_backlog else self._transport.resume_reading)()
+        if has_backlog:
             asyncio.get_running_loop().call_soon(self._read)
-        elif self.state.peer_is_leaving and not self.state.streams:
+        elif self.state.peer_is_draining and not self.state.streams:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,7 +1,7 @@
-"""Triton's HTTP endpoint: a pool of keep-alive connections, one request at a time on each.
+"""HTTP client of Triton: a connection pool of keep-alive connections, with one request at a time on each.
 
-The hot path of the HTTP door, so it sits directly on asyncio transports. It never retries: whether an inference may
-run twice is the caller's decision.
+It is the hot path of the HTTP frontend, and therefore uses asyncio transports directly. It never retries:
+whether an inference may run twice is the caller's decision.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from control_plane.triton.adapters.connection_slots import ConnectionSlots
 from control_plane.triton.adapters.http_stream import TritonHttpStream
 
 _REPOSITORY = b"/v2/repository/"
-"""Of calls that Triton answers to us alone."""
+"""Path prefix of the calls that need the control secret."""
 
 
-class TritonHttp:
-    """`triton/ports.HttpUpstream` over TCP or a Unix socket."""
+class HttpClient:
+    """Connection pool that implements `triton/ports.HttpUpstream`, over TCP or a Unix socket."""
 
     def __init__(
         self, address: Address, *, max_connections: int, control_secret: str = "", forwarding: HeaderForwarding = NO_FORWARDING
@@ -38,7 +38,7 @@ class TritonHttp:
         self._is_closed = False
 
     async def send(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer:
-        """Send one request and return its whole answer; see `triton/ports.HttpUpstream.send`."""
+        """Send one request and return its whole response, as `triton/ports.HttpUpstream.send` says."""
         answer = await self.stream(request, timeout_s=timeout_s, model_name=model_name)
         if not isinstance(answer, HttpAnswer):
             answer.close()
@@ -46,31 +46,37 @@ class TritonHttp:
         return answer
 
     async def stream(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer | TritonHttpStream:
-        """Send one request and return its answer, whole or as its pieces come; see `triton/ports.HttpUpstream.stream`."""
+        """Send one request and return its response, whole or as a stream, as
+        `triton/ports.HttpUpstream.stream` says.
+        """
         deadline = asyncio.get_running_loop().time() + timeout_s
         if self._is_closed:
             raise _closed_pool()
-        await self._slots.take(model_name, deadline)
+        # The slot comes first, the connection second: so there are never more connections than slots.
+        await self._slots.acquire(model_name, deadline)
         connection: _Connection | None = None
         try:
             connection = self._idle.pop() if self._idle else await self._connect(deadline)
             connection.model_name = model_name
-            # Which of these calls come here, and of whom, is decided before: loads and unloads are `models/model_service`'.
+            # Which of these calls get here, and whose, was decided before; loads and unloads go through
+            # `models/model_service`.
             host = self._host_field + self._control_field if request.target.startswith(_REPOSITORY) else self._host_field
             answer = await connection.exchange(upstream_pieces(request, host, self._forwarding), deadline)
             if isinstance(answer, HttpAnswer):
                 self._give_back(connection)
                 return answer
             answer.timeout_s = timeout_s
-            return answer  # which gives the connection back
+            return answer  # the stream gives the connection back
         except BaseException:
-            if connection is not None:  # its answer, or what is left of it, may still come
+            if connection is not None:  # not reusable: the rest of its response may still come
                 connection.close()
-            self._slots.give(model_name)
+            self._slots.release(model_name)
             raise
 
     async def close(self) -> None:
-        """Close every connection; what is in flight or waits for one fails as unavailable."""
+        """Close every connection; requests in flight, and those that wait for a connection, fail with
+        UpstreamUnavailable.
+        """
         self._is_closed = True
         self._slots.fail(_closed_pool())
         for connection in tuple(self._open):
@@ -81,16 +87,18 @@ class TritonHttp:
             self._idle.append(connection)
         else:
             connection.close()
-        self._slots.give(connection.model_name)
+        self._slots.release(connection.model_name)
 
     async def _connect(self, deadline: float) -> _Connection:
+        """Open a connection. Raises UpstreamUnavailable."""
         try:
             async with asyncio.timeout_at(deadline):
                 connection = await open_connection(lambda: _Connection(self), self._address)
         except OSError as exc:  # TimeoutError is one too
             reason = f"cannot connect to Triton at {self._address}: {exc or 'timed out'}"
-            raise UpstreamUnavailable(reason, is_unsent=True) from exc
-        # Not when it is made: if connecting is cancelled just then, uvloop closes it and does not tell it so.
+            raise UpstreamUnavailable(reason, is_not_sent=True) from exc
+        # Registered here and not in connection_made: if connecting is cancelled in between, uvloop closes the
+        # connection without calling connection_lost, and it would stay registered.
         if connection.is_open:
             self._open.add(connection)
         if self._is_closed:
@@ -104,13 +112,13 @@ class TritonHttp:
 
 
 def _closed_pool() -> UpstreamUnavailable:
-    return UpstreamUnavailable("the connections to Triton have been closed", is_unsent=True)
+    return UpstreamUnavailable("the connections to Triton have been closed", is_not_sent=True)
 
 
 class _Connection(asyncio.Protocol):
-    """One connection; `exchange` is called by one caller at a time."""
+    """Keep-alive connection to Triton; `exchange` is called by one caller at a time."""
 
-    def __init__(self, pool: TritonHttp) -> None:
+    def __init__(self, pool: HttpClient) -> None:
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -119,22 +127,24 @@ class _Connection(asyncio.Protocol):
         self._reader = AnswerReader()
         self.is_reusable = False
         self.model_name = ""
-        """Whose slot it has."""
+        """Model whose slot the connection occupies."""
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None
 
     async def exchange(self, pieces: list[Body], deadline: float) -> HttpAnswer | TritonHttpStream:
-        """Write the request and wait for its answer or its answer's head; on any exception the connection is spent."""
+        """Write a request and wait for its response, or for the head of a stream; after any exception the
+        connection must be closed.
+        """
         if self._transport is None:
-            raise UpstreamUnavailable("Triton closed the connection", is_unsent=True)
+            raise UpstreamUnavailable("Triton closed the connection", is_not_sent=True)
         self.is_reusable = False
         self._answer = self._loop.create_future()
         timer = self._loop.call_at(deadline, self._expire)
         try:
             for piece in pieces:
-                self._transport.write(piece)  # what the socket does not take waits in the transport, and is not copied there
+                self._transport.write(piece)  # the transport keeps what the socket does not take, without a copy
             return await self._answer
         finally:
             timer.cancel()
@@ -148,11 +158,12 @@ class _Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
 
     def data_received(self, data: bytes) -> None:
+        """Feed the bytes to the response in progress; bytes that no request asked for end the connection."""
         if self._stream is not None:
             self._stream.feed(data)
             return
         if self._answer is None or self._answer.done():
-            self.close()  # nothing was asked: this connection is no longer in step
+            self.close()  # bytes without a request: the connection is out of step, and would answer the next request wrongly
             return
         try:
             answer = self._reader.feed(data)

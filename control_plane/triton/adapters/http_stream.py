@@ -1,6 +1,7 @@
-"""The body of one of Triton's chunked answers, piece by piece, with back-pressure: what nobody takes is not read.
+"""Body of a chunked response of Triton, received piece by piece with backpressure: what the caller does not
+take is not read.
 
-Opened by `triton/adapters/http`, whose connection hands it what arrives.
+Opened by `triton/adapters/http`, whose connection feeds it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.protocols.http1_response import AnswerError, ChunkedHead, ChunkReader
 
 _MAX_WAITING_BYTES = 256 * 1024
-"""Of pieces that have come and were not taken, before Triton's connection is no longer read."""
+"""Bytes of pieces that were not taken, above which reading from Triton's connection is paused."""
 
 
 class TritonHttpStream:
-    """`triton/ports.HttpStream`. `release(is_whole)` gives the connection back, once."""
+    """Chunked response; implements `triton/ports.HttpStream`. `release(is_whole)` is called once, and gives
+    the connection back.
+    """
 
     timeout_s: float | None = None
-    """Bounds the wait for each piece."""
+    """Time limit for each piece."""
 
     def __init__(self, head: ChunkedHead, transport: asyncio.Transport, release: Callable[[bool], None]) -> None:
         self.status = head.status
@@ -36,7 +39,7 @@ class TritonHttpStream:
         self.feed(head.rest)
 
     async def receive(self) -> bytes | None:
-        """See `triton/ports.HttpStream.receive`; one caller at a time."""
+        """Return the next piece, as `triton/ports.HttpStream.receive` says; one caller at a time."""
         while not self._pieces:
             if self._failure is not None:
                 raise self._failure
@@ -58,7 +61,7 @@ class TritonHttpStream:
             release(self._reader.is_done and self._failure is None)
 
     def feed(self, data: bytes) -> None:
-        """Take what arrived."""
+        """Decode bytes that have arrived, and pause the connection if too many of them wait."""
         try:
             pieces = self._reader.feed(data)
         except AnswerError as exc:
@@ -73,7 +76,7 @@ class TritonHttpStream:
         self._wake()
 
     def fail(self, error: UpstreamUnavailable) -> None:
-        """Nothing more comes: whoever receives learns it after the pieces that have come."""
+        """Note that nothing more comes; `receive` raises the error after the pieces that have come."""
         if not self._reader.is_done and self._failure is None:
             self._failure = error
         self._wake()

@@ -1,6 +1,7 @@
-"""What the control plane reads and sets in a model's Triton configuration: which file is in force, an ensemble's parts, parameters.
+"""Reader of models' Triton configurations: which file is in force, an ensemble's steps, string parameters.
 
-The text format is that of `ModelConfig` (Triton's model_config.proto); everything else in it is Triton's business.
+The format is the text format of `ModelConfig` (Triton's model_config.proto); everything else in it is
+Triton's business.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from control_plane.core.errors import ModelLoadFailed
 
 
 def config_file(model_dir: Path, config_name: str) -> Path:
-    """The file Triton reads for this model; it need not exist, since Triton completes configurations itself."""
+    """Return the file that Triton reads for a model; it need not exist, since Triton can complete
+    configurations itself.
+    """
     custom = model_dir / "configs" / f"{config_name}.pbtxt"
     return custom if config_name and custom.is_file() else model_dir / "config.pbtxt"
 
@@ -27,22 +30,26 @@ def is_ensemble(model_dir: Path, config_name: str) -> bool:
 
 
 def composing_models(model_dir: Path, config_name: str) -> list[str]:
-    """The models an ensemble's steps name, each once; none for other models. Raises as `is_ensemble`."""
+    """Return the models that an ensemble's steps name, each once; none for other models. Raises
+    ModelLoadFailed.
+    """
     return steps_of(read_config(config_file(model_dir, config_name)))
 
 
 def steps_of(config: model_config_pb2.ModelConfig) -> list[str]:
-    """The models that its steps name, each once."""
+    """Return the models that the steps of a configuration name, each once."""
     return list(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
 
 
 def string_parameters(config: model_config_pb2.ModelConfig) -> list[str]:
-    """The values of its parameters, each once."""
+    """Return the values of a configuration's parameters, each once and sorted."""
     return sorted({parameter.string_value for parameter in config.parameters.values()} - {""})
 
 
 def with_parameters(model_dir: Path, config_name: str, parameters: Mapping[str, str]) -> str:
-    """The configuration's text with these `parameters` set over its own. Raises as `is_ensemble`."""
+    """Return the text of a model's configuration in which `parameters` override its own. Raises
+    ModelLoadFailed.
+    """
     config = read_config(config_file(model_dir, config_name))
     for key, value in parameters.items():
         config.parameters[key].string_value = value
@@ -50,7 +57,9 @@ def with_parameters(model_dir: Path, config_name: str, parameters: Mapping[str, 
 
 
 def read_config(path: Path) -> model_config_pb2.ModelConfig:
-    """What the file says; an empty one where there is none. Raises ModelLoadFailed."""
+    """Parse a configuration file; a file that does not exist is an empty configuration. Raises
+    ModelLoadFailed.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,20 +1,21 @@
-"""Answers Triton in the place of a Python stub that has died, where Triton (24.10) would wait for it for ever: a program of its own.
+"""Program that answers Triton in place of a Python stub that has died, where Triton (24.10) would wait for
+the stub for ever.
 
-    python -I -S abandoned_load.py /dev/shm/REGION
+python -I -S abandoned_load.py /dev/shm/REGION
 
-Exit status 0: it has answered; 1: there was nobody to be answered. A process of its own, since a region that is cut off ends whoever
-reads it.
+Exit status 0: it has answered; 1: Triton was not waiting. It is a process of its own, since a region that is
+truncated kills (SIGBUS) whichever process reads it.
 
-While a stub begins, and while it completes its model's configuration, Triton waits for its messages without
-any limit. Such a load cannot be cancelled, an unload of the model hangs as well, and four of them take all
-threads that Triton loads with. But what it waits at is a queue in shared memory, where any process of the
-same user can put a message. The first is only a sign of life; as the second it gets its own question back,
-says that this was unexpected, and gives the load up, which leaves nothing behind. A restart of Triton was the
-alternative: it costs all other models. So was another stub in the dead one's place: it takes down what the
-two share while Triton does so too, which ended Triton in one of three tries.
+While a stub starts, and while it completes its model's configuration, Triton waits for its messages without a
+limit. Such a load cannot be cancelled, an unload of the model hangs as well, and four of them occupy all
+threads that Triton loads with. But Triton waits on a queue in shared memory, into which any process of the
+same user can put a message. The first message is only a sign of life. As the second, Triton gets its own
+question back, reports that this was unexpected, and gives the load up, which leaves nothing behind.
+Alternatives that were rejected: a restart of Triton costs all other models; another stub in the dead one's
+place tears down what the two share while Triton does so too, which ended Triton in one of three tries.
 
-Offsets are those of server 24.10 (64 bits, glibc), each checked before anything is written: in a region of any
-other kind nothing is done.
+Offsets are those of server 24.10 (64 bits, glibc). Each is checked before anything is written: in a region of
+another layout nothing is done.
 """
 
 from __future__ import annotations
@@ -27,30 +28,33 @@ import sys
 from pathlib import Path
 
 _CONTROL = 352
-"""Where the block begins by which the two find each other: the first that is allocated in a region."""
+"""Offset of the control block, the first allocation in a region, by which Triton and the stub find everything
+else.
+"""
 _TO_STUB, _TO_TRITON = _CONTROL + 88, _CONTROL + 96
-"""Where the two queues are."""
+"""Offsets of the pointers to the two queues."""
 
-# Of a queue, from where it is: two semaphores, a lock, how many it holds, where they are, and where the next is written.
+# Offsets within a queue: two semaphores (free slots, messages), a mutex, its capacity, its buffer, and the
+# index of the next write.
 _ROOM, _WAITING, _LOCK, _SIZE, _BUFFER, _HEAD = 16, 48, 80, 120, 128, 136
 _HEADER = 16
-"""Before the data of each allocation."""
+"""Bytes of the header before the data of each allocation."""
 _QUEUE_SIZE = 1000
 _SHARED_ROBUST = 144
-"""The kind of a lock (PTHREAD_MUTEX_ROBUST_NP | PTHREAD_PROCESS_SHARED), 16 bytes into it."""
+"""Kind of the mutex (PTHREAD_MUTEX_ROBUST_NP | PTHREAD_PROCESS_SHARED), at byte 16 of it."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def answer(region: Path) -> bool:
-    """Have Triton go on where it waits for a stub in this region, and has nothing to read there; False: it does not.
+    """Answer Triton if it waits for a message of the stub in this region; return whether it did.
 
-    Call it again after a moment: a load takes one or two answers. The stub must be gone.
+    The stub must be gone. Call it again after a moment: a load takes one or two answers.
     """
     try:
         with region.open("r+b") as file, mmap.mmap(file.fileno(), 0) as shared:
             return _answer(shared)
-    except (OSError, ValueError, struct.error):  # it has just gone, or is nothing of the kind
+    except (OSError, ValueError, struct.error):  # the region has just gone, or has another layout
         return False
 
 
@@ -70,12 +74,17 @@ def _is_queue(shared: mmap.mmap, queue: int) -> bool:
 
 
 def _is_awaited(shared: mmap.mmap, queue: int) -> bool:
-    """A semaphore of glibc's has its value in the lower half, and in the upper who waits."""
+    """Whether Triton waits for a message: glibc's semaphores have their value in the lower half, the number
+    of waiters in the upper.
+    """
     value = _long(shared, queue + _WAITING)
     return value >> 32 > 0 and value & 0xFFFFFFFF == 0
 
 
 def _put(shared: mmap.mmap, queue: int, message: int) -> bool:
+    """Put a message into the queue in the way Triton's own code does; never wait, since the other side may
+    hold the lock.
+    """
     at = ctypes.c_char.from_buffer(shared)
     address = ctypes.addressof(at)
     try:
@@ -91,11 +100,11 @@ def _put(shared: mmap.mmap, queue: int, message: int) -> bool:
         _libc.sem_post(ctypes.c_void_p(address + queue + _WAITING))
         return True
     finally:
-        del at  # else the region could not be closed
+        del at  # an exported pointer would keep the region from being closed
 
 
 def _lock(address: int) -> bool:
-    """Also when the stub has died with it."""
+    """Take the mutex, also if the stub died while it held it; False if somebody else holds it."""
     result = _libc.pthread_mutex_trylock(ctypes.c_void_p(address))
     if result == errno.EOWNERDEAD:
         result = _libc.pthread_mutex_consistent(ctypes.c_void_p(address))

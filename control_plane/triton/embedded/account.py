@@ -1,4 +1,6 @@
-"""The user as whom the embedded Triton and its models' processes run, where that is another one than ours."""
+"""User account that the embedded Triton and its stubs run as, if it is another one than ours
+(`--triton-user`).
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,14 @@ for path in "$@"; do
 done
 exec python3 -I -c "import numpy"
 """
-"""What a stub does at its start, in bash as Triton starts it."""
+"""Script that does what a stub does at its start, in bash, as Triton starts it; it prints the first path that
+is not readable.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user of this machine, as getpwnam(3) has it, with all groups that it is in."""
+    """User of this machine as getpwnam(3) returns it, with all its groups."""
 
     name: str
     uid: int
@@ -36,17 +40,19 @@ class Account:
 
     @property
     def identity(self) -> str:
-        """As `confine.py` takes it."""
+        """User and groups in the form that `confine.py` takes."""
         return f"{self.uid}:{self.gid}:{','.join(map(str, self.groups))}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """In place of ours."""
+        """Variables that replace ours in the environment of the account's processes."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
 def find_account(name: str, *, our_uid: int | None = None) -> Account:
-    """The user of that name. Raises StartupError: there is none, it is root, or we may not become it."""
+    """Look a user up. Raises StartupError: there is no such user, it is root, or this process may not become
+    it.
+    """
     if (os.geteuid() if our_uid is None else our_uid) != 0:
         raise StartupError(f"--triton-user {name}: only root may start processes as another user; start tidegate as root, or leave it out")
     try:
@@ -59,8 +65,10 @@ def find_account(name: str, *, our_uid: int | None = None) -> Account:
     return Account(name, found.pw_uid, found.pw_gid, groups, found.pw_dir)
 
 
-def let_through(account: Account, folders: Iterable[Path]) -> None:
-    """Let the account's group go through folders of ours that are closed to all others; who may list or enter them otherwise, stays."""
+def grant_traversal(account: Account, folders: Iterable[Path]) -> None:
+    """Let the account's group pass through folders of ours that are closed to all others; other permissions
+    stay as they are.
+    """
     for folder in folders:
         state = folder.stat()
         if stat.S_IMODE(state.st_mode) & 0o077 == 0:

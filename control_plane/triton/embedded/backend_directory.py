@@ -1,6 +1,6 @@
-"""What the embedded Triton finds by folder: its backend directory, and the packages that stubs import.
+"""Folders that the embedded Triton searches: its backend directory, and the packages that stubs import.
 
-Links, not copies: a stub finds its libraries relative to its real path.
+They have links and no copies, since a stub finds its libraries relative to its real path.
 """
 
 from __future__ import annotations
@@ -13,25 +13,28 @@ _PYTHON = "python"
 
 
 def assemble_backends(directory: Path, *, python_backend: Path, python_backends: Path) -> None:
-    """Make `directory` hold the `python` backend and every folder of `python_backends` that has a `model.py`, no others."""
+    """Make `directory` hold the `python` backend and every folder of `python_backends` that has a `model.py`,
+    no others.
+    """
     _make_links(directory, {_PYTHON: python_backend, **{backend.name: backend for backend in python_based(python_backends)}})
 
 
 def assemble_imports(directory: Path, python_backends: Path) -> None:
     """Make `directory` hold the package that our backends import from, and nothing else.
 
-    It is to be Triton's working directory: the first entry of a stub's `sys.path` is empty, and no variable adds one.
+    It is made for Triton's working directory, which a stub imports from: the first entry of its `sys.path` is
+    empty, and no variable could add another one.
     """
     _make_links(directory, {python_backends.name: python_backends})
 
 
 def backend_names(python_backends: Path) -> frozenset[str]:
-    """Those that `assemble_backends` puts together of the same folder."""
+    """Return the names of the backends that `assemble_backends` makes of the same folder."""
     return frozenset({_PYTHON, *(backend.name for backend in python_based(python_backends))})
 
 
 def python_based(python_backends: Path) -> Iterator[Path]:
-    """The folders that are Python-based backends; the others are packages that these share."""
+    """Yield the folders that are Python-based backends; the other folders are packages that these share."""
     if python_backends.is_dir():
         yield from sorted(model.parent for model in python_backends.glob("*/model.py"))
 

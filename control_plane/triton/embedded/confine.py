@@ -1,10 +1,12 @@
-"""Gives up what Triton is not to have and becomes it, as setpriv(1) does: a program of its own, of the standard library only.
+"""Program that drops privileges and then becomes Triton by exec, as setpriv(1) does; it uses the standard
+library only.
 
-    python -I -S confine.py USER COMMAND...
+python -I -S confine.py USER COMMAND...
 
-The guardian starts it in Triton's place. USER is `UID:GID:GROUP,GROUP` of the user that it becomes, or empty. What Triton and
-its stubs make, other users of the machine can neither enter nor read: its sockets and files by the umask, its regions in /dev/shm
-by a filter of system calls, since Boost, by which Triton 24.10 makes them, sets their mode to 0644 whatever the umask says.
+The guardian starts it in Triton's place. USER is `UID:GID:GROUP,GROUP` of the user to become, or empty. Other
+users of the machine can then neither enter nor read what Triton and its stubs create: sockets and files by
+the umask, and regions in /dev/shm by a seccomp filter, since Boost, with which Triton 24.10 creates them,
+sets their mode to 0644 whatever the umask is.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from collections.abc import Sequence
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _SYS_SECCOMP = 317
-"""On x86_64, as all numbers here: there is no embedded Triton for another machine."""
+"""Number on x86_64, like all numbers here: there is no embedded Triton for another architecture."""
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4
-"""Else kernels before 5.16 slow computing down for whoever has a filter (speculative store bypass)."""
+"""Without this flag kernels before 5.16 slow down processes with a filter (mitigation of speculative store
+bypass).
+"""
 
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _SYS_FCHMOD = 91
@@ -46,7 +50,9 @@ _KEEP_MODE = (
     (_RETURN, 0, 0, _SUCCEED_WITHOUT_DOING_IT),
     (_RETURN, 0, 0, _ALLOW),
 )
-"""fchmod(fd, 0644) leaves the mode as the umask made it; everything else goes on as it is. (code, jumps if true and if not, operand)"""
+"""BPF program by which fchmod(fd, 0644) succeeds without changing the mode; all other calls are allowed. Each
+instruction is (code, jump if true, jump if false, operand).
+"""
 
 
 class _Program(ctypes.Structure):
@@ -56,7 +62,7 @@ class _Program(ctypes.Structure):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Become the command; its descendants inherit all of this."""
+    """Drop privileges, then become the command, whose descendants inherit all of it."""
     user, *command = arguments
     os.umask(0o077)
     if user:
@@ -73,24 +79,26 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _become(user: str) -> None:
-    """For good: nothing is left by which it could go back."""
+    """Become the user for good: real, effective and saved ids change, so that there is no way back."""
     uid, gid, groups = user.split(":")
     guardian = os.getppid()
     os.setgroups([int(group) for group in groups.split(",") if group])
     os.setresgid(int(gid), int(gid), int(gid))
     os.setresuid(int(uid), int(uid), int(uid))
-    # With the user the kernel forgets that we are to die with the guardian.
+    # A change of the user clears the parent-death signal that the guardian has set (prctl(2)). The guardian
+    # may have died before it is set again, which the parent's id shows.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != guardian:
         sys.exit(1)
 
 
 def _keep_modes() -> None:
-    """Install the filter. Raises OSError."""
+    """Install the seccomp filter. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in _KEEP_MODE)
     program = _Program(len(_KEEP_MODE), code)
-    # Without CAP_SYS_ADMIN a filter needs it; and no setuid program is any business of a model's.
+    # A filter requires it of a process without CAP_SYS_ADMIN (seccomp(2)); besides, no model has any business
+    # with setuid programs.
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     if libc.syscall(_SYS_SECCOMP, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW, ctypes.byref(program)) != 0:

@@ -1,6 +1,7 @@
-"""What Triton and its stubs inherit of our environment: what computing needs, and nothing that may be a secret.
+"""Environment of Triton and its stubs: variables of ours that computing needs, and none that may be a secret.
 
-Whatever code a model brings can read it. What is not known here is passed on if `triton_env` names it.
+Any model's code can read it. Variables that are not known here are passed on if the setting `triton_env`
+names them.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ _PASSED_ON = (
     *("OMP_*", "KMP_*", "GOMP_*", "MKL_*", "OPENBLAS_*", "BLIS_*", "DNNL_*", "ONEDNN_*", "NUMEXPR_*"),
     *("ORT_*", "TORCH_*", "TORCHINDUCTOR_*", "PYTORCH_*", "TRITON_*", "XLA_*", "TF_*", "TOKENIZERS_PARALLELISM"),
 )
-"""Patterns of names: the machine's own, then libraries' that compute."""
+"""Patterns of variables that are passed on: the machine's own, then those of libraries that compute."""
 
 _MAY_BE_A_SECRET = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH")
-"""In whatever such a pattern takes in, such as NVIDIA_API_KEY."""
+"""Names that are held back although a pattern matches them, such as NVIDIA_API_KEY."""
 
 
 def triton_environment(inherited: Mapping[str, str], *, libraries: Path, named: Collection[str] = ()) -> dict[str, str]:
-    """Of what is `inherited` what Triton gets, with the variables that are `named`; `libraries` come first for the dynamic linker.
+    """Select Triton's environment from the `inherited` one, with the variables that are `named`; the dynamic
+    linker searches `libraries` first.
 
-    Stubs run Python in isolated mode: no PYTHON* variable reaches them, PYTHONPATH neither.
+    Stubs run Python in isolated mode: they ignore every PYTHON* variable, PYTHONPATH included.
     """
     kept = {name: value for name, value in inherited.items() if name in named or _is_passed_on(name)}
     return {
@@ -42,7 +44,9 @@ def triton_environment(inherited: Mapping[str, str], *, libraries: Path, named: 
 
 
 def require_bash(environment: Mapping[str, str]) -> None:
-    """Raise StartupError where there is no bash: Triton starts Python stubs through it, and without it a load hangs."""
+    """Raise StartupError if there is no bash: Triton starts Python stubs through it, and without it a load
+    hangs.
+    """
     if shutil.which("bash", path=environment["PATH"]) is None:
         raise StartupError("Triton starts Python models through bash, which is not on the PATH: install the package bash")
 

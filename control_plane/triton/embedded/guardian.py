@@ -1,15 +1,17 @@
-"""Starts one Triton, and lets nothing of it outlive its owner: a program of its own, of the standard library only.
+"""Guardian program: starts one Triton and lets none of its processes outlive its owner; it uses the standard
+library only.
 
-    python -I -S guardian.py OWNER_PID LOCK_FILE SHM_PREFIX SOCKETS CPUS COMMAND...
+python -I -S guardian.py OWNER_PID LOCK_FILE SHM_PREFIX SOCKETS CPUS COMMAND...
 
-The launcher runs it in a session of its own, with a pipe as its standard input, and holds the other end. A line on the
-pipe, such as `3.5`, orders a stop within that many seconds. The end of the pipe means that the owner is gone, however
-it went: SIGTERM to Triton, a short grace, SIGKILL to everything beneath, then the regions it left in /dev/shm and the
-folder SOCKETS, if it has one. SIGTERM to the guardian does the same. Its exit status is Triton's, 128 + N where signal N ended it.
+The launcher runs it in a session of its own, with a pipe as its standard input, and holds the other end. A
+line on the pipe, such as `3.5`, orders a stop within that many seconds. The end of the pipe means that the
+owner is gone, however it went: then Triton gets SIGTERM, after a short grace everything beneath gets SIGKILL,
+and the regions in /dev/shm and the folder SOCKETS, if there is one, are removed. SIGTERM to the guardian does
+the same. Its exit status is Triton's, or 128 + N if signal N ended Triton.
 
-The lock makes lives of one state folder follow each other: a new one waits until the old one's guardian has cleaned up.
-Should the guardian itself be killed, the kernel kills Triton (PR_SET_PDEATHSIG), stubs end themselves within 0.3 s
-of Triton, and the owner, or the next start, does the rest with the functions below.
+By the lock there is one Triton per state folder: a new one waits until the guardian of the old one has
+cleaned up. If the guardian itself is killed the kernel kills Triton (PR_SET_PDEATHSIG), stubs end by
+themselves within 0.3 s of Triton, and the owner, or the next start, does the rest with the functions below.
 """
 
 from __future__ import annotations
@@ -29,16 +31,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ORPHAN_GRACE_S = 3.0
-"""For Triton to end by itself when nobody is left to wait for it: its stubs then close what they hold."""
+"""Grace for an orphaned Triton to end by itself, so that its stubs can release what they hold."""
 
 LOCK_PATIENCE_S = 10.0
-"""More than an orphaned Triton takes to go: its grace, and the time to reap."""
+"""Time to wait for the lock: more than an orphaned Triton takes to end, its grace and the time to reap."""
 
 REAP_PATIENCE_S = 2.0
-"""For killed processes to be gone; one that hangs in a device driver may never be."""
+"""Time to wait for killed processes to be gone; one that hangs in a device driver may stay for ever."""
 
 ROTATE_AT_BYTES = 10 * 2**20
-"""Of Triton's log, in which models may print with every request; as much again is kept beside it."""
+"""Size at which Triton's log is rotated, since models may print with every request; one old file of this size
+is kept.
+"""
 
 NOT_STARTED = 75
 """Exit status when another life holds the lock (EX_TEMPFAIL)."""
@@ -50,7 +54,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Owner:
-    """The process that this Triton belongs to: still there, and what it wants."""
+    """Owner of this Triton: the process that started the guardian, with its orders and its end."""
 
     def __init__(self, pid: int, pipe: int) -> None:
         self._pid = pid
@@ -58,21 +62,22 @@ class Owner:
         self._wakeup = _wake_on_signals(self._on_signal)
         self._received = b""
         self.deadline_s = math.inf
-        """When Triton must be gone, on the monotonic clock; infinite while it is wanted."""
+        """Deadline for Triton's end on the monotonic clock; infinite while Triton is wanted."""
 
     @property
     def wants_stop(self) -> bool:
         return self.deadline_s < math.inf
 
     def watch(self, timeout_s: float) -> None:
-        """Wait for an order, a signal (also: a child has ended) or the time, and take note of it."""
+        """Wait for an order, a signal (such as the end of a child) or the timeout, and note what has come."""
         pipes = [self._wakeup] if self._pipe is None else [self._wakeup, self._pipe]
         readable = select.select(pipes, [], [], max(0.0, timeout_s))[0]
         if self._wakeup in readable:
             os.read(self._wakeup, 4096)
         if self._pipe in readable:
             self._read_orders()
-        # The pipe's other end may have been inherited by a fork of the owner: then it never ends.
+        # If a fork of the owner has inherited the pipe's other end, the pipe does not end with the owner; the
+        # parent's id tells.
         if os.getppid() != self._pid:
             self._stop_within(ORPHAN_GRACE_S)
 
@@ -94,12 +99,12 @@ class Owner:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one life of Triton; the exit status is the process's."""
+    """Run one Triton from start to end; return the exit status of this process."""
     owner_pid, lock_path, shm_prefix, sockets, cpus, *command = arguments
-    if cpus:  # before there are threads and children: all of them inherit it
+    if cpus:  # set before there are threads and children, which inherit it
         os.sched_setaffinity(0, map(int, cpus.split(",")))
     owner = Owner(int(owner_pid), sys.stdin.fileno())
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever loses its parent beneath becomes our child
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # descendants that lose their parent become our children, so that we can find and reap them
     try:
         with Path(lock_path).open("w") as lock:
             if not _acquire(lock.fileno(), owner):
@@ -119,6 +124,7 @@ def _live(command: Sequence[str], owner: Owner, shm_prefix: str) -> int:
 
 
 def _acquire(lock: int, owner: Owner) -> bool:
+    """Wait for the lock of the state folder; False if the owner orders a stop or the wait takes too long."""
     patience_s = time.monotonic() + LOCK_PATIENCE_S
     while not owner.wants_stop:
         try:
@@ -134,6 +140,7 @@ def _acquire(lock: int, owner: Owner) -> bool:
 
 
 def _spawn(command: Sequence[str]) -> int:
+    """Fork and exec Triton, with SIGKILL as its parent-death signal; return its process id."""
     guardian = os.getpid()
     with _held_back(signal.SIGTERM):
         pid = os.fork()
@@ -146,7 +153,7 @@ def _spawn(command: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would pass that on
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == guardian:  # else it died before it could be watched
+        if os.getppid() == guardian:  # otherwise it died before the signal was set, and nobody would end Triton
             os.execv(command[0], list(command))  # noqa: S606
     except OSError as exc:
         _say(f"cannot start {command[0]}: {exc.strerror}")
@@ -156,7 +163,9 @@ def _spawn(command: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _held_back(number: signal.Signals) -> Iterator[None]:
-    """A child has our handlers until it is another program: one that an early order to stop meets there would swallow it."""
+    """Block a signal during a fork. Until its exec a child has our handlers, which would swallow an early
+    order to stop.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     try:
         yield
@@ -165,7 +174,7 @@ def _held_back(number: signal.Signals) -> Iterator[None]:
 
 
 def _guard(triton: int, owner: Owner) -> int:
-    """Wait for Triton's end, bringing it about when the owner wants that; returns its exit status."""
+    """Wait for Triton's end, bring it about if the owner orders a stop, and return Triton's exit status."""
     terminated = killed = False
     while (status := _reap(triton)) is None:
         if owner.wants_stop and not terminated:
@@ -181,16 +190,18 @@ def _guard(triton: int, owner: Owner) -> int:
 
 
 def keep_small(log: int) -> None:
-    """Put what has been logged aside once that is too much, and go on in the same file: Triton and its stubs have it open, to append."""
-    with contextlib.suppress(OSError):  # it has been removed, or the disk is full
+    """Rotate the log by copy and truncate once it is too large: Triton and its stubs have this very file
+    open, for appending.
+    """
+    with contextlib.suppress(OSError):  # the file has been removed, or the disk is full
         if stat.S_ISREG(os.fstat(log).st_mode) and os.fstat(log).st_size > ROTATE_AT_BYTES:
             path = os.readlink(f"/proc/self/fd/{log}")
-            shutil.copyfile(path, f"{path}.1")  # what is written between this and the next is lost
+            shutil.copyfile(path, f"{path}.1")  # what is written between the copy and the truncation is lost
             os.ftruncate(log, 0)
 
 
 def _reap(triton: int) -> int | None:
-    """Collect every child that has ended; the status of `triton` if it is among them."""
+    """Reap every child that has ended; return the exit status of `triton` if it is among them."""
     status = None
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -201,7 +212,9 @@ def _reap(triton: int) -> int | None:
 
 
 def _end_descendants() -> None:
-    """Kill and reap until no child is left: as subreaper we would be the parent of anything that lives on."""
+    """Kill and reap until no child is left; since we are the subreaper, any process that lives on is a child
+    of ours.
+    """
     patience_s = time.monotonic() + REAP_PATIENCE_S
     while time.monotonic() < patience_s:
         kill_all(descendants(os.getpid()))
@@ -215,34 +228,38 @@ def _end_descendants() -> None:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """The processes beneath `ancestor`."""
+    """Return the processes beneath `ancestor`."""
     children: dict[int, list[int]] = {}
     for pid, parent, _ in _process_table():
         children.setdefault(parent, []).append(pid)
     found = list(children.get(ancestor, ()))
-    for pid in found:  # grows as it goes
+    for pid in found:  # the list grows while it is walked: breadth first
         found += children.get(pid, ())
     return found
 
 
 def session_members(session: int) -> list[int]:
-    """The living processes of a session: all of a Triton's, since its guardian leads one, unless they left it."""
+    """Return the living processes of a session: those of a Triton, whose guardian leads the session, unless
+    they have left it.
+    """
     return [pid for pid, _, its_session in _process_table() if its_session == session]
 
 
 def _process_table() -> Iterator[tuple[int, int, int]]:
-    """Pid, parent and session of everything that is not a zombie, by /proc/[pid]/stat (proc_pid_stat(5))."""
+    """Yield pid, parent and session of every process that is not a zombie, from /proc/[pid]/stat
+    (proc_pid_stat(5)).
+    """
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                # The name, in brackets, may hold anything.
+                # The name, in brackets, may contain anything, brackets too: hence the last one counts.
                 fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
                 if fields[0] != "Z":
                     yield int(entry.name), int(fields[1]), int(fields[3])
 
 
 def kill_all(pids: Sequence[int]) -> None:
-    """SIGKILL each; one that is gone already is no error."""
+    """Send SIGKILL to each process; one that is gone already is no error."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -255,13 +272,15 @@ def remove_shared_memory(prefix: str) -> None:
 
 
 def remove_sockets(folder: str) -> None:
-    """Remove the folder of a life's sockets; empty where it had none."""
+    """Remove the folder of Triton's sockets; does nothing if the name is empty."""
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wake_on_signals(handler: object) -> int:
-    """Have `handler` called for signals; returns a pipe that becomes readable at each, which ends a `select`."""
+    """Install `handler` for signals, and return a pipe that becomes readable at each signal, so that a
+    `select` ends.
+    """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

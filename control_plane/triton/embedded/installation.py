@@ -1,6 +1,7 @@
-"""Triton out of the wheel that `make setup` downloaded and verified: unpacks, once, what the running Python needs of it.
+"""Installation of Triton from the wheel that `make setup` downloaded and verified: unpacked once, for the
+running Python.
 
-Called by the launcher before each start; does blocking I/O. The layout inside is the wheel's own, because Triton's
+Called by the launcher before each start; it does blocking I/O. The layout is the wheel's own, since Triton's
 binaries find their libraries relative to themselves.
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 from control_plane.core.errors import StartupError
 
 TRITON_VERSION = "2.51.0"
-"""Of the server in the wheel below; NVIDIA's release 24.10."""
+"""Version of the server in the wheel below; NVIDIA's release 24.10."""
 
 _WHEEL = "nvidia_pytriton-0.7.0-py3-none-manylinux_2_35_x86_64.whl"
 _MACHINE = "x86_64"
@@ -32,42 +33,48 @@ _LIBPYTHON = {
     "3.12": "libpython3.12.so.1.0",
     "3.13": "libpython3-419a3a08.13.so.1.0",
 }
-"""The supported Pythons, and the library that the stub for each links against; the last one is in the wheel."""
+"""Supported Python versions with the library that the stub for each links against; the last library is in the
+wheel.
+"""
 
 _SERVER = "pytriton/tritonserver"
 _LIBS = "nvidia_pytriton.libs"
 _WANTED = (f"{_SERVER}/bin/", f"{_SERVER}/backends/", f"{_SERVER}/caches/", f"{_LIBS}/")
 _ABANDONED_AFTER_S = 3600.0
-"""Unpacking takes seconds; a folder of an hour ago belongs to a run that was killed."""
+"""Age of a leftover from which it is removed: unpacking takes seconds, so an hour later its process must have
+been killed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TritonInstallation:
-    """Where the parts of an unpacked Triton are."""
+    """Paths of the parts of an unpacked Triton."""
 
     binary: Path
     python_backend: Path
-    """Backend folder, with the stub for the running Python in it."""
+    """Folder of the `python` backend, with the stub for the running Python in it."""
     caches: Path
     libs: Path
     """Shared libraries that the wheel brings; perf_analyzer needs its libcudart."""
 
     @property
     def stub(self) -> Path:
-        """The program that each instance of a Python model runs in."""
+        """Program that each instance of a Python model runs in."""
         return self.python_backend / "triton_python_backend_stub"
 
 
 def running_python() -> str:
-    """`3.11` and the like."""
+    """Return the version of the running Python, such as `3.11`."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def ensure_installed(cache_dir: Path, *, python: str | None = None) -> TritonInstallation:
-    """The Triton for this Python (or `python`, such as "3.12") under `cache_dir`, unpacked now if it is not there yet.
+    """Return the Triton for this Python (or for `python`, such as "3.12") under `cache_dir`, unpacking it if
+    it is not there yet.
 
     Raises:
-        StartupError: this machine or Python cannot run it, the wheel is missing or damaged, or the disk is full.
+        StartupError: this machine or Python cannot run it, the wheel is missing or damaged, or the disk is
+            full.
     """
     version = python or running_python()
     _require_platform(version)
@@ -104,6 +111,7 @@ def _glibc_refusal(library: str, version: str) -> str | None:
 
 
 def _install(cache_dir: Path, root: Path, version: str) -> None:
+    """Unpack the wheel, translating its failures. Raises StartupError."""
     wheel = cache_dir / "wheels" / _WHEEL
     if not wheel.exists():
         raise StartupError(f"the embedded Triton is not downloaded ({wheel} is missing): run `make setup`")
@@ -123,7 +131,9 @@ def _explain(error: OSError, cache_dir: Path) -> str:
 
 
 def _unpack(wheel: Path, root: Path, version: str) -> None:
-    """Build it beside `root` and rename it there, so that whatever is called `root` is whole."""
+    """Unpack into a temporary folder and rename that to `root`, so that a folder named `root` is always
+    complete.
+    """
     _remove_abandoned(root)
     building = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
     try:
@@ -155,7 +165,7 @@ def _rename_unless_there(building: Path, root: Path) -> None:
     try:
         building.rename(root)
     except OSError as exc:
-        # Another process was faster, with the very same content.
+        # Another process was faster: its folder has the same contents.
         if exc.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
 

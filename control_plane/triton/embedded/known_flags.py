@@ -1,7 +1,8 @@
-"""Whether Triton knows the flags that an operator hands it, by its own list of them.
+"""Check of the flags that an operator passes to Triton (`--triton-arg`) against Triton's own list of flags.
 
-Asked first, since Triton says so above a page of help, of which the log's end shows the last lines only; and since it takes any
-beginning of a flag's name for the flag, so that one that is refused by name would get by.
+It runs before Triton starts, for two reasons. Triton would report an unknown flag above a page of help, of
+which the tail of the log has only the end. And Triton accepts any abbreviation of a flag, so that one that
+settings forbid by name would get by.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Sees to it that every load of an embedded Triton ends, and says why one has failed: `models/ports.LoadWatch`.
+"""Watchdog of the loads of an embedded Triton: makes sure that every load ends, and explains failures
+(`models/ports.LoadWatch`).
 
-Triton (24.10) has no deadline for loads, and waits for ever for a Python stub that has died before it has begun
-an instance. So while anything loads its stubs are looked at ten times a second: one that has died is answered
-for (abandoned_load.py), one that takes too long is ended, and either way Triton gives the load up by itself. Why
-it failed is Triton's answer, what its log says beyond that, and how the stub ended.
+Triton (24.10) has no deadline for loads, and waits for ever for a Python stub that died before its instance
+was initialized. So while a load is under way the stubs are observed ten times a second. For one that has died
+an answer is given (abandoned_load.py); one that takes too long is killed. Either way Triton gives the load up
+by itself. The explanation of a failure is Triton's answer, what its log adds, and how the stub ended.
 """
 
 from __future__ import annotations
@@ -25,51 +26,64 @@ from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Model
 from control_plane.triton.embedded import abandoned_load
 from control_plane.triton.embedded.account import Account
 from control_plane.triton.embedded.log_file import LogFile
-from control_plane.triton.embedded.stubs import SHARED_MEMORY, TICK_S, Seen, Stub, Stubs, now_s
+from control_plane.triton.embedded.stubs import SHARED_MEMORY, TICK_S, Stub, StubObservation, Stubs, now_s
 from control_plane.triton.triton_log import StubEnd, load_failure, read_lines
 
 _log = logging.getLogger(__name__)
 
 _EVERY_S = 0.1
 _DESERTED_S = 0.15
-"""Before a region counts as nobody's: a look is no snapshot."""
+"""Time before a region counts as abandoned: an observation is no atomic snapshot, so a single one may be
+wrong.
+"""
 
 _LONGEST_PAUSE_S = 8.0
-"""Between two tries to answer in a region: one of a model that is loaded, and whose stub has died since, stays and needs no answer."""
+"""Longest pause between two tries to answer in a region: that of a loaded model whose stub has died stays,
+and needs no answer.
+"""
 
 _ANSWER_TIMEOUT_S = 10.0
-"""For a program that takes a fifth of a second, on whatever models' code has left in the region."""
+"""Time limit of the program that answers. It takes a fifth of a second, but models' code may have left
+anything in the region.
+"""
 
 _TO_END_S = 10.0
-"""For Triton to give a load up whose stub has been ended: one second, and more on a machine that swaps."""
+"""Time for Triton to give up a load whose stub was killed: it takes a second, and more on a machine that
+swaps.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class _Load:
+    """Load that is under way."""
+
     models: Sequence[str]
-    """The model itself first, then an ensemble's steps."""
+    """The model itself, then an ensemble's steps."""
     log_from: int
+    """Size of the log at the start of the load."""
     began_s: float
-    """On `stubs.now_s`: stubs of what was loaded before, maybe of the same model, are older."""
+    """Start on the clock `stubs.now_s`: stubs of what was loaded before, maybe of the same model, are
+    older.
+    """
     is_alone: bool
     is_overdue: bool = False
 
 
 @dataclass(slots=True)
-class _Deserted:
-    """A region that is nobody's."""
+class _AbandonedRegion:
+    """Region whose stub is gone, with the time of the next try to answer."""
 
     try_from_s: float
     pause_s: float = _DESERTED_S
 
 
 Answer = Callable[[str], Awaitable[bool]]
-"""Has Triton go on where it waits in this region for a stub that is gone; False: it does not wait there."""
+"""Answers Triton in a region in place of a stub that is gone; returns False if Triton does not wait there."""
 
 
 @dataclass(slots=True)
 class LoadWatch:
-    """Watches the loads of one Triton process."""
+    """Watchdog of the loads of one Triton process."""
 
     log: LogFile
     stubs: Stubs
@@ -77,16 +91,17 @@ class LoadWatch:
     _loads: list[_Load] = field(default_factory=list)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _looked_s: float = 0.0
-    _seen: Seen = field(default_factory=lambda: Seen({}, {}, set()))
+    _seen: StubObservation = field(default_factory=lambda: StubObservation({}, {}, set()))
     _known: dict[int, Stub] = field(default_factory=dict)
-    """Stubs that were seen living, and have not gone."""
+    """Stubs that were seen alive and still exist, if only as zombies."""
     _ends: dict[int, StubEnd] = field(default_factory=dict)
-    """Of stubs that ended while something was loading."""
-    _deserted: dict[str, _Deserted] = field(default_factory=dict)
+    """Ends of stubs while a load was under way, by process id."""
+    _deserted: dict[str, _AbandonedRegion] = field(default_factory=dict)
 
     async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
-        """See `models/ports.LoadWatch.carry_out`."""
-        # Nothing is awaited before the load: who may load has just been asked.
+        """Carry out a load as `models/ports.LoadWatch.carry_out` says."""
+        # No await before the load: the caller has just checked that this process may load, which an await
+        # could make untrue.
         watched = _Load(models, self.log.end(), now_s(), is_alone=not self._loads)
         for other in self._loads:
             other.is_alone = False
@@ -97,7 +112,7 @@ class LoadWatch:
                 watching = tasks.create_task(self._watch(watched, timeout_s), name=f"watch-load-of-{models[0]}")
                 try:
                     await load(timeout_s + _TO_END_S)
-                except Exception as exc:  # raised in the group, it would come out as a group
+                except Exception as exc:  # kept: raised here it would leave the task group as an exception group
                     failure = exc
                 finally:
                     watching.cancel()
@@ -112,42 +127,45 @@ class LoadWatch:
         deadline_s = time.monotonic() + timeout_s
         while True:
             await asyncio.sleep(_EVERY_S)
-            await self._look()
+            await self._observe()
             if time.monotonic() >= deadline_s:
                 watched.is_overdue = True
                 self._end_stubs(watched)
 
-    async def _look(self) -> None:
-        """All loads that are under way share what is seen."""
+    async def _observe(self) -> None:
+        """Observe the stubs, unless another load under way has just done so, and answer for those that have
+        died.
+        """
         async with self._looking:
             if time.monotonic() - self._looked_s < _EVERY_S / 2:
                 return
-            self._seen = seen = await asyncio.to_thread(self.stubs.look)
+            self._seen = seen = await asyncio.to_thread(self.stubs.observe)
             self._looked_s = looked_s = time.monotonic()
             self._known = {pid: stub for pid, stub in self._known.items() if pid in seen.ended} | seen.living
             for pid, how in seen.ended.items():
                 self._ends.setdefault(pid, StubEnd(self._known[pid].instance if pid in self._known else "", how))
-            self._deserted = {each: self._deserted.get(each, _Deserted(looked_s + _DESERTED_S)) for each in seen.deserted}
-            for region, deserted in self._deserted.items():
-                if looked_s >= deserted.try_from_s:
-                    await self._answer(region, deserted)
+            self._deserted = {each: self._deserted.get(each, _AbandonedRegion(looked_s + _DESERTED_S)) for each in seen.abandoned}
+            for region, abandoned in self._deserted.items():
+                if looked_s >= abandoned.try_from_s:
+                    await self._answer(region, abandoned)
 
-    async def _answer(self, region: str, deserted: _Deserted) -> None:
+    async def _answer(self, region: str, abandoned: _AbandonedRegion) -> None:
         if await self.answer(region):
             _log.info("a Python stub has died while Triton waited for it, and has been answered for")
-            deserted.pause_s = _DESERTED_S  # and it may wait once more at the next look
+            abandoned.pause_s = _DESERTED_S  # a load takes up to two answers, so try again at the next observation
         else:
-            deserted.try_from_s = time.monotonic() + deserted.pause_s
-            deserted.pause_s = min(2 * deserted.pause_s, _LONGEST_PAUSE_S)
+            abandoned.try_from_s = time.monotonic() + abandoned.pause_s
+            abandoned.pause_s = min(2 * abandoned.pause_s, _LONGEST_PAUSE_S)
 
     def _end_stubs(self, watched: _Load) -> None:
+        """Kill the stubs that the load has started, and none of a model that was loaded before."""
         for pid, stub in self._seen.living.items():
             if stub.started_s >= watched.began_s - TICK_S and stub.is_of(watched.models):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
     async def _explained(self, watched: _Load, failure: Exception, timeout_s: float) -> Exception:
-        """With all that is known of why."""
+        """Return the failure with all that is known about its reason."""
         if not isinstance(failure, ModelLoadFailed | DeadlineExceeded):
             return failure
         if watched.is_overdue or isinstance(failure, DeadlineExceeded):
@@ -168,27 +186,31 @@ def _overdue(model: str, timeout_s: float, *, has_ended: bool) -> ControlPlaneEr
 
 
 _PROGRAM = (sys.executable, "-I", "-S", "-c", Path(abandoned_load.__file__).read_text())
-"""By its text: another user need not be able to read where we are installed."""
+"""Program to run, given by its text and not by its path, which another user need not be able to read."""
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerAsTriton:
-    """Runner of abandoned_load.py with no more rights and no more environment than Triton has: what is in a region models' code may have
-    written, and the program follows the pointers of the lock that it finds there."""
+class AbandonedLoadAnswerer:
+    """Runner of abandoned_load.py with no more rights and environment than Triton has: models' code may have
+    written anything into the region, and the program follows the pointers that it finds there.
+    """
 
     environment: Mapping[str, str]
     account: Account | None = None
-    """The user as whom Triton runs; None: ours."""
+    """User that Triton runs as; None for ours."""
     program: Sequence[str] = _PROGRAM
 
     async def __call__(self, region: str) -> bool:
-        """See `Answer`; it takes a fifth of a second, and where it is cancelled the program runs on to its end."""
+        """Answer in a region, as `Answer` says; takes a fifth of a second. After a cancellation the program
+        still runs to its end.
+        """
         return await asyncio.to_thread(self._run, SHARED_MEMORY / region)
 
     def _run(self, region: Path) -> bool:
+        """Run the program; False if it cannot be run, does not end in time, or has not answered."""
         user = self.account
         try:
-            done = subprocess.run(  # uvloop's own starts nothing as another user
+            done = subprocess.run(  # not asyncio's: uvloop starts no process as another user
                 [*self.program, str(region)],
                 env=dict(self.environment),
                 user=None if user is None else user.uid,

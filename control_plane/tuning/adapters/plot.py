@@ -1,4 +1,5 @@
-"""The plot of a tuning run: requests per second against p99, a line for each candidate over its levels.
+"""Plot of a tuning run: requests per second against p99, with a line for each candidate over its
+concurrencies.
 
 Called by `tuning/adapters/report`. Needs matplotlib, which serving does not (extra `tune`).
 """
@@ -17,7 +18,7 @@ _OTHER_MARKERS = "DX^vP*<>hd"
 
 
 def draw(result: TuningResult, path: Path, *, title: str, limit_ms: float) -> bool:
-    """Write the PNG; False where matplotlib is missing."""
+    """Write the plot as PNG; return False if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator, NullFormatter
@@ -70,4 +71,6 @@ def _points(curve: Sequence[Row]) -> tuple[list[float], list[float]]:
 def _footnote(result: TuningResult) -> str:
     rounds = max((len(each) for each in result.rounds.values()), default=0)
     finalists = len(result.rounds)
-    return f"Numbers at points: requests in flight. Medians of {rounds} rounds by turns for {finalists} finalists; one round for others."
+    return (
+        f"Numbers at points: requests in flight. Finalists ({finalists}): medians of {rounds} rounds, measured in turns; others: one round."
+    )

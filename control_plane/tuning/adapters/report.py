@@ -1,6 +1,7 @@
-"""What a tuning run leaves for people: the recommended configuration, the table behind it (text and JSON), and a plot.
+"""Report of a tuning run: the recommended configuration, the table of measurements (text and JSON), and a
+plot.
 
-Called by `tidegate tune`. Only the plot needs matplotlib, which serving does not.
+Called by `tidegate tune`. Only the plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MATPLOTLIB_IS_MISSING = "plot.png was not drawn: it needs matplotlib: run `make 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A run and what it was asked."""
+    """A tuning run's result with what was asked: model, limit, requests and machine."""
 
     model: str
     tuned: TunedConfig
@@ -36,11 +37,13 @@ class Report:
     limit_ms: float
     machine: Mapping[str, Any]
     mix: str
-    """Where the requests came from."""
+    """File that the requests came from."""
 
 
 def write_report(report: Report, folder: Path) -> list[str]:
-    """Write everything into `folder`; returns what could not be done, for people. Raises StartupError: it cannot be written."""
+    """Write everything into `folder`; return notes on what could not be done. Raises StartupError if it
+    cannot be written.
+    """
     verdict = report.result.verdict
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,30 +58,34 @@ def write_report(report: Report, folder: Path) -> list[str]:
 
 
 def apply_recommendation(report: Report) -> str:
-    """Write the recommended configuration to the model; says what was done. Raises StartupError: it cannot be written."""
+    """Write the recommended configuration to the model; return what was done. Raises StartupError if it
+    cannot be written.
+    """
     verdict, path = report.result.verdict, report.tuned.path
     if verdict.recommended == DEFAULT:
         return f"{path} stays as it is"
     try:
         backup = _unused(path)
         shutil.copy2(path, backup)
-        # A load may read it at any moment.
+        # Replaced atomically: a load may read it at any moment.
         partial = path.with_name(f".{path.name}.partial")
         partial.write_text(report.tuned.text_with_reason(verdict.recommended, verdict.reason), encoding="utf-8")
         partial.replace(path)
     except OSError as exc:
         raise StartupError(f"--apply: {path} cannot be written: {exc}") from exc
-    return f"written to {path}; what it was is in {backup.name}"
+    return f"written to {path}; the old configuration is in {backup.name}"
 
 
 def _unused(path: Path) -> Path:
-    """Beside `path`, a name for its backup that replaces no earlier one."""
+    """Return a path beside `path` for its backup, which does not exist yet, so that no earlier backup is
+    replaced.
+    """
     names = (f"{path.name}.bak{number or ''}" for number in count())
     return next(backup for name in names if not (backup := path.with_name(name)).exists())
 
 
 def print_table(report: Report, console: Console) -> None:
-    """The table and the verdict, as people read them."""
+    """Print the table and the verdict for people."""
     result = report.result
     table = Table("candidate", "in flight", "requests/s", "p50 ms", "p99 ms", "rounds", box=None, pad_edge=False)
     for row in result.rows():
@@ -93,7 +100,7 @@ def print_table(report: Report, console: Console) -> None:
 
 
 def headline(report: Report) -> str:
-    """The recommendation in one line."""
+    """Return the recommendation in one line."""
     recommended = report.result.verdict.recommended
     flags = f", served with `tidegate serve {' '.join(recommended.serve_flags)}`" if recommended.serve_flags else ""
     return f"Recommended for {report.model}: {recommended.label}{flags}"

@@ -1,8 +1,9 @@
-"""A Triton of its own for each way to serve a model: `tuning/ports.TuningServers`, for `tidegate tune`.
+"""Starts an embedded Triton for each candidate of `tidegate tune`; implements `tuning/ports.TuningServers`.
 
-Each reads a temporary repository in which the tuned model's folder is linked but for its configuration. It is asked
-over gRPC without a gateway in front, on a Unix socket unless `triton_transport` says ports. Nothing of it is left when its
-block ends, no process when this one is killed.
+Each reads a temporary repository with links to the models' files, in which only the tuned model's
+configuration is new. Requests reach it over gRPC without a gateway, on a Unix socket unless
+`triton_transport` is `tcp`. When its block ends, nothing of it is left; when this process is killed, no
+process.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from control_plane.core.cpus import parse_cpus
 from control_plane.core.errors import StartupError
 from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.settings import TritonSettings
-from control_plane.triton.adapters.connected import Triton
+from control_plane.triton.adapters.connected import UpstreamClient
 from control_plane.triton.adapters.control import grpc_target
 from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.embedded.process import EmbeddedTriton, EmbeddedTritonLauncher
@@ -25,16 +26,19 @@ from control_plane.tuning.adapters.config import PARAMETERS
 from control_plane.tuning.domain.candidates import Candidate, Knob
 
 _STOP_GRACE_S = 1.0
-"""Nobody's requests are in flight and nothing of it is kept: killed after half of this, and cleaned up after."""
+"""Time for a stop; Triton is killed after half of it. No requests are in flight by then, and nothing of it is
+kept."""
 
 _POLL_S = 0.05
 
 
 class EmbeddedTuningServers:
-    """Serves `model`, with `config_of` a candidate in place of the configuration of `tuned`, which may be the same model."""
+    """Servers of `model` in which the tuned model has a candidate's configuration."""
 
     def __init__(self, settings: TritonSettings, *, model: str, tuned: Path, config_of: Callable[[Candidate], str]) -> None:
-        """`tuned` is that model's folder."""
+        """`tuned` is the tuned model's folder: `model` itself, or a step of it; `config_of` makes a
+        candidate's config.
+        """
         self._settings = settings
         self._model = model
         self._tuned = tuned
@@ -42,7 +46,9 @@ class EmbeddedTuningServers:
 
     @asynccontextmanager
     async def serve(self, candidate: Candidate) -> AsyncIterator[str]:
-        """Raises StartupError, ModelLoadFailed: it cannot be served that way."""
+        """Run a Triton until the block ends. Raises StartupError or ModelLoadFailed if it cannot serve the
+        candidate.
+        """
         cpus = {knob: parse_cpus(str(value)) for knob, value in candidate.changes if knob in (Knob.MODEL_CPUS, Knob.TRITON_CPUS)}
         with tempfile.TemporaryDirectory(prefix="tidegate-tune-") as folder:
             self._place(candidate, Path(folder))
@@ -75,19 +81,19 @@ class EmbeddedTuningServers:
         ManagedRepository([models], folder, config_name=config_name, parameters=parameters).place(self._model)
 
     def _fixed(self, name: str, parameters: Mapping[str, str]) -> dict[str, str]:
-        """What candidates have no say in."""
+        """Return the parameters that no candidate changes."""
         swept = PARAMETERS.values() if name == self._tuned.name else ()
         return {key: value for key, value in parameters.items() if key not in swept}
 
     async def _load(self, triton: EmbeddedTriton) -> None:
-        upstream = Triton(triton.endpoints, max_connections=1)
+        upstream = UpstreamClient(triton.endpoints, max_connections=1)
         try:
             await self._wait_until_live(triton, upstream)
             await upstream.control.load(self._model, timeout_s=self._settings.load_timeout_s)
         finally:
             await upstream.close()
 
-    async def _wait_until_live(self, triton: EmbeddedTriton, upstream: Triton) -> None:
+    async def _wait_until_live(self, triton: EmbeddedTriton, upstream: UpstreamClient) -> None:
         try:
             async with asyncio.timeout(self._settings.start_timeout_s):
                 while not await upstream.control.is_live():

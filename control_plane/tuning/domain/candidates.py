@@ -1,4 +1,4 @@
-"""What a tuner changes about a model's serving, and what it measures: values for the policy, the service and adapters."""
+"""Values of tuning: the knobs of a model's configuration, candidates that change them, and measurements."""
 
 from __future__ import annotations
 
@@ -10,36 +10,40 @@ KnobValue = int | str
 
 
 class Knob(Enum):
-    """What can be changed, in the order in which it is tried; the value is what people read."""
+    """A setting that the tuner can change; members are in the order in which they are tried, values are for
+    people.
+    """
 
     INSTANCES = "instances"
     THREADS = "threads"
-    """Of one instance: the parameter `intra_op_thread_count`; 0 leaves the choice to the runtime."""
+    """Threads of one instance (parameter `intra_op_thread_count`); 0 leaves the choice to the runtime."""
     LANES = "lanes"
-    """Batches that one instance runs at a time: the parameter `lanes`; 0 leaves the choice to the backend."""
+    """Batches that one instance runs at a time (parameter `lanes`); 0 leaves the choice to the backend."""
     QUEUE_DELAY = "queue delay"
     """`max_queue_delay_microseconds`."""
     MODEL_CPUS = "model CPUs"
     """CPUs of the model's instances alone (Triton's host policy `cpu`), a range such as `2-7`."""
     TRITON_CPUS = "Triton CPUs"
-    """CPUs of all of Triton, instances included, a range as well."""
+    """CPUs of all of Triton including the instances, as a range."""
 
 
 _UNITS = {Knob.QUEUE_DELAY: " us"}
 
 SERVE_FLAGS: Mapping[Knob, str] = {Knob.MODEL_CPUS: "--model-cpus", Knob.TRITON_CPUS: "--triton-cpus"}
-"""What is no matter of the model's configuration, and the flag of `tidegate serve` that sets it."""
+"""Knobs that are not in the model's configuration -> the flag of `tidegate serve` that sets them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to serve a model, as what differs from the way it is served now; nothing differs: that way itself."""
+    """A way to serve a model, as its differences from the present configuration; without any it is the
+    default.
+    """
 
     changes: tuple[tuple[Knob, KnobValue], ...] = ()
-    """In the order of `Knob`."""
+    """Changed knobs with their values, in the order of `Knob`."""
 
     def changed(self, knob: Knob, value: KnobValue | None) -> Candidate:
-        """With this knob at `value`; None leaves it as it is now."""
+        """Return the candidate with this knob at `value`; None resets it to the present configuration."""
         values = {each: old for each, old in self.changes if each is not knob}
         if value is not None:
             values[knob] = value
@@ -47,11 +51,12 @@ class Candidate:
 
     @property
     def label(self) -> str:
+        """The changes as people read them, or `default`."""
         return ", ".join(f"{knob.value} {value}{_UNITS.get(knob, '')}" for knob, value in self.changes) or "default"
 
     @property
     def serve_flags(self) -> tuple[str, ...]:
-        """What `tidegate serve` needs for it, besides the model's configuration."""
+        """Flags that `tidegate serve` needs for it, in addition to the model's configuration."""
         return tuple(part for knob, value in self.changes if knob in SERVE_FLAGS for part in (SERVE_FLAGS[knob], str(value)))
 
 
@@ -60,7 +65,7 @@ DEFAULT = Candidate()
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One measurement with so many requests in flight at a time."""
+    """One measurement at one concurrency (requests in flight)."""
 
     concurrency: int
     throughput: float
@@ -70,4 +75,4 @@ class Level:
 
 
 Round = tuple[Level, ...]
-"""One measurement at each concurrency, one after the other; empty: the candidate could not be served."""
+"""Measurements at each concurrency, made one after the other; empty if the candidate could not be served."""

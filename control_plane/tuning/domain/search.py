@@ -1,8 +1,9 @@
-"""Which ways to serve a model are measured, and which is recommended: pure decisions of `tidegate tune`.
+"""Search policy of `tidegate tune`: which configurations are measured, and which is recommended; pure.
 
-The search is coordinate descent around the default: one knob after the other, each at its best before the next, again
-until nothing moves; the full product would take hours. One short measurement each decides where it goes, which noise may
-mislead; what it finds counts only once it has beaten the default in rounds measured by turns (`decide`).
+The search is coordinate descent from the default: it sets one knob after the other to its best value, and
+repeats until nothing changes; the full product of all values would take hours. It follows one short
+measurement per candidate, which noise may mislead. So a candidate counts only after it has beaten the default
+in final rounds, measured in turns (`decide`).
 """
 
 from __future__ import annotations
@@ -15,41 +16,44 @@ from control_plane.core.cpus import is_range
 from control_plane.tuning.domain.candidates import DEFAULT, SERVE_FLAGS, Candidate, Knob, KnobValue, Level, Round
 
 FINALISTS = 2
-"""Besides the default. Each is a server that stays up through the final rounds."""
+"""Finalists besides the default. Each has a server that stays up through the final rounds."""
 
 FINAL_ROUNDS = 5
-"""Below that, the spread of a handful of runs says nothing."""
+"""With fewer rounds their spread says nothing about noise."""
 
 MAX_PASSES = 3
-"""Over all knobs; the third hardly ever finds anything."""
+"""Passes over all knobs; a third hardly ever finds anything."""
 
 _DELAYS_US = (0, 100, 500, 2000)
 _MAX_DELAY_SHARE = 0.25
-"""Of the p99 limit: a request that waits longer than that for company has little left for its own work."""
+"""Largest queue delay as a share of the p99 limit: a longer wait for a batch leaves too little time for the
+work itself."""
 
 _START_S = 3.0
-"""A Triton on a small machine, with its model; only for choosing how long to measure."""
+"""Estimated start of a Triton with its model on a small machine; used only to choose how long to measure."""
 
-_SHORTEST_RUN_S, _LONGEST_RUN_S = 0.8, 6.0
-_SHORTEST_FINAL = 0.5
-"""Of a round of the search: on a slow machine more candidates are worth shorter final rounds, of which there are five."""
+_MIN_RUN_S, _MAX_RUN_S = 0.8, 6.0
+_MIN_FINAL_SHARE = 0.5
+"""Shortest final round, relative to a round of the search. On a slow machine shorter final rounds, of which
+there are five, leave time for more candidates."""
 
 _MARGIN = 0.2
-"""Of the time: measuring is slower on one candidate than on another."""
+"""Share of the time kept in reserve, since some candidates are slower to measure than others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A knob and its values besides the present one."""
+    """One dimension of the search: a knob and the values to try besides the present one."""
 
     knob: Knob
     alternatives: tuple[KnobValue, ...]
 
 
 def make_axes(present: Mapping[Knob, int], *, cpus: Sequence[int], on_cpu: bool, limit_ms: float) -> tuple[Axis, ...]:
-    """What to try on this machine for a model whose configuration has the knobs `present`, at these values.
+    """Return the axes to search on this machine, for a model whose configuration has the knobs `present` at
+    these values.
 
-    A knob that it does not have is not tried; where it has none at all, pinning is all that is left.
+    A knob that the configuration lacks is not tried; pinning to CPUs can always be tried.
     """
     few = _few_up_to(len(cpus)) if on_cpu else (1, 2, 4)
     longest_us = limit_ms * 1000 * _MAX_DELAY_SHARE
@@ -72,14 +76,18 @@ def _few_up_to(cpus: int) -> tuple[int, ...]:
 
 
 def _range_without_first(cpus: Sequence[int]) -> str:
-    """All but the first CPU, which is left to whoever receives requests; empty where they are no range, as Triton wants."""
+    """Return all CPUs but the first, which is left to the gateway; empty unless they are a range, as Triton
+    demands.
+    """
     rest = cpus[1:]
     return "" if not rest or not is_range(rest) else str(rest[0]) if len(rest) == 1 else f"{rest[0]}-{rest[-1]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a round is worth: the level with most requests per second within the limit, else the one with the lowest p99."""
+    """Score of a round: its level with the highest throughput within the limit, else the level with the
+    lowest p99.
+    """
 
     meets_limit: bool
     level: Level
@@ -87,11 +95,12 @@ class Score:
 
     @property
     def rank(self) -> tuple[bool, float]:
+        """Sort key; higher is better, and a score within the limit is always better than one beyond it."""
         return self.meets_limit, self.level.throughput if self.meets_limit else -self.level.p99_ms
 
 
 def score(levels: Round, *, limit_ms: float) -> Score:
-    """`levels` must not be empty."""
+    """Score a round; `levels` must not be empty."""
     fitting = [level for level in levels if level.p99_ms <= limit_ms]
     quickest = min(levels, key=lambda level: level.p99_ms)
     chosen = max(fitting, key=lambda level: level.throughput) if fitting else quickest
@@ -103,9 +112,9 @@ def _rank(levels: Round, limit_ms: float) -> tuple[bool, float]:
 
 
 def next_candidate(axes: Sequence[Axis], screened: Mapping[Candidate, Round], *, limit_ms: float) -> Candidate | None:
-    """What to measure next, given all that has been; None when the search is at its end.
+    """Return the candidate to measure next, given all measurements so far; None when the search has ended.
 
-    It follows its own steps anew each time, so it has no state, and one that was interrupted goes on where it was.
+    The search is replayed from its start at each call, so it has no state and can resume anywhere.
     """
     if DEFAULT not in screened:
         return DEFAULT
@@ -124,13 +133,16 @@ def next_candidate(axes: Sequence[Axis], screened: Mapping[Candidate, Round], *,
 
 
 def expected_candidates(axes: Sequence[Axis]) -> int:
-    """How many one pass over all knobs measures, for a progress bar."""
+    """Return the number of candidates in one pass over all knobs, for a progress bar."""
     return 1 + sum(len(axis.alternatives) for axis in axes)
 
 
 def choose_finalists(screened: Mapping[Candidate, Round], *, limit_ms: float) -> tuple[Candidate, ...]:
-    """The default, then the best others that could be served, best first, at most `FINALISTS`; equal ones: the simpler first."""
+    """Return the default, then at most `FINALISTS` of the best other candidates; of equal ones the simpler
+    first.
+    """
     others = [candidate for candidate, levels in screened.items() if levels and candidate != DEFAULT]
+    # Two stable sorts: the first decides among candidates of equal rank.
     others.sort(key=lambda candidate: len(candidate.changes))
     others.sort(key=lambda candidate: _rank(screened[candidate], limit_ms), reverse=True)
     return (DEFAULT, *others[:FINALISTS])
@@ -138,14 +150,14 @@ def choose_finalists(screened: Mapping[Candidate, Round], *, limit_ms: float) ->
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is recommended, and in a sentence or two why."""
+    """The recommended candidate, with the reason in a sentence or two."""
 
     recommended: Candidate
     reason: str
 
 
 def medians(rounds: Sequence[Round]) -> Round:
-    """Each figure's median over the rounds, level by level."""
+    """Return the median of each figure over the rounds, level by level."""
     return tuple(
         Level(
             concurrency=levels[0].concurrency,
@@ -158,16 +170,16 @@ def medians(rounds: Sequence[Round]) -> Round:
 
 
 def decide(rounds: Mapping[Candidate, Sequence[Round]], *, limit_ms: float) -> Verdict:
-    """The verdict over the final rounds, the default's among them, all equally many.
+    """Decide by the final rounds; all candidates, the default among them, have equally many.
 
-    Another must beat the default's median by more than the default differs from itself (its highest less its lowest
-    round), in requests per second where the default meets the limit, else in p99. Of those that do, the best; of those
-    that the best does not beat by more than it differs from itself, the simplest.
+    A candidate wins if it beats the default's median by more than the default's own rounds spread (highest
+    less lowest): in requests per second if the default meets the limit, else in p99. Of the winners take the
+    best, or the simplest of those that the best does not beat by more than its own spread.
     """
     own = rounds[DEFAULT]
     if len(own) < FINAL_ROUNDS:
         return Verdict(
-            DEFAULT, f"There was time for {len(own)} of {FINAL_ROUNDS} final rounds, too few to tell anything; raise --budget-s."
+            DEFAULT, f"There was time for only {len(own)} of {FINAL_ROUNDS} final rounds, too few for a verdict; raise --budget-s."
         )
     scores = {candidate: score(medians(each), limit_ms=limit_ms) for candidate, each in rounds.items()}
     default, spread = scores[DEFAULT], _spread(own, scores[DEFAULT], limit_ms)
@@ -194,9 +206,10 @@ def _simplest_of_the_best(
 
 
 def _spread(rounds: Sequence[Round], median: Score, limit_ms: float) -> float:
-    """How far apart the rounds are, each taken by itself, in the figure that `_gain` compares.
+    """Return how far the rounds spread, each scored by itself, in the figure that `_gain` compares.
 
-    Each may have another best level: where a p99 is now within the limit and now beyond it, that is noise as well.
+    Rounds may have different best levels: a p99 that is sometimes within the limit and sometimes not is noise
+    as well.
     """
     scores = [score(levels, limit_ms=limit_ms) for levels in rounds]
     if median.meets_limit:
@@ -207,7 +220,9 @@ def _spread(rounds: Sequence[Round], median: Score, limit_ms: float) -> float:
 
 
 def _gain(one: Score, other: Score) -> float:
-    """By how much it beats the other: in requests per second where the other meets the limit, else in ms of the lowest p99."""
+    """Return by how much `one` beats `other`: in requests/s if the other meets the limit, else in ms of the
+    lowest p99.
+    """
     if not other.meets_limit:
         return other.lowest_p99_ms - one.lowest_p99_ms
     return one.level.throughput - other.level.throughput if one.meets_limit else float("-inf")
@@ -224,35 +239,39 @@ def _figures(score: Score) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds that measuring has taken so far, on average."""
+    """Average cost of measuring so far, in seconds."""
 
     start_s: float
-    """To serve a candidate until it is warm, and to end that."""
+    """Time to start a candidate's server, warm it up, and stop it."""
     round_s: float
-    """All its levels once, in the search."""
+    """Time of one round of the search: all its levels once."""
     run_s: float
-    """What each measurement of such a round was asked to take."""
+    """Requested length of each measurement in such a round."""
 
 
 def search_run_s(axes: Sequence[Axis], *, levels: int, budget_s: float) -> float:
-    """How long each measurement of the search is to take, so that one pass over all knobs and as long final rounds fit the budget."""
+    """Return the length of a measurement with which one pass over all knobs and the final rounds fit into the
+    budget.
+    """
     servers = expected_candidates(axes) + 1 + FINALISTS
     runs = levels * (expected_candidates(axes) + (1 + FINALISTS) * FINAL_ROUNDS)
     return _bounded((budget_s * (1 - _MARGIN) - servers * _START_S) / runs)
 
 
 def may_screen(costs: Costs, *, screened: int, elapsed_s: float, budget_s: float) -> bool:
-    """Whether, after so many candidates, one more can be measured and final rounds of the best still fit, if short ones."""
-    shortest = costs.round_s * max(_SHORTEST_FINAL, _SHORTEST_RUN_S / costs.run_s)
+    """Whether there is time to measure one more candidate and still run final rounds, if short ones."""
+    shortest = costs.round_s * max(_MIN_FINAL_SHARE, _MIN_RUN_S / costs.run_s)
     finals_s = (1 + min(FINALISTS, screened)) * (costs.start_s + FINAL_ROUNDS * shortest)
     return elapsed_s + costs.start_s + costs.round_s + finals_s * (1 + _MARGIN) <= budget_s
 
 
 def final_run_s(costs: Costs, *, finalists: int, left_s: float) -> float:
-    """How long each measurement of a final round is to take: those of the search, scaled to what is left of the time."""
+    """Return the length of a measurement of the final rounds: that of the search, scaled to the time that is
+    left.
+    """
     rounds_s = left_s * (1 - _MARGIN) - finalists * costs.start_s
     return _bounded(costs.run_s * rounds_s / (finalists * FINAL_ROUNDS * costs.round_s))
 
 
 def _bounded(run_s: float) -> float:
-    return min(max(run_s, _SHORTEST_RUN_S), _LONGEST_RUN_S)
+    return min(max(run_s, _MIN_RUN_S), _MAX_RUN_S)

@@ -1,4 +1,4 @@
-"""The socket between the parent process and one worker: whole messages, both ways."""
+"""The socket between the parent process and one worker, which carries whole messages both ways."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class WorkerLink:
 
     @classmethod
     async def over(cls, end: socket.socket) -> WorkerLink:
-        """Take over one end of a socket pair."""
+        """Make a link over one end of a socket pair, which it then owns."""
         return cls(*await asyncio.open_unix_connection(sock=end))
 
     def send(self, message: Message) -> None:
-        """Without waiting; to one that has ended it goes nowhere."""
+        """Send a message without waiting; it is dropped if the other end is closed."""
         if not self._writer.is_closing():
             self._writer.write(encode(message))
 
@@ -34,10 +34,10 @@ class WorkerLink:
             return None
 
     async def flush(self) -> None:
-        """Return when all that was sent is on its way; at once when the other end is closed."""
+        """Wait until the kernel has everything that was sent; return at once if the other end is closed."""
         if self._writer.is_closing():
             return
-        self._writer.transport.set_write_buffer_limits(0)
+        self._writer.transport.set_write_buffer_limits(0)  # so that `drain` waits until the buffer is empty
         try:
             await self._writer.drain()
         except ConnectionError:

@@ -1,7 +1,9 @@
-"""Starts worker processes: `workers/ports.WorkerLauncher` and `workers/ports.WorkerProcess`, for `workers/workers`.
+"""Starts worker processes: `workers/ports.WorkerLauncher` and `workers/ports.WorkerProcess`, for
+`workers/workers`.
 
-A worker is a program of its own (`control_plane.app.worker`), started anew and not forked, so that it shares nothing with
-the parent but the ends it is given. The kernel kills it when the parent ends, however it ends.
+A worker is a program of its own (`control_plane.app.worker`), started afresh and not forked, so that it
+shares nothing with the parent but the sockets it is given. The kernel kills it when the parent ends, however
+the parent ends.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from control_plane.core.errors import StartupError
 from control_plane.host.unix_socket import UnixSocket
 from control_plane.settings import Settings, to_plain
 from control_plane.workers.adapters.link import WorkerLink
-from control_plane.workers.messages import Begin, FromWorker, ToWorker
+from control_plane.workers.messages import Configure, FromWorker, ToWorker
 
 WORKER_MODULE = "control_plane.app.worker"
 
 
 class WorkerProcessLauncher:
-    """Starts workers that all share the ports, and the Unix sockets that the parent holds."""
+    """Launcher of workers that share the TCP ports (SO_REUSEPORT) and the parent's Unix sockets."""
 
     def __init__(self, settings: Settings, *, http_socket: UnixSocket | None, grpc_socket: UnixSocket | None) -> None:
-        """`settings` with the ports that were chosen."""
+        """`settings` must hold the real ports: port 0 would give each worker another one."""
         self._settings = settings
         self._http_socket = http_socket
         self._grpc_socket = grpc_socket
@@ -41,12 +43,12 @@ class WorkerProcessLauncher:
             link, process = await _start_linked(inherited)
         except OSError as exc:
             raise StartupError(f"worker {number} cannot be started: {exc.strerror or exc}") from exc
-        link.send(Begin(number, to_plain(self._settings), _descriptor(self._http_socket), _descriptor(self._grpc_socket)))
+        link.send(Configure(number, to_plain(self._settings), _descriptor(self._http_socket), _descriptor(self._grpc_socket)))
         return RunningWorker(process, link)
 
 
 class RunningWorker:
-    """One life of a worker."""
+    """Handle of one running worker process; see `workers/ports.WorkerProcess`."""
 
     def __init__(self, process: Process, link: WorkerLink) -> None:
         self._process = process
@@ -77,9 +79,10 @@ class RunningWorker:
 async def _start_linked(inherited: Sequence[int]) -> tuple[WorkerLink, Process]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    with theirs:
+    with theirs:  # the worker has its copy; the parent must close its own, or it would never see the worker's end close
         try:
-            # A session of its own: Ctrl-C and a closed terminal are the parent's to act on.
+            # A session of its own, so that Ctrl-C and a closing terminal signal the parent only, which then
+            # drains.
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", WORKER_MODULE, str(theirs.fileno()), str(os.getpid())),
                 stdin=DEVNULL,

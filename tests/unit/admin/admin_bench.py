@@ -10,7 +10,7 @@ import httpx
 from control_plane.admin.api import make_admin_api
 from control_plane.auth.access import Access
 from control_plane.auth.authentication import Authentication
-from control_plane.auth.domain.failed_attempts import FailedAttempts
+from control_plane.auth.domain.auth_backoff import AuthBackoff
 from control_plane.auth.keys import Keys
 from control_plane.cache.purges import Purges
 from control_plane.core.model import ModelState
@@ -20,7 +20,7 @@ from control_plane.models.model_service import ModelService
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.mirror import KnownState
+from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
 from control_plane.triton.servers import Servers
 from tests.aio import changing, run
@@ -41,7 +41,7 @@ class Clock:
 
 @dataclass
 class Bench:
-    """`authentication`: whether callers must show a key."""
+    """The admin API on fakes, with a client for it; with `authentication` callers must show a key."""
 
     authentication: bool = False
     upstream: FakeUpstream = field(default_factory=FakeUpstream)
@@ -55,9 +55,9 @@ class Bench:
         self.servers.up(self.upstream)
         repository = FakeRepository(models=["a", "b"])
         self.models = ModelService(servers=self.servers, repository=repository, load=[], load_timeout_s=10)
-        self.known = KnownState(self.store, now_s=self.clock)
+        self.known = ObjectMirror(self.store, now_s=self.clock)
         self.keys = Keys(self.store, now_s=self.clock)
-        authentication = Authentication(self.known, None, attempts=FailedAttempts(), now_s=self.clock)
+        authentication = Authentication(self.known, None, attempts=AuthBackoff(), now_s=self.clock)
         self.access = Access(self.known, authentication if self.authentication else None)
         objects = Objects(self.store, now_s=self.clock)
         self.app = make_admin_api(
@@ -77,7 +77,7 @@ class Bench:
         return response.status_code, response.json() if response.content else None
 
     def response(self, method: str, path: str, *, body: object = None, **headers: str) -> httpx.Response:
-        """`body` is JSON, or bytes as they are; `if_match` is the header `if-match`."""
+        """Make a call; `body` is sent as JSON, bytes as they are; `if_match` is the header `if-match`."""
         return run(self.request(method, path, body=body, **headers))
 
     async def request(self, method: str, path: str, *, body: object = None, **headers: str) -> httpx.Response:
@@ -90,7 +90,7 @@ class Bench:
             return await client.request(method, path, headers=fields, **content)
 
     def forget(self) -> None:
-        """Empty stores that can be reached, for the next test."""
+        """Empty the stores and make them reachable again, for the next test."""
         self.store.state, self.usage.usage = FakeState(), FakeUsage()
         self.store.is_away = self.usage.is_away = False
 
@@ -98,7 +98,7 @@ class Bench:
         run(self.store.put(Kind.TENANT, name, to_body(Tenant(name))))
 
     def make_key(self, *scopes: Scope, expires_s: float | None = None, is_revoked: bool = False) -> str:
-        """A key's text, known to the API."""
+        """Make a key that the API knows; return its text."""
         self.put_tenant()
         key, text = run(self.keys.create("acme", scopes or EVERYTHING.scopes, expires_s=expires_s))
         if is_revoked:

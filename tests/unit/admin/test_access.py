@@ -68,7 +68,7 @@ def test_the_table_has_every_call_that_there_is() -> None:
 
 @pytest.fixture(scope="module")
 def bench() -> Bench:
-    """Nothing is really done: all that is asked about is whether a call was let in."""
+    """One bench for all tests of the module: they only ask whether a call was let in, and change nothing."""
     return Bench(authentication=True)
 
 
@@ -121,7 +121,7 @@ def test_a_key_as_x_api_key(bench: Bench, keys: dict[str, str]) -> None:
 
 
 def test_two_fields_of_a_name_are_no_key(bench: Bench, keys: dict[str, str]) -> None:
-    """Whoever stands in front may look at the other one."""
+    """A proxy in front may read the other of two equal headers."""
 
     async def main() -> int:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url=OWN) as client:

@@ -52,7 +52,7 @@ class TestModels:
     @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
     @pytest.mark.parametrize("action", ["load", "unload", "release"])
     def test_only_post_changes_anything(self, bench: Bench, method: str, action: str) -> None:
-        """An image tag of another site sends GETs without an Origin."""
+        """An `<img>` on another site's page makes the browser send a GET without an Origin."""
         assert bench.ask(method, f"/models/a/{action}")[0] == 405
         assert (bench.upstream.control.loads, bench.upstream.control.unloads) == ([], [])
 
@@ -162,7 +162,7 @@ class TestForeignPages:
 
 
 class TestNoSuchCall:
-    """The framework's own refusals have the form of ours."""
+    """Errors of FastAPI and Starlette have the form of ours."""
 
     @pytest.mark.parametrize(
         ("method", "path", "status", "code"),

@@ -1,4 +1,6 @@
-"""The admin API under schemathesis: whatever its own OpenAPI document allows, forbids or leaves open, no answer is undocumented."""
+"""The admin API under schemathesis: whatever its own OpenAPI document allows, forbids or leaves open, no
+answer is undocumented.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def configuration(examples: int, *, phases: dict[str, Any] | None = None, **more
 
 
 class Findings:
-    """All that one run found, by check and call; and what it saw."""
+    """Findings of one schemathesis run by check and call, and the answers that it saw."""
 
     def __init__(self, bench: Bench, config: SchemathesisConfig, **headers: str) -> None:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,7 +97,7 @@ def test_nothing_is_answered_to_those_without_a_key() -> None:
 
 
 def test_a_defect_would_be_found() -> None:
-    """That nothing is found is no luck: an answer that is not documented is, and a handler that fails."""
+    """The checks do find defects: an undocumented answer, and a handler that fails."""
     bench = Bench()
     document: dict[str, Any] = bench.app.openapi()
     del document["paths"]["/tenants/{name}"]["get"]["responses"]["400"]

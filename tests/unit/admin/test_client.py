@@ -18,7 +18,7 @@ MODEL = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory
 
 
 class Gateway(HTTPServer):
-    """Answers everything with `status` and `body`; keeps the requests."""
+    """HTTP server that answers every request with `status` and `body`, and records the requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -168,7 +168,7 @@ class TestKeys:
 
     def test_who_is_refused_for_want_of_one_is_told_where_to_put_it(self, gateway: Gateway) -> None:
         gateway.status, gateway.body = 401, json.dumps({"error": "the API key is not valid"})
-        with pytest.raises(InvalidRequest, match=r"^the API key is not valid \(HTTP 401\); commands show the key in TIDEGATE_API_KEY$"):
+        with pytest.raises(InvalidRequest, match=r"^the API key is not valid \(HTTP 401\); commands send the key in TIDEGATE_API_KEY$"):
             AdminClient(gateway.url).list_models()
 
 

@@ -13,8 +13,8 @@ from control_plane.admin.fleet import add_fleet_path
 from control_plane.admin.models import add_model_paths
 from control_plane.core.model import summarise
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
-from control_plane.fleet.domain.fleet import NEVER_S, Copy
-from control_plane.fleet.domain.memory import Wish
+from control_plane.fleet.domain.fleet import NEVER_S, Replica
+from control_plane.fleet.domain.memory import DesiredState
 from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.view.state import NO_BUDGET
 from tests.aio import run
@@ -27,11 +27,11 @@ EVENT = FleetEvent(1e9, FleetEventKind.EVICTED, "b", "s0", "for 'a', which is as
 
 @pytest.fixture
 def state() -> State:
-    return State(model("a"), model("b"), model("cold", 7, min_copies=1))
+    return State(model("a"), model("b"), model("cold", 7, min_replicas=1))
 
 
 class FakeTiers:
-    """`models/tiers/model_tiers` in which `cold` has to be fetched."""
+    """Fake of `models/tiers/warm_tier_manager` in which the model `cold` must be fetched."""
 
     def expected_fetch_s(self, model: str) -> float:
         return 4.5 if model == "cold" else 0.0
@@ -40,11 +40,11 @@ class FakeTiers:
         return 900 if model == "cold" else 0
 
 
-def fleet_of(state: State, *, is_owner: bool = True, tiers: FakeTiers | None = None) -> FleetService:
+def fleet_of(state: State, *, is_leader: bool = True, tiers: FakeTiers | None = None) -> FleetService:
     state.events.latest.append(EVENT)
     loads = SimpleNamespace(why_quarantined=state.measurements.why_quarantined)
-    residency = SimpleNamespace(loads=loads)
-    return cast("FleetService", SimpleNamespace(state=state, residency=residency, is_owner=is_owner, tiers=tiers))
+    router = SimpleNamespace(loads=loads)
+    return cast("FleetService", SimpleNamespace(state=state, router=router, is_leader=is_leader, tiers=tiers))
 
 
 def ask(fleet: FleetService, path: str, models: Any = None, *, method: str = "GET") -> Any:
@@ -69,7 +69,7 @@ def test_servers_with_what_is_on_them(state: State) -> None:
     state.see(b=READY)
     claim = state.take("b")
     claim.copy.sequences = 3
-    state.fleet.put_copy(state.fleet.servers["s0"], Copy("a", LOADING, 0, 100.0, 107.0, last_used_s=NEVER_S))
+    state.fleet.put_replica(state.fleet.servers["s0"], Replica("a", LOADING, 0, 100.0, 107.0, last_used_s=NEVER_S))
     state.at_s = 102.0
     first, second = show(state)["servers"]
     assert (first["name"], first["is_up"], first["budget_bytes"], first["held_bytes"]) == ("s0", True, 1000, 40)
@@ -85,16 +85,16 @@ def test_servers_with_what_is_on_them(state: State) -> None:
 
 def test_what_becomes_of_servers(state: State) -> None:
     server = state.fleet.servers["s0"]
-    server.pool, server.labels, server.is_ejected, server.is_leaving = "short", {"gpu": "t4"}, True, True
+    server.pool, server.labels, server.is_ejected, server.is_draining = "short", {"gpu": "t4"}, True, True
     first, second = show(state)["servers"]
-    names = ("pool", "labels", "is_ejected", "is_leaving")
+    names = ("pool", "labels", "is_ejected", "is_draining")
     assert [first[name] for name in names] == ["short", {"gpu": "t4"}, True, True]
     assert [second[name] for name in names] == ["", {}, False, False]
 
 
-@pytest.mark.parametrize("is_owner", [True, False])
-def test_who_loads_and_unloads(state: State, is_owner: bool) -> None:
-    assert show(state, is_owner=is_owner)["is_owner"] is is_owner
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_who_loads_and_unloads(state: State, is_leader: bool) -> None:
+    assert show(state, is_leader=is_leader)["is_leader"] is is_leader
 
 
 def test_what_is_cold_says_what_its_fetch_takes(state: State) -> None:
@@ -105,9 +105,9 @@ def test_what_is_cold_says_what_its_fetch_takes(state: State) -> None:
 
 def test_why_a_model_is_not_served(state: State) -> None:
     state.measurements.failed(state.fleet.models["a"], "no weights")
-    state.follow({"b": Wish(is_withdrawn=True)})
+    state.apply_wishes({"b": DesiredState(is_suspended=True)})
     a, b, cold = show(state)["models"]
-    assert [(each["why_quarantined"], each["is_withdrawn"]) for each in (a, b, cold)] == [("no weights", False), ("", True), ("", False)]
+    assert [(each["why_quarantined"], each["is_suspended"]) for each in (a, b, cold)] == [("no weights", False), ("", True), ("", False)]
     assert a["quarantined_for_s"] > 0.0
 
 
@@ -142,12 +142,12 @@ def test_no_bound_is_null(state: State) -> None:
 
 def test_models_by_name_with_their_tier(state: State) -> None:
     state.see(b=READY, a=LOADING)
-    state.used("b")
+    state.count_requests("b")
     state.fleet.models["a"].quarantined_until_s = 103.0
     a, b, cold = show(state)["models"]
     assert (a["name"], a["tier"], a["servers"], a["quarantined_for_s"]) == ("a", "warm", ["s0"], 3.0)
     assert (b["name"], b["tier"], b["servers"], b["quarantined_for_s"]) == ("b", "hot", ["s0"], 0.0)
-    assert (cold["tier"], cold["servers"], cold["resident_bytes"], cold["min_copies"], cold["max_copies"]) == ("warm", [], 7, 1, None)
+    assert (cold["tier"], cold["servers"], cold["resident_bytes"], cold["min_replicas"], cold["max_replicas"]) == ("warm", [], 7, 1, None)
     assert b["uses_per_s"] > 0.0 == cold["uses_per_s"]
 
 

@@ -16,7 +16,7 @@ HASHED = "secret_sha256"
 
 @pytest.fixture(scope="module")
 def shared() -> Bench:
-    """Building the API takes longer than any of these tests."""
+    """One bench for all tests of the module, since building the API takes longer than any of them."""
     return Bench()
 
 

@@ -51,7 +51,7 @@ KINDS = list(LEAST)
 
 @pytest.fixture(scope="module")
 def shared() -> Bench:
-    """Building the API takes longer than any of these tests."""
+    """One bench for all tests of the module, since building the API takes longer than any of them."""
     return Bench()
 
 
@@ -148,7 +148,7 @@ class TestLife:
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestPreconditions:
-    """Of two who have read the same, one is told that it has changed."""
+    """Two clients read the same version and write: the second gets a conflict."""
 
     def test_the_etag_is_the_resource_version(self, bench: Bench, kind: str) -> None:
         put(bench, kind, name="other")

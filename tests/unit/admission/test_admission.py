@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 
 from control_plane.admission.admission import Admission, Permit
-from control_plane.admission.concurrency_slots import SlotLimits
+from control_plane.admission.concurrency_limiter import SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.core.errors import LimitExceeded, Overloaded
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.telemetry.shed_reason import ShedReason
-from tests.aio import run_in_virtual_time, settle
+from tests.aio import settle
 from tests.sharing import Tenants
+
+pytestmark = pytest.mark.virtual_time
 
 SOON_S = 1e3
 
@@ -28,12 +30,12 @@ def admission(*tenants: Tenant, capacity: int = 1, room: int = 100) -> Admission
 
 
 async def turn(permit: Permit, model: str = "m", *, cost_units: float = 1.0, seconds: float = SOON_S) -> None:
-    await permit.turn(model, cost_units=cost_units, deadline_s=asyncio.get_running_loop().time() + seconds)
+    await permit.acquire_slot(model, cost_units=cost_units, deadline_s=asyncio.get_running_loop().time() + seconds)
 
 
 async def goes_at_once(admission: Admission, model: str = "m") -> bool:
-    """Whether a request would have a slot now."""
-    permit = admission.enter("")
+    """Whether a request would get a slot now."""
+    permit = admission.admit("")
     try:
         await turn(permit, model, seconds=0.0)
     except Overloaded:
@@ -44,235 +46,190 @@ async def goes_at_once(admission: Admission, model: str = "m") -> bool:
 
 
 class TestPermit:
-    def test_a_request_that_finds_a_slot_never_waits(self) -> None:
-        async def main() -> None:
-            permit = admission().enter("")
-            going = permit.turn("m", cost_units=1.0, deadline_s=SOON_S)
-            with pytest.raises(StopIteration):  # without a turn of the loop
-                going.send(None)
+    async def test_a_request_that_finds_a_slot_never_waits(self) -> None:
+        permit = admission().admit("")
+        going = permit.acquire_slot("m", cost_units=1.0, deadline_s=SOON_S)
+        with pytest.raises(StopIteration):  # without a turn of the loop
+            going.send(None)
+        permit.release()
+
+    async def test_released_it_gives_back_its_slot_and_its_place(self) -> None:
+        door = admission(Tenant("t", concurrency=1))
+        permit = door.admit("t")
+        await turn(permit)
+        with pytest.raises(LimitExceeded):
+            door.admit("t")
+        assert not await goes_at_once(door)
+        permit.release()
+        assert await goes_at_once(door)
+        door.admit("t").release()
+
+    async def test_released_before_its_turn_it_has_used_nothing(self) -> None:
+        door = admission(Tenant("t", daily_compute_units=1.0))
+        for _ in range(3):
+            door.admit("t").release()
+        assert door.counts == {}
+
+    async def test_to_release_it_twice_is_a_defect(self) -> None:
+        permit = admission().admit("")
+        await turn(permit)
+        permit.release()
+        with pytest.raises(AssertionError, match="released before"):
             permit.release()
 
-        run_in_virtual_time(main())
-
-    def test_released_it_gives_back_its_slot_and_its_place(self) -> None:
-        async def main() -> None:
-            door = admission(Tenant("t", concurrency=1))
-            permit = door.enter("t")
+    async def test_so_is_a_second_turn_or_one_after_its_release(self) -> None:
+        permit = admission(capacity=2).admit("")
+        await turn(permit)
+        with pytest.raises(AssertionError, match="one turn"):
             await turn(permit)
-            with pytest.raises(LimitExceeded):
-                door.enter("t")
-            assert not await goes_at_once(door)
+        permit.release()
+        late = admission().admit("")
+        late.release()
+        with pytest.raises(AssertionError, match="released before"):
+            await turn(late)
+
+    async def test_its_units_count_for_the_day_from_its_turn_on(self) -> None:
+        door = admission(Tenant("t", daily_compute_units=10.0), capacity=2)
+        permit = door.admit("t")
+        await turn(permit, cost_units=10.0)
+        with pytest.raises(LimitExceeded):
+            door.admit("t")
+        permit.release()
+        with pytest.raises(LimitExceeded):
+            door.admit("t")
+        assert door.counts == {("t", ShedReason.QUOTA): 2}
+
+    async def test_its_units_count_once(self) -> None:
+        door = admission(Tenant("t", daily_compute_units=10.0))
+        for _ in range(2):
+            permit = door.admit("t")
+            await turn(permit, cost_units=5.0)
             permit.release()
-            assert await goes_at_once(door)
-            door.enter("t").release()
-
-        run_in_virtual_time(main())
-
-    def test_released_before_its_turn_it_has_used_nothing(self) -> None:
-        async def main() -> None:
-            door = admission(Tenant("t", daily_compute_units=1.0))
-            for _ in range(3):
-                door.enter("t").release()
-            assert door.counts == {}
-
-        run_in_virtual_time(main())
-
-    def test_to_release_it_twice_is_a_defect(self) -> None:
-        async def main() -> None:
-            permit = admission().enter("")
-            await turn(permit)
-            permit.release()
-            with pytest.raises(AssertionError, match="released before"):
-                permit.release()
-
-        run_in_virtual_time(main())
-
-    def test_so_is_a_second_turn_or_one_after_its_release(self) -> None:
-        async def main() -> None:
-            permit = admission(capacity=2).enter("")
-            await turn(permit)
-            with pytest.raises(AssertionError, match="one turn"):
-                await turn(permit)
-            permit.release()
-            late = admission().enter("")
-            late.release()
-            with pytest.raises(AssertionError, match="released before"):
-                await turn(late)
-
-        run_in_virtual_time(main())
-
-    def test_its_units_count_for_the_day_from_its_turn_on(self) -> None:
-        async def main() -> None:
-            door = admission(Tenant("t", daily_compute_units=10.0), capacity=2)
-            permit = door.enter("t")
-            await turn(permit, cost_units=10.0)
-            with pytest.raises(LimitExceeded):
-                door.enter("t")
-            permit.release()
-            with pytest.raises(LimitExceeded):
-                door.enter("t")
-            assert door.counts == {("t", ShedReason.QUOTA): 2}
-
-        run_in_virtual_time(main())
-
-    def test_its_units_count_once(self) -> None:
-        async def main() -> None:
-            door = admission(Tenant("t", daily_compute_units=10.0))
-            for _ in range(2):
-                permit = door.enter("t")
-                await turn(permit, cost_units=5.0)
-                permit.release()
-            with pytest.raises(LimitExceeded):
-                door.enter("t")
-
-        run_in_virtual_time(main())
+        with pytest.raises(LimitExceeded):
+            door.admit("t")
 
 
 class TestTurns:
-    def test_models_do_not_wait_for_each_other(self) -> None:
-        async def main() -> None:
-            door = admission()
-            permit = door.enter("")
-            await turn(permit, "slow")
-            assert await goes_at_once(door, "other")
-            assert not await goes_at_once(door, "slow")
+    async def test_models_do_not_wait_for_each_other(self) -> None:
+        door = admission()
+        permit = door.admit("")
+        await turn(permit, "slow")
+        assert await goes_at_once(door, "other")
+        assert not await goes_at_once(door, "slow")
+        permit.release()
+
+    async def test_weight_and_priority_are_the_tenants(self) -> None:
+        door, order = admission(Tenant("heavy", weight=3.0), Tenant("first", priority=1)), list[str]()
+
+        async def one(tenant: str) -> None:
+            permit = door.admit(tenant)
+            await turn(permit)
+            order.append(tenant)
             permit.release()
 
-        run_in_virtual_time(main())
+        holder = door.admit("")
+        await turn(holder)
+        async with asyncio.TaskGroup() as tasks:
+            for tenant in ["", "", "heavy", "heavy", "heavy", "first"]:
+                tasks.create_task(one(tenant))
+            await settle()
+            holder.release()
+        assert order == ["first", "", "heavy", "heavy", "heavy", ""]
 
-    def test_weight_and_priority_are_the_tenants(self) -> None:
-        async def main() -> None:
-            door, order = admission(Tenant("heavy", weight=3.0), Tenant("first", priority=1)), list[str]()
+    async def test_a_cost_that_is_not_known_counts_as_something(self) -> None:
+        door, order = admission(), list[str]()
 
-            async def one(tenant: str) -> None:
-                permit = door.enter(tenant)
-                await turn(permit)
-                order.append(tenant)
-                permit.release()
+        async def one(tenant: str) -> None:
+            permit = door.admit(tenant)
+            await turn(permit, cost_units=-1.0)
+            order.append(tenant)
+            permit.release()
 
-            holder = door.enter("")
-            await turn(holder)
-            async with asyncio.TaskGroup() as tasks:
-                for tenant in ["", "", "heavy", "heavy", "heavy", "first"]:
-                    tasks.create_task(one(tenant))
-                await settle()
-                holder.release()
-            assert order == ["first", "", "heavy", "heavy", "heavy", ""]
-
-        run_in_virtual_time(main())
-
-    def test_a_cost_that_is_not_known_counts_as_something(self) -> None:
-        async def main() -> None:
-            door, order = admission(), list[str]()
-
-            async def one(tenant: str) -> None:
-                permit = door.enter(tenant)
-                await turn(permit, cost_units=-1.0)
-                order.append(tenant)
-                permit.release()
-
-            holder = door.enter("")
-            await turn(holder, cost_units=0.0)
-            async with asyncio.TaskGroup() as tasks:
-                for tenant in "aaabb":
-                    tasks.create_task(one(tenant))
-                await settle()
-                holder.release()
-            assert order == ["a", "b", "a", "b", "a"]
-
-        run_in_virtual_time(main())
+        holder = door.admit("")
+        await turn(holder, cost_units=0.0)
+        async with asyncio.TaskGroup() as tasks:
+            for tenant in "aaabb":
+                tasks.create_task(one(tenant))
+            await settle()
+            holder.release()
+        assert order == ["a", "b", "a", "b", "a"]
 
     @pytest.mark.parametrize("slot_comes_first", [True, False])
-    def test_one_cancelled_in_its_turn_holds_no_slot(self, slot_comes_first: bool) -> None:
-        async def main() -> None:
-            door = admission(Tenant("t", concurrency=1))
-            holder, leaving = door.enter(""), door.enter("t")
-            await turn(holder)
+    async def test_one_cancelled_in_its_turn_holds_no_slot(self, slot_comes_first: bool) -> None:
+        door = admission(Tenant("t", concurrency=1))
+        holder, leaving = door.admit(""), door.admit("t")
+        await turn(holder)
 
-            async def leave() -> None:
-                try:
-                    await turn(leaving)
-                finally:
-                    leaving.release()
+        async def leave() -> None:
+            try:
+                await turn(leaving)
+            finally:
+                leaving.release()
 
-            async with asyncio.TaskGroup() as tasks:
-                task = tasks.create_task(leave())
-                await settle()
-                if slot_comes_first:
-                    holder.release()
-                task.cancel()
-            assert task.cancelled()
-            if not slot_comes_first:
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(leave())
+            await settle()
+            if slot_comes_first:
                 holder.release()
-            assert await goes_at_once(door)
-            door.enter("t").release()
-
-        run_in_virtual_time(main())
+            task.cancel()
+        assert task.cancelled()
+        if not slot_comes_first:
+            holder.release()
+        assert await goes_at_once(door)
+        door.admit("t").release()
 
 
 class TestShedding:
-    def test_a_full_queue_says_so_and_when_to_come_back(self) -> None:
-        async def main() -> None:
-            door = admission(Tenant("t"), room=0)
-            holder, late = door.enter("t"), door.enter("t")
-            await turn(holder)
-            with pytest.raises(Overloaded, match="too many requests wait for model 'm'") as refusal:
-                await turn(late)
-            assert refusal.value.retry_after_s == 1.0
-            assert door.counts == {("t", ShedReason.QUEUE_FULL): 1}
+    async def test_a_full_queue_says_so_and_when_to_come_back(self) -> None:
+        door = admission(Tenant("t"), room=0)
+        holder, late = door.admit("t"), door.admit("t")
+        await turn(holder)
+        with pytest.raises(Overloaded, match="too many requests wait for model 'm'") as refusal:
+            await turn(late)
+        assert refusal.value.retry_after_s == 1.0
+        assert door.counts == {("t", ShedReason.QUEUE_FULL): 1}
 
-        run_in_virtual_time(main())
-
-    def test_a_deadline_that_passes_and_one_that_cannot_be_met_count_alike(self) -> None:
-        async def main() -> None:
-            door, loop = admission(Tenant("t")), asyncio.get_running_loop()
-            first = door.enter("t")
-            await turn(first)
-            with pytest.raises(Overloaded, match="before the request's deadline"):
-                await turn(door.enter("t"), seconds=2.0)
-            assert loop.time() == pytest.approx(2.0, abs=0.01)
-            first.release()
-            second = door.enter("t")
-            await turn(second)
-            with pytest.raises(Overloaded, match="before the request's deadline"):
-                await turn(door.enter("t"), seconds=2.0)
-            assert loop.time() == pytest.approx(2.0, abs=0.01)  # 2 s for each are known now
-            assert door.counts == {("t", ShedReason.DEADLINE): 2}
-
-        run_in_virtual_time(main())
+    async def test_a_deadline_that_passes_and_one_that_cannot_be_met_count_alike(self) -> None:
+        door, loop = admission(Tenant("t")), asyncio.get_running_loop()
+        first = door.admit("t")
+        await turn(first)
+        with pytest.raises(Overloaded, match="before the request's deadline"):
+            await turn(door.admit("t"), seconds=2.0)
+        assert loop.time() == pytest.approx(2.0, abs=0.01)
+        first.release()
+        second = door.admit("t")
+        await turn(second)
+        with pytest.raises(Overloaded, match="before the request's deadline"):
+            await turn(door.admit("t"), seconds=2.0)
+        assert loop.time() == pytest.approx(2.0, abs=0.01)  # 2 s for each are known now
+        assert door.counts == {("t", ShedReason.DEADLINE): 2}
 
 
-def test_any_number_of_model_names_leaves_a_bounded_number_behind() -> None:
-    async def main() -> None:
-        door = admission(capacity=2)
-        busy, ending = door.enter(""), door.enter("")
-        await turn(busy, "busy")
-        await turn(ending, "busy")
-        for number in range(3000):
-            permit = door.enter("")
-            await turn(permit, f"m{number}")
-            permit.release()
-        assert len(door._models) <= 1025
-        one_more, again = door.enter(""), door.enter("")
-        await turn(one_more, "one more")
-        ending.release()
-        await turn(again, "busy")
-        assert not await goes_at_once(door, "busy")
-        for permit in (one_more, again, busy):
-            permit.release()
-
-    run_in_virtual_time(main())
+async def test_any_number_of_model_names_leaves_a_bounded_number_behind() -> None:
+    door = admission(capacity=2)
+    busy, ending = door.admit(""), door.admit("")
+    await turn(busy, "busy")
+    await turn(ending, "busy")
+    for number in range(3000):
+        permit = door.admit("")
+        await turn(permit, f"m{number}")
+        permit.release()
+    assert len(door._models) <= 1025
+    one_more, again = door.admit(""), door.admit("")
+    await turn(one_more, "one more")
+    ending.release()
+    await turn(again, "busy")
+    assert not await goes_at_once(door, "busy")
+    for permit in (one_more, again, busy):
+        permit.release()
 
 
 @pytest.mark.parametrize("limits", [{"requests_per_s": 1.0, "burst": 1}, {"concurrency": 1}], ids=["rate", "concurrency"])
-def test_a_look_refuses_what_would_be_refused_and_takes_nothing(limits: dict[str, Any]) -> None:
-    async def main() -> None:
-        door = admission(Tenant("t", **limits))
-        for _ in range(5):
-            door.look("t")
-        permit = door.enter("t")
-        with pytest.raises(LimitExceeded):
-            door.look("t")
-        permit.release()
-
-    run_in_virtual_time(main())
+async def test_a_look_refuses_what_would_be_refused_and_takes_nothing(limits: dict[str, Any]) -> None:
+    door = admission(Tenant("t", **limits))
+    for _ in range(5):
+        door.check("t")
+    permit = door.admit("t")
+    with pytest.raises(LimitExceeded):
+        door.check("t")
+    permit.release()

@@ -1,4 +1,6 @@
-"""What a flood of one tenant's does to another that keeps to its share of a saturated model (`tests/sharing`)."""
+"""What one tenant's flood does to another that stays within its share of a saturated model (simulated by
+`tests/sharing`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from tests.sharing import CAPACITY, UNIT_S, Cost, Sender, equal, large, mixed, s
 
 FLOOD = 50
 BOUND = 1.5
-"""Of the other's p99."""
+"""By how much the flood may multiply the other tenant's 99th percentile."""
 
 
 @pytest.mark.parametrize("weight", [0.25, 1.0, 4.0])
@@ -33,7 +35,9 @@ def test_a_flood_moves_anothers_p99_by_half_at_most(weight: float, flood_cost: C
 
 
 def test_without_fair_turns_it_would_move_it_far_more() -> None:
-    """The same senders on one account: the simulation can tell."""
+    """The same senders as one tenant, without fair queuing between them: shows that the simulation
+    can fail.
+    """
     both = Tenant("both")
     quiet = Sender("quiet", both, equal, CAPACITY)
     fair = share_a_model(quiet, Sender("loud", both, equal, CAPACITY), seconds=6)
@@ -49,7 +53,9 @@ def test_without_fair_turns_it_would_move_it_far_more() -> None:
     ],
 )
 def test_so_it_is_with_requests_that_come_at_random_at_the_rate_of_the_share(cost: Cost, mean: float) -> None:
-    """Below its share as well a tenant gets what it sends; but then there is hardly a queue without the flood to compare with."""
+    """Requests come at exactly the rate of the share: below it there is hardly a queue without the flood to
+    compare with.
+    """
     rate = CAPACITY / (2 * mean * UNIT_S)
     quiet = Sender("quiet", Tenant("quiet"), cost, requests_per_s=rate)
     fair = share_a_model(quiet, Sender("loud", Tenant("loud"), cost, requests_per_s=rate), seconds=1.5)

@@ -1,4 +1,6 @@
-"""Processes that draw from the same buckets, in virtual time: what all of them admit together, and who waits for that."""
+"""Several processes draw from the same token buckets, in virtual time: what they admit together, and which
+requests wait for it.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from random import Random
 import pytest
 
 from control_plane.admission.admission import Admission
-from control_plane.admission.concurrency_slots import SlotLimits
+from control_plane.admission.concurrency_limiter import SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
-from control_plane.admission.domain.rate_limit import Drawn, RateLimit
+from control_plane.admission.domain.rate_limit import Draw, RateLimit
 from control_plane.admission.rate_leases import RateLeases
 from control_plane.core.errors import LimitExceeded, StoreUnavailable
 from control_plane.objects.domain.tenant import Tenant
@@ -23,12 +25,14 @@ from control_plane.workers.token_buckets import TokenBuckets
 from tests.aio import run_in_virtual_time, settle
 from tests.sharing import Tenants
 
+pytestmark = pytest.mark.virtual_time
+
 SPAN_S = 60.0
 ROUND_TRIP_S = 0.001
 
 
 class Buckets(TokenBuckets):
-    """A round trip away; may be silent or refuse."""
+    """Fake shared buckets, a round trip away; they may fall silent or fail."""
 
     def __init__(self) -> None:
         super().__init__(now_s=asyncio.get_running_loop().time)
@@ -36,7 +40,7 @@ class Buckets(TokenBuckets):
         self.failure: StoreUnavailable | None = None
         self.draws = 0
 
-    async def draw(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Drawn:
+    async def draw(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Draw:
         self.draws += 1
         await asyncio.sleep(self.delay_s / 2)
         if self.failure is not None:
@@ -55,9 +59,9 @@ class Process:
         self.waited = 0
 
     def come_at_once(self, tenant: str) -> bool | None:
-        """Whether a request is admitted; None: it has to wait for that."""
+        """Whether a request is admitted at once; None if it has to wait for the bucket."""
         try:
-            permit = self.admission.enter(tenant)
+            permit = self.admission.admit(tenant)
         except LimitExceeded:
             return False
         if permit is not None:
@@ -67,13 +71,13 @@ class Process:
     async def come_when_told(self, tenant: str) -> bool:
         self.waited += 1
         try:
-            (await self.admission.enter_when_told(tenant)).release()
+            (await self.admission.admit_when_synced(tenant)).release()
         except LimitExceeded:
             return False
         return True
 
     async def come(self, tenant: str = "t") -> bool:
-        """Whether a request is admitted."""
+        """Whether a request is admitted, after waiting for the bucket where it must."""
         is_admitted = self.come_at_once(tenant)
         return await self.come_when_told(tenant) if is_admitted is None else is_admitted
 
@@ -100,7 +104,7 @@ async def site(*tenants: Tenant, processes: int = 2) -> AsyncIterator[Site]:
 
 
 async def flood(processes: Sequence[Process], rate: float, *, seconds: float = SPAN_S, seed: int = 0) -> int:
-    """Requests that come at random, at that rate, each to one of these: how many are admitted."""
+    """Send requests at random times, at that rate, each to a random process; return how many are admitted."""
     random, now_s = Random(seed), asyncio.get_running_loop().time
     until_s, admitted = now_s() + seconds, list[bool]()
 
@@ -132,23 +136,21 @@ async def flood(processes: Sequence[Process], rate: float, *, seconds: float = S
     ],
 )
 @pytest.mark.parametrize("factor", [0.9, 4.0])
-def test_a_minute_admits_what_the_limit_says_within_a_twentieth(rate: float, burst: int | None, processes: int, factor: float) -> None:
-    """And, as long as less comes, all of it."""
-
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=rate, burst=burst), processes=processes) as all_:
-            seconds = min(SPAN_S, 4000 / (factor * rate))  # of more a test would take long
-            alone = await reference(rate, burst, factor, seconds)
-            admitted = await flood(all_.processes, factor * rate, seconds=seconds)
-            allowed = rate * seconds + (burst or max(1.0, rate))
-            assert admitted <= 1.05 * allowed
-            assert admitted >= 0.95 * alone - 1
-
-    run_in_virtual_time(main())
+async def test_a_minute_admits_what_the_limit_says_within_a_twentieth(
+    rate: float, burst: int | None, processes: int, factor: float
+) -> None:
+    """And of less than the limit all requests are admitted."""
+    async with site(Tenant("t", requests_per_s=rate, burst=burst), processes=processes) as all_:
+        seconds = min(SPAN_S, 4000 / (factor * rate))  # of more a test would take long
+        alone = await reference(rate, burst, factor, seconds)
+        admitted = await flood(all_.processes, factor * rate, seconds=seconds)
+        allowed = rate * seconds + (burst or max(1.0, rate))
+        assert admitted <= 1.05 * allowed
+        assert admitted >= 0.95 * alone - 1
 
 
 async def reference(rate: float, burst: int | None, factor: float, seconds: float) -> int:
-    """What one process alone admits of the same requests."""
+    """Return how many of the same requests a single process admits."""
     alone = Site(Tenants(Tenant("t", requests_per_s=rate, burst=burst)), 1)
     (process,) = alone.processes
     process.leases = RateLeases(now_s=asyncio.get_running_loop().time)
@@ -160,134 +162,104 @@ async def reference(rate: float, burst: int | None, factor: float, seconds: floa
 
 @pytest.mark.parametrize(("rate", "burst"), [(3.0, None), (3.0, 10), (50.0, None), (1000.0, 100)])
 @pytest.mark.parametrize("lands", ["on one", "on all in turn"])
-def test_a_burst_is_honoured_wherever_it_lands(rate: float, burst: int | None, lands: str) -> None:
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=rate, burst=burst), processes=4) as all_:
-            size = int(burst or rate)
-            for turn in range(5):
-                await asyncio.sleep(size / rate + 2.0)
-                ways = cycle(all_.processes if lands == "on all in turn" else [all_.processes[turn % 4]])
-                began_s = asyncio.get_running_loop().time()
-                admitted = [await next(ways).come() for _ in range(2 * size)]
-                refilled = rate * (asyncio.get_running_loop().time() - began_s)
-                assert all(admitted[:size]), f"{admitted[:size].count(False)} refused"
-                assert sum(admitted) <= size + refilled + 1
-
-    run_in_virtual_time(main())
+async def test_a_burst_is_honoured_wherever_it_lands(rate: float, burst: int | None, lands: str) -> None:
+    async with site(Tenant("t", requests_per_s=rate, burst=burst), processes=4) as all_:
+        size = int(burst or rate)
+        for turn in range(5):
+            await asyncio.sleep(size / rate + 2.0)
+            ways = cycle(all_.processes if lands == "on all in turn" else [all_.processes[turn % 4]])
+            began_s = asyncio.get_running_loop().time()
+            admitted = [await next(ways).come() for _ in range(2 * size)]
+            refilled = rate * (asyncio.get_running_loop().time() - began_s)
+            assert all(admitted[:size]), f"{admitted[:size].count(False)} refused"
+            assert sum(admitted) <= size + refilled + 1
 
 
-def test_requests_that_come_at_the_same_time_are_decided_one_by_one() -> None:
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=3.0), processes=2) as all_:
-            one, other = all_.processes
-            admitted = await asyncio.gather(*(process.come() for process in (one, other) * 5))
-            assert sum(admitted) == 3
-
-    run_in_virtual_time(main())
+async def test_requests_that_come_at_the_same_time_are_decided_one_by_one() -> None:
+    async with site(Tenant("t", requests_per_s=3.0), processes=2) as all_:
+        one, other = all_.processes
+        admitted = await asyncio.gather(*(process.come() for process in (one, other) * 5))
+        assert sum(admitted) == 3
 
 
-def test_far_from_the_limit_nobody_waits_for_the_buckets() -> None:
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=1000.0), processes=4) as all_:
-            all_.buckets.delay_s = 0.02
-            assert await flood(all_.processes, 300.0, seconds=10.0) == pytest.approx(3000, rel=0.05)
-            assert all_.waited == 0
-            assert all_.buckets.draws < 1000
-
-    run_in_virtual_time(main())
+async def test_far_from_the_limit_nobody_waits_for_the_buckets() -> None:
+    async with site(Tenant("t", requests_per_s=1000.0), processes=4) as all_:
+        all_.buckets.delay_s = 0.02
+        assert await flood(all_.processes, 300.0, seconds=10.0) == pytest.approx(3000, rel=0.05)
+        assert all_.waited == 0
+        assert all_.buckets.draws < 1000
 
 
-def test_a_flood_asks_the_buckets_seldom() -> None:
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=100.0), processes=2) as all_:
-            await flood(all_.processes, 2000.0, seconds=3.0)
-            assert all_.buckets.draws < 2 * 3.0 / 0.02 * 1.2
-
-    run_in_virtual_time(main())
+async def test_a_flood_asks_the_buckets_seldom() -> None:
+    async with site(Tenant("t", requests_per_s=100.0), processes=2) as all_:
+        await flood(all_.processes, 2000.0, seconds=3.0)
+        assert all_.buckets.draws < 2 * 3.0 / 0.02 * 1.2
 
 
-def test_a_flood_that_moves_takes_all_of_the_limit_along() -> None:
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=40.0), processes=4) as all_:
-            await flood(all_.processes[:1], 200.0, seconds=5.0)
-            for turn in range(1, 8):
-                admitted = await flood([all_.processes[turn % 4]], 200.0, seconds=2.0, seed=turn)
-                assert admitted == pytest.approx(80, rel=0.1)
-
-    run_in_virtual_time(main())
+async def test_a_flood_that_moves_takes_all_of_the_limit_along() -> None:
+    async with site(Tenant("t", requests_per_s=40.0), processes=4) as all_:
+        await flood(all_.processes[:1], 200.0, seconds=5.0)
+        for turn in range(1, 8):
+            admitted = await flood([all_.processes[turn % 4]], 200.0, seconds=2.0, seed=turn)
+            assert admitted == pytest.approx(80, rel=0.1)
 
 
-def test_tokens_that_nobody_wants_any_more_are_given_back() -> None:
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=100.0), processes=2) as all_:
-            one, other = all_.processes
-            await flood([one], 60.0, seconds=3.0)
+async def test_tokens_that_nobody_wants_any_more_are_given_back() -> None:
+    async with site(Tenant("t", requests_per_s=100.0), processes=2) as all_:
+        one, other = all_.processes
+        await flood([one], 60.0, seconds=3.0)
+        await asyncio.sleep(2.0)
+        assert sum([await other.come() for _ in range(120)]) >= 100
+
+
+async def test_a_process_that_stops_gives_back_what_it_holds() -> None:
+    async with site(Tenant("t", requests_per_s=100.0), processes=2) as all_:
+        one, other = all_.processes
+        await flood([one], 90.0, seconds=1.0)
+        await one.leases.stop()
+        await asyncio.sleep(1.0)
+        assert sum([await other.come() for _ in range(100)]) == 100
+
+
+async def test_a_refusal_says_what_holds_for_all_processes() -> None:
+    async with site(Tenant("t", requests_per_s=0.5, burst=3), processes=2) as all_:
+        one, other = all_.processes
+        assert [await process.come() for process in (one, other, one)] == [True] * 3
+        for process in (one, other):
+            with pytest.raises(LimitExceeded) as refused:
+                await process.admission.admit_when_synced("t")
+            assert str(refused.value) == "tenant 't' may send 0.5 requests per second, 3 at once"
+            assert dict(refused.value.limits) == {"RateLimit-Limit": "3", "RateLimit-Remaining": "0", "RateLimit-Reset": "6"}
+            assert refused.value.retry_after_s == pytest.approx(2.0, abs=0.02)
+            with pytest.raises(LimitExceeded):  # from now on it is known here
+                process.admission.admit("t")
+            with pytest.raises(LimitExceeded):
+                process.admission.check("t")
+            assert dict(process.admission.counts) == {("t", ShedReason.RATE): 3}
+        await asyncio.sleep(refused.value.retry_after_s)
+        assert await other.come()
+        assert not await one.come()
+
+
+async def test_what_waits_and_is_cancelled_has_used_no_token() -> None:
+    async with site(Tenant("t", requests_per_s=0.01, burst=1), processes=2) as all_:
+        one, other = all_.processes
+        for delay_s in (0.0, 0.5 * ROUND_TRIP_S, ROUND_TRIP_S):
+            asking = asyncio.get_running_loop().create_task(one.come())
+            await asyncio.sleep(delay_s)
+            asking.cancel()
+            await asyncio.wait([asking])
             await asyncio.sleep(2.0)
-            assert sum([await other.come() for _ in range(120)]) >= 100
-
-    run_in_virtual_time(main())
-
-
-def test_a_process_that_stops_gives_back_what_it_holds() -> None:
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=100.0), processes=2) as all_:
-            one, other = all_.processes
-            await flood([one], 90.0, seconds=1.0)
-            await one.leases.stop()
-            await asyncio.sleep(1.0)
-            assert sum([await other.come() for _ in range(100)]) == 100
-
-    run_in_virtual_time(main())
+        assert await other.come()
+        assert one.admission.account("t").in_flight == 0
 
 
-def test_a_refusal_says_what_holds_for_all_processes() -> None:
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=0.5, burst=3), processes=2) as all_:
-            one, other = all_.processes
-            assert [await process.come() for process in (one, other, one)] == [True] * 3
-            for process in (one, other):
-                with pytest.raises(LimitExceeded) as refused:
-                    await process.admission.enter_when_told("t")
-                assert str(refused.value) == "tenant 't' may send 0.5 requests per second, 3 at once"
-                assert dict(refused.value.limits) == {"RateLimit-Limit": "3", "RateLimit-Remaining": "0", "RateLimit-Reset": "6"}
-                assert refused.value.retry_after_s == pytest.approx(2.0, abs=0.02)
-                with pytest.raises(LimitExceeded):  # from now on it is known here
-                    process.admission.enter("t")
-                with pytest.raises(LimitExceeded):
-                    process.admission.look("t")
-                assert dict(process.admission.counts) == {("t", ShedReason.RATE): 3}
-            await asyncio.sleep(refused.value.retry_after_s)
-            assert await other.come()
-            assert not await one.come()
-
-    run_in_virtual_time(main())
-
-
-def test_what_waits_and_is_cancelled_has_used_no_token() -> None:
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=0.01, burst=1), processes=2) as all_:
-            one, other = all_.processes
-            for delay_s in (0.0, 0.5 * ROUND_TRIP_S, ROUND_TRIP_S):
-                asking = asyncio.get_running_loop().create_task(one.come())
-                await asyncio.sleep(delay_s)
-                asking.cancel()
-                await asyncio.wait([asking])
-                await asyncio.sleep(2.0)
-            assert await other.come()
-            assert one.admission.account("t").in_flight == 0
-
-    run_in_virtual_time(main())
-
-
-def test_one_that_waits_counts_as_under_way() -> None:
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=3.0, concurrency=2), processes=1) as all_:
-            (one,) = all_.processes
-            asked = [asyncio.get_running_loop().create_task(one.come()) for _ in range(5)]
-            await asyncio.wait(asked)
-            assert sum(task.result() for task in asked) == 2
-
-    run_in_virtual_time(main())
+async def test_one_that_waits_counts_as_under_way() -> None:
+    async with site(Tenant("t", requests_per_s=3.0, concurrency=2), processes=1) as all_:
+        (one,) = all_.processes
+        asked = [asyncio.get_running_loop().create_task(one.come()) for _ in range(5)]
+        await asyncio.wait(asked)
+        assert sum(task.result() for task in asked) == 2
 
 
 @pytest.mark.parametrize("how", ["silent", "away"])
@@ -324,40 +296,31 @@ def test_while_the_buckets_are_silent_each_enforces_its_part_and_nobody_waits_fo
     assert sorted(told) == [silent] * 2 + [again] * 2
 
 
-def test_no_request_waits_for_silent_buckets_for_longer_than_half_a_second() -> None:
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=3.0), processes=2) as all_:
-            all_.buckets.delay_s = 1e6
-            began_s = asyncio.get_running_loop().time()
-            assert await all_.processes[0].come()
-            assert asyncio.get_running_loop().time() - began_s <= 0.5
-
-    run_in_virtual_time(main())
+async def test_no_request_waits_for_silent_buckets_for_longer_than_half_a_second() -> None:
+    async with site(Tenant("t", requests_per_s=3.0), processes=2) as all_:
+        all_.buckets.delay_s = 1e6
+        began_s = asyncio.get_running_loop().time()
+        assert await all_.processes[0].come()
+        assert asyncio.get_running_loop().time() - began_s <= 0.5
 
 
-def test_a_limit_that_is_changed_holds_at_once() -> None:
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=3.0), processes=2) as all_:
-            one, other = all_.processes
-            assert [await one.come() for _ in range(4)] == [True, True, True, False]
-            all_.tenants.tenants = {"t": Tenant("t")}
-            assert all([await other.come() for _ in range(100)])
-            all_.tenants.tenants = {"t": Tenant("t", requests_per_s=0.0)}
-            assert not any([await process.come() for process in (one, other)])
-            all_.tenants.tenants = {"t": Tenant("t", requests_per_s=3.0)}
-            await asyncio.sleep(2.0)
-            assert [await other.come() for _ in range(4)] == [True, True, True, False]
-
-    run_in_virtual_time(main())
+async def test_a_limit_that_is_changed_holds_at_once() -> None:
+    async with site(Tenant("t", requests_per_s=3.0), processes=2) as all_:
+        one, other = all_.processes
+        assert [await one.come() for _ in range(4)] == [True, True, True, False]
+        all_.tenants.tenants = {"t": Tenant("t")}
+        assert all([await other.come() for _ in range(100)])
+        all_.tenants.tenants = {"t": Tenant("t", requests_per_s=0.0)}
+        assert not any([await process.come() for process in (one, other)])
+        all_.tenants.tenants = {"t": Tenant("t", requests_per_s=3.0)}
+        await asyncio.sleep(2.0)
+        assert [await other.come() for _ in range(4)] == [True, True, True, False]
 
 
-def test_a_rate_that_is_taken_away_while_a_request_waits_lets_it_in() -> None:
-    async def main() -> None:
-        async with site(Tenant("t", requests_per_s=3.0), processes=2) as all_:
-            asking = asyncio.get_running_loop().create_task(all_.processes[0].come())
-            await settle()
-            all_.tenants.tenants = {"t": Tenant("t")}
-            all_.processes[0].admission.account("t")
-            assert await asking
-
-    run_in_virtual_time(main())
+async def test_a_rate_that_is_taken_away_while_a_request_waits_lets_it_in() -> None:
+    async with site(Tenant("t", requests_per_s=3.0), processes=2) as all_:
+        asking = asyncio.get_running_loop().create_task(all_.processes[0].come())
+        await settle()
+        all_.tenants.tenants = {"t": Tenant("t")}
+        all_.processes[0].admission.account("t")
+        assert await asking

@@ -1,7 +1,9 @@
-"""What one tenant's flood costs another at a model that both use, as `perf/tenants.py` measures it, with simulated models in virtual time.
+"""Isolation of tenants: what one tenant's flood costs another at a model that both use, with simulated models
+in virtual time.
 
-Moved is the 99th percentile of the quiet tenant's latency, from its first try to its answer, beside 50 times as many callers of the loud
-one, in terms of the same beside as many as it has itself (8). Callers ask again when they were answered.
+The measure is that of `perf/tenants.py`: the 99th percentile of the quiet tenant's latency, from its first
+try to its answer, while the loud tenant has 50 times as many callers, divided by the same while it has as
+many as the quiet one (8). Callers send their next request when they were answered (a closed loop).
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ from random import Random
 
 import pytest
 
-from control_plane.admission.concurrency_slots import ModelSlots, SlotLimits
-from control_plane.admission.domain.fair_queue import Claim, QueueLimits
+from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
+from control_plane.admission.domain.fair_queue import QueueLimits, Ticket
 from tests.aio import run_in_virtual_time
 
 CALLERS, FLOOD = 8, 50 * 8
 _SETTLES_S, _MEASURED_S = 5.0, 3.0
 _WAY_S = 0.0005
-"""From a gateway to the model and back, and the same from a caller to the gateway and back; half as much more or less."""
+"""Round trip from a gateway to the model, and the same from a caller to the gateway; it varies by half as
+much either way.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +38,17 @@ ONE = Model(1, 0.006)
 FOUR = Model(1, 0.006, instances=4)
 BATCHES = Model(64, 0.005, 0.00005)
 TEXTS = Model(64, 0.004, 0.0007)
-"""As the text encoder is: at 64 in flight it does half more than at 16, and takes almost thrice as long."""
+"""Like the text encoder: with 64 in flight its throughput is half higher than with 16, and its latency almost
+threefold.
+"""
 
 
 @dataclass(slots=True)
 class Result:
     latencies_s: list[float] = field(default_factory=list)
-    """Of the quiet tenant."""
+    """Latencies of the quiet tenant's requests."""
     per_s: float = 0.0
-    """Of both."""
+    """Throughput of both tenants together, in requests per second."""
     slots: int = 0
 
     @property
@@ -51,7 +57,9 @@ class Result:
 
 
 class Server:
-    """Takes what has come as a batch whenever an instance is free, first come, first served."""
+    """Simulated model: whenever an instance is free it takes the waiting requests as a batch, first come,
+    first served.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -80,21 +88,21 @@ class Server:
 
 
 def share(model: Model, *, loud: int, quiet: int = CALLERS, gateways: int = 1) -> Result:
-    """Both tenants at one model, each by all gateways."""
+    """Simulate both tenants at one model, each through all gateways."""
 
     async def main() -> Result:
         loop, random, server, result = asyncio.get_running_loop(), Random(0), Server(model), Result()
-        slots = [ModelSlots(SlotLimits(alone=64, shared=16), QueueLimits(), loop.time) for _ in range(gateways)]
+        slots = [ConcurrencyLimiter(SlotLimits(alone=64, shared=16), QueueLimits(), loop.time) for _ in range(gateways)]
 
-        async def caller(tenant: str, at: ModelSlots) -> None:
+        async def caller(tenant: str, at: ConcurrencyLimiter) -> None:
             await asyncio.sleep(random.random() * 0.02)
             while (came_s := loop.time()) < _SETTLES_S + _MEASURED_S:
-                if not at.take_at_once(tenant):
-                    await at.take(Claim(tenant, weight=1.0, priority=0, cost=1.0), came_s + 1e5)
+                if not at.try_acquire(tenant):
+                    await at.acquire(Ticket(tenant, weight=1.0, priority=0, cost=1.0), came_s + 1e5)
                 turn_s = loop.time()
                 await asyncio.sleep(_WAY_S * random.uniform(0.5, 1.5))
                 await server.infer()
-                at.give(tenant, cost=1.0, held_s=loop.time() - turn_s)
+                at.release(tenant, cost=1.0, held_s=loop.time() - turn_s)
                 if _SETTLES_S < loop.time() < _SETTLES_S + _MEASURED_S:
                     result.per_s += 1 / _MEASURED_S
                     if tenant == "quiet":

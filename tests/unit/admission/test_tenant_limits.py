@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from control_plane.admission.rate_leases import RateLeases
-from control_plane.admission.tenant_limits import Account, Sheds, TenantLimits
+from control_plane.admission.tenant_limits import ShedCounts, TenantLimits, TenantUsage
 from control_plane.core.errors import LimitExceeded
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.telemetry.shed_reason import ShedReason
@@ -15,16 +15,16 @@ TODAY, TOMORROW, YESTERDAY = "2026-03-01", "2026-03-02", "2026-02-28"
 
 
 class Bench:
-    """Limits whose tenants can be changed, with clocks that stand still."""
+    """Tenant limits whose tenants can be changed, with clocks that stand still."""
 
     def __init__(self, *tenants: Tenant) -> None:
         self.tenants = {tenant.name: tenant for tenant in tenants}
-        self.now_s, self.today_s, self.sheds = 1000.0, NOON_S, Sheds()
+        self.now_s, self.today_s, self.sheds = 1000.0, NOON_S, ShedCounts()
         leases = RateLeases(now_s=lambda: self.now_s)  # of the only process
         self.limits = TenantLimits(self, self.sheds, leases=leases, today_s=lambda: self.today_s)
 
-    def come(self, name: str = "t") -> Account:
-        """One request that goes on and is under way from now on."""
+    def come(self, name: str = "t") -> TenantUsage:
+        """Admit a request, which stays under way."""
         account = self.limits.account(name)
         self.limits.check(account)
         account.in_flight += 1
@@ -36,7 +36,7 @@ class Bench:
         return refusal.value
 
     def admitted(self, name: str = "t", *, most: int = 1000) -> int:
-        """How many come at once before one is refused, `most` at most."""
+        """Return how many requests at once are admitted before one is refused; it tries `most` at most."""
         for count in range(most):
             try:
                 self.come(name)
@@ -45,7 +45,7 @@ class Bench:
         return most
 
     def use(self, units: float, name: str = "t") -> None:
-        """A request of so many units comes and ends."""
+        """Admit and end a request of so many compute units."""
         account = self.come(name)
         account.in_flight -= 1
         account.units_ended += units
@@ -212,5 +212,5 @@ class TestTenants:
         bench = Bench(Tenant("t", concurrency=2), Tenant("u", concurrency=2))
         assert bench.admitted("t") == 2
         bench.come("u")
-        assert bench.limits.take_demand() == {"t": 3, "u": 1}
-        assert bench.limits.take_demand() == {}
+        assert bench.limits.drain_demand() == {"t": 3, "u": 1}
+        assert bench.limits.drain_demand() == {}

@@ -1,4 +1,6 @@
-"""Processes that share tenants' limits, in virtual time, each with an admission of its own."""
+"""Several processes share tenants' limits through a demand board: in virtual time, each with an admission of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from control_plane.admission.admission import Admission
-from control_plane.admission.concurrency_slots import SlotLimits
+from control_plane.admission.concurrency_limiter import SlotLimits
 from control_plane.admission.domain.demand import Exchange
 from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.admission.tenant_shares import TenantShares
@@ -22,13 +24,15 @@ from tests.aio import run_in_virtual_time
 from tests.fakes.demand_board import FakeDemand, FakeDemandBoard
 from tests.sharing import Tenants
 
+pytestmark = pytest.mark.virtual_time
+
 LIMIT = 100.0
 STEP_S = 0.05
 FLOOR = 0.25
 
 
 class SeenAdmission(Admission):
-    """Lets a test see which parts it enforces."""
+    """Admission that records the shares it was told to enforce."""
 
     parts: Mapping[str, float] = {}
     other = 1.0
@@ -39,7 +43,7 @@ class SeenAdmission(Admission):
 
 
 class SeenBoard(FakeDemandBoard):
-    """Lets a test see what was told, and may be slow."""
+    """Demand board that records what processes published, and may be slow."""
 
     seen: list[Exchange]
     delay_s = 0.0
@@ -52,7 +56,9 @@ class SeenBoard(FakeDemandBoard):
 
 
 class Process:
-    """One of several on a board; `t` may send `LIMIT` requests per second, over all of them."""
+    """One of several processes on a board; tenant `t` may send `LIMIT` requests per second over all
+    of them.
+    """
 
     def __init__(self, demand: FakeDemand, name: str, seen: list[Exchange] | None = None) -> None:
         self.board = SeenBoard(demand)
@@ -70,20 +76,20 @@ class Process:
     def come(self, requests: int, tenant: str = "t") -> None:
         for _ in range(requests):
             try:
-                self.admission.enter(tenant).release()
+                self.admission.admit(tenant).release()
             except LimitExceeded:
                 continue
             self.admitted += 1
 
     def come_at(self, requests_per_s: float) -> None:
-        """What comes in one step at that rate."""
+        """Send the requests of one step at that rate."""
         self._owed += requests_per_s * STEP_S
         self.come(int(self._owed))
         self._owed -= int(self._owed)
 
 
 async def send(seconds: float, rates: Mapping[Process, float]) -> int:
-    """How many were admitted of what came to each at that rate."""
+    """Send requests to each process at that rate, and return how many were admitted."""
     before = sum(process.admitted for process in rates)
     for _ in range(round(seconds / STEP_S)):
         for process, rate in rates.items():
@@ -94,7 +100,7 @@ async def send(seconds: float, rates: Mapping[Process, float]) -> int:
 
 @asynccontextmanager
 async def taking_part(count: int, seen: list[Exchange] | None = None) -> AsyncIterator[tuple[list[Process], list[asyncio.Task[None]]]]:
-    """So many processes, begun one after the other within a second, and their tasks."""
+    """Run so many processes, started one after the other within a second, with their tasks."""
     demand = FakeDemand()
     processes = [Process(demand, f"p{number}", seen) for number in range(count)]
     async with asyncio.TaskGroup() as tasks:
@@ -112,42 +118,33 @@ def parts(processes: Sequence[Process]) -> list[float]:
     return [process.part() for process in processes]
 
 
-def test_alone_it_has_all_of_every_limit() -> None:
-    async def main() -> None:
-        async with taking_part(1) as ((process,), _):
-            assert parts([process]) == [1.0]
-            await send(3.0, {process: 3 * LIMIT})
-            assert await send(5.0, {process: 3 * LIMIT}) == pytest.approx(5 * LIMIT, abs=2)
-            assert (process.part(), process.part("other")) == (1.0, 1.0)
-
-    run_in_virtual_time(main())
+async def test_alone_it_has_all_of_every_limit() -> None:
+    async with taking_part(1) as ((process,), _):
+        assert parts([process]) == [1.0]
+        await send(3.0, {process: 3 * LIMIT})
+        assert await send(5.0, {process: 3 * LIMIT}) == pytest.approx(5 * LIMIT, abs=2)
+        assert (process.part(), process.part("other")) == (1.0, 1.0)
 
 
-def test_before_anybody_asks_the_parts_are_equal_from_the_start_on() -> None:
-    async def main() -> None:
-        demand = FakeDemand()
-        one, other = Process(demand, "p1"), Process(demand, "p2")
-        await one.shares.start()
-        await other.shares.start()
-        assert (one.part(), other.part()) == (1.0, 0.5)
-        async with taking_part(4) as (processes, _):
-            await asyncio.sleep(1.0)
-            assert parts(processes) == [0.25] * 4
-
-    run_in_virtual_time(main())
+async def test_before_anybody_asks_the_parts_are_equal_from_the_start_on() -> None:
+    demand = FakeDemand()
+    one, other = Process(demand, "p1"), Process(demand, "p2")
+    await one.shares.start()
+    await other.shares.start()
+    assert (one.part(), other.part()) == (1.0, 0.5)
+    async with taking_part(4) as (processes, _):
+        await asyncio.sleep(1.0)
+        assert parts(processes) == [0.25] * 4
 
 
-def test_one_that_joins_is_left_its_part_by_those_that_are_busy() -> None:
-    async def main() -> None:
-        async with taking_part(2) as (busy, _):
-            await send(6.0, dict.fromkeys(busy, LIMIT))
-            late = Process(busy[0].board.demand, "late")
-            await late.shares.start()
-            assert late.part() == pytest.approx(FLOOR / 3)
-            await send(1.1, dict.fromkeys(busy, LIMIT))
-            assert sum(parts([*busy, late])) == pytest.approx(1.0, abs=0.01)
-
-    run_in_virtual_time(main())
+async def test_one_that_joins_is_left_its_part_by_those_that_are_busy() -> None:
+    async with taking_part(2) as (busy, _):
+        await send(6.0, dict.fromkeys(busy, LIMIT))
+        late = Process(busy[0].board.demand, "late")
+        await late.shares.start()
+        assert late.part() == pytest.approx(FLOOR / 3)
+        await send(1.1, dict.fromkeys(busy, LIMIT))
+        assert sum(parts([*busy, late])) == pytest.approx(1.0, abs=0.01)
 
 
 @settings(max_examples=20, deadline=None)
@@ -169,7 +166,11 @@ def test_of_steady_demand_each_has_its_proportion_and_all_of_them_the_whole(rate
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 4).flatmap(lambda count: st.lists(st.lists(st.integers(0, 40), min_size=count, max_size=count), max_size=12)))
 def test_all_parts_are_off_the_whole_by_no_more_than_demand_has_changed_in_a_second(requests: list[list[int]]) -> None:
-    """Of each second, what comes to each process. With T the total that a process last heard, own/T summed is at most max T / min T."""
+    """`requests` has for each second how many come to each process.
+
+    If T is the total demand that a process last heard of, then the shares own/T sum up to at most max T / min
+    T.
+    """
     assume(requests)
     count = len(requests[0])
 
@@ -192,29 +193,23 @@ def test_all_parts_are_off_the_whole_by_no_more_than_demand_has_changed_in_a_sec
     run_in_virtual_time(main())
 
 
-def test_who_gets_all_requests_of_a_tenant_has_nearly_its_whole_limit_in_a_few_seconds() -> None:
-    async def main() -> None:
-        async with taking_part(4) as (processes, _):
-            busy = processes[1]
-            await send(4.0, {busy: 5 * LIMIT})
-            assert parts(processes) == pytest.approx([FLOOR / 4, 1 - 3 * FLOOR / 4, FLOOR / 4, FLOOR / 4], abs=0.01)
-            assert await send(5.0, {busy: 5 * LIMIT}) == pytest.approx(5 * LIMIT * busy.part(), abs=5)
-            assert [process.part("other") for process in processes] == [0.25] * 4
-
-    run_in_virtual_time(main())
+async def test_who_gets_all_requests_of_a_tenant_has_nearly_its_whole_limit_in_a_few_seconds() -> None:
+    async with taking_part(4) as (processes, _):
+        busy = processes[1]
+        await send(4.0, {busy: 5 * LIMIT})
+        assert parts(processes) == pytest.approx([FLOOR / 4, 1 - 3 * FLOOR / 4, FLOOR / 4, FLOOR / 4], abs=0.01)
+        assert await send(5.0, {busy: 5 * LIMIT}) == pytest.approx(5 * LIMIT * busy.part(), abs=5)
+        assert [process.part("other") for process in processes] == [0.25] * 4
 
 
-def test_so_it_has_when_they_move_to_another_process() -> None:
-    async def main() -> None:
-        async with taking_part(4) as (processes, _):
-            await send(6.0, {processes[0]: 5 * LIMIT})
-            await send(5.0, {processes[3]: 5 * LIMIT})
-            assert processes[3].part() > 0.75
-            assert processes[0].part() < 0.15
-            await send(5.0, {processes[3]: 5 * LIMIT})
-            assert sum(parts(processes)) == pytest.approx(1.0, abs=0.01)
-
-    run_in_virtual_time(main())
+async def test_so_it_has_when_they_move_to_another_process() -> None:
+    async with taking_part(4) as (processes, _):
+        await send(6.0, {processes[0]: 5 * LIMIT})
+        await send(5.0, {processes[3]: 5 * LIMIT})
+        assert processes[3].part() > 0.75
+        assert processes[0].part() < 0.15
+        await send(5.0, {processes[3]: 5 * LIMIT})
+        assert sum(parts(processes)) == pytest.approx(1.0, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -224,60 +219,45 @@ def test_so_it_has_when_they_move_to_another_process() -> None:
         pytest.param([20, 5, 1, 0.5], id="some more than others"),
     ],
 )
-def test_a_flood_everywhere_gets_the_limit_over_all(factors: list[float]) -> None:
-    async def main() -> None:
-        async with taking_part(4) as (processes, _):
-            rates = {process: factor * LIMIT for process, factor in zip(processes, factors, strict=True)}
-            await send(4.0, rates)
-            assert await send(10.0, rates) == pytest.approx(10 * LIMIT, rel=0.03)
-
-    run_in_virtual_time(main())
+async def test_a_flood_everywhere_gets_the_limit_over_all(factors: list[float]) -> None:
+    async with taking_part(4) as (processes, _):
+        rates = {process: factor * LIMIT for process, factor in zip(processes, factors, strict=True)}
+        await send(4.0, rates)
+        assert await send(10.0, rates) == pytest.approx(10 * LIMIT, rel=0.03)
 
 
-def test_a_flood_that_keeps_moving_gets_little_more_than_the_limit() -> None:
-    async def main() -> None:
-        async with taking_part(4) as (processes, _):
-            admitted = sum([await send(2.5, {processes[turn % 4]: 5 * LIMIT}) for turn in range(12)])
-            # Each process holds its part of a second's burst when the flood comes to it.
-            assert admitted <= 30 * LIMIT * 1.15 + LIMIT
-
-    run_in_virtual_time(main())
+async def test_a_flood_that_keeps_moving_gets_little_more_than_the_limit() -> None:
+    async with taking_part(4) as (processes, _):
+        admitted = sum([await send(2.5, {processes[turn % 4]: 5 * LIMIT}) for turn in range(12)])
+        # When the flood reaches a process, that process has its share of a second's burst in its bucket.
+        assert admitted <= 30 * LIMIT * 1.15 + LIMIT
 
 
-def test_one_that_dies_gives_its_part_back_within_6_s() -> None:
-    async def main() -> None:
-        async with taking_part(2) as ((dies, stays), running):
-            await send(5.0, {dies: LIMIT, stays: LIMIT})
-            running[0].cancel()
-            await send(4.0, {stays: LIMIT})
-            assert stays.part() < 0.95  # it may be slow only
-            await send(2.0, {stays: LIMIT})
-            assert stays.part() == 1.0
-
-    run_in_virtual_time(main())
+async def test_one_that_dies_gives_its_part_back_within_6_s() -> None:
+    async with taking_part(2) as ((dies, stays), running):
+        await send(5.0, {dies: LIMIT, stays: LIMIT})
+        running[0].cancel()
+        await send(4.0, {stays: LIMIT})
+        assert stays.part() < 0.95  # it may be slow only
+        await send(2.0, {stays: LIMIT})
+        assert stays.part() == 1.0
 
 
-def test_one_that_stops_gives_it_back_at_once() -> None:
-    async def main() -> None:
-        async with taking_part(2) as ((stops, stays), running):
-            await send(5.0, {stops: LIMIT, stays: LIMIT})
-            assert stays.part() == pytest.approx(0.5, abs=0.01)
-            running[0].cancel()
-            await stops.shares.stop()
-            await asyncio.sleep(1.0)
-            assert stays.part() == 1.0
-
-    run_in_virtual_time(main())
+async def test_one_that_stops_gives_it_back_at_once() -> None:
+    async with taking_part(2) as ((stops, stays), running):
+        await send(5.0, {stops: LIMIT, stays: LIMIT})
+        assert stays.part() == pytest.approx(0.5, abs=0.01)
+        running[0].cancel()
+        await stops.shares.stop()
+        await asyncio.sleep(1.0)
+        assert stays.part() == 1.0
 
 
-def test_one_to_which_the_board_is_slow_asks_for_no_more_than_others() -> None:
-    async def main() -> None:
-        async with taking_part(2) as ((slow, quick), _):
-            slow.board.delay_s = 0.9
-            await send(15.0, {slow: LIMIT, quick: LIMIT})
-            assert parts([slow, quick]) == pytest.approx([0.5, 0.5], abs=0.02)
-
-    run_in_virtual_time(main())
+async def test_one_to_which_the_board_is_slow_asks_for_no_more_than_others() -> None:
+    async with taking_part(2) as ((slow, quick), _):
+        slow.board.delay_s = 0.9
+        await send(15.0, {slow: LIMIT, quick: LIMIT})
+        assert parts([slow, quick]) == pytest.approx([0.5, 0.5], abs=0.02)
 
 
 def test_while_the_board_is_away_the_last_parts_stay_and_then_they_follow_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -303,16 +283,13 @@ def test_while_the_board_is_away_the_last_parts_stay_and_then_they_follow_again(
     ] * 3  # once for each that it was away from, each time
 
 
-def test_it_does_not_start_without_the_board_and_stops_without_it() -> None:
-    async def main() -> None:
-        process = Process(FakeDemand(), "p1")
-        process.board.is_away = True
-        with pytest.raises(StoreUnavailable):
-            await process.shares.start()
-        await process.shares.stop()
-        process.board.is_away = False
+async def test_it_does_not_start_without_the_board_and_stops_without_it() -> None:
+    process = Process(FakeDemand(), "p1")
+    process.board.is_away = True
+    with pytest.raises(StoreUnavailable):
         await process.shares.start()
-        await process.shares.stop()
-        assert process.board.demand.told == {}
-
-    run_in_virtual_time(main())
+    await process.shares.stop()
+    process.board.is_away = False
+    await process.shares.start()
+    await process.shares.stop()
+    assert process.board.demand.told == {}

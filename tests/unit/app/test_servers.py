@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from control_plane.app.server_unit import Restore
 from control_plane.app.servers import Tritons
+from control_plane.app.triton_instances import Restore
 from control_plane.core.errors import StartupError
 from control_plane.fleet.administration import FleetModels
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.model_service import LoadFailure, ModelService
 from control_plane.settings import load_settings
 from control_plane.triton.ports import Upstream
-from tests.aio import run
 from tests.fakes import FakeUpstream
 
 TWO = "http://127.0.0.1:1,http://127.0.0.1:11"
@@ -25,7 +24,7 @@ TWO = "http://127.0.0.1:1,http://127.0.0.1:11"
 
 @pytest.fixture(autouse=True)
 def loop() -> Iterator[None]:
-    """As grpc.aio wants it for a channel, also after tests that have had loops of their own."""
+    """Set a current event loop, which grpc.aio needs to make a channel, whatever earlier tests have left."""
     current = asyncio.new_event_loop()
     asyncio.set_event_loop(current)
     yield
@@ -74,20 +73,16 @@ class TestServersFile:
         one = of_file(tmp_path, "- url: http://h:1")
         assert isinstance(one.models, FleetModels)
 
-    def test_with_none_of_its_servers_up_there_is_no_start_and_with_one_the_others_are_waited_for(self, tmp_path: Path) -> None:
-        async def main() -> None:
-            several = of_file(tmp_path, "- url: http://127.0.0.1:1\n- url: http://127.0.0.1:11", start_timeout_s=0.3)
-            with pytest.raises(ExceptionGroup) as caught:
-                await several.run()
-            assert caught.group_contains(StartupError, match=r"no server of --servers-file .* answered within 0\.3 s")
-            assert not caught.group_contains(StartupError, match="--triton-url")
-            several = of_file(tmp_path, "- url: http://127.0.0.1:1\n- url: http://127.0.0.1:11", start_timeout_s=0.3)
-            several.servers.members["127.0.0.1:1"].up(FakeUpstream())
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await several.run()
-
-        run(main())
+    async def test_with_none_of_its_servers_up_there_is_no_start_and_with_one_the_others_are_waited_for(self, tmp_path: Path) -> None:
+        several = of_file(tmp_path, "- url: http://127.0.0.1:1\n- url: http://127.0.0.1:11", start_timeout_s=0.3)
+        with pytest.raises(ExceptionGroup) as caught:
+            await several.run()
+        assert caught.group_contains(StartupError, match=r"no server of --servers-file .* answered within 0\.3 s")
+        assert not caught.group_contains(StartupError, match="--triton-url")
+        several = of_file(tmp_path, "- url: http://127.0.0.1:1\n- url: http://127.0.0.1:11", start_timeout_s=0.3)
+        several.servers.members["127.0.0.1:1"].up(FakeUpstream())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(several.run(), 1.0)
 
     def test_one_with_faults_is_no_start(self, tmp_path: Path) -> None:
         with pytest.raises(StartupError, match=r"--servers-file .*servers\.yaml: entry 1: url is missing"):
@@ -132,7 +127,7 @@ class TestPools:
 
 
 class TestFleetName:
-    """By which gateways agree who loads and unloads."""
+    """The fleet's name, by which gateways find the same leader election."""
 
     def test_it_is_the_same_however_the_same_servers_are_named_in_order(self, tmp_path: Path) -> None:
         there, back = (tritons(tmp_path, triton_url=urls) for urls in (TWO, ",".join(reversed(TWO.split(",")))))
@@ -149,28 +144,25 @@ class TestFleetName:
     ) -> None:
         with caplog.at_level(logging.INFO, "control_plane.app.servers"):
             one = tritons(tmp_path, triton_url=TWO, state_url=state_url)
-        assert caplog.text.count(f"the fleet is '{one.fleet_name}' for all gateways") == told
+        assert caplog.text.count(f"belongs to fleet '{one.fleet_name}'") == told
 
     def test_it_can_be_given(self, tmp_path: Path) -> None:
         assert of_file(tmp_path, "- url: http://h:1", fleet_name="mine").fleet_name == "mine"
         assert tritons(tmp_path, triton_url=TWO, fleet_name="mine").fleet_name == "mine"
 
 
-def test_a_restart_of_one_server_says_nothing_of_what_another_could_not_load(tmp_path: Path) -> None:
-    async def main() -> None:
-        failures: dict[str, list[LoadFailure]] = {}
-        first, second = (Restore(name, Restoring(name), failures) for name in ("s0", "s1"))
-        await first(FakeUpstream())
-        await second(FakeUpstream())
-        assert failures == {"s0": [LoadFailure("a", "not on s0")], "s1": [LoadFailure("a", "not on s1")]}
-        await first(FakeUpstream())
-        assert failures["s1"] == [LoadFailure("a", "not on s1")]
-
-    run(main())
+async def test_a_restart_of_one_server_says_nothing_of_what_another_could_not_load(tmp_path: Path) -> None:
+    failures: dict[str, list[LoadFailure]] = {}
+    first, second = (Restore(name, ModelRestorer(name), failures) for name in ("s0", "s1"))
+    await first(FakeUpstream())
+    await second(FakeUpstream())
+    assert failures == {"s0": [LoadFailure("a", "not on s0")], "s1": [LoadFailure("a", "not on s1")]}
+    await first(FakeUpstream())
+    assert failures["s1"] == [LoadFailure("a", "not on s1")]
 
 
 @dataclass
-class Restoring:
+class ModelRestorer:
     name: str
 
     async def restore(self, upstream: Upstream) -> list[LoadFailure]:

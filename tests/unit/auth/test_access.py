@@ -6,10 +6,10 @@ import pytest
 
 from control_plane.auth.access import Access
 from control_plane.auth.authentication import Authentication
+from control_plane.auth.domain.auth_backoff import AuthBackoff
 from control_plane.auth.domain.authorization import Need
-from control_plane.auth.domain.failed_attempts import FailedAttempts
 from control_plane.core.errors import LimitExceeded, PermissionDenied, Unauthenticated
-from control_plane.core.principal import NOBODY
+from control_plane.core.principal import ANONYMOUS
 from control_plane.core.scope import Right
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
@@ -19,7 +19,7 @@ KNOWN = known_state(keys=(api_key(1, "infer:a*"),), tenants=(Tenant("team"),), r
 
 
 def access() -> Access:
-    authentication = Authentication(KNOWN, None, attempts=FailedAttempts())
+    authentication = Authentication(KNOWN, None, attempts=AuthBackoff())
     return Access(KNOWN, authentication, trusted_proxies=[ip_network("10.0.0.0/8")])
 
 
@@ -28,7 +28,7 @@ def test_without_authentication_everybody_is_nobody_and_may_do_everything() -> N
 
     caller = open_to_all.identify(authorization="nonsense", api_key=None, peer="1.2.3.4", forwarded_for=None)
 
-    assert caller is NOBODY
+    assert caller is ANONYMOUS
     assert not open_to_all.is_on
     open_to_all.require(caller, Need(Right.ADMIN))
     open_to_all.require(caller, Need(Right.INFER, "alias"))
@@ -72,6 +72,6 @@ def test_who_fails_too_often_is_slowed_by_the_address_that_a_trusted_proxy_tells
 
 @pytest.mark.parametrize(("known", "is_on", "matter"), [(KNOWN, False, True), (known_state(), False, False), (known_state(), True, True)])
 def test_names_matter_where_there_are_routes_or_rights(known: object, is_on: bool, matter: bool) -> None:
-    authentication = Authentication(KNOWN, None, attempts=FailedAttempts()) if is_on else None
+    authentication = Authentication(KNOWN, None, attempts=AuthBackoff()) if is_on else None
 
-    assert Access(known, authentication).names_matter is matter  # type: ignore[arg-type]
+    assert Access(known, authentication).needs_model_name is matter  # type: ignore[arg-type]

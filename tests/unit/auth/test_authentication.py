@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from control_plane.auth import authentication as module
 from control_plane.auth.authentication import Authentication
-from control_plane.auth.domain.failed_attempts import FailedAttempts
+from control_plane.auth.domain.auth_backoff import AuthBackoff
 from control_plane.auth.keys import Keys
 from control_plane.core.errors import ControlPlaneError, LimitExceeded, Unauthenticated
 from control_plane.core.principal import Credentials, Principal
@@ -19,7 +19,7 @@ from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.mirror import KnownState
+from control_plane.objects.mirror import ObjectMirror
 from tests.aio import run
 from tests.fakes.state_store import FakeStateStore
 
@@ -30,7 +30,7 @@ HERE, THERE = "192.0.2.1", "192.0.2.2"
 
 @dataclass
 class FakeTokens:
-    """`auth/ports.TokenVerifier`: knows one token."""
+    """Fake `auth/ports.TokenVerifier` that knows one token."""
 
     tenant: str = "acme"
     valid: str = TOKEN
@@ -53,12 +53,12 @@ class Bench:
     tokens: FakeTokens = field(default_factory=FakeTokens)
 
     def __post_init__(self) -> None:
-        self.known = KnownState(self.store, now_s=lambda: self.now_s)
+        self.known = ObjectMirror(self.store, now_s=lambda: self.now_s)
         self.keys = Keys(self.store, now_s=lambda: self.now_s)
         self.authentication = self.make(self.tokens)
 
     def make(self, tokens: FakeTokens | None) -> Authentication:
-        return Authentication(self.known, tokens, attempts=FailedAttempts(), now_s=lambda: self.now_s)
+        return Authentication(self.known, tokens, attempts=AuthBackoff(), now_s=lambda: self.now_s)
 
     async def start(self) -> tuple[ApiKey, str]:
         await self.store.put(Kind.TENANT, "acme", to_body(Tenant("acme")))
@@ -107,30 +107,26 @@ SHOWN: list[tuple[Callable[[str], str | None], Callable[[str], str | None], str 
 
 
 @pytest.mark.parametrize(("authorization", "api_key", "refusal"), SHOWN)
-def test_how_a_key_is_shown(authorization: Callable[[str], str | None], api_key: Callable[[str], str | None], refusal: str | None) -> None:
-    async def main() -> None:
-        bench = Bench()
-        _, text = await bench.start()
-        credentials = Credentials(authorization(text), api_key(text), HERE)
-        if refusal is None:
-            assert bench.authentication.authenticate(credentials).tenant == "acme"
-        else:
-            with pytest.raises(Unauthenticated) as raised:
-                bench.authentication.authenticate(credentials)
-            assert str(raised.value) == refusal
+async def test_how_a_key_is_shown(
+    authorization: Callable[[str], str | None], api_key: Callable[[str], str | None], refusal: str | None
+) -> None:
+    bench = Bench()
+    _, text = await bench.start()
+    credentials = Credentials(authorization(text), api_key(text), HERE)
+    if refusal is None:
+        assert bench.authentication.authenticate(credentials).tenant == "acme"
+    else:
+        with pytest.raises(Unauthenticated) as raised:
+            bench.authentication.authenticate(credentials)
+        assert str(raised.value) == refusal
 
-    run(main())
 
-
-def test_whom_a_key_stands_for() -> None:
-    async def main() -> None:
-        bench = Bench()
-        key, text = await bench.start()
-        principal = Principal("acme", key.id, Scopes(SCOPES), expires_s=5000.0, is_known=True)
-        assert bench.bearer(text) == principal
-        assert bench.bearer(text) is bench.bearer(text), "found in the cache"
-
-    run(main())
+async def test_whom_a_key_stands_for() -> None:
+    bench = Bench()
+    key, text = await bench.start()
+    principal = Principal("acme", key.id, Scopes(SCOPES), expires_s=5000.0, is_known=True)
+    assert bench.bearer(text) == principal
+    assert bench.bearer(text) is bench.bearer(text), "found in the cache"
 
 
 # What is not valid
@@ -152,13 +148,10 @@ WRONG: dict[str, Callable[[str, str], str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_wrong_keys_are_refused_with_one_text(wrong: Callable[[str, str], str]) -> None:
-    async def main() -> None:
-        bench = Bench()
-        key, text = await bench.start()
-        assert str(bench.refusal(wrong(key.id, text[16:]))) == "the API key is not valid"
-
-    run(main())
+async def test_wrong_keys_are_refused_with_one_text(wrong: Callable[[str, str], str]) -> None:
+    bench = Bench()
+    key, text = await bench.start()
+    assert str(bench.refusal(wrong(key.id, text[16:]))) == "the API key is not valid"
 
 
 @given(st.text(max_size=80))
@@ -180,107 +173,83 @@ def test_nothing_made_up_is_accepted(text: str) -> None:
         pytest.param({"secret_sha256": "0" * 64}, "the API key is not valid", id="another secret"),
     ],
 )
-def test_a_change_holds_for_the_next_request(was_seen: bool, change: dict[str, float | str], says: str) -> None:
-    async def main() -> None:
-        bench = Bench()
-        key, text = await bench.start()
-        if was_seen:
-            bench.bearer(text)
-        await bench.store.put(Kind.API_KEY, key.id, to_body(replace(key, **change)))
-        await bench.known.start()
-        assert str(bench.refusal(text)) == says
-
-    run(main())
+async def test_a_change_holds_for_the_next_request(was_seen: bool, change: dict[str, float | str], says: str) -> None:
+    bench = Bench()
+    key, text = await bench.start()
+    if was_seen:
+        bench.bearer(text)
+    await bench.store.put(Kind.API_KEY, key.id, to_body(replace(key, **change)))
+    await bench.known.start()
+    assert str(bench.refusal(text)) == says
 
 
-def test_a_deleted_key_or_tenant() -> None:
-    async def main() -> None:
-        for kind, name in ((Kind.API_KEY, None), (Kind.TENANT, "acme")):
-            bench = Bench()
-            key, text = await bench.start()
-            bench.bearer(text)
-            await bench.store.delete(kind, name or key.id)
-            await bench.known.start()
-            assert str(bench.refusal(text)) == "the API key is not valid"
-
-    run(main())
-
-
-def test_scopes_that_have_changed_hold_at_once() -> None:
-    async def main() -> None:
+async def test_a_deleted_key_or_tenant() -> None:
+    for kind, name in ((Kind.API_KEY, None), (Kind.TENANT, "acme")):
         bench = Bench()
         key, text = await bench.start()
         bench.bearer(text)
-        await bench.store.put(Kind.API_KEY, key.id, to_body(replace(key, scopes=(Scope(Right.METRICS),))))
+        await bench.store.delete(kind, name or key.id)
         await bench.known.start()
-        assert bench.bearer(text).scopes == Scopes((Scope(Right.METRICS),))
+        assert str(bench.refusal(text)) == "the API key is not valid"
 
-    run(main())
+
+async def test_scopes_that_have_changed_hold_at_once() -> None:
+    bench = Bench()
+    key, text = await bench.start()
+    bench.bearer(text)
+    await bench.store.put(Kind.API_KEY, key.id, to_body(replace(key, scopes=(Scope(Right.METRICS),))))
+    await bench.known.start()
+    assert bench.bearer(text).scopes == Scopes((Scope(Right.METRICS),))
 
 
 @pytest.mark.parametrize("was_seen", [False, True])
-def test_time_ends_a_key_without_any_change(was_seen: bool) -> None:
-    async def main() -> None:
-        bench = Bench()
-        _, text = await bench.start()
-        bench.now_s = 4999.9
-        if was_seen:
-            bench.bearer(text)
-        bench.now_s = 5000.0
-        assert str(bench.refusal(text)) == "the API key has expired"
-
-    run(main())
+async def test_time_ends_a_key_without_any_change(was_seen: bool) -> None:
+    bench = Bench()
+    _, text = await bench.start()
+    bench.now_s = 4999.9
+    if was_seen:
+        bench.bearer(text)
+    bench.now_s = 5000.0
+    assert str(bench.refusal(text)) == "the API key has expired"
 
 
-def test_both_keys_are_accepted_in_the_overlap_of_a_rotation() -> None:
-    async def main() -> None:
-        bench = Bench()
-        old, old_text = await bench.start()
-        new, text = await bench.keys.rotate(old.id, overlap_s=60.0)
-        await bench.known.start()
-        assert bench.bearer(old_text) == Principal("acme", old.id, Scopes(SCOPES), expires_s=1060.0, is_known=True)
-        assert bench.bearer(text).key_id == new.id
-        bench.now_s = 1060.0
-        assert str(bench.refusal(old_text)) == "the API key is not valid"
-        assert bench.bearer(text).key_id == new.id
-
-    run(main())
+async def test_both_keys_are_accepted_in_the_overlap_of_a_rotation() -> None:
+    bench = Bench()
+    old, old_text = await bench.start()
+    new, text = await bench.keys.rotate(old.id, overlap_s=60.0)
+    await bench.known.start()
+    assert bench.bearer(old_text) == Principal("acme", old.id, Scopes(SCOPES), expires_s=1060.0, is_known=True)
+    assert bench.bearer(text).key_id == new.id
+    bench.now_s = 1060.0
+    assert str(bench.refusal(old_text)) == "the API key is not valid"
+    assert bench.bearer(text).key_id == new.id
 
 
 # Tokens
 
 
-def test_a_token_is_asked_about_each_time() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.start()
-        assert [bench.bearer(TOKEN).key_id for _ in range(3)] == ["somebody"] * 3
-        assert bench.tokens.asked == 3, "its issuer's keys may have changed"
-
-    run(main())
+async def test_a_token_is_asked_about_each_time() -> None:
+    bench = Bench()
+    await bench.start()
+    assert [bench.bearer(TOKEN).key_id for _ in range(3)] == ["somebody"] * 3
+    assert bench.tokens.asked == 3, "its issuer's keys may have changed"
 
 
-def test_keys_are_never_taken_for_tokens() -> None:
-    async def main() -> None:
-        bench = Bench()
-        _, text = await bench.start()
-        bench.bearer(text)
-        bench.refusal("tg_" + TOKEN)
-        assert bench.tokens.asked == 0
-
-    run(main())
+async def test_keys_are_never_taken_for_tokens() -> None:
+    bench = Bench()
+    _, text = await bench.start()
+    bench.bearer(text)
+    bench.refusal("tg_" + TOKEN)
+    assert bench.tokens.asked == 0
 
 
-def test_tokens_are_refused_without_an_issuer_or_with_a_tenant_that_does_not_exist() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.start()
-        bench.tokens.tenant = "other"
-        assert str(bench.refusal(TOKEN)) == "the token's tenant does not exist here"
-        bench.authentication = bench.make(None)
-        assert str(bench.refusal(TOKEN)) == "tokens are not accepted here; show an API key"
-
-    run(main())
+async def test_tokens_are_refused_without_an_issuer_or_with_a_tenant_that_does_not_exist() -> None:
+    bench = Bench()
+    await bench.start()
+    bench.tokens.tenant = "other"
+    assert str(bench.refusal(TOKEN)) == "the token's tenant does not exist here"
+    bench.authentication = bench.make(None)
+    assert str(bench.refusal(TOKEN)) == "tokens are not accepted here; show an API key"
 
 
 # Slowing
@@ -306,135 +275,112 @@ def test_a_source_that_keeps_failing_is_slowed(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize("failures", [10, 30, 1000])
-def test_a_fresh_key_and_a_fresh_token_are_accepted_where_others_are_slowed(failures: int) -> None:
-    """Whoever shares an address with somebody who guesses, behind one router or on one machine, does not pay for him."""
-
-    async def main() -> None:
-        bench = Bench()
-        _, text = await bench.start()
-        for _ in range(failures):
-            bench.refusal("tg_wrong")
-        assert isinstance(bench.refusal("tg_wrong"), LimitExceeded)
-        assert bench.bearer(text).tenant == "acme"
-        assert bench.bearer(TOKEN).tenant == "acme"
-
-    run(main())
+async def test_a_fresh_key_and_a_fresh_token_are_accepted_where_others_are_slowed(failures: int) -> None:
+    """A client that shares its address with one that guesses keys, behind a router or on one machine, is not
+    refused for it.
+    """
+    bench = Bench()
+    _, text = await bench.start()
+    for _ in range(failures):
+        bench.refusal("tg_wrong")
+    assert isinstance(bench.refusal("tg_wrong"), LimitExceeded)
+    assert bench.bearer(text).tenant == "acme"
+    assert bench.bearer(TOKEN).tenant == "acme"
 
 
-def test_a_key_that_ended_is_slowed_like_a_wrong_one() -> None:
-    async def main() -> None:
-        bench = Bench()
-        key, text = await bench.start()
-        bench.bearer(text)
-        await bench.keys.revoke(key.id)
-        await bench.known.start()
-        for _ in range(10):
-            assert isinstance(bench.refusal(text), Unauthenticated)
-        assert isinstance(bench.refusal(text), LimitExceeded)
-
-    run(main())
+async def test_a_key_that_ended_is_slowed_like_a_wrong_one() -> None:
+    bench = Bench()
+    key, text = await bench.start()
+    bench.bearer(text)
+    await bench.keys.revoke(key.id)
+    await bench.known.start()
+    for _ in range(10):
+        assert isinstance(bench.refusal(text), Unauthenticated)
+    assert isinstance(bench.refusal(text), LimitExceeded)
 
 
-def test_forged_tokens_cost_a_bounded_number_of_signature_checks() -> None:
-    async def main() -> None:
-        bench = Bench()
-        _, text = await bench.start()
-        for number in range(5000):
-            bench.refusal(f"forged.token.{number}")
-        assert bench.tokens.signatures == 50
-        refusal = bench.refusal(TOKEN)
-        assert isinstance(refusal, LimitExceeded), "nobody can tell a fresh one from those"
-        assert refusal.retry_after_s == pytest.approx(0.1)
-        assert bench.bearer(text).tenant == "acme", "a key costs no signature"
-        assert bench.bearer(TOKEN, THERE).tenant == "acme", "others are not concerned"
-        for _ in range(600):
-            bench.now_s += 0.1
-            for number in range(10):
-                bench.refusal(f"forged.token.{number}")
-        assert 600 <= bench.tokens.signatures - 51 <= 601, "ten a second from then on"
+async def test_forged_tokens_cost_a_bounded_number_of_signature_checks() -> None:
+    bench = Bench()
+    _, text = await bench.start()
+    for number in range(5000):
+        bench.refusal(f"forged.token.{number}")
+    assert bench.tokens.signatures == 50
+    refusal = bench.refusal(TOKEN)
+    assert isinstance(refusal, LimitExceeded), "nobody can tell a fresh one from those"
+    assert refusal.retry_after_s == pytest.approx(0.1)
+    assert bench.bearer(text).tenant == "acme", "a key costs no signature"
+    assert bench.bearer(TOKEN, THERE).tenant == "acme", "others are not concerned"
+    for _ in range(600):
         bench.now_s += 0.1
-        assert bench.bearer(TOKEN).tenant == "acme", "once there is room for one"
-
-    run(main())
-
-
-def test_tokens_that_hold_cost_none_of_those_checks() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.start()
-        for number in range(500):
-            bench.tokens.valid = f"token{number}"
-            assert bench.bearer(f"token{number}").tenant == "acme"
-
-    run(main())
-
-
-def test_a_token_in_use_goes_on_among_forged_ones_until_it_fails() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.start()
-        bench.bearer(TOKEN)
-        for number in range(100):
+        for number in range(10):
             bench.refusal(f"forged.token.{number}")
-        assert bench.bearer(TOKEN).tenant == "acme"
-        bench.tokens.valid = "another"
-        assert isinstance(bench.refusal(TOKEN), LimitExceeded)
-        bench.tokens.valid = TOKEN
-        assert isinstance(bench.refusal(TOKEN), LimitExceeded), "now it is as any"
-
-    run(main())
+    assert 600 <= bench.tokens.signatures - 51 <= 601, "ten a second from then on"
+    bench.now_s += 0.1
+    assert bench.bearer(TOKEN).tenant == "acme", "once there is room for one"
 
 
-def test_a_success_does_not_make_up_for_others_failures() -> None:
-    async def main() -> None:
-        bench = Bench()
-        _, text = await bench.start()
-        for _ in range(10):
-            bench.bearer(text)
-            bench.fail(1)
-        assert isinstance(bench.refusal("tg_wrong"), LimitExceeded)
-
-    run(main())
+async def test_tokens_that_hold_cost_none_of_those_checks() -> None:
+    bench = Bench()
+    await bench.start()
+    for number in range(500):
+        bench.tokens.valid = f"token{number}"
+        assert bench.bearer(f"token{number}").tenant == "acme"
 
 
-def test_failed_tokens_count_and_nothing_shown_does_not() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.start()
-        for _ in range(20):
-            with pytest.raises(Unauthenticated):
-                bench.authentication.authenticate(Credentials(None, None, HERE))
-        for _ in range(10):
-            assert isinstance(bench.refusal("forged.token.x"), Unauthenticated)
-        assert isinstance(bench.refusal("forged.token.x"), LimitExceeded)
+async def test_a_token_in_use_goes_on_among_forged_ones_until_it_fails() -> None:
+    bench = Bench()
+    await bench.start()
+    bench.bearer(TOKEN)
+    for number in range(100):
+        bench.refusal(f"forged.token.{number}")
+    assert bench.bearer(TOKEN).tenant == "acme"
+    bench.tokens.valid = "another"
+    assert isinstance(bench.refusal(TOKEN), LimitExceeded)
+    bench.tokens.valid = TOKEN
+    assert isinstance(bench.refusal(TOKEN), LimitExceeded), "now it is as any"
 
-    run(main())
+
+async def test_a_success_does_not_make_up_for_others_failures() -> None:
+    bench = Bench()
+    _, text = await bench.start()
+    for _ in range(10):
+        bench.bearer(text)
+        bench.fail(1)
+    assert isinstance(bench.refusal("tg_wrong"), LimitExceeded)
+
+
+async def test_failed_tokens_count_and_nothing_shown_does_not() -> None:
+    bench = Bench()
+    await bench.start()
+    for _ in range(20):
+        with pytest.raises(Unauthenticated):
+            bench.authentication.authenticate(Credentials(None, None, HERE))
+    for _ in range(10):
+        assert isinstance(bench.refusal("forged.token.x"), Unauthenticated)
+    assert isinstance(bench.refusal("forged.token.x"), LimitExceeded)
 
 
 # What must not be kept or told
 
 
-def test_the_cache_is_bounded_and_holds_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_is_bounded_and_holds_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_CACHED", 8)
 
-    async def main() -> None:
-        bench = Bench()
-        await bench.start()
-        texts = [(await bench.keys.create("acme", SCOPES))[1] for _ in range(30)]
-        await bench.known.start()
-        for text in texts * 2:
-            bench.bearer(text)
-            assert len(bench.authentication._cached) <= 8
-            assert text[16:] not in repr(bench.authentication._cached)
-        for number in range(30):
-            bench.tokens.valid = f"token{number}"
-            bench.bearer(f"token{number}")
-            assert len(bench.authentication._accepted) <= 8
-        for number in range(30):
-            bench.refusal(f"tg_wrong{number}", f"198.51.100.{number}")
+    bench = Bench()
+    await bench.start()
+    texts = [(await bench.keys.create("acme", SCOPES))[1] for _ in range(30)]
+    await bench.known.start()
+    for text in texts * 2:
+        bench.bearer(text)
         assert len(bench.authentication._cached) <= 8
-
-    run(main())
+        assert text[16:] not in repr(bench.authentication._cached)
+    for number in range(30):
+        bench.tokens.valid = f"token{number}"
+        bench.bearer(f"token{number}")
+        assert len(bench.authentication._accepted) <= 8
+    for number in range(30):
+        bench.refusal(f"tg_wrong{number}", f"198.51.100.{number}")
+    assert len(bench.authentication._cached) <= 8
 
 
 def test_no_secret_is_in_a_text_log_or_chained_error(caplog: pytest.LogCaptureFixture) -> None:

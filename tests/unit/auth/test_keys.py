@@ -25,7 +25,9 @@ SCOPES = (Scope(Right.INFER, "text_*"), Scope(Right.METRICS))
 
 @dataclass
 class RefusingStore(FakeStateStore):
-    """Answers some writes of existing objects with a Conflict, as when another administrator is there first."""
+    """Store that answers some writes of existing objects with a Conflict, as if another administrator had
+    been faster.
+    """
 
     conflicts: int = 0
     tries: int = 0
@@ -49,17 +51,14 @@ class Bench:
         return Keys(self.store, now_s=lambda: self.now_s, random=self.random.randbytes)
 
 
-def test_what_is_made() -> None:
-    async def main() -> None:
-        keys = await Bench().start()
-        key, text = await keys.create("acme", SCOPES, expires_s=2000.0, description="ci")
-        match = re.fullmatch(r"tg_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", text)
-        assert match is not None
-        digest = sha256(match[2].encode()).hexdigest()
-        assert key == ApiKey(match[1], "acme", SCOPES, digest, 1000.0, 2000.0, None, "ci")
-        assert await keys.list_all() == [key]
-
-    run(main())
+async def test_what_is_made() -> None:
+    keys = await Bench().start()
+    key, text = await keys.create("acme", SCOPES, expires_s=2000.0, description="ci")
+    match = re.fullmatch(r"tg_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", text)
+    assert match is not None
+    digest = sha256(match[2].encode()).hexdigest()
+    assert key == ApiKey(match[1], "acme", SCOPES, digest, 1000.0, 2000.0, None, "ci")
+    assert await keys.list_all() == [key]
 
 
 def test_the_text_is_nowhere_but_in_the_answer(caplog: pytest.LogCaptureFixture) -> None:
@@ -77,27 +76,21 @@ def test_the_text_is_nowhere_but_in_the_answer(caplog: pytest.LogCaptureFixture)
         run(main())
 
 
-def test_two_keys_have_nothing_in_common() -> None:
-    async def main() -> None:
-        keys = Keys((bench := Bench()).store)  # with real randomness
-        await bench.start()
-        made = [await keys.create("acme", SCOPES) for _ in range(50)]
-        assert len({key.id for key, _ in made}) == len({key.secret_sha256 for key, _ in made}) == len({text for _, text in made}) == 50
-
-    run(main())
+async def test_two_keys_have_nothing_in_common() -> None:
+    keys = Keys((bench := Bench()).store)  # with real randomness
+    await bench.start()
+    made = [await keys.create("acme", SCOPES) for _ in range(50)]
+    assert len({key.id for key, _ in made}) == len({key.secret_sha256 for key, _ in made}) == len({text for _, text in made}) == 50
 
 
-def test_an_id_that_exists_already_is_never_written_over() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.start()
-        keys = Keys(bench.store, random=lambda count: b"\x07" * count)
-        first, _ = await keys.create("acme", SCOPES)
-        with pytest.raises(Conflict):
-            await keys.create("acme", SCOPES[:1])
-        assert await keys.list_all() == [first]
-
-    run(main())
+async def test_an_id_that_exists_already_is_never_written_over() -> None:
+    bench = Bench()
+    await bench.start()
+    keys = Keys(bench.store, random=lambda count: b"\x07" * count)
+    first, _ = await keys.create("acme", SCOPES)
+    with pytest.raises(Conflict):
+        await keys.create("acme", SCOPES[:1])
+    assert await keys.list_all() == [first]
 
 
 @pytest.mark.parametrize(
@@ -111,46 +104,37 @@ def test_an_id_that_exists_already_is_never_written_over() -> None:
         pytest.param("acme", SCOPES, None, "x" * 1001, "description", id="a long description"),
     ],
 )
-def test_what_cannot_be_made(tenant: str, scopes: tuple[Scope, ...], expires_s: float | None, description: str, says: str) -> None:
-    async def main() -> None:
-        keys = await Bench().start()
-        with pytest.raises(InvalidRequest, match=says):
-            await keys.create(tenant, scopes, expires_s=expires_s, description=description)
-        assert await keys.list_all() == []
-
-    run(main())
+async def test_what_cannot_be_made(tenant: str, scopes: tuple[Scope, ...], expires_s: float | None, description: str, says: str) -> None:
+    keys = await Bench().start()
+    with pytest.raises(InvalidRequest, match=says):
+        await keys.create(tenant, scopes, expires_s=expires_s, description=description)
+    assert await keys.list_all() == []
 
 
 @pytest.mark.parametrize("overlap_s", [0.0, 60.0])
-def test_rotating(overlap_s: float) -> None:
-    async def main() -> None:
-        bench = Bench()
-        keys = await bench.start()
-        old, old_text = await keys.create("acme", SCOPES, expires_s=5000.0, description="ci")
-        bench.now_s = 3000.0
-        new, text = await keys.rotate(old.id, overlap_s=overlap_s)
-        assert text != old_text
-        assert new == replace(old, id=new.id, secret_sha256=new.secret_sha256, created_s=3000.0, expires_s=7000.0)
-        assert new.id != old.id
-        assert new.secret_sha256 != old.secret_sha256
-        revoked = replace(old, revoked_s=3000.0 + overlap_s)
-        assert sorted(await keys.list_all(), key=lambda key: key.created_s) == [revoked, new]
-
-    run(main())
+async def test_rotating(overlap_s: float) -> None:
+    bench = Bench()
+    keys = await bench.start()
+    old, old_text = await keys.create("acme", SCOPES, expires_s=5000.0, description="ci")
+    bench.now_s = 3000.0
+    new, text = await keys.rotate(old.id, overlap_s=overlap_s)
+    assert text != old_text
+    assert new == replace(old, id=new.id, secret_sha256=new.secret_sha256, created_s=3000.0, expires_s=7000.0)
+    assert new.id != old.id
+    assert new.secret_sha256 != old.secret_sha256
+    revoked = replace(old, revoked_s=3000.0 + overlap_s)
+    assert sorted(await keys.list_all(), key=lambda key: key.created_s) == [revoked, new]
 
 
-def test_rotating_again_in_the_overlap_does_not_lengthen_it() -> None:
-    async def main() -> None:
-        bench = Bench()
-        keys = await bench.start()
-        old, _ = await keys.create("acme", SCOPES)
-        await keys.rotate(old.id, overlap_s=60.0)
-        await keys.rotate(old.id, overlap_s=3600.0)
-        assert {key.id: key.revoked_s for key in await keys.list_all()}[old.id] == 1060.0
-        await keys.rotate(old.id, overlap_s=5.0)
-        assert {key.id: key.revoked_s for key in await keys.list_all()}[old.id] == 1005.0
-
-    run(main())
+async def test_rotating_again_in_the_overlap_does_not_lengthen_it() -> None:
+    bench = Bench()
+    keys = await bench.start()
+    old, _ = await keys.create("acme", SCOPES)
+    await keys.rotate(old.id, overlap_s=60.0)
+    await keys.rotate(old.id, overlap_s=3600.0)
+    assert {key.id: key.revoked_s for key in await keys.list_all()}[old.id] == 1060.0
+    await keys.rotate(old.id, overlap_s=5.0)
+    assert {key.id: key.revoked_s for key in await keys.list_all()}[old.id] == 1005.0
 
 
 @pytest.mark.parametrize(
@@ -164,96 +148,75 @@ def test_rotating_again_in_the_overlap_does_not_lengthen_it() -> None:
         ("valid", float("nan"), InvalidRequest),
     ],
 )
-def test_what_cannot_be_rotated_stays_alone(situation: str, overlap_s: float, error: type[ControlPlaneError]) -> None:
-    async def main() -> None:
-        bench = Bench()
-        keys = await bench.start()
-        old, _ = await keys.create("acme", SCOPES, expires_s=2000.0)
-        if situation == "revoked":
-            old = await keys.revoke(old.id)
-        if situation == "expired":
-            bench.now_s = 2000.0
-        with pytest.raises(error):
-            await keys.rotate("ffffffffffff" if situation == "unknown" else old.id, overlap_s=overlap_s)
-        assert await keys.list_all() == [old]
-
-    run(main())
+async def test_what_cannot_be_rotated_stays_alone(situation: str, overlap_s: float, error: type[ControlPlaneError]) -> None:
+    bench = Bench()
+    keys = await bench.start()
+    old, _ = await keys.create("acme", SCOPES, expires_s=2000.0)
+    if situation == "revoked":
+        old = await keys.revoke(old.id)
+    if situation == "expired":
+        bench.now_s = 2000.0
+    with pytest.raises(error):
+        await keys.rotate("ffffffffffff" if situation == "unknown" else old.id, overlap_s=overlap_s)
+    assert await keys.list_all() == [old]
 
 
-def test_a_key_that_is_revoked_while_it_is_rotated_has_no_successor() -> None:
-    async def main() -> None:
-        bench = Bench(RefusingStore(conflicts=1))
-        keys = await bench.start()
-        old, _ = await keys.create("acme", SCOPES)
-        with pytest.raises(Conflict):
-            await keys.rotate(old.id, overlap_s=0)
-        assert await keys.list_all() == [old]
-
-    run(main())
+async def test_a_key_that_is_revoked_while_it_is_rotated_has_no_successor() -> None:
+    bench = Bench(RefusingStore(conflicts=1))
+    keys = await bench.start()
+    old, _ = await keys.create("acme", SCOPES)
+    with pytest.raises(Conflict):
+        await keys.rotate(old.id, overlap_s=0)
+    assert await keys.list_all() == [old]
 
 
-def test_revoking_is_idempotent_and_keeps_the_first_moment() -> None:
-    async def main() -> None:
-        bench = Bench()
-        keys = await bench.start()
-        key, _ = await keys.create("acme", SCOPES)
-        assert await keys.revoke(key.id) == replace(key, revoked_s=1000.0, is_revoked=True)
-        bench.now_s, writes = 2000.0, bench.store.state.last
-        assert await keys.revoke(key.id) == replace(key, revoked_s=1000.0, is_revoked=True)
-        assert bench.store.state.last == writes
-        assert await keys.list_all() == [replace(key, revoked_s=1000.0, is_revoked=True)]
-
-    run(main())
+async def test_revoking_is_idempotent_and_keeps_the_first_moment() -> None:
+    bench = Bench()
+    keys = await bench.start()
+    key, _ = await keys.create("acme", SCOPES)
+    assert await keys.revoke(key.id) == replace(key, revoked_s=1000.0, is_revoked=True)
+    bench.now_s, writes = 2000.0, bench.store.state.last
+    assert await keys.revoke(key.id) == replace(key, revoked_s=1000.0, is_revoked=True)
+    assert bench.store.state.last == writes
+    assert await keys.list_all() == [replace(key, revoked_s=1000.0, is_revoked=True)]
 
 
-def test_revoking_ends_an_overlap() -> None:
-    async def main() -> None:
-        keys = await Bench().start()
-        key, _ = await keys.create("acme", SCOPES)
-        await keys.rotate(key.id, overlap_s=3600.0)
-        assert (await keys.revoke(key.id)).revoked_s == 1000.0
-
-    run(main())
+async def test_revoking_ends_an_overlap() -> None:
+    keys = await Bench().start()
+    key, _ = await keys.create("acme", SCOPES)
+    await keys.rotate(key.id, overlap_s=3600.0)
+    assert (await keys.revoke(key.id)).revoked_s == 1000.0
 
 
-def test_revoking_what_is_not_there() -> None:
-    async def main() -> None:
-        keys = await Bench().start()
-        with pytest.raises(ObjectNotFound, match="no api key 'ffffffffffff'"):
-            await keys.revoke("ffffffffffff")
-
-    run(main())
+async def test_revoking_what_is_not_there() -> None:
+    keys = await Bench().start()
+    with pytest.raises(ObjectNotFound, match="no api key 'ffffffffffff'"):
+        await keys.revoke("ffffffffffff")
 
 
 @pytest.mark.parametrize(("conflicts", "succeeds"), [(1, True), (4, True), (5, False)])
-def test_revoking_prevails_over_others_who_change_the_key(conflicts: int, succeeds: bool) -> None:
-    async def main() -> None:
-        bench = Bench(RefusingStore(conflicts=conflicts))
-        keys = await bench.start()
-        key, _ = await keys.create("acme", SCOPES)
-        if succeeds:
-            assert (await keys.revoke(key.id)).revoked_s == 1000.0
-        else:
-            with pytest.raises(Conflict):
-                await keys.revoke(key.id)
-
-    run(main())
+async def test_revoking_prevails_over_others_who_change_the_key(conflicts: int, succeeds: bool) -> None:
+    bench = Bench(RefusingStore(conflicts=conflicts))
+    keys = await bench.start()
+    key, _ = await keys.create("acme", SCOPES)
+    if succeeds:
+        assert (await keys.revoke(key.id)).revoked_s == 1000.0
+    else:
+        with pytest.raises(Conflict):
+            await keys.revoke(key.id)
 
 
 @pytest.mark.parametrize("call", ["create", "list_all", "rotate", "revoke"])
-def test_a_store_that_is_away_is_told(call: str) -> None:
-    async def main() -> None:
-        bench = Bench()
-        keys = await bench.start()
-        key, _ = await keys.create("acme", SCOPES)
-        bench.store.is_away = True
-        calls = {
-            "create": lambda: keys.create("acme", SCOPES),
-            "list_all": keys.list_all,
-            "rotate": lambda: keys.rotate(key.id, overlap_s=0),
-            "revoke": lambda: keys.revoke(key.id),
-        }
-        with pytest.raises(StoreUnavailable):
-            await calls[call]()
-
-    run(main())
+async def test_a_store_that_is_away_is_told(call: str) -> None:
+    bench = Bench()
+    keys = await bench.start()
+    key, _ = await keys.create("acme", SCOPES)
+    bench.store.is_away = True
+    calls = {
+        "create": lambda: keys.create("acme", SCOPES),
+        "list_all": keys.list_all,
+        "rotate": lambda: keys.rotate(key.id, overlap_s=0),
+        "revoke": lambda: keys.revoke(key.id),
+    }
+    with pytest.raises(StoreUnavailable):
+        await calls[call]()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.response_cache import CacheScope, ResponseCache
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.models.fingerprints import Fingerprints
@@ -14,11 +14,11 @@ from control_plane.objects.domain.route import CachePolicy, Route
 from tests.aio import run
 from tests.fakes.shared_cache import FakeSharedCache
 
-DECLARED = Fingerprint(b"d" * 32, keeps_answers=True)
+DECLARED = Fingerprint(b"d" * 32, is_cacheable=True)
 
 
 class Shared(FakeSharedCache):
-    """Which also remembers what it was asked."""
+    """Fake shared cache that also records what it was asked and with which TTLs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Bench:
         self.purges: dict[str, str] = {}
         self.cache = ResponseCache(
             self.fingerprints,
-            KeptAnswers(1 << 20),
+            EvictingCache(1 << 20),
             shared,
             generation_of=lambda model: self.purges.get(model, ""),
             max_entry_bytes=100,
@@ -59,7 +59,7 @@ class Bench:
 
 class TestScope:
     @pytest.mark.parametrize(
-        ("keeps_answers", "policy", "kept"),
+        ("is_cacheable", "policy", "kept"),
         [
             (True, None, True),
             (False, None, False),
@@ -69,15 +69,15 @@ class TestScope:
             (False, CachePolicy(is_on=True), True),
         ],
     )
-    def test_the_route_decides_and_else_the_model(self, keeps_answers: bool, policy: CachePolicy | None, kept: bool) -> None:
+    def test_the_route_decides_and_else_the_model(self, is_cacheable: bool, policy: CachePolicy | None, kept: bool) -> None:
         bench = Bench()
-        bench.fingerprints.change({"m": Fingerprint(b"d" * 32, keeps_answers=keeps_answers)})
+        bench.fingerprints.change({"m": Fingerprint(b"d" * 32, is_cacheable=is_cacheable)})
         route = Route("r", "m", cache=policy) if policy is not None else None
         assert (bench.cache.scope("m", route, "team") is not None) is kept
 
     def test_what_cannot_repeat_is_not_kept_whatever_a_route_says(self) -> None:
         bench = Bench()
-        bench.fingerprints.change({"m": Fingerprint(b"d" * 32, keeps_answers=True, is_repeatable=False)})
+        bench.fingerprints.change({"m": Fingerprint(b"d" * 32, is_cacheable=True, is_repeatable=False)})
         assert bench.cache.scope("m", Route("r", "m", cache=CachePolicy(is_on=True)), "team") is None
 
     def test_of_what_is_not_known_for_certain_nothing_is_kept(self) -> None:
@@ -96,7 +96,7 @@ class TestScope:
         keys.append(bench.scope(CachePolicy(ttl_s=5.0)).key(b"a", b"b"))
         bench.purges["m"] = "1"
         keys.append(bench.scope().key(b"a", b"b"))
-        bench.fingerprints.change({"m": Fingerprint(b"e" * 32, keeps_answers=True), "n": DECLARED})
+        bench.fingerprints.change({"m": Fingerprint(b"e" * 32, is_cacheable=True), "n": DECLARED})
         keys.append(bench.scope().key(b"a", b"b"))
         other = bench.cache.scope("n", None, "team")
         assert other is not None
@@ -106,7 +106,7 @@ class TestScope:
     def test_what_does_not_change_a_key(self) -> None:
         bench = Bench()
         keys = {bench.scope().key(b"a"), bench.scope(tenant="other").key(b"a"), bench.scope(CachePolicy(), route="s").key(b"a")}
-        bench.fingerprints.change({"m": Fingerprint(DECLARED.digest, keeps_answers=True)})
+        bench.fingerprints.change({"m": Fingerprint(DECLARED.digest, is_cacheable=True)})
         assert {*keys, bench.scope().key(b"a")} == keys
 
     @given(st.lists(st.binary(max_size=12), min_size=3, max_size=3), st.lists(st.binary(max_size=12), min_size=3, max_size=3))
@@ -118,8 +118,8 @@ class TestScope:
 class TestKeeping:
     def keep(self, bench: Bench, scope: CacheScope, value: bytes = b"value", *, cost_units: float = 1.0) -> bytes | None:
         key = scope.key(b"k")
-        bench.cache.keep(scope, key, value, cost_units=cost_units)
-        return bench.cache.look(key)
+        bench.cache.put(scope, key, value, cost_units=cost_units)
+        return bench.cache.get_local(key)
 
     def test_what_is_kept_is_found(self) -> None:
         bench = Bench()
@@ -131,9 +131,9 @@ class TestKeeping:
         scope = bench.scope(policy)
         self.keep(bench, scope)
         bench.now_s = lasts_s - 0.1
-        assert bench.cache.look(scope.key(b"k")) == b"value"
+        assert bench.cache.get_local(scope.key(b"k")) == b"value"
         bench.now_s = lasts_s
-        assert bench.cache.look(scope.key(b"k")) is None
+        assert bench.cache.get_local(scope.key(b"k")) is None
 
     def test_what_costs_too_little_or_is_too_large_is_not(self) -> None:
         bench = Bench()
@@ -146,7 +146,7 @@ class TestKeeping:
         scope = bench.scope()
         bench.fingerprints.change({"m": None})
         assert self.keep(bench, scope) is None
-        bench.fingerprints.change({"m": Fingerprint(DECLARED.digest, keeps_answers=True)})
+        bench.fingerprints.change({"m": Fingerprint(DECLARED.digest, is_cacheable=True)})
         assert self.keep(bench, scope) is None, "the same content: but in between there was another"
 
     def test_what_was_computed_before_a_purge_is_not(self) -> None:
@@ -162,22 +162,22 @@ class TestLevelTwo:
         one, other = Bench(shared), Bench(shared)
         scope = other.scope()
         keys = [scope.key(text) for text in (b"a", b"b", b"c")]
-        other.cache.keep(scope, keys[0], b"A", cost_units=1.0)
+        other.cache.put(scope, keys[0], b"A", cost_units=1.0)
         shared.cache.entries.clear()
-        one.cache.keep(one.scope(), keys[1], b"B", cost_units=1.0)
-        assert run(other.cache.find(scope, keys, cost_units=None, timeout_s=30.0)) == [b"A", b"B", None]
+        one.cache.put(one.scope(), keys[1], b"B", cost_units=1.0)
+        assert run(other.cache.get_many(scope, keys, cost_units=None, timeout_s=30.0)) == [b"A", b"B", None]
         assert [asked for asked, _ in shared.asked] == [keys[1:]]
-        assert other.cache.look(keys[1]) == b"B"
+        assert other.cache.get_local(keys[1]) == b"B"
 
     def test_what_it_has_is_as_old_as_it_is(self) -> None:
         shared = Shared()
         one, other = Bench(shared), Bench(shared)
         key = one.scope().key(b"a")
-        one.cache.keep(one.scope(), key, b"A", cost_units=1.0)
+        one.cache.put(one.scope(), key, b"A", cost_units=1.0)
         other.now_s = 59.0
         assert run(other.cache.find_shared(other.scope(), key, cost_units=None, timeout_s=30.0)) == b"A"
         other.now_s = 60.0
-        assert other.cache.look(key) is None
+        assert other.cache.get_local(key) is None
         assert run(other.cache.find_shared(other.scope(), key, cost_units=None, timeout_s=30.0)) is None
 
     @pytest.mark.parametrize("value", [b"", b"short"])
@@ -191,15 +191,15 @@ class TestLevelTwo:
         shared = Shared()
         bench = Bench(shared)
         scope = bench.scope()
-        bench.cache.keep(scope, scope.key(b"a"), b"A", cost_units=1.0)
-        assert run(bench.cache.find(scope, [scope.key(b"a")], cost_units=None, timeout_s=30.0)) == [b"A"]
+        bench.cache.put(scope, scope.key(b"a"), b"A", cost_units=1.0)
+        assert run(bench.cache.get_many(scope, [scope.key(b"a")], cost_units=None, timeout_s=30.0)) == [b"A"]
         assert shared.asked == []
 
     def test_it_gets_what_is_kept_for_as_long(self) -> None:
         shared = Shared()
         bench = Bench(shared)
         scope = bench.scope(CachePolicy(ttl_s=5.0))
-        bench.cache.keep(scope, scope.key(b"a"), b"A", cost_units=1.0)
+        bench.cache.put(scope, scope.key(b"a"), b"A", cost_units=1.0)
         assert (list(shared.cache.entries), shared.ttls_s) == ([scope.key(b"a")], [5.0])
 
     @pytest.mark.parametrize(
@@ -218,12 +218,14 @@ class TestLevelTwo:
     def test_it_is_told_what_computing_takes_here(
         self, took_s: list[float], their_units: float | None, cost_units: float | None, computing_s: float
     ) -> None:
-        """With all that adds to its compute units in this process, as the same adds to the answers of level two."""
+        """With all that adds to its compute units in this process, as the same adds to the answers of level
+        two.
+        """
         shared = Shared()
         bench = Bench(shared)
         scope = bench.scope()
         for each_s in took_s:
-            bench.cache.computed(scope, each_s, cost_units=their_units)
+            bench.cache.record_compute_time(scope, each_s, cost_units=their_units)
         assert run(bench.cache.find_shared(scope, scope.key(b"a"), cost_units=cost_units, timeout_s=30.0)) is None
         assert [told_s for _, told_s in shared.asked] == [pytest.approx(computing_s)]
 
@@ -231,10 +233,10 @@ class TestLevelTwo:
         shared = Shared()
         bench = Bench(shared)
         scope = bench.scope()
-        bench.cache.computed(scope, 0.1, cost_units=0.0)
+        bench.cache.record_compute_time(scope, 0.1, cost_units=0.0)
         keys = [scope.key(text) for text in (b"a", b"b")]
-        assert run(bench.cache.find(scope, keys, cost_units=200.0, timeout_s=30.0)) == [None, None]
-        assert run(bench.cache.find(scope, keys, cost_units=200.0, timeout_s=0.2)) == [None, None]
+        assert run(bench.cache.get_many(scope, keys, cost_units=200.0, timeout_s=30.0)) == [None, None]
+        assert run(bench.cache.get_many(scope, keys, cost_units=200.0, timeout_s=0.2)) == [None, None]
         assert [told_s for _, told_s in shared.asked] == [pytest.approx(0.3), 0.2]
 
     def test_without_it_nothing_is_found(self) -> None:

@@ -28,30 +28,30 @@ from tests.unit.admin.admin_bench import Bench, Clock
 from tests.wire.admin import admin_server
 
 
-class Ended(NamedTuple):
+class OutcomeCount(NamedTuple):
     status: int
     out: str
     err: str
 
     @property
     def table(self) -> list[list[str]]:
-        """Cells, of a table none of which is empty or has spaces."""
+        """Split the output of a table into cells; no cell of it is empty or contains a space."""
         return [line.split() for line in self.out.splitlines()]
 
 
-Tidegate = Callable[..., Ended]
+Tidegate = Callable[..., OutcomeCount]
 
 
 @pytest.fixture
 def tidegate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tidegate:
-    """The whole command line, but for the process."""
+    """Run the whole command line in this process."""
 
-    def call(*arguments: object) -> Ended:
+    def call(*arguments: object) -> OutcomeCount:
         monkeypatch.setattr(sys, "argv", ["tidegate", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
         told = capsys.readouterr()
-        return Ended(int(ended.value.code or 0), told.out, told.err)
+        return OutcomeCount(int(ended.value.code or 0), told.out, told.err)
 
     return call
 
@@ -80,12 +80,12 @@ class TestKeys:
         text = made.out.removesuffix("\n")
         match = _KEY_TEXT.fullmatch(text)
         assert match is not None, made
-        assert made.err == f"key {match[1]} of tenant acme; what follows is shown only now\n"
+        assert made.err == f"key {match[1]} of tenant acme; the following is shown only once\n"
 
         rotated = tidegate("keys", "rotate", match[1], "--overlap", "1h", *where)
         new = _KEY_TEXT.fullmatch(rotated.out.removesuffix("\n"))
         assert new is not None, rotated
-        assert rotated.err == f"key {new[1]} replaces {match[1]}, which is valid for another 1h; what follows is shown only now\n"
+        assert rotated.err == f"key {new[1]} replaces {match[1]}, which is valid for another 1h; the following is shown only once\n"
 
         assert tidegate("keys", "revoke", match[1], *where) == (0, "", f"key {match[1]} is revoked\n")
         listed = tidegate("keys", "list", *where)
@@ -100,8 +100,8 @@ class TestKeys:
             (("create", "--tenant", "nobody", "--scope", "admin"), "no tenant 'nobody'"),
             (("create", "--tenant", "acme", "--scope", "everything"), "body.scopes.0"),
             (("create", "--tenant", "acme", "--scope", "admin", "--expires", "soon"), "duration 'soon'"),
-            (("create", "--tenant", "acme", "--scope", "admin", "--state-url", "redis://h"), "--state-url goes with --offline"),
-            (("create", "--tenant", "acme", "--scope", "admin", "--offline"), "--admin-url goes without"),
+            (("create", "--tenant", "acme", "--scope", "admin", "--state-url", "redis://h"), "--state-url is for use with --offline"),
+            (("create", "--tenant", "acme", "--scope", "admin", "--offline"), "--admin-url without it"),
             (("revoke", "0123456789ab"), "no api key '0123456789ab'"),
             (("rotate", "[red]"), "path.id"),
         ],
@@ -122,14 +122,14 @@ class TestKeys:
         monkeypatch.setenv("TIDEGATE_API_KEY", key)
         ended = tidegate("keys", "list", *where)
         assert (ended.status, ended.out) == (1, "")
-        assert ended.err.endswith("(HTTP 401); commands show the key in TIDEGATE_API_KEY\n")
+        assert ended.err.endswith("(HTTP 401); commands send the key in TIDEGATE_API_KEY\n")
 
     def test_models_are_listed_with_the_key_too(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
         assert "READY" in tidegate("models", "list", *where).out
 
 
 class TestOffline:
-    """The first key: nobody is there to ask."""
+    """The first key is made without a running tidegate."""
 
     def test_its_text_alone_is_printed(self, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "control_plane", "keys", "create", "--tenant", "ops", "--scope", "admin", "--offline"]
@@ -265,7 +265,7 @@ class TestRoutes:
     @pytest.mark.parametrize("value", ["nan", "inf"])
     def test_what_is_no_finite_number_is_told(self, tidegate: Tidegate, where: tuple[str, str], option: str, value: str) -> None:
         ended = tidegate("routes", "set", "c", "--model", "m", option, value, *where)
-        assert (ended.status, option in ended.err, f"'{value}' is no finite number" in ended.err) == (2, True, True)
+        assert (ended.status, option in ended.err, f"'{value}' is not a finite number" in ended.err) == (2, True, True)
 
     @pytest.mark.parametrize("replace", [(), ("--replace",)])
     def test_a_new_one_needs_its_model(self, tidegate: Tidegate, where: tuple[str, str], replace: tuple[str, ...]) -> None:
@@ -278,9 +278,9 @@ class TestRoutes:
 
 class TestCache:
     def test_purges(self, tidegate: Tidegate, where: tuple[str, str], bench: Bench) -> None:
-        said = "kept answers of a and of ensembles that use it are found no more\n"
+        said = "cached responses of a and of ensembles that use it are purged\n"
         assert tidegate("cache", "purge", "a", *where) == (0, "", said)
-        assert tidegate("cache", "purge", "--all", *where) == (0, "", "kept answers of every model are found no more\n")
+        assert tidegate("cache", "purge", "--all", *where) == (0, "", "cached responses of every model are purged\n")
         assert {name for kind, name in bench.store.state.objects if kind is Kind.PURGE} == {"a", "*"}
 
     def test_a_routes_name_is_its_models_and_one_that_is_not_loaded_is_told(
@@ -292,12 +292,17 @@ class TestCache:
         tidegate("routes", "delete", "by-route", *where)
         assert (ended.status, ended.err.splitlines()) == (
             0,
-            ["kept answers of b, which is behind route by-route, and of ensembles that use it are found no more", "model b is not loaded"],
+            ["cached responses of b, which is behind route by-route, and of ensembles that use it are purged", "model b is not loaded"],
         )
         assert (Kind.PURGE, "b") in bench.store.state.objects
 
     @pytest.mark.parametrize(
-        ("arguments", "said"), [((), "give a model, or --all"), (("a", "--all"), "give a model, or --all"), (("a/b",), "no model's name")]
+        ("arguments", "said"),
+        [
+            ((), "give either the model whose cached responses to purge, or --all"),
+            (("a", "--all"), "give either the model whose cached responses to purge, or --all"),
+            (("a/b",), "not a model's name"),
+        ],
     )
     def test_a_refusal_is_one_line(self, tidegate: Tidegate, where: tuple[str, str], arguments: tuple[str, ...], said: str) -> None:
         ended = tidegate("cache", "purge", *arguments, *where)

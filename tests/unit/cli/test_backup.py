@@ -40,7 +40,7 @@ async def purges(state_dir: Path) -> list[str]:
 
 
 async def held(state_dir: Path) -> object:
-    """But for purges."""
+    """Return everything in the store but purges."""
     state, usage = await open_state_store(None, state_dir), await open_usage_store(None, state_dir)
     present = [stored for stored in await state.changes(0, timeout_s=0) if stored.body is not None and stored.kind != Kind.PURGE]
     objects = [(stored.kind, stored.name, stored.body) for stored in present]
@@ -93,7 +93,7 @@ def test_a_store_that_is_not_empty_is_replaced_by_force_only(tmp_path: Path, sav
 
     run(change())
     before = run(held(tmp_path / "other"))
-    with pytest.raises(Conflict, match="it holds 3 objects and 1 usage sums: they would be lost; with --force they are"):
+    with pytest.raises(Conflict, match="it holds 3 objects and 1 usage sums, which would be lost; use --force to overwrite them"):
         restore(saved, state_dir=tmp_path / "other")
     assert run(held(tmp_path / "other")) == before
     restore(saved, force=True, state_dir=tmp_path / "other")
@@ -101,7 +101,7 @@ def test_a_store_that_is_not_empty_is_replaced_by_force_only(tmp_path: Path, sav
 
 
 def test_a_restore_purges_and_what_it_purged_is_not_saved(tmp_path: Path, saved: Path) -> None:
-    """A purge of long ago that came back would bring back what was kept since."""
+    """If a restore brought back an old purge, responses purged since then would be valid again."""
     restore(saved, state_dir=tmp_path / "new")
     (first,) = run(purges(tmp_path / "new"))
     backup(tmp_path / "again.jsonl", state_dir=tmp_path / "new")

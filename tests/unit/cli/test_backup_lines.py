@@ -66,10 +66,10 @@ def test_one_in_which_a_byte_has_changed_is_refused(place: int, by: int) -> None
 @pytest.mark.parametrize(
     ("file", "says"),
     [
-        pytest.param(b"", "no backup of tidegate's", id="empty"),
-        pytest.param(b"\n", "no backup of tidegate's", id="blank"),
-        pytest.param(b"[]\n", "no backup of tidegate's", id="other-json"),
-        pytest.param(b'{"line":"backup","of":"else","format":1}\n', "no backup of tidegate's", id="somebody-else's"),
+        pytest.param(b"", "not a backup by tidegate", id="empty"),
+        pytest.param(b"\n", "not a backup by tidegate", id="blank"),
+        pytest.param(b"[]\n", "not a backup by tidegate", id="other-json"),
+        pytest.param(b'{"line":"backup","of":"else","format":1}\n', "not a backup by tidegate", id="somebody-else's"),
         pytest.param(b'{"line":"backup","of":"tidegate","format":2}\nx', "it has format 2, and this tidegate reads 1", id="newer"),
         pytest.param(FILE + b"\n", "incomplete, or was changed", id="a-line-more"),
         pytest.param(with_digest(FILE.splitlines()[0], b'{"line":"other"}'), "line 2 cannot be read", id="unknown-line"),

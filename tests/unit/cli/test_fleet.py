@@ -19,7 +19,7 @@ SERVER = {
     "name": "triton-0",
     "is_up": True,
     "is_ejected": False,
-    "is_leaving": False,
+    "is_draining": False,
     "pool": "",
     "labels": {},
     "budget_bytes": 50 * MIB,
@@ -35,21 +35,21 @@ MODEL = {
     "fetch_s": 0.0,
     "fetch_bytes": 0,
     "uses_per_s": 0.5,
-    "min_copies": 0,
-    "max_copies": None,
+    "min_replicas": 0,
+    "max_replicas": None,
     "quarantined_for_s": 0.0,
     "why_quarantined": "",
-    "is_withdrawn": False,
+    "is_suspended": False,
 }
 FLEET = {
-    "is_owner": True,
+    "is_leader": True,
     "servers": [
         SERVER,
         {**SERVER, "name": "triton-1", "is_up": False, "budget_bytes": None, "held_bytes": 0, "copies": []},
     ],
     "models": [
         {**MODEL, "name": "broken", "tier": "warm", "servers": [], "quarantined_for_s": 7.6, "why_quarantined": "[red]no weights[/]\nAt"},
-        {**MODEL, "min_copies": 1},
+        {**MODEL, "min_replicas": 1},
     ],
     "events": [
         {"at_s": 1e9 + number, "kind": "failed", "model": f"old{number}", "server": "triton-0", "reason": reason, "seconds": 0.0}
@@ -82,7 +82,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str) -> Callable[..., list[list[str]]]:
-    """Its lines in words."""
+    """Split the output into lines of words."""
     monkeypatch.setenv("COLUMNS", "200")
 
     def call(*arguments: str) -> list[list[str]]:
@@ -105,7 +105,7 @@ def test_servers_models_and_events(show: Show) -> None:
     assert shown[at + 1 : at + 4] == [["m0"], ["triton-1", "down", "0", "MiB", "of", "no", "bound"], ["nothing"]]
     assert ["m0", "hot", "1", "(1+)", "30", "MiB", "1.2", "s", "0.50"] in shown
     assert ["broken", "warm", "0", "30", "MiB", "1.2", "s", "0.50"] in shown
-    assert ["broken", "is", "not", "tried", "for", "8", "s:", "[red]no", "weights[/]"] in shown
+    assert ["broken", "is", "quarantined", "for", "8", "s:", "[red]no", "weights[/]"] in shown
 
 
 def test_what_models_say_is_no_markup_and_one_line(show: Show) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from control_plane.cli.fleet_tables import fitting_tables, fleet_tables
+from control_plane.cli.fleet_tables import fleet_tables, tables_that_fit
 from tests.unit.cli.test_fleet import COPY, MIB, MODEL, SERVER
 
 
 def fleet(**fields: Any) -> dict[str, Any]:
-    return {"is_owner": True, "servers": [SERVER], "models": [MODEL], "events": [], **fields}
+    return {"is_leader": True, "servers": [SERVER], "models": [MODEL], "events": [], **fields}
 
 
 def printed(tables: RenderableType, *, width: int = 80) -> list[str]:
@@ -30,8 +30,8 @@ def lines(found: dict[str, Any], *, width: int = 80, events: int = 10, models: i
     [
         ({}, "up"),
         ({"is_ejected": True}, "ejected"),
-        ({"is_leaving": True, "is_ejected": True}, "leaving"),
-        ({"is_up": False, "is_leaving": True, "is_ejected": True}, "down"),
+        ({"is_draining": True, "is_ejected": True}, "leaving"),
+        ({"is_up": False, "is_draining": True, "is_ejected": True}, "down"),
     ],
 )
 def test_a_server_s_state(fields: dict[str, Any], state: str) -> None:
@@ -59,7 +59,7 @@ def test_models_from_the_nearest_tier_on_and_the_most_used_first() -> None:
         {**MODEL, "name": "unseen", "tier": "cold", "fetch_s": 5.0, "fetch_bytes": None, "uses_per_s": 0.1},
         {**MODEL, "name": "warm", "tier": "warm", "servers": [], "uses_per_s": 9.0},
         {**MODEL, "name": "rare", "uses_per_s": 0.01},
-        {**MODEL, "name": "busy", "uses_per_s": 8.0, "servers": ["triton-0", "triton-1"], "min_copies": 0, "max_copies": 2},
+        {**MODEL, "name": "busy", "uses_per_s": 8.0, "servers": ["triton-0", "triton-1"], "min_replicas": 0, "max_replicas": 2},
     ]
     shown = lines(fleet(models=models))
     table = [line.split() for line in shown[shown.index("models") + 2 :]]
@@ -72,11 +72,11 @@ def test_models_from_the_nearest_tier_on_and_the_most_used_first() -> None:
 def test_what_is_not_served_is_told_with_its_reason() -> None:
     models = [
         {**MODEL, "name": "bad", "quarantined_for_s": 120.0, "why_quarantined": "no weights\nTraceback"},
-        {**MODEL, "name": "gone", "is_withdrawn": True},
+        {**MODEL, "name": "gone", "is_suspended": True},
     ]
     shown = lines(fleet(models=models))
-    assert "bad is not tried for 120 s: no weights" in shown
-    assert "gone is not loaded: an administrator has unloaded it" in shown
+    assert "bad is quarantined for 120 s: no weights" in shown
+    assert "gone is not loaded on demand: an administrator has unloaded it" in shown
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_events_are_of_models_and_of_servers(event: dict[str, Any], line: str) -
 
 def test_only_the_owner_knows_what_happened() -> None:
     assert not any("Another process" in line for line in lines(fleet()))
-    assert any("Another process" in line for line in lines(fleet(is_owner=False)))
+    assert any("Another process" in line for line in lines(fleet(is_leader=False)))
 
 
 def many(count: int = 40) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def test_a_live_table_shows_what_there_is_room_for(height: int) -> None:
     def rows_of(tables: RenderableType) -> int:
         return len(printed(tables))
 
-    tables = fitting_tables(many(), height=height, events=10, models=None, rows_of=rows_of)
+    tables = tables_that_fit(many(), height=height, events=10, models=None, rows_of=rows_of)
     shown = printed(tables)
     assert len(shown) <= height
     seen = [line.split()[0] for line in shown if " hot " in line]

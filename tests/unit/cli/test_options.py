@@ -1,4 +1,4 @@
-"""Which tidegate and which store a command means, where the user says little of it."""
+"""Discovery of the tidegate and the store that a command talks to, from few or no options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from control_plane.cli.options import endpoint, located, require_state, stores_located
+from control_plane.cli.options import endpoint, locate_settings, locate_store_settings, require_state
 from control_plane.core.errors import InvalidRequest
 from control_plane.host.state_dir import StateDir
 from control_plane.storage.store_record import write_store_record
@@ -38,22 +38,22 @@ class TestEndpoint:
 
 class TestStores:
     def test_a_folders_own_files_are_the_usual_case(self, tmp_path: Path) -> None:
-        assert stores_located(tmp_path, None).state.state_url is None
+        assert locate_store_settings(tmp_path, None).state.state_url is None
         write_store_record(tmp_path, None)
-        assert stores_located(tmp_path, None).state.state_url is None
+        assert locate_store_settings(tmp_path, None).state.state_url is None
 
     def test_the_redis_of_the_tidegate_there_is_found(self, tmp_path: Path) -> None:
         write_store_record(tmp_path, SecretStr("redis://h:1/2"))
-        found = stores_located(tmp_path, None).state.state_url
+        found = locate_store_settings(tmp_path, None).state.state_url
         assert found is not None
         assert found.get_secret_value() == "redis://h:1/2"
 
     @pytest.mark.parametrize("url", ["redis://:secret@h:1/2", "rediss://h:1/2?ssl_ca_certs=x"])
     def test_one_that_takes_more_is_asked_for(self, tmp_path: Path, url: str) -> None:
         write_store_record(tmp_path, SecretStr(url))
-        with pytest.raises(InvalidRequest, match=r"keeps its state in rediss?://h:1/2, .*give the same TIDEGATE_STATE_URL"):
-            stores_located(tmp_path, None)
-        found = stores_located(tmp_path, url).state.state_url
+        with pytest.raises(InvalidRequest, match=r"keeps its state in rediss?://h:1/2, .*set the same TIDEGATE_STATE_URL"):
+            locate_store_settings(tmp_path, None)
+        found = locate_store_settings(tmp_path, url).state.state_url
         assert found is not None
         assert found.get_secret_value() == url
 
@@ -61,15 +61,15 @@ class TestStores:
         with StateDir(tmp_path) as state:
             write_store_record(tmp_path, None)
             state.write_endpoints(ENDPOINTS)
-            stores_located(tmp_path, "redis://h")
+            locate_store_settings(tmp_path, "redis://h")
             assert capsys.readouterr().err == f"the tidegate that runs in {tmp_path} keeps its state elsewhere: in its own SQLite files\n"
             write_store_record(tmp_path, SecretStr("redis://h:6379/0"))
-            stores_located(tmp_path, "redis://:secret@h")
+            locate_store_settings(tmp_path, "redis://:secret@h")
             assert capsys.readouterr().err == ""
 
     def test_where_there_is_no_state_that_is_told(self, tmp_path: Path) -> None:
-        settings = located(tmp_path)
-        with pytest.raises(InvalidRequest, match=r"no tidegate has kept any state in .*say which with --state-dir or TIDEGATE_STATE_DIR"):
+        settings = locate_settings(tmp_path)
+        with pytest.raises(InvalidRequest, match=r"no tidegate has stored any state in .*say which with --state-dir or TIDEGATE_STATE_DIR"):
             require_state(settings)
         (tmp_path / "state.sqlite").touch()
         require_state(settings)

@@ -17,7 +17,7 @@ from tests.tls_files import Authority, needs_openssl
 
 @pytest.fixture(autouse=True)
 def logs() -> Iterator[None]:
-    """As they were: the command sets them for its process."""
+    """Restore what the command sets for its whole process."""
     ours = logging.getLogger("control_plane")
     handlers, levels = logging.root.handlers[:], (logging.root.level, ours.level)
     yield
@@ -41,14 +41,14 @@ def test_a_password_in_the_url_of_a_triton_is_shown_nowhere(
 
 
 def test_commands_begin_without_what_only_a_gateway_needs() -> None:
-    """Half of what a command took on a slow machine was reading these."""
+    """Importing these packages took half of a command's time on a slow machine."""
     program = "import sys, control_plane.cli; print(*({'fastapi', 'redis', 'uvicorn', 'control_plane.app.application'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=True)
     assert done.stdout == "\n"
 
 
 def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state_dir: Path, *arguments: str) -> str:
-    """What a start that cannot work says on standard error, in one piece."""
+    """Return what a start that fails prints on standard error, as one line."""
     ports = {f"--{door}-port": "0" for door in ("http", "grpc", "metrics", "admin")}
     given = dict(zip(arguments[::2], arguments[1::2], strict=True))
     words = [word for pair in {"--state-dir": str(state_dir), **ports, **given}.items() for word in pair]

@@ -1,4 +1,4 @@
-"""`tidegate simulate`: what it prints, and what it says of input that it cannot use."""
+"""`tidegate simulate`: its output, and its errors for invalid input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refused(*arguments: object) -> str:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """A request a second for two models, a third at the end."""
+    """Write a trace with one request per second for two models, and one for a third model at the end."""
     path = tmp_path / "trace.csv"
     path.write_text("seconds,model\n" + "".join(f"{second},{'ab'[second % 2]}\n" for second in range(300)) + "299.5,c\n")
     return path

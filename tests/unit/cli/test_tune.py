@@ -1,4 +1,6 @@
-"""What `tidegate tune` refuses before it starts anything, and what it takes for granted; a whole run is tests/e2e/test_tune.py."""
+"""What `tidegate tune` checks before it starts anything, and its defaults; tests/e2e/test_tune.py has a whole
+run.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ def test_what_is_tuned(models: Path, model: str, given: str | None, tuned: str) 
             {"model": "both", "tuned": "other"}, InvalidRequest, "both runs tokenizer, encoder; name one of these", id="no such step"
         ),
         pytest.param(
-            {"model": "both", "tuned": "both"}, InvalidRequest, "is an ensemble's, which runs nothing itself", id="an ensemble itself"
+            {"model": "both", "tuned": "both"}, InvalidRequest, "is an ensemble's, which computes nothing itself", id="an ensemble itself"
         ),
         pytest.param({"model": "both", "concurrency": "1,many"}, InvalidRequest, "--concurrency 1,many: write numbers", id="no numbers"),
         pytest.param({"model": "both", "concurrency": "0"}, InvalidRequest, "from 1 to 1024", id="none in flight"),

@@ -22,7 +22,7 @@ def test_reads_a_list(text: str, cpus: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "-1", "1-", "3-1", "1,,2", "0x1", "1.5", "\u0661", "999999", "0-3-5"])
 def test_refuses_what_is_none(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no CPU; write a list such as 0, 0,2 or 0-3"):
+    with pytest.raises(ValueError, match=r"is not a CPU or range of CPUs; write a list such as 0, 0,2 or 0-3"):
         parse_cpus(text)
 
 

@@ -9,7 +9,9 @@ from control_plane.core.errors import ControlPlaneError, ErrorCode
 
 
 def concrete(root: type[ControlPlaneError] = ControlPlaneError) -> list[type[ControlPlaneError]]:
-    """Every subclass of the tree, at any depth; one that a module refines for itself keeps its code."""
+    """Return every subclass of the tree, at any depth; a subclass that a module makes for itself keeps its
+    parent's code.
+    """
     found = [each for each in root.__subclasses__() if each.__module__ == errors.__name__]
     return found + [below for each in found for below in concrete(each)]
 

@@ -11,11 +11,11 @@ from control_plane.core.fingerprint import (
     LoadedModel,
     ModelContents,
     callers,
+    dependencies_of,
     dependents_of,
     digest_of,
+    ensemble_closure,
     fingerprint_of,
-    needed_by,
-    with_steps,
 )
 
 KEEPS = LoadedConfig(b"c", response_cache=True)
@@ -90,7 +90,7 @@ def test_there_is_none_of_what_is_not_there() -> None:
 def test_answers_are_kept_where_the_owner_says_so_and_they_can_repeat(config: LoadedConfig, keeps: bool) -> None:
     found = of("a", a=model(config))
     assert found is not None
-    assert found.keeps_answers is keeps
+    assert found.is_cacheable is keeps
 
 
 def test_an_ensemble_keeps_answers_by_its_own_word_unless_a_step_cannot_repeat() -> None:
@@ -98,18 +98,18 @@ def test_an_ensemble_keeps_answers_by_its_own_word_unless_a_step_cannot_repeat()
     streaming = of("ee", a=model(replace(KEEPS, is_repeatable=False)))
     assert silent is not None
     assert streaming is not None
-    assert (silent.keeps_answers, streaming.keeps_answers) == (True, False)
+    assert (silent.is_cacheable, streaming.is_cacheable) == (True, False)
 
 
 def test_what_needs_what() -> None:
-    assert needed_by("ee", MODELS) == {"a", "b", "e", "ee"}
-    assert needed_by("nowhere", MODELS) == {"nowhere"}
+    assert dependencies_of("ee", MODELS) == {"a", "b", "e", "ee"}
+    assert dependencies_of("nowhere", MODELS) == {"nowhere"}
     assert dependents_of(["a"], MODELS) == {"a", "e", "ee"}
     assert dependents_of(["b", "nowhere"], MODELS) == {"b", "ee"}
 
 
 class TestCaller:
-    """b calls others, and so depends on all there is; so does ee, of which it is a step."""
+    """b's code may call any model, so b depends on every model; so does ee, of which b is a step."""
 
     CALLER = LoadedModel(ModelContents(b"d", frozenset(), frozenset(), calls_others=True), KEEPS)
 
@@ -129,20 +129,20 @@ class TestCaller:
 
     def test_needs_all_but_is_loaded_alone(self) -> None:
         models = {**MODELS, "b": self.CALLER, "x": None}
-        assert needed_by("b", models) == needed_by("ee", models) == models.keys()
-        assert with_steps("b", models) == {"b"}
+        assert dependencies_of("b", models) == dependencies_of("ee", models) == models.keys()
+        assert ensemble_closure("b", models) == {"b"}
         assert dependents_of(["x"], models) == {"b", "ee", "x"}
         assert callers(models) == {"b"}
 
     def test_can_repeat_whatever_else_is_there(self) -> None:
         found = of("b", b=self.CALLER, x=model(replace(KEEPS, is_repeatable=False)))
         assert found is not None
-        assert found.keeps_answers
+        assert found.is_cacheable
 
 
 def test_ensembles_in_a_circle_come_to_an_end() -> None:
     circle = {"x": model(steps={"y"}), "y": model(steps={"x"})}
-    assert needed_by("x", circle) == {"x", "y"}
+    assert dependencies_of("x", circle) == {"x", "y"}
     assert fingerprint_of("x", circle, server_version="1") is not None
 
 

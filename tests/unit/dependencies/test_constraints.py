@@ -1,4 +1,4 @@
-"""`constraints.txt`: what is installed is what it pins, and pip takes nothing whose digest it does not have."""
+"""`constraints.txt` pins every installed package, and pip refuses files whose digest it lacks."""
 
 from __future__ import annotations
 

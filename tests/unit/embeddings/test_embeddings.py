@@ -1,4 +1,5 @@
-"""Embeddings of a call's texts: each found where it is kept, the rest computed together, once for all who lack the same."""
+"""Embeddings of a call's texts: each looked up in the cache, the rest computed together, once for all equal
+calls."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.ports import SharedCache
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.errors import (
@@ -27,18 +28,18 @@ from control_plane.core.errors import (
 )
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.infer_call import CacheStatus, Door, Outcome
-from control_plane.core.principal import NOBODY, Principal
+from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Scopes, parse_scope
 from control_plane.core.steps import Steps
 from control_plane.embeddings.domain.openai_request import EmbeddingsRequest
-from control_plane.embeddings.embeddings import Embedded, Embeddings
+from control_plane.embeddings.embeddings import Embeddings, EmbeddingsAnswer
 from control_plane.embeddings.text_models import TextModels
 from control_plane.inference.inference import InferenceService
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.route import CachePolicy, Route
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.http1 import HttpAnswer, make_answer
-from control_plane.triton.servers import OneServer, Servers
+from control_plane.triton.servers import Servers, SingleServerDispatch
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance, known_state
@@ -51,12 +52,12 @@ TENANTS = (Tenant("team"), Tenant("busy", concurrency=1))
 
 @dataclass
 class Request(FakeSource):
-    """`embeddings/embeddings.TextsRequest`."""
+    """Fake `embeddings/embeddings.EmbeddingsCall`."""
 
     wanted: EmbeddingsRequest
     timeout_s: float | None = None
-    takes_kept_answers: bool = True
-    principal: Principal = NOBODY
+    accepts_cached_answers: bool = True
+    principal: Principal = ANONYMOUS
     door: Door = Door.HTTP
 
     def read(self) -> Steps[EmbeddingsRequest]:
@@ -73,7 +74,7 @@ def tokens(*rows: Sequence[int]) -> Request:
 
 
 class Shared:
-    """`cache/ports.SharedCache`."""
+    """Fake `cache/ports.SharedCache`."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
@@ -99,7 +100,7 @@ class Shared:
 
 
 class Bench:
-    """The service with a fake Triton; a model's answers are kept unless it says otherwise."""
+    """The service with a fake Triton; a model's answers are cached unless its fingerprint forbids it."""
 
     def __init__(self, tasks: asyncio.TaskGroup, *, shared: SharedCache | None = None, routes: tuple[Route, ...] = ()) -> None:
         now_s = asyncio.get_running_loop().time
@@ -114,23 +115,23 @@ class Bench:
         self.inference = InferenceService(
             servers=self.servers, recorder=self.recorder, governance=rights, default_timeout_s=30.0, now_s=now_s
         )
-        self.cache = ResponseCache(self.fingerprints, KeptAnswers(1 << 20), shared, now_s=now_s)
+        self.cache = ResponseCache(self.fingerprints, EvictingCache(1 << 20), shared, now_s=now_s)
         self.service = Embeddings(
             inference=self.inference,
-            models=TextModels(OneServer(self.servers), self.fingerprints, rights.access, now_s=now_s),
+            models=TextModels(SingleServerDispatch(self.servers), self.fingerprints, rights.access, now_s=now_s),
             cache=self.cache,
             default_timeout_s=30.0,
             now_s=now_s,
         )
         self.service.begin(tasks)
 
-    def load(self, content: int = 0, *, keeps_answers: bool = True) -> None:
-        self.fingerprints.change({"m": Fingerprint(b"%032d" % content, keeps_answers=keeps_answers)})
+    def load(self, content: int = 0, *, is_cacheable: bool = True) -> None:
+        self.fingerprints.change({"m": Fingerprint(b"%032d" % content, is_cacheable=is_cacheable)})
 
-    async def embed(self, *those: bytes, **more: Any) -> Embedded:
+    async def embed(self, *those: bytes, **more: Any) -> EmbeddingsAnswer:
         return await self.service.embed(texts(*those, **more))
 
-    async def start(self, *those: bytes, **more: Any) -> asyncio.Task[Embedded]:
+    async def start(self, *those: bytes, **more: Any) -> asyncio.Task[EmbeddingsAnswer]:
         task = asyncio.get_running_loop().create_task(self.embed(*those, **more))
         await settle()
         return task
@@ -141,7 +142,7 @@ class Bench:
 
 
 def with_bench(test: Callable[[Bench], Coroutine[Any, Any, None]], **more: Any) -> None:
-    """At the end everything that was taken must have been given back."""
+    """Run a test; when it ends, every permit and slot must have been released."""
 
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -153,11 +154,11 @@ def with_bench(test: Callable[[Bench], Coroutine[Any, Any, None]], **more: Any) 
     run_in_virtual_time(main())
 
 
-def vectors(found: Embedded) -> list[list[float]]:
+def vectors(found: EmbeddingsAnswer) -> list[list[float]]:
     return [array("f", row.values).tolist() for row in found.rows]
 
 
-def said(found: Embedded) -> tuple[CacheStatus | None, int]:
+def said(found: EmbeddingsAnswer) -> tuple[CacheStatus | None, int]:
     return found.status, found.hits
 
 
@@ -237,7 +238,7 @@ def test_what_is_computed_while_the_model_is_loaded_is_not_kept() -> None:
 
 def test_a_model_whose_answers_are_not_kept_says_nothing_of_a_cache() -> None:
     async def test(bench: Bench) -> None:
-        bench.load(keeps_answers=False)
+        bench.load(is_cacheable=False)
         for _ in range(2):
             assert said(await bench.embed(b"a", b"a")) == (None, 0)
         assert bench.triton.batches == [[b"a"], [b"a"]]
@@ -249,7 +250,7 @@ def test_a_caller_may_want_it_computed() -> None:
     async def test(bench: Bench) -> None:
         await bench.embed(b"a")
 
-        assert said(await bench.embed(b"a", takes_kept_answers=False)) == (BYPASS, 0)
+        assert said(await bench.embed(b"a", accepts_cached_answers=False)) == (BYPASS, 0)
         assert len(bench.triton.batches) == 2
 
     with_bench(test)
@@ -325,9 +326,9 @@ def test_who_may_not_or_comes_too_often_is_refused_and_nothing_is_asked() -> Non
 def test_a_busy_model_turns_away_what_must_be_computed_and_not_what_is_kept() -> None:
     async def test(bench: Bench) -> None:
         await bench.embed(b"a")
-        permits = [bench.admission.enter("") for _ in range(1000)]
+        permits = [bench.admission.admit("") for _ in range(1000)]
         for permit in permits:
-            await permit.turn("m", cost_units=1.0, deadline_s=1e6)
+            await permit.acquire_slot("m", cost_units=1.0, deadline_s=1e6)
 
         assert said(await bench.embed(b"a")) == (HIT, 1)
         with pytest.raises(Overloaded):
@@ -405,7 +406,7 @@ def test_where_the_model_does_not_count_tokens_are_estimated() -> None:
 def test_a_model_without_a_batch_is_asked_text_by_text() -> None:
     async def test(bench: Bench) -> None:
         bench.triton.max_batch_size = 0
-        bench.load(keeps_answers=False)
+        bench.load(is_cacheable=False)
         assert vectors(await bench.embed(b"a", b"bc")) == [embedding_of(b"a"), embedding_of(b"bc")]
         assert bench.triton.batches == [[b"a"], [b"bc"]]
 

@@ -1,4 +1,4 @@
-"""Calls that want the same at the same time, and level two."""
+"""Coalescing of equal embeddings calls, and level two of the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One call's texts in batches: of like lengths, a few at a time, none left behind when one fails."""
+"""One call's texts in batches: of similar lengths, a few at a time, and none left in flight when one
+fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which models embed texts: asked once per load, and of the others every few seconds; who may see which."""
+"""Which models embed texts: asked once per load (without a fingerprint every few seconds), and who may see
+which."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ import pytest
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ModelNotFound, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.model import ModelState
-from control_plane.core.principal import NOBODY, Principal
+from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Scopes, parse_scope
 from control_plane.embeddings.domain.text_model import TextModel
 from control_plane.embeddings.text_models import TextModels
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.route import Route
 from control_plane.protocols.http1 import HttpAnswer, make_answer
-from control_plane.triton.servers import OneServer, Servers
+from control_plane.triton.servers import Servers, SingleServerDispatch
 from tests.aio import run
 from tests.fakes import FakeUpstream
 from tests.fakes.governance import governance, known_state
@@ -38,13 +39,13 @@ class World:
         servers = Servers()
         servers.up(self.upstream)
         access = governance(known_state(routes=self.routes)).access
-        self.models = TextModels(OneServer(servers), self.fingerprints, access, now_s=lambda: self.now_s)
+        self.models = TextModels(SingleServerDispatch(servers), self.fingerprints, access, now_s=lambda: self.now_s)
 
     def of(self, name: str = "m", version: str = "") -> TextModel:
-        return run(self.models.of(name, version, timeout_s=1.0))
+        return run(self.models.describe(name, version, timeout_s=1.0))
 
     def load(self, name: str = "m") -> None:
-        self.fingerprints.change({name: Fingerprint(bytes(32), keeps_answers=False)})
+        self.fingerprints.change({name: Fingerprint(bytes(32), is_cacheable=False)})
 
 
 def test_a_model_that_is_loaded_is_asked_for_once_however_long_it_is() -> None:
@@ -142,7 +143,7 @@ TEAM = Principal("team", "key", Scopes((parse_scope("infer:r*"), parse_scope("in
 @pytest.mark.parametrize(
     ("principal", "expected"),
     [
-        pytest.param(NOBODY, ["m", "r", "r-owned"], id="everybody"),
+        pytest.param(ANONYMOUS, ["m", "r", "r-owned"], id="everybody"),
         pytest.param(TEAM, ["r"], id="by-scope-and-tenant"),
     ],
 )
@@ -160,4 +161,4 @@ def test_without_triton_nobody_knows() -> None:
     world.upstream.control.live = False
 
     with pytest.raises(UpstreamUnavailable):
-        run(world.models.usable(NOBODY, timeout_s=1.0))
+        run(world.models.usable(ANONYMOUS, timeout_s=1.0))

@@ -1,6 +1,8 @@
-"""A whole fleet in virtual time: our services as they are, over Tritons whose loads and unloads take as long as a test says.
+"""Test bench of a whole fleet in virtual time: the real services, over fake Tritons whose loads and unloads
+take as long as a test says.
 
-A fake Triton counts memory as it is taken, not as the fleet pictures it, and writes down every violation.
+A fake Triton counts the memory that is really taken, not what the fleet's view says, and records every
+violation of the budget.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelOverride, ModelState
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import Copy, Server
-from control_plane.fleet.loading.copy_loads import AskOwner
+from control_plane.fleet.domain.fleet import Replica, Server
+from control_plane.fleet.loading.replica_loader import RequestReplica
 from control_plane.fleet.loading.server_loads import ServerLoads
 from control_plane.fleet.ports import FleetMemory
 from control_plane.fleet.reconciler import Reconciler
-from control_plane.fleet.routing.dispatch import FleetDispatch
-from control_plane.fleet.routing.residency import Residency
-from control_plane.fleet.view.claims import Claim
+from control_plane.fleet.routing.dispatch import FleetDispatcher
+from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.view.files import FleetFiles
-from control_plane.fleet.view.memory import Remembering
+from control_plane.fleet.view.memory import MemorySync
+from control_plane.fleet.view.reservations import Reservation
 from control_plane.fleet.view.state import FleetState
 from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
 from control_plane.models.model_service import ModelService
@@ -43,18 +45,20 @@ WAIT_S = 30.0
 
 @dataclass
 class TimedControl(FakeControl):
-    """A Triton in which things take time; what has begun goes on whoever leaves."""
+    """Fake Triton in which loads and unloads take time; what has begun goes on even if its caller is
+    cancelled."""
 
     sizes: Mapping[str, int] = field(default_factory=dict)
     budget_bytes: int = 100
     load_s: dict[str, float] = field(default_factory=dict)
-    """One second for those that are not here."""
+    """Load times; models that are not in here take one second."""
     drain_s: float = 0.2
     steps: dict[str, list[str]] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     dead: set[str] = field(default_factory=set)
-    """Models whose processes have died: READY as before, holding nothing, and never given up once they are unloaded."""
+    """Models whose stubs have died. Like Triton 24.10 it goes on listing them as READY, without memory, and
+    never ends their unload."""
 
     async def load(self, name: str, *, override: ModelOverride | None = None, timeout_s: float) -> None:
         if not self.live:
@@ -83,7 +87,7 @@ class TimedControl(FakeControl):
                     asyncio.get_running_loop().call_later(self.drain_s, self._drained, each)
 
     def die(self) -> None:
-        """With all that it had; loads that were under way end so."""
+        """Crash with everything that was loaded; loads under way fail."""
         self.live = False
         self.states.clear()
 
@@ -118,18 +122,18 @@ def model(
     size: int = 40,
     *,
     steps: frozenset[str] = frozenset(),
-    min_copies: int = 0,
-    max_copies: int | None = None,
+    min_replicas: int = 0,
+    max_replicas: int | None = None,
     holds: bool = False,
 ) -> DescribedModel:
-    """`holds` the state of sequences."""
-    spec = ModelSpec(name, size, min_copies=min_copies, max_copies=max_copies)
+    """Describe a model; with `holds` its replicas hold the state of sequences."""
+    spec = ModelSpec(name, size, min_replicas=min_replicas, max_replicas=max_replicas)
     return DescribedModel(spec, file_bytes=size, steps=steps, has_sequences=holds)
 
 
 @dataclass
 class FakeDescriptions:
-    """`models/ports.ModelDescriptions`."""
+    """`models/ports.ModelDescriptions` over a dictionary."""
 
     models: dict[str, DescribedModel]
 
@@ -141,7 +145,8 @@ class FakeDescriptions:
 
 @dataclass
 class FakeTiers:
-    """`models/tiers/model_tiers.ModelTiers` as far as a fleet needs it: what is in `cold` takes a while to fetch."""
+    """The part of `models/tiers/warm_tier_manager.WarmTierManager` that a fleet needs: models in `cold` take a while to
+    fetch."""
 
     described: FakeDescriptions
     fetch_s: float = 10.0
@@ -185,7 +190,8 @@ class FakeTiers:
 
 
 class FleetBench:
-    """Servers of 100 bytes, models of 40 unless given; made inside of the loop."""
+    """A fleet of one process, with servers of 100 bytes and models of 40 unless given; make it inside the
+    event loop."""
 
     def __init__(
         self,
@@ -207,13 +213,13 @@ class FleetBench:
         self.units = {
             name: ModelService(servers=self.servers.members[name], repository=None, load=[], load_timeout_s=300.0) for name in names
         }
-        self.is_owner = True
+        self.is_leader = True
         self.resident: dict[str, int | None] = dict.fromkeys(names)
         self.loads = {name: self._loads(name) for name in names}
-        self.ask_owner: AskOwner = lambda model, pool: False
+        self.request_replica: RequestReplica = lambda model, pool: False
         self.tiers = FakeTiers(self.described)
         self.unloadable: dict[str, str] = {}
-        """Why no server could load a model, by what its files say."""
+        """Model -> why its files show that no server could load it."""
         self.files = FleetFiles(
             self.state,
             self.described,
@@ -221,25 +227,25 @@ class FleetBench:
             timeout_s=300.0,
             require_loadable=self._require_loadable,
         )
-        self.residency = Residency(
+        self.router = ModelRouter(
             self.state,
             self.loads,
             wait_s=wait_s,
             files=self.files,
-            ask_owner=lambda model, pool: self.ask_owner(model, pool),
+            request_replica=lambda model, pool: self.request_replica(model, pool),
             draw=lambda: 0.0,
         )
-        self.dispatch = FleetDispatch(self.residency, now_s=self.now_s)
-        self.remembering = Remembering(memory or FakeFleetMemory(), self.state, is_owner=lambda: self.is_owner)
+        self.dispatch = FleetDispatcher(self.router, now_s=self.now_s)
+        self.remembering = MemorySync(memory or FakeFleetMemory(), self.state, is_leader=lambda: self.is_leader)
         self.models = FleetModels(
-            state=self.state, servers=self.servers, residency=self.residency, remembering=self.remembering, load_timeout_s=300.0
+            state=self.state, servers=self.servers, router=self.router, remembering=self.remembering, load_timeout_s=300.0
         )
-        self.reconciler = Reconciler(self.state, self.loads, self.residency, self.files, is_owner=lambda: self.is_owner)
+        self.reconciler = Reconciler(self.state, self.loads, self.router, self.files, is_leader=lambda: self.is_leader)
         for name in names:
             self.bring_up(name)
 
     def bring_up(self, name: str) -> FakeUpstream:
-        """A Triton with nothing loaded, as seen by everybody."""
+        """Start an empty Triton on this server, and let the view observe it."""
         was = self.tritons[name]
         control = self.tritons[name] = TimedControl(
             sizes=was.sizes, budget_bytes=was.budget_bytes, steps=was.steps, load_s=was.load_s, said=was.said, violations=was.violations
@@ -251,19 +257,19 @@ class FleetBench:
         return upstream
 
     def kill(self, name: str) -> None:
-        """And have the supervisor see it."""
+        """Crash a server's Triton, and have the supervisor notice."""
         self.tritons[name].die()
         self.servers.members[name].lost("Triton has crashed")
 
     def server(self, name: str = "s0") -> Server:
         return self.state.fleet.servers[name]
 
-    def copy(self, name: str, server: str = "s0") -> Copy:
+    def copy(self, name: str, server: str = "s0") -> Replica:
         return self.server(server).copies[name]
 
     @property
     def said(self) -> list[str]:
-        """What Tritons were told, of the only or of each in turn."""
+        """Loads and unloads that the Tritons were asked for, server by server."""
         return [each for triton in self.tritons.values() for each in triton.said]
 
     @property
@@ -273,11 +279,11 @@ class FleetBench:
     def told(self, *kinds: FleetEventKind) -> list[tuple[str, str]]:
         return [(each.kind.value, each.model) for each in self.state.events.latest if not kinds or each.kind in kinds]
 
-    async def claim(self, name: str, timeout_s: float = 1000.0) -> Claim:
-        return await self.residency.claim(call(name), deadline_s=self.now_s() + timeout_s)
+    async def claim(self, name: str, timeout_s: float = 1000.0) -> Reservation:
+        return await self.router.acquire(call(name), deadline_s=self.now_s() + timeout_s)
 
     async def use(self, name: str, timeout_s: float = 1000.0, *, for_s: float = 0.0) -> str:
-        """A request that takes so long there; the server's name."""
+        """Send a request that takes `for_s`, and return the name of the server that served it."""
         claim = await self.claim(name, timeout_s)
         try:
             await asyncio.sleep(for_s)
@@ -300,7 +306,7 @@ class FleetBench:
             raise ModelLoadFailed(self.unloadable[name])
 
     def _require(self) -> int:
-        if not self.is_owner:
+        if not self.is_leader:
             raise UpstreamUnavailable("this process does not load and unload the fleet's models now; try again shortly")
         return 1
 
@@ -311,9 +317,10 @@ def call(name: str) -> InferCall:
 
 @asynccontextmanager
 async def running(bench: FleetBench, *, reconciles: bool = False, remembers: bool = False) -> AsyncIterator[FleetBench]:
-    """A block in which models can be loaded, and with `reconciles` also ticks; with `remembers` what is known is shared."""
+    """Context manager: within the block models can be loaded; with `reconciles` the reconciler ticks, with
+    `remembers` memory is synchronised."""
     loop = asyncio.get_running_loop()
-    owners = [loop.create_task(bench.residency.loads.run()), *(loop.create_task(unit.run()) for unit in bench.units.values())]
+    owners = [loop.create_task(bench.router.loads.run()), *(loop.create_task(unit.run()) for unit in bench.units.values())]
     if reconciles:
         owners.append(loop.create_task(bench.reconciler.run()))
     if remembers:
@@ -332,7 +339,7 @@ async def running(bench: FleetBench, *, reconciles: bool = False, remembers: boo
 
 
 def play(scene: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """In virtual time, with threads' work done at once."""
+    """Run a scene in virtual time; the work of threads takes no time."""
 
     async def main() -> T:
         asyncio.get_running_loop().set_default_executor(_AtOnce())
@@ -342,7 +349,7 @@ def play(scene: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 class _AtOnce(ThreadPoolExecutor):
-    """While a real thread worked, virtual time would pass."""
+    """Executor that runs work at once: while a real thread worked, virtual time would pass."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()

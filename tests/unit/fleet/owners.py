@@ -1,7 +1,8 @@
-"""Processes that share a fleet of one server, in virtual time: the real `Ownership` and `LoadPlans`, each process on a loop of its own.
+"""Deterministic simulation of processes that share a fleet of one server: the real `LeaderElection` and
+`LoadPlans`, in virtual time, with an event loop for each process.
 
-A process that is paused has a loop that does not run; what is on the wire arrives all the same. `Triton` counts memory
-and loads as they are, not as its index shows them, and writes down every violation.
+The loop of a paused process does not run, while messages on the wire arrive all the same. `UpstreamClient` counts
+memory and loads as they are, not as its index shows them, and records every violation.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any, Literal, TypeVar, cast
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, StoreUnavailable
 from control_plane.core.model import ModelState, ModelVersion
+from control_plane.fleet.domain.election import LeaseLimits
 from control_plane.fleet.domain.fleet import ModelFacts, Server
 from control_plane.fleet.domain.lease import Lease
 from control_plane.fleet.domain.load_plan import states_of
-from control_plane.fleet.domain.ownership import LeaseLimits
 from control_plane.fleet.loading.load_plans import Begin, LoadPlans, PlanLimits
-from control_plane.fleet.ownership.ownership import Ownership
+from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.domain.description import ModelSpec
 from control_plane.triton.ports import ModelControl
 from tests.fakes.lease import FakeLeaseStore, FakeRecord
@@ -31,28 +32,29 @@ T = TypeVar("T")
 Point = Literal["between check and send", "before the store's answer"]
 
 LIMITS = LeaseLimits(ttl_s=6.0, margin_s=1.0)
-PLANS = PlanLimits(load_timeout_s=20.0, release_timeout_s=8.0, settle_s=2 * LIMITS.margin_s)
+PLANS = PlanLimits(load_timeout_s=20.0, release_timeout_s=8.0, call_visible_after_s=2 * LIMITS.margin_s)
 BUDGET = 10
 BYTES = {"a": 4, "b": 4, "c": 4, "d": 3, "e": 6}
 STORE_TIMEOUT_S = 1.0
 HANGS_S = 90.0
-"""A load that is given up long before it ends; its memory is taken all that time."""
+"""Duration of a load that hangs: it is given up long before it ends, and its memory is taken all that
+time."""
 ON_ITS_WAY_S = 0.7
-"""The most that a call takes from being sent until Triton's index shows it."""
+"""The longest time from when a call is sent until Triton's index shows it."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the processes of a world run; a mutant has one part that breaks a rule."""
+    """Implementation that the processes run; a mutant replaces one part by one that breaks a rule."""
 
-    ownership: type[Ownership] = Ownership
+    ownership: type[LeaderElection] = LeaderElection
     plans: type[LoadPlans] = LoadPlans
     limits: LeaseLimits = LIMITS
     plan_limits: PlanLimits = PLANS
 
 
 class World:
-    """Everything; `run_for` lets time pass."""
+    """The whole simulation: clock, network, store, Triton and processes. `run_for` lets time pass."""
 
     def __init__(self, seed: int, kind: Kind | None = None, *, processes: int = 2) -> None:
         self.random = random.Random(seed)
@@ -60,7 +62,7 @@ class World:
         self.now_s = 0.0
         self.record = FakeRecord()
         self.store_is_away_until_s = 0.0
-        self.triton = Triton(self)
+        self.triton = UpstreamClient(self)
         self.violations: list[str] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
@@ -82,17 +84,18 @@ class World:
                 return
 
     def lose_last_writes(self, seconds: float) -> None:
-        """The store's, as when it crashes and is up again at once; of more than it has, all."""
+        """Take the store back to its state some seconds ago, as after a crash; if it is not that old, empty
+        it."""
         kept = [entry for entry in self._earlier if entry[0] <= self.now_s - seconds]
         self.record.lease = kept[-1][1] if kept else None
 
     def replace(self, process: Process) -> None:
-        """It has ended; another begins."""
+        """End a process, and start another in its place."""
         process.end()
         self.processes[self.processes.index(process)] = Process(self, next(self._numbers))
 
     def calm_down(self) -> None:
-        """Until all run again and reach the store."""
+        """Let time pass until all processes run again and reach the store."""
         for process in self.processes:
             process.pauses_at.clear()
         until_s = [self.store_is_away_until_s]
@@ -111,7 +114,7 @@ class World:
 
 @dataclass
 class Resident:
-    """A model in Triton's memory, whatever the index says."""
+    """A model in Triton's memory, whatever the index shows."""
 
     name: str
     state: ModelState
@@ -120,8 +123,9 @@ class Resident:
     ended: list[Callable[[Exception | None], None]] = field(default_factory=list)
 
 
-class Triton:
-    """As server 24.10: unload answers at once and drains, a load meanwhile begins beside it, no call can be taken back."""
+class UpstreamClient:
+    """Model of server 24.10: an unload is answered at once and drains, a load meanwhile begins beside it, and
+    no call can be taken back."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -177,17 +181,17 @@ class Triton:
 
 
 class Process:
-    """Wants one model after the other, and gives some up on the way."""
+    """A gateway that wants one model after the other, and gives some of them up."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.paused_until_s = 0.0
         self.sends_since_s: float | None = None
-        """While a call to Triton has been checked and not sent."""
+        """Since when a call to Triton has passed its check and waits to be sent; None if there is none."""
         self.cut_off_until_s = 0.0
-        """From the store."""
+        """Until when the process cannot reach the store."""
         self.pauses_at: dict[Point, float] = {}
-        """For how long, the next time that it comes there."""
+        """Where the process is to be paused, once, and for how long."""
         self._loop = _Loop(world)
         self._loop.set_exception_handler(lambda loop, context: world.violations.append(str(context)))
         rate, offset_s = 1 + world.random.uniform(-1e-3, 1e-3), world.random.uniform(0, 1e6)
@@ -208,13 +212,14 @@ class Process:
         self._main = self._loop.create_task(self._work_and_own())
 
     def run(self) -> float:
-        """Everything that it can do now; when it has more to do."""
+        """Run everything that is due now; return when the process has more to do."""
         if self.paused_until_s > self.world.now_s:
             return self.paused_until_s
         return self._loop.run_now()
 
     def pause(self, seconds: float) -> None:
-        """As SIGSTOP. Between the check of a call and its being sent only for as long as the margin covers: no lease covers more."""
+        """Pause the process as SIGSTOP does. Between the check of a call and its sending the pause stays
+        within what the margin covers: no lease covers more."""
         if self.sends_since_s is not None:
             seconds = min(seconds, self.sends_since_s + 2 * LIMITS.margin_s - ON_ITS_WAY_S - self.world.now_s)
         self.paused_until_s = max(self.paused_until_s, self.world.now_s + seconds)
@@ -223,7 +228,7 @@ class Process:
         self.pause(self.pauses_at.pop(point, 0.0))
 
     def stop(self) -> None:
-        """As Ctrl-C: the work is cancelled, then the lease given back."""
+        """Stop the process as Ctrl-C does: its work is cancelled, then the lease is given back."""
         self.paused_until_s = 0.0
         self.pauses_at.clear()
         self._main.cancel()
@@ -233,14 +238,15 @@ class Process:
         assert leaving.done()
 
     def end(self) -> None:
-        """At once; what it has sent is under way."""
+        """Kill the process; what it has sent still arrives."""
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         self._loop.run_now()
         self._loop.close()
 
     async def calling(self, work: Callable[[], T], point: Point | None = None) -> T:
-        """Send a call whose answer is what `work` gives when it arrives; before it leaves this process it may be paused."""
+        """Send a call, and return what `work` returns on its arrival; the process may be paused before it
+        gets the answer."""
         await asyncio.sleep(self._delay_s())
         answer: asyncio.Future[T] = self._loop.create_future()
         self.world.at(self._delay_s(), lambda: self._answer(answer, work()))
@@ -252,7 +258,7 @@ class Process:
         return lambda value: self._answer(answer, value)
 
     async def leave(self, what: Callable[[], None]) -> None:
-        """From the check until it is on the wire."""
+        """Send a call that has passed its check, which takes a moment."""
         self.sends_since_s = self.world.now_s
         self.come_to("between check and send")
         try:
@@ -279,7 +285,7 @@ class Process:
     async def _work(self) -> None:
         choose = self.world.random
         while True:
-            await self.ownership.wait_until_owner()
+            await self.ownership.wait_until_leader()
             name, patience_s = choose.choice(list(BYTES)), choose.choice((0.02, 0.2, 1.0, 60.0))
             try:
                 async with asyncio.timeout(patience_s):
@@ -308,7 +314,7 @@ def facts(name: str, size: int | None = None) -> ModelFacts:
 
 @dataclass
 class Control:
-    """`triton/ports.ModelControl` as far as plans need it."""
+    """The part of `triton/ports.ModelControl` that plans need, over the simulated network."""
 
     process: Process
 
@@ -345,16 +351,17 @@ async def _raised(answer: asyncio.Future[Exception | None], timeout_s: float) ->
 
 @dataclass
 class Store:
-    """`fleet/ports.LeaseStore` over a wire; while it is away nothing arrives, or the answer is lost."""
+    """`fleet/ports.LeaseStore` over the simulated network; while the store is away, calls or answers are
+    lost."""
 
     process: Process
     token: int = 0
 
-    async def look(self) -> Lease | None:
-        return await self._ask(lambda store: store.look())
+    async def read(self) -> Lease | None:
+        return await self._ask(lambda store: store.read())
 
-    async def take(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
-        return await self._ask(lambda store: store.take(seen, holder=holder, ttl_s=ttl_s))
+    async def acquire(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
+        return await self._ask(lambda store: store.acquire(seen, holder=holder, ttl_s=ttl_s))
 
     async def renew(self, lease: Lease) -> Lease | None:
         return await self._ask(lambda store: store.renew(lease))
@@ -386,7 +393,7 @@ class Store:
 
 
 def _at_once(work: Awaitable[T]) -> tuple[T]:
-    """The result of a coroutine that waits for nothing."""
+    """Return the result of a coroutine that awaits nothing, in a tuple."""
     try:
         cast("Any", work).send(None)
     except StopIteration as done:
@@ -395,11 +402,11 @@ def _at_once(work: Awaitable[T]) -> tuple[T]:
 
 
 _TICK_S = 1e-9
-"""A loop takes timers that are due within this time for due."""
+"""The event loop runs timers early by up to this time."""
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """One whose time is the world's, and that runs until it would wait."""
+    """Event loop on the world's clock, which stops instead of waiting."""
 
     def __init__(self, world: World) -> None:
         super().__init__(_Idle(self))
@@ -432,7 +439,8 @@ Event = Callable[[World], None]
 
 
 def play(seed: int, events: Sequence[Event], kind: Kind | None = None, *, processes: int = 2) -> World:
-    """A world after these, one after the other; each is given its time by those that let time pass."""
+    """Run these events in a new world, and return the world; events that let time pass give the others their
+    time."""
     world = World(seed, kind, processes=processes)
     try:
         for event in events:

@@ -1,4 +1,4 @@
-"""Gateways that share what is known of a fleet's models, for tests of what outlives them."""
+"""Gateways that share a fleet's memory, for tests of what outlives them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MIB = 2**20
 
 
 def beside(one: FleetBench, memory: FakeFleetMemory) -> FleetBench:
-    """Another gateway before the same Tritons, which is not the owner."""
+    """Return another gateway before the same Tritons, which is not the leader."""
     other = FleetBench(*one.described.models.values(), servers=len(one.tritons), memory=memory)
-    other.is_owner = False
-    other.ask_owner = lambda model: not other.is_owner
+    other.is_leader = False
+    other.request_replica = lambda model: not other.is_leader
     for name, triton in one.tritons.items():
         other.tritons[name] = triton
         other.servers.members[name].up(FakeUpstream(control=triton))
@@ -30,7 +30,7 @@ def beside(one: FleetBench, memory: FakeFleetMemory) -> FleetBench:
 
 @asynccontextmanager
 async def two(*models: DescribedModel, servers: int = 1) -> AsyncIterator[tuple[FleetBench, FleetBench, FakeFleetMemory]]:
-    """The owner, another gateway, and what they share."""
+    """Return the leader, another gateway, and the memory that they share."""
     memory = FakeFleetMemory()
     owner = FleetBench(*models, servers=servers, memory=memory)
     other = beside(owner, memory)

@@ -81,8 +81,8 @@ def test_a_server_that_has_just_died_does_not_hide_the_others() -> None:
 def test_on_a_server_that_leaves_before_its_turn_nothing_is_done(reloads: bool) -> None:
     async def main() -> None:
         async with running(FleetBench(servers=2)) as bench:
-            loads, name = bench.residency.loads, await bench.use("a")
-            change = loads.reload("a", name) if reloads else loads.take_out("a", name, kind=FleetEventKind.UNLOADED, reason="")
+            loads, name = bench.router.loads, await bench.use("a")
+            change = loads.reload("a", name) if reloads else loads.unload("a", name, kind=FleetEventKind.UNLOADED, reason="")
             said = list[str]()
             async with asyncio.TaskGroup() as tasks, loads._turns[name]:
                 tasks.create_task(_told(change, said))
@@ -101,11 +101,11 @@ def test_what_has_been_built_is_loaded_anew_wherever_it_is_and_nowhere_else() ->
         async with running(FleetBench(ensemble, model("encoder", 10), other, servers=2)) as bench:
             where, others = await bench.use("ensemble"), await bench.use("other")
             loads = {name: len(triton.loads) for name, triton in bench.tritons.items()}
-            await bench.models.load_anew("encoder")
+            await bench.models.reload_built("encoder")
             assert bench.tritons[where].loads[loads[where] :] == ["ensemble"]
-            assert bench.residency.ready() == {"ensemble", "encoder", "other"}
+            assert bench.router.ready() == {"ensemble", "encoder", "other"}
             bench.tritons[others].failures["other"] = ModelLoadFailed("no such file")
-            await bench.models.load_anew("other")
+            await bench.models.reload_built("other")
             assert bench.tritons[others].loads[-1] == "other"
 
     play(main)
@@ -123,14 +123,14 @@ class TestLoading:
         async def main() -> None:
             async with running(FleetBench(model("a", 60), model("b", 60)), reconciles=True) as bench:
                 await bench.models.load("a")
-                assert bench.state.fleet.models["a"].spec.min_copies == 1
+                assert bench.state.fleet.models["a"].spec.min_replicas == 1
                 await asyncio.sleep(100)
                 with pytest.raises(Overloaded, match="no room for 'b'"):
                     await bench.use("b")
                 bench.kill("s0")
                 bench.bring_up("s0")
                 await asyncio.sleep(10)
-                assert bench.residency.ready() == {"a"}
+                assert bench.router.ready() == {"a"}
 
         play(main)
 
@@ -141,7 +141,7 @@ class TestLoading:
                 with pytest.raises(Overloaded, match="no room for 'b'"):
                     await bench.models.keep("b", waits_for_room=False)
                 assert bench.now_s() == pytest.approx(1.0)
-                assert bench.state.fleet.models["b"].spec.min_copies == 0
+                assert bench.state.fleet.models["b"].spec.min_replicas == 0
 
         play(main)
 
@@ -158,7 +158,7 @@ class TestLoading:
                 for name in names[:2]:
                     await bench.models.release(name)
                 await bench.models.load("a")
-                assert bench.residency.ready() == {"a", "three", "four"}
+                assert bench.router.ready() == {"a", "three", "four"}
 
         play(main)
 
@@ -182,7 +182,7 @@ class TestLoading:
                     with pytest.raises(ModelLoadFailed, match="its weights are missing"):
                         await bench.models.load("a")
                     assert bench.state.fleet.models["a"].quarantined_until_s - bench.now_s() == pytest.approx(2.0)
-                assert bench.state.fleet.models["a"].spec.min_copies == 0
+                assert bench.state.fleet.models["a"].spec.min_replicas == 0
                 bench.tritons["s0"].failures.clear()
                 await bench.models.load("a")
                 assert bench.now_s() == pytest.approx(3.0)
@@ -194,7 +194,7 @@ class TestLoading:
             async with running(FleetBench(servers=2)) as bench:
                 for name, triton in bench.tritons.items():
                     triton.states["a"] = READY
-                    await bench.loads[name].look()
+                    await bench.loads[name].poll_index()
                 await bench.models.load("a")
                 assert [triton.loads for triton in bench.tritons.values()] == [["a"], ["a"]]
 
@@ -207,7 +207,7 @@ class TestLoading:
                 await bench.models.load("a")
                 await bench.models.load("a")
                 assert bench.said == said
-                assert bench.state.fleet.ready_copies("a") == 1
+                assert bench.state.fleet.ready_replicas("a") == 1
 
         play(main)
 
@@ -228,13 +228,13 @@ class TestLoading:
 class TestUnloading:
     def test_it_goes_from_all_servers_and_stays_away_until_it_is_loaded(self) -> None:
         async def main() -> None:
-            async with running(FleetBench(model("a", min_copies=2), servers=2), reconciles=True) as bench:
+            async with running(FleetBench(model("a", min_replicas=2), servers=2), reconciles=True) as bench:
                 await asyncio.sleep(5.0)
                 assert bench.said == ["load a", "load a"]
                 await bench.models.unload("a")
                 await asyncio.sleep(20.0)
-                assert bench.residency.ready() == set()
-                assert bench.state.fleet.models["a"].spec.min_copies == 0
+                assert bench.router.ready() == set()
+                assert bench.state.fleet.models["a"].spec.min_replicas == 0
                 assert sorted(bench.said) == ["load a", "load a", "unload a", "unload a"]
                 with pytest.raises(ModelNotFound):
                     await bench.use("a")
@@ -247,7 +247,7 @@ class TestUnloading:
     def test_a_load_under_way_is_undone(self, began_s_before: float) -> None:
         async def main() -> None:
             async with running(FleetBench(), reconciles=True) as bench:
-                bench.residency.loads.want("a")
+                bench.router.loads.load_if_none_is("a")
                 await asyncio.sleep(began_s_before)
                 await bench.models.unload("a")
                 await asyncio.sleep(5.0)
@@ -258,8 +258,8 @@ class TestUnloading:
     def test_one_that_waits_for_its_turn_is_not_begun(self) -> None:
         async def main() -> None:
             async with running(FleetBench()) as bench:
-                bench.residency.loads.want("a")
-                bench.residency.loads.want("b")
+                bench.router.loads.load_if_none_is("a")
+                bench.router.loads.load_if_none_is("b")
                 await asyncio.sleep(0.5)
                 await bench.models.unload("b")
                 assert bench.said == ["load a"]
@@ -281,7 +281,7 @@ class TestUnloading:
         async def main() -> None:
             async with running(FleetBench()) as bench:
                 bench.tritons["s0"].states["foreign"] = READY
-                await bench.loads["s0"].look()
+                await bench.loads["s0"].poll_index()
                 await bench.models.unload("foreign")
                 await bench.models.unload("nonesuch")
                 assert bench.said == ["unload foreign"]
@@ -292,7 +292,7 @@ class TestUnloading:
         async def main() -> None:
             async with running(FleetBench()) as bench:
                 await bench.use("a")
-                bench.is_owner = False
+                bench.is_leader = False
                 with pytest.raises((UpstreamUnavailable, DeadlineExceeded)):
                     await bench.models.unload("a")
 

@@ -1,4 +1,6 @@
-"""Models of a fleet that only a store has, over fake Tritons and tiers in virtual time; fetching itself is in `test_model_tiers`."""
+"""Models of a fleet that only an object store has, over fake Tritons and tiers in virtual time;
+`test_model_tiers` tests the fetching.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ async def cold(bench: FleetBench, *names: str) -> FleetBench:
 
 
 def test_it_is_fetched_before_it_is_decided_where_it_goes() -> None:
-    """Not known how large it is, it would be put beside another, and find no room there."""
+    """Placed before its size was known, the model would be put beside another one, and find no room there."""
 
     async def main() -> None:
         bench = await cold(FleetBench(model("a", 60), model("b", 60), servers=2), "b")
@@ -30,7 +32,7 @@ def test_it_is_fetched_before_it_is_decided_where_it_goes() -> None:
                 request = tasks.create_task(bench.use("b"))
                 await asyncio.sleep(5.0)
                 assert "b" not in bench.state.fleet.holders
-                assert bench.residency.loads.is_loading("b")
+                assert bench.router.loads.is_loading("b")
                 assert not bench.said[1:], "and nobody has gone for it"
             assert await request != first
             assert bench.now_s() - began_s == pytest.approx(11.0)
@@ -122,7 +124,7 @@ def test_a_fetch_that_fails_is_told_and_tried_again_later(error: ControlPlaneErr
             with pytest.raises(Overloaded, match=str(error)):
                 await bench.use("a", 25.5)
             assert bench.told() == [("failed", "a")]
-            assert not bench.residency.loads.is_loading("a")
+            assert not bench.router.loads.is_loading("a")
             assert bench.now_s() == pytest.approx(10.0)
             bench.tiers.failures.clear()
             await asyncio.sleep(5.0)
@@ -130,7 +132,7 @@ def test_a_fetch_that_fails_is_told_and_tried_again_later(error: ControlPlaneErr
                 await bench.use("a", 25.5)
             await asyncio.sleep(15.0)
             assert await bench.use("a", 0.001) == "s0"
-            assert not bench.state.measurements.of("a").is_on_trial
+            assert not bench.state.measurements.record_of("a").is_on_trial
 
     play(main)
 
@@ -164,7 +166,7 @@ def test_before_and_after_it_runs_nothing_is_fetched_nor_waited_for() -> None:
         bench = await cold(FleetBench(), "a", "b")
         with pytest.raises(UpstreamUnavailable, match="starts or stops"):
             await bench.use("a")
-        assert not bench.residency.loads.is_loading("a")
+        assert not bench.router.loads.is_loading("a")
         async with running(bench):
             assert await bench.use("a", 20.0) == "s0"
         with pytest.raises(UpstreamUnavailable, match="starts or stops"):
@@ -178,7 +180,7 @@ def test_one_that_turns_out_too_large_is_told_at_once() -> None:
     async def main() -> None:
         async with running(await cold(FleetBench(model("huge", 101)), "huge")) as bench:
             with pytest.raises(Overloaded, match="'huge' needs 101 bytes"):
-                await bench.residency.bring("huge", deadline_s=1000.0)
+                await bench.router.ensure_loaded("huge", deadline_s=1000.0)
             assert bench.now_s() == pytest.approx(10.0)
 
     play(main)

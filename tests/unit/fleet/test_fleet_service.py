@@ -1,4 +1,4 @@
-"""A fleet whose servers join and leave, put together as in production but for its Tritons."""
+"""Joining and leaving servers in a fleet that is wired as in production, over fake Tritons."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from uuid import uuid4
 
 import pytest
 
-from control_plane.app.server_unit import Unit
+from control_plane.app.triton_instances import TritonInstance
 from control_plane.core.endpoints import ListedServer, TritonEndpoints
 from control_plane.core.errors import Overloaded
 from control_plane.fleet.adapters.local_lease import LocalLease
 from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.fleet.domain.report import Wanted
-from control_plane.fleet.fleet_service import FleetService, FleetUnit
+from control_plane.fleet.fleet_service import FleetInstance, FleetService
 from control_plane.fleet.membership.members import FleetMembers
-from control_plane.fleet.ownership.ownership import Ownership
+from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.model_service import ModelService
-from control_plane.triton.attachment import Attachment
+from control_plane.triton.attachment import AttachedHealthCheck
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeUpstream
 from tests.fakes.fleet_memory import FakeFleetMemory
 from tests.fakes.lease import FakeLeaseStore, FakeRecord
-from tests.fakes.owner_line import FakeOwnerLine
+from tests.fakes.owner_line import FakeLeaderChannel
 from tests.unit.fleet.fleet_bench import READY, FakeDescriptions, TimedControl, call, model, play
 from tests.unit.fleet.membership.test_members import FakeServerList
 
@@ -43,26 +43,26 @@ class Shared:
     """What gateways before the same Tritons have in common."""
 
     record: FakeRecord = field(default_factory=FakeRecord)
-    line: FakeOwnerLine = field(default_factory=FakeOwnerLine)
+    line: FakeLeaderChannel = field(default_factory=FakeLeaderChannel)
     memory: FakeFleetMemory = field(default_factory=FakeFleetMemory)
     tritons: dict[str, TimedControl] = field(default_factory=dict)
 
 
 class Bench:
-    """Models of 40 bytes and servers of 100, or as they are listed."""
+    """A fleet with models of 40 bytes and servers of 100, unless they are listed otherwise."""
 
     def __init__(self, *names: str, models: str = "abcd", pinned: str = "", shared: Shared | None = None) -> None:
         self.now_s = asyncio.get_running_loop().time
-        described = {name: model(name, min_copies=int(name in pinned)) for name in models}
+        described = {name: model(name, min_replicas=int(name in pinned)) for name in models}
         self.shared = shared
-        self.weighed: list[str] = []
+        self.memory_measured: list[str] = []
         self.tritons: dict[str, TimedControl] = {} if shared is None else shared.tritons
         self.upstreams: dict[str, FakeUpstream] = {}
         self.servers = Servers(None, ())
         self.fleet = FleetService(
             self.servers,
             FakeDescriptions(described),
-            Ownership(LocalLease() if shared is None else FakeLeaseStore(shared.record), holder=uuid4().hex, now_s=self.now_s),
+            LeaderElection(LocalLease() if shared is None else FakeLeaseStore(shared.record), holder=uuid4().hex, now_s=self.now_s),
             memory=FakeFleetMemory() if shared is None else shared.memory,
             line=None if shared is None else shared.line,
             budget_bytes=100,
@@ -73,7 +73,7 @@ class Bench:
         self.list = FakeServerList([listed(name) for name in names])
         self.members = FleetMembers(self.list, self.servers, self.fleet, self.join, first=self.list.read(), start_timeout_s=60.0)
 
-    def join(self, entry: ListedServer) -> Unit:
+    def join(self, entry: ListedServer) -> TritonInstance:
         control = TimedControl(sizes=dict.fromkeys("abcd", 40), budget_bytes=entry.memory_budget or 100)
         if self.shared is not None:
             control = self.tritons.get(entry.name, control)
@@ -81,9 +81,9 @@ class Bench:
         upstream = self.upstreams[entry.name] = FakeUpstream(entry.endpoints, control=control)
         member = self.servers.add(entry.name, is_needed=False)
         models = ModelService(servers=member, repository=None, load=[], load_timeout_s=300.0, restores=False)
-        attachment = Attachment(upstream=upstream, servers=member, restore=models.restore, start_timeout_s=None)
-        self.fleet.join(entry.name, FleetUnit(models, lambda: self.weighed.append(entry.name)), listed=entry)
-        return Unit(entry.name, models, None, attachment)
+        attachment = AttachedHealthCheck(upstream=upstream, servers=member, restore=models.restore, start_timeout_s=None)
+        self.fleet.join(entry.name, FleetInstance(models, lambda: self.memory_measured.append(entry.name)), listed=entry)
+        return TritonInstance(entry.name, models, None, attachment)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -98,7 +98,7 @@ class Bench:
                 task.cancel()
 
     async def use(self, name: str, *, for_s: float = 0.0) -> str:
-        claim = await self.fleet.residency.claim(call(name), deadline_s=self.now_s() + 60.0)
+        claim = await self.fleet.router.acquire(call(name), deadline_s=self.now_s() + 60.0)
         try:
             await asyncio.sleep(for_s)
         finally:
@@ -109,7 +109,7 @@ class Bench:
         return self.fleet.state.fleet.models[name]
 
     async def keep_using(self, names: str, served_by: set[str]) -> None:
-        """Each of them ten times a second, for ever; none may fail."""
+        """Send requests for each of these models ten times a second, for ever; none may fail."""
         while True:
             for name in names:
                 served_by.add(await self.use(name, for_s=0.01))
@@ -133,9 +133,9 @@ def test_one_that_joins_serves_and_one_that_leaves_does_so_while_all_are_answere
             assert bench.tritons["s1"].states == {}
             assert bench.upstreams["s1"].closed
             served_by.clear()
-            bench.weighed.clear()
+            bench.memory_measured.clear()
             await asyncio.sleep(20.0)
-            assert served_by == {"s2"} == set(bench.weighed)
+            assert served_by == {"s2"} == set(bench.memory_measured)
             assert not [caller for caller in callers if caller.done()]
             for caller in callers:
                 caller.cancel()
@@ -152,8 +152,8 @@ def test_gateways_of_one_fleet_may_read_its_list_at_different_times(the_owner_is
         async with benches[0].running(), benches[1].running(), asyncio.TaskGroup() as tasks:
             callers = [tasks.create_task(bench.keep_using("ab", served_by)) for bench in benches]
             await asyncio.sleep(20.0)
-            ahead, behind = sorted(benches, key=lambda bench: bench.fleet.is_owner is not the_owner_is_ahead)
-            assert [ahead.fleet.is_owner, behind.fleet.is_owner] == [the_owner_is_ahead, not the_owner_is_ahead]
+            ahead, behind = sorted(benches, key=lambda bench: bench.fleet.is_leader is not the_owner_is_ahead)
+            assert [ahead.fleet.is_leader, behind.fleet.is_leader] == [the_owner_is_ahead, not the_owner_is_ahead]
             (gone,) = [name for name, control in shared.tritons.items() if "a" in control.states]
             (left,) = shared.tritons.keys() - {gone}
             ahead.list.write(listed(left))
@@ -198,7 +198,7 @@ def test_what_must_have_a_copy_has_one_all_the_time() -> None:
             while home in bench.servers.members:
                 assert any(control.states.get("a") is READY for control in bench.tritons.values())
                 await asyncio.sleep(0.1)
-            assert bench.fleet.state.fleet.ready_copies("a") == 1
+            assert bench.fleet.state.fleet.ready_replicas("a") == 1
 
     play(main)
 
@@ -258,7 +258,7 @@ def test_a_budget_is_changed_in_place() -> None:
 
 
 def test_who_stops_while_the_store_is_away_stops_all_the_same() -> None:
-    class Line(FakeOwnerLine):
+    class Line(FakeLeaderChannel):
         async def close(self) -> None:
             self._reach()
 
@@ -320,7 +320,7 @@ def test_who_starts_with_more_models_than_fit_does_not_wait_for_room_but_loads_t
             assert bench.now_s() - began_s < 10.0
             bench.list.write(listed("s1"), listed("s2"))
             await asyncio.sleep(30.0)
-            assert bench.fleet.residency.ready() == set("abcd")
+            assert bench.fleet.router.ready() == set("abcd")
 
     play(main)
 
@@ -336,7 +336,7 @@ def test_who_starts_beside_models_in_use_does_not_wait_for_their_requests() -> N
             assert [failure.name for failure in await bench.fleet.open(["a"])] == ["a"]
             assert bench.now_s() - began_s < 5.0
             await asyncio.sleep(100.0)
-            assert "a" in bench.fleet.residency.ready()
+            assert "a" in bench.fleet.router.ready()
 
     play(main)
 
@@ -348,7 +348,7 @@ def test_what_somebody_does_not_see_is_loaded_where_he_looks(pool: str) -> None:
         bench.list.write(listed("s1", pool="x"), *(listed(f"s{number}", pool="y") for number in range(2, 6)), listed("s9", pool="z"))
         async with bench.running():
             await asyncio.sleep(SOON_S)
-            await bench.fleet.residency.bring("a", deadline_s=bench.now_s() + 10.0)
+            await bench.fleet.router.ensure_loaded("a", deadline_s=bench.now_s() + 10.0)
             for _ in range(10):
                 bench.fleet._want(Wanted("a", ready=0, pool=pool))
                 await asyncio.sleep(0.5)
@@ -362,13 +362,13 @@ def test_nothing_is_kept_of_one_that_has_left() -> None:
     async def main() -> None:
         bench = Bench("s1", "s2", models="a")
         async with bench.running():
-            claim = await bench.fleet.residency.claim(call("a"), deadline_s=bench.now_s() + 60.0)
+            claim = await bench.fleet.router.acquire(call("a"), deadline_s=bench.now_s() + 60.0)
             claim.release(answered=True)
-            bench.fleet.residency.answered(call("a"), claim)
+            bench.fleet.router.answered(call("a"), claim)
             home = claim.server.name
             bench.list.write(*(listed(name) for name in {"s1", "s2"} - {home}))
             await asyncio.sleep(60.0)
-            assert home not in bench.fleet.residency._answered_s
-            assert home not in bench.fleet.residency.loads._turns
+            assert home not in bench.fleet.router._answered_s
+            assert home not in bench.fleet.router.loads._turns
 
     play(main)

@@ -1,4 +1,4 @@
-"""What a fleet has done is counted where it happens: `fleet/domain/counts`."""
+"""Counters of a fleet: what happens is counted where it happens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from control_plane.core.errors import ModelLoadFailed, Overloaded
 from control_plane.fleet.domain.counts import LOADING as BEING_LOADED
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.models.domain.description import Tier
-from tests.aio import run
 from tests.fakes.model_store import FakeModelStore
 from tests.unit.fleet.fleet_bench import FleetBench, model, play, running
 from tests.unit.models.tiers import tiers_bench
@@ -69,19 +68,16 @@ def test_what_stood_in_the_way_of_requests_that_were_refused() -> None:
     play(main)
 
 
-def test_a_fetch_that_fails_is_one_too_and_what_is_cold_says_how_large_it_is(tmp_path: Path) -> None:
-    async def main() -> None:
-        content = b"w" * 100
-        sums = f"{hashlib.sha256(content).hexdigest()}  1/model.onnx\n".encode()
-        store = FakeModelStore({"m": {"SHA256SUMS": sums, "1/model.onnx": content[:-1] + b"x"}})
-        async with tiers_bench.bench(tmp_path, store) as lab:
-            assert (lab.tiers.bytes_to_fetch("m"), lab.tiers.bytes_to_fetch("local")) == (100 + len(sums), 0)
-            with pytest.raises(ModelLoadFailed):
-                await lab.warm("m")
-            assert (lab.moves.seen, lab.moves.failed) == ([], [("m", "cold to warm")])
-            store.models["m"]["1/model.onnx"] = content
+async def test_a_fetch_that_fails_is_one_too_and_what_is_cold_says_how_large_it_is(tmp_path: Path) -> None:
+    content = b"w" * 100
+    sums = f"{hashlib.sha256(content).hexdigest()}  1/model.onnx\n".encode()
+    store = FakeModelStore({"m": {"SHA256SUMS": sums, "1/model.onnx": content[:-1] + b"x"}})
+    async with tiers_bench.bench(tmp_path, store) as lab:
+        assert (lab.tiers.bytes_to_fetch("m"), lab.tiers.bytes_to_fetch("local")) == (100 + len(sums), 0)
+        with pytest.raises(ModelLoadFailed):
             await lab.warm("m")
-            assert [way for _, way, _ in lab.moves.seen] == ["cold to warm"]
-            assert lab.tiers.bytes_to_fetch("m") == 0
-
-    run(main())
+        assert (lab.moves.seen, lab.moves.failed) == ([], [("m", "cold to warm")])
+        store.models["m"]["1/model.onnx"] = content
+        await lab.warm("m")
+        assert [way for _, way, _ in lab.moves.seen] == ["cold to warm"]
+        assert lab.tiers.bytes_to_fetch("m") == 0

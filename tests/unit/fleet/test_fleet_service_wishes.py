@@ -1,4 +1,4 @@
-"""What administrators say of a fleet's models holds for all gateways, and after restarts."""
+"""Desired states that administrators set hold for all gateways, and after restarts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import pytest
 
 from control_plane.core.errors import Conflict, DeadlineExceeded, ModelLoadFailed, ModelNotFound, Overloaded
-from control_plane.fleet.domain.memory import Measured, Wish
+from control_plane.fleet.domain.memory import DesiredState, Measured
 from tests.fakes.fleet_memory import FakeFleetMemory
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, play, running
 from tests.unit.fleet.remembering_bench import SOON_S, beside, restarted, two
@@ -36,7 +36,7 @@ class TestWishes:
                 await asyncio.sleep(SOON_S)
                 for bench in both:
                     await bench.use("a")
-                    assert bench.state.fleet.models["a"].spec.min_copies == 1
+                    assert bench.state.fleet.models["a"].spec.min_replicas == 1
 
         play(main)
 
@@ -47,7 +47,7 @@ class TestWishes:
                 await other.models.load("a")
                 assert owner.tritons["s0"].states == {"a": READY}
                 assert other.now_s() - began_s < 1.0 + 2 * SOON_S
-                assert memory.wanted == {"a": Wish(1)}
+                assert memory.wanted == {"a": DesiredState(1)}
                 await asyncio.sleep(SOON_S)
                 with pytest.raises(Overloaded, match="no room"):
                     await owner.use("b", 5.0)
@@ -76,7 +76,7 @@ class TestWishes:
                 assert owner.said == ["load a", "load a"]
                 with pytest.raises(Overloaded, match="needs 101 bytes"):
                     await other.models.load("huge")
-                assert {wish.min_copies for wish in memory.wanted.values()} == {None}
+                assert {wish.min_replicas for wish in memory.wanted.values()} == {None}
 
         play(main)
 
@@ -85,14 +85,14 @@ class TestWishes:
             async with two() as (owner, other, _):
                 await owner.models.load("a")
                 await asyncio.sleep(SOON_S)
-                owner.is_owner = False
-                with pytest.raises(DeadlineExceeded, match="owner has not done it"):
+                owner.is_leader = False
+                with pytest.raises(DeadlineExceeded, match="owner has not carried out"):
                     await other.models.unload("a")
                 async with asyncio.TaskGroup() as tasks:
                     waiting = tasks.create_task(other.models.unload("a"))
                     await asyncio.sleep(5.0)
                     assert owner.tritons["s0"].states == {"a": READY}
-                    other.is_owner = True
+                    other.is_leader = True
                 assert waiting.done()
                 assert not owner.tritons["s0"].states
 
@@ -110,7 +110,7 @@ class TestWishes:
 
                 await asyncio.gather(load(0.0), load(after_s))
                 assert owner.said == ["load a"]
-                assert memory.wanted == {"a": Wish(1)}
+                assert memory.wanted == {"a": DesiredState(1)}
 
         play(main)
 
@@ -123,32 +123,34 @@ class TestWishes:
                     for bench in (other, third):
                         tasks.create_task(bench.models.load("a"))
                 await asyncio.sleep(SOON_S)
-                assert memory.wanted == {"a": Wish(1)}
-                memory.wanted["a"] = Wish(asked="later")  # somebody's who has not seen what stands
+                assert memory.wanted == {"a": DesiredState(1)}
+                memory.wanted["a"] = DesiredState(asked="later")  # somebody's who has not seen what stands
                 await owner.models.load("a")
-                assert memory.wanted == {"a": Wish(1, asked="later")}
+                assert memory.wanted == {"a": DesiredState(1, asked="later")}
                 await asyncio.sleep(5.0)
-                assert owner.state.measurements.of("a").answered == "later"
+                assert owner.state.measurements.record_of("a").answered == "later"
 
         play(main)
 
-    @pytest.mark.parametrize("other_wish", [Wish(asked="another's"), Wish(1), Wish(asked="an unload's", is_withdrawn=True)])
-    def test_who_waits_for_what_has_been_replaced_by_another_is_answered(self, other_wish: Wish) -> None:
+    @pytest.mark.parametrize(
+        "other_wish", [DesiredState(asked="another's"), DesiredState(1), DesiredState(asked="an unload's", is_suspended=True)]
+    )
+    def test_who_waits_for_what_has_been_replaced_by_another_is_answered(self, other_wish: DesiredState) -> None:
         async def main() -> None:
             async with two() as (owner, other, memory):
-                owner.is_owner = False
+                owner.is_leader = False
                 async with asyncio.timeout(10.0), asyncio.TaskGroup() as tasks:
 
                     async def ask() -> None:
-                        with pytest.raises(Conflict) if other_wish.is_withdrawn else nullcontext():
+                        with pytest.raises(Conflict) if other_wish.is_suspended else nullcontext():
                             await other.models.load("a")
 
                     tasks.create_task(ask())
                     await asyncio.sleep(SOON_S)
                     assert memory.wanted["a"].asked
                     memory.wanted["a"] = other_wish
-                    owner.is_owner = True
-                assert memory.wanted["a"] == (other_wish if other_wish.is_withdrawn else Wish(1))
+                    owner.is_leader = True
+                assert memory.wanted["a"] == (other_wish if other_wish.is_suspended else DesiredState(1))
 
         play(main)
 
@@ -158,12 +160,12 @@ class TestWishes:
                 owner.tritons["s0"].states["a"] = READY
                 owner.tritons["s0"].load_s["a"] = 100.0
                 await asyncio.sleep(SOON_S)
-                owner.is_owner = False
+                owner.is_leader = False
                 async with asyncio.timeout(10.0), asyncio.TaskGroup() as tasks:
                     tasks.create_task(other.models.unload("a"))
                     await asyncio.sleep(SOON_S)
-                    memory.wanted["a"] = Wish(asked="another's")
-                    owner.is_owner = True
+                    memory.wanted["a"] = DesiredState(asked="another's")
+                    owner.is_leader = True
 
         play(main)
 
@@ -186,7 +188,7 @@ class TestWishes:
                     await asyncio.sleep(3.0)
                     await both[unloads].models.unload("a")
                 await asyncio.sleep(30.0)
-                assert memory.wanted["a"].is_withdrawn
+                assert memory.wanted["a"].is_suspended
                 assert not owner.tritons["s0"].states
 
         play(main)
@@ -236,8 +238,8 @@ class TestWishes:
                 await asyncio.sleep(SOON_S)
                 memory.lose_wishes()
                 await asyncio.sleep(SOON_S)
-                assert owner.state.is_withdrawn("a")
-                assert other.state.is_withdrawn("a")
+                assert owner.state.is_suspended("a")
+                assert other.state.is_suspended("a")
                 assert memory.wanted.keys() == {"a", "b"}
                 memory.lose_wishes()
                 await other.models.release("b")  # before anybody has looked
@@ -247,13 +249,15 @@ class TestWishes:
 
         with caplog.at_level(logging.WARNING):
             play(main)
-        assert [record.getMessage().partition(" was lost")[0] for record in caplog.records] == [
-            "what administrators have said of 2 models"
+        assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+            "the store has lost what administrators have said of 2 models"
         ] * 2
 
     def test_hold_after_a_restart(self) -> None:
         async def main() -> None:
-            memory = FakeFleetMemory(wanted={"a": Wish(1), "b": Wish(0, is_withdrawn=True), "c": Wish(asked="of before")})
+            memory = FakeFleetMemory(
+                wanted={"a": DesiredState(1), "b": DesiredState(0, is_suspended=True), "c": DesiredState(asked="of before")}
+            )
             memory.models["c"] = Measured(40, answered="of before")
             bench = await restarted(memory)
             bench.tritons["s0"].states["b"] = READY
@@ -267,7 +271,7 @@ class TestWishes:
 
     def test_what_was_not_carried_out_by_one_owner_is_by_the_next(self) -> None:
         async def main() -> None:
-            bench = await restarted(FakeFleetMemory(wanted={"a": Wish(asked="of before")}))
+            bench = await restarted(FakeFleetMemory(wanted={"a": DesiredState(asked="of before")}))
             async with running(bench, reconciles=True, remembers=True):
                 await asyncio.sleep(10)
                 assert bench.said == ["load a"]
@@ -278,7 +282,7 @@ class TestWishes:
     def test_a_step_stays_with_the_ensemble_that_needs_it(self) -> None:
         async def main() -> None:
             both = model("both", 60, steps=frozenset({"a"}))
-            bench = await restarted(FakeFleetMemory(wanted={"a": Wish(is_withdrawn=True)}), model("a"), both)
+            bench = await restarted(FakeFleetMemory(wanted={"a": DesiredState(is_suspended=True)}), model("a"), both)
             async with running(bench, reconciles=True, remembers=True):
                 await bench.use("both")
                 await asyncio.sleep(10)
@@ -288,7 +292,7 @@ class TestWishes:
 
     def test_what_was_read_before_one_does_not_stand_after_it(self) -> None:
         class Slow(FakeFleetMemory):
-            async def wishes(self) -> Mapping[str, Wish]:
+            async def wishes(self) -> Mapping[str, DesiredState]:
                 found = await super().wishes()
                 await asyncio.sleep(0.3)
                 return found
@@ -299,7 +303,7 @@ class TestWishes:
                 tasks.create_task(bench.remembering.recall())
                 await asyncio.sleep(0.1)
                 await bench.models.unload("a")
-            assert bench.state.is_withdrawn("a")
+            assert bench.state.is_suspended("a")
 
         play(main)
 
@@ -311,7 +315,7 @@ class TestWishes:
                 await bench.models.keep("a")
                 await bench.models.keep("a")
                 assert bench.said == ["load a"]
-                assert bench.state.fleet.models["a"].spec.min_copies == 1
+                assert bench.state.fleet.models["a"].spec.min_replicas == 1
                 assert not memory.wanted
 
         play(main)

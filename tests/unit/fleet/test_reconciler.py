@@ -13,17 +13,17 @@ from tests.unit.fleet.fleet_bench import READY, FleetBench, model, play, running
 
 def test_what_is_to_be_there_is_loaded_without_a_request() -> None:
     async def main() -> None:
-        async with running(FleetBench(model("a", min_copies=1), model("b")), reconciles=True) as bench:
+        async with running(FleetBench(model("a", min_replicas=1), model("b")), reconciles=True) as bench:
             await asyncio.sleep(2.0)
             assert bench.said == ["load a"]
-            assert bench.residency.ready() == {"a"}
+            assert bench.router.ready() == {"a"}
 
     play(main)
 
 
 def test_each_copy_is_on_a_server_of_its_own() -> None:
     async def main() -> None:
-        async with running(FleetBench(model("a", min_copies=2), servers=3), reconciles=True) as bench:
+        async with running(FleetBench(model("a", min_replicas=2), servers=3), reconciles=True) as bench:
             await asyncio.sleep(5.0)
             assert bench.said == ["load a", "load a"]
             assert len(bench.state.fleet.holders["a"]) == 2
@@ -39,7 +39,7 @@ def test_a_busy_model_grows_within_its_pool_and_keeps_a_copy_in_each() -> None:
                 bench.state.fleet.add_server(at)
             bench.tritons["s0"].states["a"] = bench.tritons["s1"].states["b"] = READY
             await asyncio.sleep(5.0)
-            facts, claim = bench.state.fleet.models["a"], bench.state.claim("b", "s1")
+            facts, claim = bench.state.fleet.models["a"], bench.state.reserve("b", "s1")
             facts.rate_fast, facts.last_used_s = 5.0 / facts.service_s, bench.now_s()
             await asyncio.sleep(3.0)
             assert bench.state.fleet.holders["a"].keys() == {"s0"}
@@ -56,15 +56,15 @@ def test_a_busy_model_grows_within_its_pool_and_keeps_a_copy_in_each() -> None:
 
 def test_only_the_owner_begins_anything() -> None:
     async def main() -> None:
-        bench = FleetBench(model("a", min_copies=1), model("b"))
-        bench.is_owner = False
+        bench = FleetBench(model("a", min_replicas=1), model("b"))
+        bench.is_leader = False
         async with running(bench, reconciles=True):
             bench.tritons["s0"].states["b"] = READY
             await asyncio.sleep(5.0)
             assert not bench.said
             assert bench.state.fleet.models["a"].quarantined_until_s < 0, "nor has it tried"
             assert bench.server().copies.keys() == {"b"}, "but it looks"
-            bench.is_owner = True
+            bench.is_leader = True
             await asyncio.sleep(2.0)
             assert bench.said == ["load a"]
 
@@ -86,7 +86,7 @@ def test_what_others_load_and_unload_is_found_within_a_tick() -> None:
 
 def test_what_was_on_a_server_that_dies_is_loaded_elsewhere_and_again_there_is_room() -> None:
     async def main() -> None:
-        async with running(FleetBench(model("a", min_copies=1), servers=2), reconciles=True) as bench:
+        async with running(FleetBench(model("a", min_replicas=1), servers=2), reconciles=True) as bench:
             await asyncio.sleep(3.0)
             (first,) = bench.state.fleet.holders["a"]
             bench.kill(first)
@@ -104,10 +104,10 @@ def test_folders_that_come_and_go_are_known_within_seconds() -> None:
     async def main() -> None:
         async with running(FleetBench(model("a")), reconciles=True) as bench:
             await asyncio.sleep(1.0)
-            bench.described.models = {"new": model("new", min_copies=1)}
+            bench.described.models = {"new": model("new", min_replicas=1)}
             await asyncio.sleep(8.0)
             assert bench.state.fleet.models.keys() == {"new"}
-            assert bench.residency.ready() == {"new"}
+            assert bench.router.ready() == {"new"}
 
     play(main)
 
@@ -130,8 +130,8 @@ async def hang() -> None:
 class TestLooking:
     def test_all_are_looked_at_together_and_one_that_hangs_for_so_long_only(self) -> None:
         async def main() -> None:
-            bench = FleetBench(model("a", min_copies=1), servers=3)
-            bench.loads["s0"].look = hang  # type: ignore[method-assign]
+            bench = FleetBench(model("a", min_replicas=1), servers=3)
+            bench.loads["s0"].poll_index = hang  # type: ignore[method-assign]
             async with running(bench, reconciles=True):
                 bench.tritons["s1"].states["a"] = READY
                 await asyncio.sleep(0.1)
@@ -168,7 +168,7 @@ class TestLooking:
 
 
 class TestLettingGo:
-    """Of what waits for its turn."""
+    """Replicas that wait for their turn to be unloaded."""
 
     @pytest.mark.parametrize("becomes", ["idle", "used", "held", "pinned", "wanted"])
     def test_a_copy_goes_only_if_it_is_still_to_go_when_it_is_its_turn(self, becomes: str) -> None:
@@ -182,9 +182,9 @@ class TestLettingGo:
                     tasks.create_task(turn(bench, name))
                 await asyncio.sleep(0.1)
                 await bench.reconciler.tick()
-                (going,) = [name for name in ("s0", "s1") if bench.residency.loads.leaves("a", name)]
+                (going,) = [name for name in ("s0", "s1") if bench.router.loads.is_being_unloaded("a", name)]
                 copy, facts = bench.copy("a", going), bench.state.fleet.models["a"]
-                claims = [bench.state.claim("a", going)] if becomes == "used" else []
+                claims = [bench.state.reserve("a", going)] if becomes == "used" else []
                 copy.sequences += becomes == "held"
                 if becomes == "pinned":
                     bench.state.pin("a", 2)
@@ -212,11 +212,12 @@ class TestLettingGo:
                 tasks.create_task(turn(bench, "s0", for_s=2.0))
                 for _ in range(6):
                     await bench.reconciler.tick()
-                    leaving = [name for name in names if bench.residency.loads.leaves(name, "s0")]
+                    leaving = [name for name in names if bench.router.loads.is_being_unloaded(name, "s0")]
                     assert len(leaving) == 1
                     await asyncio.sleep(0.5)
                     facts = bench.state.fleet.models[leaving[0]]
-                    facts.rate_fast, facts.rate_slow, facts.last_used_s = 9.0, 9.0, bench.now_s()  # so that others rank first next time
+                    # So that other models are evicted first next time.
+                    facts.rate_fast, facts.rate_slow, facts.last_used_s = 9.0, 9.0, bench.now_s()
                 await asyncio.sleep(10.0)
                 assert len(bench.said) == 1
                 assert len(bench.server().copies) == 3
@@ -241,8 +242,8 @@ class TestLettingGo:
 
 
 async def turn(bench: FleetBench, server: str, for_s: float = 10.0) -> None:
-    """Have that server's turn."""
-    async with bench.residency.loads._turns[server]:
+    """Hold the server's turn for `for_s` seconds."""
+    async with bench.router.loads._turns[server]:
         await asyncio.sleep(for_s)
 
 
@@ -250,13 +251,13 @@ def test_what_is_asked_for_while_the_gateway_stops_is_refused_and_not_a_defect()
     async def main() -> None:
         async with running(FleetBench()) as bench, asyncio.TaskGroup() as tasks:
             bench.tritons["s0"].load_s["a"] = 5.0
-            owner = tasks.create_task(bench.residency.loads.run())
+            owner = tasks.create_task(bench.router.loads.run())
             await asyncio.sleep(0)
             with pytest.raises(Overloaded):
                 await bench.use("a", 0.5)
             owner.cancel()
             await asyncio.sleep(0)
-            bench.residency.loads.let_go("a", "s0", kind=FleetEventKind.UNLOADED, reason="")
+            bench.router.loads.schedule_unload("a", "s0", kind=FleetEventKind.UNLOADED, reason="")
             with pytest.raises(UpstreamUnavailable, match="starts or stops"):
                 await bench.use("b", 5.0)
 
@@ -265,7 +266,7 @@ def test_what_is_asked_for_while_the_gateway_stops_is_refused_and_not_a_defect()
 
 def test_of_a_budget_below_what_is_kept_all_else_goes() -> None:
     async def main() -> None:
-        bench = FleetBench(model("kept", 30, min_copies=1), model("a", 30), model("b", 30))
+        bench = FleetBench(model("kept", 30, min_replicas=1), model("a", 30), model("b", 30))
         async with running(bench, reconciles=True):
             await asyncio.sleep(5.0)
             for name in "ab":
@@ -285,6 +286,6 @@ def test_servers_that_do_not_tell_what_they_hold_keep_ticks_waiting_together() -
             triton.states["a"] = READY
         async with running(bench, reconciles=True):
             await asyncio.sleep(7.0)
-            assert bench.state.fleet.ready_copies("a") == 3
+            assert bench.state.fleet.ready_replicas("a") == 3
 
     play(main)

@@ -1,4 +1,5 @@
-"""Connections of both doors without sockets: a transport that writes down what it is told, and servers with nothing behind them."""
+"""Connections of both frontends without sockets: a recording transport, and servers with a trivial
+application."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from control_plane.core.errors import Unauthenticated
-from control_plane.core.principal import NOBODY, Principal
+from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.grpc.call import GrpcHandler, MessageStream
@@ -26,7 +27,7 @@ MAX_BODY_BYTES = 1 << 20
 
 
 class Transport(asyncio.Transport):
-    """What a connection writes to, and how it steers it."""
+    """Fake transport: records what a connection writes, and when it pauses and resumes reading."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +70,7 @@ class Transport(asyncio.Transport):
 
 
 class Clock:
-    """Moves on by what a few frames take whenever it is looked at."""
+    """Clock that advances by the time of a few frames whenever it is read."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -81,7 +82,7 @@ class Clock:
 
 @dataclass
 class Behind:
-    """What is behind both doors: it answers whoever shows a key, and counts."""
+    """Fake application of both frontends: answers callers that show a key, and counts them."""
 
     handled: int = 0
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
@@ -107,15 +108,15 @@ class Behind:
     def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
         if head.api_key is None:
             raise Unauthenticated("no key")
-        return GrpcHandler(stream=self.stream) if head.method.endswith("ModelStreamInfer") else GrpcHandler(unary=self.unary), NOBODY
+        return GrpcHandler(stream=self.stream) if head.method.endswith("ModelStreamInfer") else GrpcHandler(unary=self.unary), ANONYMOUS
 
-    def answer_known(self, call: WholeCall) -> WholeAnswer | None:
+    def answer_verbatim(self, call: WholeCall) -> WholeAnswer | None:
         return None
 
 
 @dataclass
 class Doors:
-    """A server of each kind, and connections to it."""
+    """A server of each frontend, and connections to them."""
 
     tasks: asyncio.TaskGroup
     behind: Behind = field(default_factory=Behind)

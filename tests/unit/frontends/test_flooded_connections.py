@@ -1,4 +1,5 @@
-"""What one connection may have the gateway do in a turn of the event loop, whatever it sends; and everybody else meanwhile."""
+"""The work that one flooding connection can cause in a turn of the event loop is bounded, and other clients
+are served."""
 
 from __future__ import annotations
 
@@ -18,7 +19,6 @@ from control_plane.protocols.http2.frames import Code
 from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
 from perf.floods.flood import Flood
 from perf.floods.table import FLOODS
-from tests.aio import run, run_in_virtual_time
 from tests.unit.frontends.door_ends import Doors, Transport
 from tests.unit.protocols.http2.http2_ends import frame
 
@@ -34,7 +34,7 @@ KEYED = (
 )
 OPENING = h2.PREFACE + h2.settings_frame({}) + h2.SETTINGS_ACK
 READ_BYTES = 256_000
-"""What uvloop reads at a time."""
+"""The number of bytes that uvloop reads at a time."""
 
 
 @asynccontextmanager
@@ -69,7 +69,7 @@ def unread_bytes(connection: HttpConnection | GrpcConnection) -> int:
 
 
 class Client:
-    """Asks one thing at a time, and counts the turns of the loop that it waits for each answer."""
+    """Client that sends one request at a time, and counts the turns of the loop until each answer."""
 
     def __init__(self, it: Doors, door: str) -> None:
         self._connection, self._transport = it.connect(door)
@@ -97,7 +97,8 @@ class Client:
 
 
 class Attacker:
-    """Sends the pieces of a flood as fast as they are taken, in reads as large as the loop's; connects anew when it is refused."""
+    """Client that floods as fast as its data is read, in pieces as large as the loop's reads; reconnects when
+    refused."""
 
     def __init__(self, it: Doors, flood: Flood) -> None:
         self._it, self._flood = it, flood
@@ -124,114 +125,96 @@ class Attacker:
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_a_flood_gets_little_of_each_turn_and_everybody_else_an_answer_within_a_few(name: str) -> None:
-    async def main() -> None:
-        async with doors() as it:
-            flood = FLOODS[name]
-            attackers = [Attacker(it, flood) for _ in range(min(flood.connections, 50))]
-            bystanders = [Client(it, door) for door in ("http", "grpc")]
+async def test_a_flood_gets_little_of_each_turn_and_everybody_else_an_answer_within_a_few(name: str) -> None:
+    async with doors() as it:
+        flood = FLOODS[name]
+        attackers = [Attacker(it, flood) for _ in range(min(flood.connections, 50))]
+        bystanders = [Client(it, door) for door in ("http", "grpc")]
+        for each in attackers:
+            each.send()  # the first of what arrives is read on arrival
+        for _ in range(60):
             for each in attackers:
-                each.send()  # the first of what arrives is read on arrival
-            for _ in range(60):
+                each.send()
+            handled = it.behind.handled
+            await asyncio.sleep(0)
+            assert it.behind.handled - handled <= len(attackers) + 20
+        for bystander in bystanders * 10:
+            waiting = asyncio.get_running_loop().create_task(bystander.ask())
+            while not waiting.done():
                 for each in attackers:
                     each.send()
-                handled = it.behind.handled
                 await asyncio.sleep(0)
-                assert it.behind.handled - handled <= len(attackers) + 20
-            for bystander in bystanders * 10:
-                waiting = asyncio.get_running_loop().create_task(bystander.ask())
-                while not waiting.done():
-                    for each in attackers:
-                        each.send()
-                    await asyncio.sleep(0)
-                assert waiting.result() <= 6
-
-    run(main())
+            assert waiting.result() <= 6
 
 
 class TestHttp:
-    def test_requests_that_came_together_are_handled_one_in_a_turn_and_in_order(self) -> None:
-        async def main() -> None:
-            async with doors() as it:
-                connection, transport = it.connect("http")
-                connection.data_received(LIVE * 500)
-                while transport.written.count(b"HTTP/1.1 200") < 500:
-                    before = it.behind.handled
-                    await asyncio.sleep(0)
-                    assert it.behind.handled - before <= 1
-                assert transport.is_paused is False
-                assert unread_bytes(connection) == 0
+    async def test_requests_that_came_together_are_handled_one_in_a_turn_and_in_order(self) -> None:
+        async with doors() as it:
+            connection, transport = it.connect("http")
+            connection.data_received(LIVE * 500)
+            while transport.written.count(b"HTTP/1.1 200") < 500:
+                before = it.behind.handled
+                await asyncio.sleep(0)
+                assert it.behind.handled - before <= 1
+            assert transport.is_paused is False
+            assert unread_bytes(connection) == 0
 
-        run(main())
-
-    def test_the_socket_is_not_read_while_much_is_unread(self) -> None:
-        async def main() -> None:
-            async with doors() as it:
-                connection, transport = it.connect("http")
-                connection.data_received(LIVE * 1_000)
+    async def test_the_socket_is_not_read_while_much_is_unread(self) -> None:
+        async with doors() as it:
+            connection, transport = it.connect("http")
+            connection.data_received(LIVE * 1_000)
+            assert transport.is_paused
+            while unread_bytes(connection) > 16 * 1024:
                 assert transport.is_paused
-                while unread_bytes(connection) > 16 * 1024:
-                    assert transport.is_paused
-                    await asyncio.sleep(0)
-                for _ in range(5):
-                    await asyncio.sleep(0)
-                assert not transport.is_paused
+                await asyncio.sleep(0)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not transport.is_paused
 
-        run(main())
+    async def test_a_client_that_leaves_with_a_few_requests_unanswered_is_seen(self) -> None:
+        async with doors() as it:
+            it.behind.may_answer.clear()
+            connection, transport = it.connect("http")
+            connection.data_received(LIVE * 10)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert (it.behind.handled, transport.is_paused) == (1, False)
+            connection.connection_lost(None)
+            it.behind.may_answer.set()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert it.behind.handled == 1
 
-    def test_a_client_that_leaves_with_a_few_requests_unanswered_is_seen(self) -> None:
-        async def main() -> None:
-            async with doors() as it:
-                it.behind.may_answer.clear()
-                connection, transport = it.connect("http")
-                connection.data_received(LIVE * 10)
-                for _ in range(5):
-                    await asyncio.sleep(0)
-                assert (it.behind.handled, transport.is_paused) == (1, False)
-                connection.connection_lost(None)
-                it.behind.may_answer.set()
-                for _ in range(20):
-                    await asyncio.sleep(0)
-                assert it.behind.handled == 1
+    async def test_what_came_behind_a_request_is_read_when_that_is_answered(self) -> None:
+        async with doors() as it:
+            it.behind.may_answer.clear()
+            connection, transport = it.connect("http")
+            connection.data_received(LIVE)
+            for _ in range(3):
+                connection.data_received(LIVE[:7])
+                connection.data_received(LIVE[7:])
+                await asyncio.sleep(0)
+            it.behind.may_answer.set()
+            for _ in range(40):
+                await asyncio.sleep(0)
+            assert transport.written.count(b"HTTP/1.1 200") == 4
 
-        run(main())
-
-    def test_what_came_behind_a_request_is_read_when_that_is_answered(self) -> None:
-        async def main() -> None:
-            async with doors() as it:
-                it.behind.may_answer.clear()
-                connection, transport = it.connect("http")
-                connection.data_received(LIVE)
-                for _ in range(3):
-                    connection.data_received(LIVE[:7])
-                    connection.data_received(LIVE[7:])
-                    await asyncio.sleep(0)
-                it.behind.may_answer.set()
-                for _ in range(40):
-                    await asyncio.sleep(0)
-                assert transport.written.count(b"HTTP/1.1 200") == 4
-
-        run(main())
-
-    def test_nothing_is_read_for_a_client_that_does_not_read(self) -> None:
-        async def main() -> None:
-            async with doors() as it:
-                connection, transport = it.connect("http")
-                connection.data_received(LIVE * 100)
-                for _ in range(10):
-                    await asyncio.sleep(0)
-                connection.pause_writing()
-                for _ in range(3):
-                    await asyncio.sleep(0)
-                written = transport.written.count(b"HTTP/1.1 200")
-                for _ in range(100):
-                    await asyncio.sleep(0)
-                assert transport.written.count(b"HTTP/1.1 200") == written < 100
-                connection.resume_writing()
-                while transport.written.count(b"HTTP/1.1 200") < 100:
-                    await asyncio.sleep(0)
-
-        run(main())
+    async def test_nothing_is_read_for_a_client_that_does_not_read(self) -> None:
+        async with doors() as it:
+            connection, transport = it.connect("http")
+            connection.data_received(LIVE * 100)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            connection.pause_writing()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            written = transport.written.count(b"HTTP/1.1 200")
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert transport.written.count(b"HTTP/1.1 200") == written < 100
+            connection.resume_writing()
+            while transport.written.count(b"HTTP/1.1 200") < 100:
+                await asyncio.sleep(0)
 
     @pytest.mark.parametrize(
         ("head", "status"),
@@ -241,16 +224,13 @@ class TestHttp:
             pytest.param(b"a: b\r\n" * 2_500, b"431", id="thousands"),
         ],
     )
-    def test_a_head_has_a_hundred_fields_at_most(self, head: bytes, status: bytes) -> None:
-        async def main() -> None:
-            async with doors() as it:
-                connection, transport = it.connect("http")
-                connection.data_received(LIVE[:-2] + head + b"\r\n")
-                while not transport.written:
-                    await asyncio.sleep(0)
-                assert transport.written.startswith(b"HTTP/1.1 " + status)
-
-        run(main())
+    async def test_a_head_has_a_hundred_fields_at_most(self, head: bytes, status: bytes) -> None:
+        async with doors() as it:
+            connection, transport = it.connect("http")
+            connection.data_received(LIVE[:-2] + head + b"\r\n")
+            while not transport.written:
+                await asyncio.sleep(0)
+            assert transport.written.startswith(b"HTTP/1.1 " + status)
 
     @pytest.mark.parametrize(
         "sizes",
@@ -260,7 +240,7 @@ class TestHttp:
         ],
     )
     @pytest.mark.parametrize("read_bytes", [1_000, 1_001, READ_BYTES])
-    def test_chunks_are_read_a_few_at_a_time_and_make_one_body(self, sizes: list[int], read_bytes: int) -> None:
+    async def test_chunks_are_read_a_few_at_a_time_and_make_one_body(self, sizes: list[int], read_bytes: int) -> None:
         body = b"".join(bytes([size % 251]) * size for size in sizes)
         chunks, at = bytearray(CHUNKED), 0
         for size in sizes:
@@ -268,59 +248,51 @@ class TestHttp:
             at += size
         chunks += b"0\r\n\r\n"
 
-        async def main() -> None:
-            async with doors() as it:
-                connection, transport = it.connect("http")
-                seen: list[bytes] = []
+        async with doors() as it:
+            connection, transport = it.connect("http")
+            seen: list[bytes] = []
 
-                async def answer(request):  # type: ignore[no-untyped-def]
-                    seen.append(bytes(request.body))
-                    return await it.behind.answer(request)
+            async def answer(request):  # type: ignore[no-untyped-def]
+                seen.append(bytes(request.body))
+                return await it.behind.answer(request)
 
-                it.http.application = answer
-                for start in range(0, len(chunks), read_bytes):
-                    connection.data_received(bytes(chunks[start : start + read_bytes]))
-                    while transport.is_paused:
-                        before = unread_bytes(connection)
-                        await asyncio.sleep(0)
-                        assert before - unread_bytes(connection) <= 4096 * 8 + max(sizes)
-                while not seen:
+            it.http.application = answer
+            for start in range(0, len(chunks), read_bytes):
+                connection.data_received(bytes(chunks[start : start + read_bytes]))
+                while transport.is_paused:
+                    before = unread_bytes(connection)
                     await asyncio.sleep(0)
-                assert seen == [body]
+                    assert before - unread_bytes(connection) <= 4096 * 8 + max(sizes)
+            while not seen:
+                await asyncio.sleep(0)
+            assert seen == [body]
 
-        run(main())
-
-    def test_a_refused_client_that_goes_on_sending_is_read_little_by_little_and_for_a_while(self) -> None:
-        async def main() -> None:
-            async with doors() as it:
-                connection, transport = it.connect("http")
-                connection.data_received(b"no request\r\n\r\n")
-                while not transport.has_eof:
-                    await asyncio.sleep(0)
-                assert transport.written.startswith(b"HTTP/1.1 400 ")
-                for _ in range(10):
-                    assert not transport.is_paused
-                    connection.data_received(bytes(READ_BYTES))
-                    assert transport.is_paused
-                    await asyncio.sleep(0)
-                    await asyncio.sleep(0)
-                assert unread_bytes(connection) == 0
-                assert not transport.is_closed
-                await asyncio.sleep(3)
-                assert transport.is_closed
-
-        run_in_virtual_time(main())
+    @pytest.mark.virtual_time
+    async def test_a_refused_client_that_goes_on_sending_is_read_little_by_little_and_for_a_while(self) -> None:
+        async with doors() as it:
+            connection, transport = it.connect("http")
+            connection.data_received(b"no request\r\n\r\n")
+            while not transport.has_eof:
+                await asyncio.sleep(0)
+            assert transport.written.startswith(b"HTTP/1.1 400 ")
+            for _ in range(10):
+                assert not transport.is_paused
+                connection.data_received(bytes(READ_BYTES))
+                assert transport.is_paused
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            assert unread_bytes(connection) == 0
+            assert not transport.is_closed
+            await asyncio.sleep(3)
+            assert transport.is_closed
 
 
 class TestGrpc:
-    def test_the_table_of_huffmans_code_is_there_before_anybody_is_served(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_the_table_of_huffmans_code_is_there_before_anybody_is_served(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(http2_huffman, "_ROWS", [])
 
-        async def main() -> None:
-            async with doors():
-                assert len(http2_huffman._ROWS) == 256
-
-        run(main())
+        async with doors():
+            assert len(http2_huffman._ROWS) == 256
 
     @pytest.mark.parametrize(
         "small",
@@ -330,91 +302,74 @@ class TestGrpc:
             pytest.param(frame(h2.GOAWAY, 0, 0, bytes(8)), id="farewells"),
         ],
     )
-    def test_frames_that_came_together_are_handled_a_few_in_a_turn_and_the_socket_is_not_read(self, small: bytes) -> None:
-        async def main() -> None:
-            async with doors() as it:
-                connection, transport = it.connect("grpc")
-                connection.data_received(OPENING + small * 1_000)
-                assert transport.is_paused
-                assert unread_bytes(connection) >= 994 * len(small)
-                while not transport.has_eof:
-                    before = unread_bytes(connection)
-                    await asyncio.sleep(0)
-                    assert transport.has_eof or before - unread_bytes(connection) <= 20 * len(small)
-                assert goaways(transport) == [Code.ENHANCE_YOUR_CALM]
-
-        run(main())
-
-    def test_many_calls_that_came_together_are_all_answered(self) -> None:
-        async def main() -> None:
-            async with doors() as it:
-                connection, transport = it.connect("grpc")
-                connection.data_received(OPENING + b"".join(call(2 * number + 1) for number in range(300)))
-                while sum(1 for kind, flags, *_ in frames_of(transport) if kind == h2.HEADERS and flags & h2.END_STREAM) < 300:
-                    before = it.behind.handled
-                    await asyncio.sleep(0)
-                    assert it.behind.handled - before <= 12
-                assert not transport.is_paused
-
-        run(main())
-
-    def test_nothing_is_read_for_a_client_that_does_not_read(self) -> None:
-        async def main() -> None:
-            async with doors() as it:
-                connection, transport = it.connect("grpc")
-                connection.data_received(OPENING + frame(h2.PING, 0, 0, bytes(8)) * 400)
-                connection.pause_writing()
+    async def test_frames_that_came_together_are_handled_a_few_in_a_turn_and_the_socket_is_not_read(self, small: bytes) -> None:
+        async with doors() as it:
+            connection, transport = it.connect("grpc")
+            connection.data_received(OPENING + small * 1_000)
+            assert transport.is_paused
+            assert unread_bytes(connection) >= 994 * len(small)
+            while not transport.has_eof:
+                before = unread_bytes(connection)
                 await asyncio.sleep(0)
-                unread = unread_bytes(connection)
-                for _ in range(50):
-                    await asyncio.sleep(0)
-                assert unread_bytes(connection) == unread > 0
-                connection.resume_writing()
-                while unread_bytes(connection):
-                    await asyncio.sleep(0)
-                assert not transport.is_paused
-                assert [kind for kind, flags, *_ in frames_of(transport)].count(h2.PING) == 400
+                assert transport.has_eof or before - unread_bytes(connection) <= 20 * len(small)
+            assert goaways(transport) == [Code.ENHANCE_YOUR_CALM]
 
-        run(main())
+    async def test_many_calls_that_came_together_are_all_answered(self) -> None:
+        async with doors() as it:
+            connection, transport = it.connect("grpc")
+            connection.data_received(OPENING + b"".join(call(2 * number + 1) for number in range(300)))
+            while sum(1 for kind, flags, *_ in frames_of(transport) if kind == h2.HEADERS and flags & h2.END_STREAM) < 300:
+                before = it.behind.handled
+                await asyncio.sleep(0)
+                assert it.behind.handled - before <= 12
+            assert not transport.is_paused
 
-    def test_one_that_broke_the_protocol_is_told_why_and_not_read_any_more(self) -> None:
-        async def main() -> None:
-            async with doors() as it:
-                connection, transport = it.connect("grpc")
-                connection.data_received(OPENING + frame(h2.DATA, 0, 1, b"x"))
-                assert goaways(transport) == [Code.PROTOCOL_ERROR]
-                assert (transport.has_eof, transport.is_paused, transport.is_closed) == (True, True, False)
-                connection.data_received(bytes(100))
-                await asyncio.sleep(2)
-                assert transport.is_closed
+    async def test_nothing_is_read_for_a_client_that_does_not_read(self) -> None:
+        async with doors() as it:
+            connection, transport = it.connect("grpc")
+            connection.data_received(OPENING + frame(h2.PING, 0, 0, bytes(8)) * 400)
+            connection.pause_writing()
+            await asyncio.sleep(0)
+            unread = unread_bytes(connection)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert unread_bytes(connection) == unread > 0
+            connection.resume_writing()
+            while unread_bytes(connection):
+                await asyncio.sleep(0)
+            assert not transport.is_paused
+            assert [kind for kind, flags, *_ in frames_of(transport)].count(h2.PING) == 400
 
-        run_in_virtual_time(main())
+    @pytest.mark.virtual_time
+    async def test_one_that_broke_the_protocol_is_told_why_and_not_read_any_more(self) -> None:
+        async with doors() as it:
+            connection, transport = it.connect("grpc")
+            connection.data_received(OPENING + frame(h2.DATA, 0, 1, b"x"))
+            assert goaways(transport) == [Code.PROTOCOL_ERROR]
+            assert (transport.has_eof, transport.is_paused, transport.is_closed) == (True, True, False)
+            connection.data_received(bytes(100))
+            await asyncio.sleep(2)
+            assert transport.is_closed
 
-    def test_a_drain_does_not_wait_for_one(self) -> None:
-        async def main() -> None:
-            async with doors() as it:
-                connection, transport = it.connect("grpc")
-                connection.data_received(OPENING + frame(h2.DATA, 0, 1, b"x"))
-                connection.leave()
-                assert transport.is_closed
-
-        run(main())
+    async def test_a_drain_does_not_wait_for_one(self) -> None:
+        async with doors() as it:
+            connection, transport = it.connect("grpc")
+            connection.data_received(OPENING + frame(h2.DATA, 0, 1, b"x"))
+            connection.leave()
+            assert transport.is_closed
 
     @pytest.mark.parametrize("ends", [pytest.param(b"", id="and an end"), pytest.param(b"\0\0", id="and one cut off")])
-    def test_messages_that_came_together_on_a_stream_are_handled_one_in_a_turn(self, ends: bytes) -> None:
+    async def test_messages_that_came_together_on_a_stream_are_handled_one_in_a_turn(self, ends: bytes) -> None:
         head = NO_TABLE + encode_fields((*KEYED[:2], (b":path", b"/inference.GRPCInferenceService/ModelStreamInfer"), *KEYED[3:]))
 
-        async def main() -> None:
-            async with doors() as it:
-                connection, transport = it.connect("grpc")
-                body = frame(h2.DATA, h2.END_STREAM, 1, frame_message(b"") * 2_000 + ends)
-                connection.data_received(OPENING + frame(h2.HEADERS, h2.END_HEADERS, 1, head) + body)
-                while connection._state.streams:
-                    before = it.behind.handled
-                    await asyncio.sleep(0)
-                    assert it.behind.handled - before <= 1
-                assert it.behind.handled == (2_000 if not ends else 1_984)  # those cut out together with the end that is none are lost
-                (status,) = [payload for kind, flags, _, payload in frames_of(transport) if kind == h2.HEADERS and flags & h2.END_STREAM]
-                assert (b"grpc-status\x010" in bytes(status)) is (ends == b"")
-
-        run(main())
+        async with doors() as it:
+            connection, transport = it.connect("grpc")
+            body = frame(h2.DATA, h2.END_STREAM, 1, frame_message(b"") * 2_000 + ends)
+            connection.data_received(OPENING + frame(h2.HEADERS, h2.END_HEADERS, 1, head) + body)
+            while connection._state.streams:
+                before = it.behind.handled
+                await asyncio.sleep(0)
+                assert it.behind.handled - before <= 1
+            assert it.behind.handled == (2_000 if not ends else 1_984)  # those cut out together with the end that is none are lost
+            (status,) = [payload for kind, flags, _, payload in frames_of(transport) if kind == h2.HEADERS and flags & h2.END_STREAM]
+            assert (b"grpc-status\x010" in bytes(status)) is (ends == b"")

@@ -35,7 +35,7 @@ if child:
 
 
 class Proc:
-    """What /proc says, as a test wants it."""
+    """Fake of /proc with the processes that a test adds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -26,7 +26,7 @@ with StateDir(Path(sys.argv[1])) as state:
 
 @pytest.fixture
 def holder(tmp_path: Path):  # type: ignore[no-untyped-def]
-    """Another process that holds the folder and has written its endpoints."""
+    """Start another process that locks the folder and writes its endpoints."""
     with subprocess.Popen([sys.executable, "-c", _HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -108,7 +108,7 @@ def test_what_this_user_runs_is_found(tmp_path: Path) -> None:
 
 
 def test_only_what_holds_its_file_counts(tmp_path: Path) -> None:
-    """Of processes as /proc shows them: some have the file of a dead one open, or another one, or have just gone."""
+    """In /proc some processes have another file open, or the file of a dead tidegate, or have just ended."""
     left, none = tmp_path / "left", tmp_path / "none"
     for folder in (left, none):
         folder.mkdir()

@@ -15,7 +15,6 @@ import pytest
 from control_plane.core.errors import StartupError
 from control_plane.host.tls import GRPC, HTTP, Tls, make_tls
 from control_plane.settings import TlsSettings
-from tests.aio import run
 from tests.tls_files import Authority, Identity, needs_openssl, subject_of
 
 pytestmark = needs_openssl
@@ -32,7 +31,7 @@ def settings_of(server: Identity, client_ca: Path | None = None) -> TlsSettings:
 
 @asynccontextmanager
 async def serving(tls: Tls, protocol: str = HTTP) -> AsyncIterator[int]:
-    """An echo server; its port."""
+    """Run an echo server; yield its port."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.read(100))
@@ -45,7 +44,9 @@ async def serving(tls: Tls, protocol: str = HTTP) -> AsyncIterator[int]:
 
 
 def ask(port: int, client: ssl.SSLContext, name: str | None = "localhost") -> tuple[str, str | None]:
-    """Exchange a few bytes: whose certificate was shown, and the protocol agreed on. Without `name` no server name is sent."""
+    """Exchange a few bytes; return whose certificate was shown, and the protocol (ALPN). Without `name` no
+    SNI is sent.
+    """
     if name is None:
         client.check_hostname = False
     with socket.create_connection(("127.0.0.1", port)) as plain, client.wrap_socket(plain, server_hostname=name) as connection:
@@ -61,104 +62,83 @@ async def asked(port: int, client: ssl.SSLContext, name: str | None = "localhost
 
 
 @pytest.mark.parametrize("protocol", [HTTP, GRPC])
-def test_each_door_agrees_on_its_protocol(authority: Authority, protocol: str) -> None:
-    async def main() -> None:
-        async with serving(Tls(settings_of(authority.issue("server"))), protocol) as port:
-            assert await asked(port, authority.client(alpn=protocol)) == ("server", protocol)
-            assert await asked(port, authority.client()) == ("server", None)
-
-    run(main())
+async def test_each_door_agrees_on_its_protocol(authority: Authority, protocol: str) -> None:
+    async with serving(Tls(settings_of(authority.issue("server"))), protocol) as port:
+        assert await asked(port, authority.client(alpn=protocol)) == ("server", protocol)
+        assert await asked(port, authority.client()) == ("server", None)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("name", ["localhost", None], ids=["with a server name", "without"])
-def test_new_connections_get_a_changed_certificate(authority: Authority, version: ssl.TLSVersion, name: str | None) -> None:
-    async def main() -> None:
-        server = authority.issue("before")
-        tls = Tls(settings_of(server))
-        client = authority.client()
-        client.maximum_version = client.minimum_version = version
-        async with serving(tls) as port:
-            assert (await asked(port, client, name))[0] == "before"
-            authority.issue("after", into=server)
+async def test_new_connections_get_a_changed_certificate(authority: Authority, version: ssl.TLSVersion, name: str | None) -> None:
+    server = authority.issue("before")
+    tls = Tls(settings_of(server))
+    client = authority.client()
+    client.maximum_version = client.minimum_version = version
+    async with serving(tls) as port:
+        assert (await asked(port, client, name))[0] == "before"
+        authority.issue("after", into=server)
+        tls.reload()
+        assert (await asked(port, client, name))[0] == "after"
+
+
+async def test_changed_files_are_found_by_themselves(authority: Authority) -> None:
+    server = authority.issue("before")
+    tls = Tls(settings_of(server))
+    watching = asyncio.get_running_loop().create_task(tls.watch())
+    async with serving(tls) as port:
+        authority.issue("after", into=server)
+        while (await asked(port, authority.client()))[0] != "after":
+            await asyncio.sleep(0.1)
+    watching.cancel()
+
+
+async def test_files_that_cannot_be_used_leave_the_old_ones_in_force(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    server = authority.issue("before")
+    tls = Tls(settings_of(server))
+    async with serving(tls) as port:
+        authority.issue("other", into=Identity(server.certificate, server.key.with_name("elsewhere.key")))
+        with caplog.at_level(logging.ERROR):
             tls.reload()
-            assert (await asked(port, client, name))[0] == "after"
-
-    run(main())
-
-
-def test_changed_files_are_found_by_themselves(authority: Authority) -> None:
-    async def main() -> None:
-        server = authority.issue("before")
-        tls = Tls(settings_of(server))
-        watching = asyncio.get_running_loop().create_task(tls.watch())
-        async with serving(tls) as port:
-            authority.issue("after", into=server)
-            while (await asked(port, authority.client()))[0] != "after":
-                await asyncio.sleep(0.1)
-        watching.cancel()
-
-    run(main())
-
-
-def test_files_that_cannot_be_used_leave_the_old_ones_in_force(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        server = authority.issue("before")
-        tls = Tls(settings_of(server))
-        async with serving(tls) as port:
-            authority.issue("other", into=Identity(server.certificate, server.key.with_name("elsewhere.key")))
-            with caplog.at_level(logging.ERROR):
-                tls.reload()
-            assert (await asked(port, authority.client()))[0] == "before"
-        assert "the key is not the certificate's" in caplog.text
-
-    run(main())
+        assert (await asked(port, authority.client()))[0] == "before"
+    assert "the key is not the certificate's" in caplog.text
 
 
 class TestClientCertificates:
-    def test_none_and_a_strangers_are_refused(self, authority: Authority, tmp_path: Path) -> None:
-        async def main() -> None:
-            server, known = authority.issue("server"), authority.issue("known")
-            stranger = Authority(tmp_path, "stranger").issue("unknown")
-            async with serving(Tls(settings_of(server, authority.certificate))) as port:
-                assert await asked(port, authority.client(known)) == ("server", None)
-                for client in (authority.client(), authority.client(stranger)):
-                    with pytest.raises((ssl.SSLError, ConnectionError)):
-                        await asked(port, client)
-
-        run(main())
-
-    def test_an_authority_that_is_replaced_is_accepted_no_longer(self, authority: Authority, tmp_path: Path) -> None:
-        async def main() -> None:
-            server = authority.issue("server")
-            old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
-            accepted = tmp_path / "accepted.pem"
-            accepted.write_bytes(old.certificate.read_bytes())
-            tls = Tls(settings_of(server, accepted))
-            async with serving(tls) as port:
-                leaving = authority.client(old.issue("leaving"))
-                assert (await asked(port, leaving))[0] == "server"
-                accepted.write_bytes(new.certificate.read_bytes())
-                tls.reload()
-                assert (await asked(port, authority.client(new.issue("coming"))))[0] == "server"
+    async def test_none_and_a_strangers_are_refused(self, authority: Authority, tmp_path: Path) -> None:
+        server, known = authority.issue("server"), authority.issue("known")
+        stranger = Authority(tmp_path, "stranger").issue("unknown")
+        async with serving(Tls(settings_of(server, authority.certificate))) as port:
+            assert await asked(port, authority.client(known)) == ("server", None)
+            for client in (authority.client(), authority.client(stranger)):
                 with pytest.raises((ssl.SSLError, ConnectionError)):
-                    await asked(port, leaving)
+                    await asked(port, client)
 
-        run(main())
-
-
-def test_old_versions_of_tls_are_refused(authority: Authority) -> None:
-    async def main() -> None:
-        client = authority.client()
-        client.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
-        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
-            client.maximum_version = ssl.TLSVersion.TLSv1_1
-        client.set_ciphers("ALL:@SECLEVEL=0")
-        async with serving(Tls(settings_of(authority.issue("server")))) as port:
+    async def test_an_authority_that_is_replaced_is_accepted_no_longer(self, authority: Authority, tmp_path: Path) -> None:
+        server = authority.issue("server")
+        old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+        accepted = tmp_path / "accepted.pem"
+        accepted.write_bytes(old.certificate.read_bytes())
+        tls = Tls(settings_of(server, accepted))
+        async with serving(tls) as port:
+            leaving = authority.client(old.issue("leaving"))
+            assert (await asked(port, leaving))[0] == "server"
+            accepted.write_bytes(new.certificate.read_bytes())
+            tls.reload()
+            assert (await asked(port, authority.client(new.issue("coming"))))[0] == "server"
             with pytest.raises((ssl.SSLError, ConnectionError)):
-                await asked(port, client)
+                await asked(port, leaving)
 
-    run(main())
+
+async def test_old_versions_of_tls_are_refused(authority: Authority) -> None:
+    client = authority.client()
+    client.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        client.maximum_version = ssl.TLSVersion.TLSv1_1
+    client.set_ciphers("ALL:@SECLEVEL=0")
+    async with serving(Tls(settings_of(authority.issue("server")))) as port:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asked(port, client)
 
 
 class TestUnusableFiles:

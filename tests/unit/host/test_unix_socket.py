@@ -81,7 +81,7 @@ def test_a_living_one_whose_queue_is_full_is_refused_too(path: Path) -> None:
 
 def test_anything_else_is_left_alone(path: Path) -> None:
     path.write_text("precious")
-    with pytest.raises(StartupError, match="no socket; remove it or choose another"):
+    with pytest.raises(StartupError, match="not a socket; remove it or choose another"):
         bind(path)
     assert path.read_text() == "precious"
 

@@ -1,4 +1,4 @@
-"""The path of a request whose answer may be kept: what is computed, how often, for whom, and who is charged."""
+"""The path of a cacheable request: what is computed, how often, for whom, and who is charged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.cache.domain.eviction import KeptAnswers
+from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.response_cache import CacheScope, ResponseCache
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Overloaded, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
@@ -33,7 +33,7 @@ CALLER = Principal("team", "k1", EVERYTHING)
 
 
 class Model:
-    """What stands behind all requests: counts them, and may be slow or fail."""
+    """Fake upstream of all requests: counts them, and may be slow or fail."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -45,7 +45,7 @@ class Model:
 
 
 class Request(FakeSource):
-    """`InferRequest` whose answers are words: an id, and what was computed."""
+    """Fake `InferRequest` whose answers are words: an id, and what was computed."""
 
     door = Door.HTTP
 
@@ -65,7 +65,7 @@ class Request(FakeSource):
         yield from ()
         return InferCall("m", "", self.id, (Tensor("X", "FP32", (3, 2)),), elements=6, **self.beyond_it)
 
-    def aim_at(self, model_name: str, model_version: str) -> None: ...
+    def readdress(self, model_name: str, model_version: str) -> None: ...
 
     async def send(self, server: Upstream, *, timeout_s: float) -> str:
         self.model.calls.append(self.text)
@@ -109,7 +109,7 @@ class Bench:
         self.model, self.meter, self.recorder = Model(), FakeMeter(), FakeRecorder()
         self.fingerprints = Fingerprints()
         self.load()
-        self.cached = CachedInference(ResponseCache(self.fingerprints, KeptAnswers(1 << 20), shared, now_s=now_s), now_s=now_s)
+        self.cached = CachedInference(ResponseCache(self.fingerprints, EvictingCache(1 << 20), shared, now_s=now_s), now_s=now_s)
         self.cached.begin(tasks)
         rights = governance(known_state(tenants=tenants), now_s=now_s, meter=self.meter)
         self.admission = rights.admission
@@ -124,7 +124,7 @@ class Bench:
         )
 
     def load(self) -> None:
-        self.fingerprints.change({"m": Fingerprint(b"d" * 32, keeps_answers=True)})
+        self.fingerprints.change({"m": Fingerprint(b"d" * 32, is_cacheable=True)})
 
     def request(self, text: str = "x", **more: Any) -> Request:
         return Request(self.model, text, **more)
@@ -356,7 +356,7 @@ def test_a_reload_is_seen_at_once() -> None:
         await bench.infer(during)
         assert during.status is None, "of what is not known nothing is said"
         bench.model.prefix = "new answer to"
-        bench.fingerprints.change({"m": Fingerprint(b"e" * 32, keeps_answers=True)})
+        bench.fingerprints.change({"m": Fingerprint(b"e" * 32, is_cacheable=True)})
         assert [await bench.infer(bench.request()) for _ in range(2)] == [":new answer to x"] * 2
         assert len(bench.model.calls) == 3
 
@@ -368,7 +368,7 @@ def test_what_was_under_way_during_a_reload_is_neither_kept_nor_joined_afterward
         bench.model.takes_s = 1.0
         old = await bench.start(bench.request())
         bench.fingerprints.change({"m": None})
-        bench.fingerprints.change({"m": Fingerprint(b"e" * 32, keeps_answers=True)})
+        bench.fingerprints.change({"m": Fingerprint(b"e" * 32, is_cacheable=True)})
         new = await bench.start(bench.request())
         assert await asyncio.gather(old, new) == [":answer to x"] * 2
         assert len(bench.model.calls) == 2

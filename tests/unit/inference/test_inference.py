@@ -16,7 +16,7 @@ from control_plane.core.errors import (
     UpstreamUnavailable,
 )
 from control_plane.core.infer_call import Door, InferCall, Outcome
-from control_plane.core.principal import NOBODY
+from control_plane.core.principal import ANONYMOUS
 from control_plane.core.steps import Steps
 from control_plane.inference.governance import Governance
 from control_plane.inference.inference import InferenceService
@@ -40,10 +40,10 @@ class Clock:
 
 
 class Request(FakeSource):
-    """`InferRequest` whose every step can be made to fail."""
+    """Fake `InferRequest` whose every step can be made to fail."""
 
     door = Door.GRPC
-    principal = NOBODY
+    principal = ANONYMOUS
 
     def __init__(self, *, timeout_s: float | None = None, answer: Callable[[], str] = lambda: "answer") -> None:
         self.timeout_s = timeout_s
@@ -63,8 +63,8 @@ class Request(FakeSource):
             yield
         return InferCall("m", "", "", (), uses_shared_memory=self.uses_shared_memory)
 
-    def aim_at(self, model_name: str, model_version: str) -> None:
-        self.aimed_at = (model_name, model_version)
+    def readdress(self, model_name: str, model_version: str) -> None:
+        self.with_model = (model_name, model_version)
 
     async def send(self, server: Upstream, *, timeout_s: float) -> str:
         self.sent_to.append((server, timeout_s))
@@ -176,78 +176,63 @@ def test_without_a_server_it_is_unavailable_under_the_models_name() -> None:
     assert [(each.model_name, each.outcome) for each in bench.recorder.records] == [("m", Outcome.UNAVAILABLE)]
 
 
-def test_duration_is_from_the_whole_request_to_its_answer() -> None:
-    async def main() -> None:
-        bench, request = Bench(), Request()
-        request.may_answer.clear()
-        async with asyncio.TaskGroup() as tasks:
+async def test_duration_is_from_the_whole_request_to_its_answer() -> None:
+    bench, request = Bench(), Request()
+    request.may_answer.clear()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(bench.service.infer(request))
+        await settle()
+        bench.clock.now_s += 1.5
+        request.may_answer.set()
+    assert [each.duration_s for each in bench.recorder.records] == [1.5]
+
+
+async def test_a_caller_that_leaves_is_recorded_once_as_abandoned() -> None:
+    bench, request = Bench(), Request()
+    request.may_answer.clear()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(bench.service.infer(request))
+        await settle()
+        assert bench.service.in_flight == 1
+        task.cancel()
+    assert task.cancelled()
+    assert bench.recorder.outcomes == [Outcome.ABANDONED]
+    assert bench.service.in_flight == 0
+
+
+async def test_a_caller_that_leaves_as_the_answer_arrives_is_recorded_once() -> None:
+    bench, request = Bench(), Request()
+    request.may_answer.clear()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(bench.service.infer(request))
+        await settle()
+        request.may_answer.set()
+        task.cancel()
+    assert bench.recorder.outcomes == [Outcome.ABANDONED]
+
+
+async def test_a_caller_that_leaves_before_it_began_leaves_nothing() -> None:
+    bench = Bench()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(bench.service.infer(Request())).cancel()
+    assert bench.recorder.records == []
+    assert bench.service.in_flight == 0
+
+
+async def test_in_flight_counts_those_between_arrival_and_answer() -> None:
+    bench = Bench()
+    requests = [Request() for _ in range(3)]
+    async with asyncio.TaskGroup() as tasks:
+        for request in requests:
+            request.may_answer.clear()
             tasks.create_task(bench.service.infer(request))
-            await settle()
-            bench.clock.now_s += 1.5
+        await settle()
+        seen = [bench.service.in_flight]
+        for request in requests:
             request.may_answer.set()
-        assert [each.duration_s for each in bench.recorder.records] == [1.5]
-
-    run(main())
-
-
-def test_a_caller_that_leaves_is_recorded_once_as_abandoned() -> None:
-    async def main() -> None:
-        bench, request = Bench(), Request()
-        request.may_answer.clear()
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(bench.service.infer(request))
             await settle()
-            assert bench.service.in_flight == 1
-            task.cancel()
-        assert task.cancelled()
-        assert bench.recorder.outcomes == [Outcome.ABANDONED]
-        assert bench.service.in_flight == 0
-
-    run(main())
-
-
-def test_a_caller_that_leaves_as_the_answer_arrives_is_recorded_once() -> None:
-    async def main() -> None:
-        bench, request = Bench(), Request()
-        request.may_answer.clear()
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(bench.service.infer(request))
-            await settle()
-            request.may_answer.set()
-            task.cancel()
-        assert bench.recorder.outcomes == [Outcome.ABANDONED]
-
-    run(main())
-
-
-def test_a_caller_that_leaves_before_it_began_leaves_nothing() -> None:
-    async def main() -> None:
-        bench = Bench()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(bench.service.infer(Request())).cancel()
-        assert bench.recorder.records == []
-        assert bench.service.in_flight == 0
-
-    run(main())
-
-
-def test_in_flight_counts_those_between_arrival_and_answer() -> None:
-    async def main() -> None:
-        bench = Bench()
-        requests = [Request() for _ in range(3)]
-        async with asyncio.TaskGroup() as tasks:
-            for request in requests:
-                request.may_answer.clear()
-                tasks.create_task(bench.service.infer(request))
-            await settle()
-            seen = [bench.service.in_flight]
-            for request in requests:
-                request.may_answer.set()
-                await settle()
-                seen.append(bench.service.in_flight)
-        assert seen == [3, 2, 1, 0]
-
-    run(main())
+            seen.append(bench.service.in_flight)
+    assert seen == [3, 2, 1, 0]
 
 
 class TestReading:
@@ -263,18 +248,15 @@ class TestReading:
 
         assert run(main()) >= 50
 
-    def test_one_that_is_left_in_the_middle_is_abandoned(self) -> None:
-        async def main() -> None:
-            bench, request = Bench(), Request()
-            request.pauses = 10**9
-            call = asyncio.get_running_loop().create_task(bench.service.infer(request))
-            await settle()
-            call.cancel()
-            await asyncio.wait([call])
-            assert bench.recorder.outcomes == [Outcome.ABANDONED]
-            assert bench.service.in_flight == 0
-
-        run(main())
+    async def test_one_that_is_left_in_the_middle_is_abandoned(self) -> None:
+        bench, request = Bench(), Request()
+        request.pauses = 10**9
+        call = asyncio.get_running_loop().create_task(bench.service.infer(request))
+        await settle()
+        call.cancel()
+        await asyncio.wait([call])
+        assert bench.recorder.outcomes == [Outcome.ABANDONED]
+        assert bench.service.in_flight == 0
 
 
 @pytest.mark.parametrize("is_allowed", [False, True])
@@ -292,7 +274,7 @@ def test_shared_memory_is_used_only_where_it_is_allowed(is_allowed: bool) -> Non
 
 
 class Generate(Request):
-    """`GenerateRequest`."""
+    """Fake `GenerateRequest`."""
 
     door = Door.HTTP
 
@@ -323,43 +305,34 @@ class TestGenerate:
         assert run(bench.service.generate(request)) is answer
         assert (bench.recorder.outcomes, bench.service.in_flight) == ([Outcome.MODEL_NOT_FOUND], 0)
 
-    def test_a_stream_is_recorded_when_it_has_ended(self) -> None:
-        async def main() -> None:
-            bench, given = Bench(), FakeHttpStream().put(b"a", b"b", None)
-            stream = await self._open(bench, given)
-            bench.clock.now_s += 5.0
-            assert [await stream.receive() for _ in range(3)] == [b"a", b"b", None]
-            stream.close()
-            stream.close()
-            assert [(each.outcome, each.duration_s) for each in bench.recorder.records] == [(Outcome.ANSWERED, 5.0)]
-            assert (bench.service.in_flight, given.closed.is_set()) == (0, True)
+    async def test_a_stream_is_recorded_when_it_has_ended(self) -> None:
+        bench, given = Bench(), FakeHttpStream().put(b"a", b"b", None)
+        stream = await self._open(bench, given)
+        bench.clock.now_s += 5.0
+        assert [await stream.receive() for _ in range(3)] == [b"a", b"b", None]
+        stream.close()
+        stream.close()
+        assert [(each.outcome, each.duration_s) for each in bench.recorder.records] == [(Outcome.ANSWERED, 5.0)]
+        assert (bench.service.in_flight, given.closed.is_set()) == (0, True)
 
-        run(main())
-
-    def test_one_that_is_closed_before_its_end_is_abandoned(self) -> None:
-        async def main() -> None:
-            bench, given = Bench(), FakeHttpStream().put(b"a", b"b", None)
-            stream = await self._open(bench, given)
-            await stream.receive()
-            stream.close()
-            assert (bench.recorder.outcomes, given.closed.is_set()) == ([Outcome.ABANDONED], True)
-
-        run(main())
+    async def test_one_that_is_closed_before_its_end_is_abandoned(self) -> None:
+        bench, given = Bench(), FakeHttpStream().put(b"a", b"b", None)
+        stream = await self._open(bench, given)
+        await stream.receive()
+        stream.close()
+        assert (bench.recorder.outcomes, given.closed.is_set()) == ([Outcome.ABANDONED], True)
 
     @pytest.mark.parametrize(
         ("error", "outcome"), [(UpstreamUnavailable("gone"), Outcome.UNAVAILABLE), (DeadlineExceeded("slow"), Outcome.DEADLINE_EXCEEDED)]
     )
-    def test_one_that_breaks_off_is_recorded_as_what_broke_it(self, error: ControlPlaneError, outcome: Outcome) -> None:
-        async def main() -> None:
-            bench = Bench()
-            stream = await self._open(bench, FakeHttpStream().put(b"a", error))
+    async def test_one_that_breaks_off_is_recorded_as_what_broke_it(self, error: ControlPlaneError, outcome: Outcome) -> None:
+        bench = Bench()
+        stream = await self._open(bench, FakeHttpStream().put(b"a", error))
+        await stream.receive()
+        with pytest.raises(type(error)):
             await stream.receive()
-            with pytest.raises(type(error)):
-                await stream.receive()
-            stream.close()
-            assert bench.recorder.outcomes == [outcome]
-
-        run(main())
+        stream.close()
+        assert bench.recorder.outcomes == [outcome]
 
     def test_one_that_is_refused_is_recorded_and_never_sent(self) -> None:
         bench, request = Bench(), Generate(make_answer(200))

@@ -1,4 +1,5 @@
-"""What stands around a request: its tenant's limits, its turn, the route that it names, and the event that it leaves."""
+"""Governance of a request: its tenant's limits, its slot at the model, its route, and the usage event that it
+leaves."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from control_plane.core.principal import Principal
 from control_plane.core.scope import Scopes, parse_scope
 from control_plane.core.steps import Steps
 from control_plane.core.tensor import Tensor
-from control_plane.frontends.common.status import told_of
+from control_plane.frontends.common.status import client_status_of
 from control_plane.inference.inference import InferenceService
 from control_plane.metering.domain.usage import UsageEvent
 from control_plane.objects.domain.route import Route
@@ -36,7 +37,7 @@ TODAY_S = 1_700_000_000.0
 
 
 class Request(FakeSource):
-    """`InferRequest` and `GenerateRequest` for `m`, with a batch of three rows of two numbers."""
+    """Fake `InferRequest` and `GenerateRequest` for model `m`, with a batch of three rows of two numbers."""
 
     door = Door.HTTP
 
@@ -45,7 +46,7 @@ class Request(FakeSource):
         self.timeout_s = timeout_s
         self.answered = Outcome.ANSWERED
         self.error: Exception | None = None
-        self.aimed_at: tuple[str, str] | None = None
+        self.with_model: tuple[str, str] | None = None
         self.timeouts_s: list[float] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
@@ -58,8 +59,8 @@ class Request(FakeSource):
         yield from ()
         return InferCall(self.name, "", self.id, (Tensor("X", "FP32", (3, 2)),), elements=6)
 
-    def aim_at(self, model_name: str, model_version: str) -> None:
-        self.aimed_at = (model_name, model_version)
+    def readdress(self, model_name: str, model_version: str) -> None:
+        self.with_model = (model_name, model_version)
 
     async def send(self, server: Upstream, *, timeout_s: float) -> Any:
         self.timeouts_s.append(timeout_s)
@@ -75,12 +76,12 @@ class Request(FakeSource):
 
 
 def now_s() -> float:
-    """Of the loop, whose time is virtual: none passes but what is slept."""
+    """Virtual clock of the loop: time passes only where something sleeps."""
     return asyncio.get_running_loop().time()
 
 
 class Dispatch:
-    """`inference/inference.Dispatch`, which notes what it is told."""
+    """Fake `inference/inference.Dispatch` that records its calls."""
 
     catalogue = None
 
@@ -115,7 +116,7 @@ class Bench:
             governance=rights,
             default_timeout_s=30.0,
             dispatch=dispatch,
-            told_of=told_of,
+            client_status_of=client_status_of,
             now_s=now_s,
             today_s=lambda: TODAY_S,
         )
@@ -269,7 +270,7 @@ def test_one_that_has_left_was_told_nothing() -> None:
 
 
 def test_all_names_that_nobody_knows_share_one_line() -> None:
-    """Else callers could have a line each at models that do not exist, with what is remembered of it."""
+    """Otherwise callers could create one queue for each made-up model name, and its memory."""
     bench = Bench(max_in_flight_per_model=1)
 
     async def main() -> None:
@@ -284,7 +285,7 @@ def test_all_names_that_nobody_knows_share_one_line() -> None:
 
 
 QUEUED_S, THERE_S = 3.0, 0.5
-"""What each request of the next test waits for its turn, and is at Triton."""
+"""Seconds that each request of the next test waits for its slot, and is at Triton."""
 
 
 @pytest.mark.parametrize(
@@ -419,7 +420,7 @@ def test_a_route_says_where_it_goes_and_how_long_it_may_take() -> None:
 
     run(bench.service.infer(request))
 
-    assert (request.aimed_at, request.timeouts_s) == (("real", "2"), [3.0])
+    assert (request.with_model, request.timeouts_s) == (("real", "2"), [3.0])
     assert (bench.event.route, bench.event.model) == ("m", "real")
     assert [record.model_name for record in bench.recorder.records] == ["real"]
 
@@ -487,6 +488,6 @@ async def _stream(bench: Bench) -> None:
     with bench.service.running.begin_stream(TEAM) as stream:
         for _ in range(3):
             with bench.service.running.begin_within_stream(TEAM) as count:
-                count.enter()
+                count.admit()
                 count.outcome = Outcome.ANSWERED
         stream.outcome = Outcome.ANSWERED

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.core.infer_call import Loss
-from control_plane.inference.server_fault import dead_model_in, dead_model_of, loss_of, told_by
-from control_plane.metering.domain.usage import Told
+from control_plane.core.infer_call import SendFailure
+from control_plane.inference.server_fault import client_status_in, dead_stub_model_in, dead_stub_model_of, send_failure_of
+from control_plane.metering.domain.usage import ClientStatus
 from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
 from control_plane.protocols.http1 import make_answer
 from tests.fakes import FakeHttpStream
@@ -29,30 +29,30 @@ _WORDS = "Stub process 'echo_0_0' is not healthy."
     ],
 )
 def test_a_dead_stub_is_known_by_tritons_words(answer: object, model: str | None) -> None:
-    assert dead_model_of(answer) == model
+    assert dead_stub_model_of(answer) == model
 
 
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        pytest.param(make_answer(200, b'{"error":"a model\'s output"}'), Told(200), id="an answer"),
-        pytest.param(make_answer(400, b'{"error":"wrong shape"}'), Told(400, "wrong shape"), id="an error"),
-        pytest.param(make_answer(404, b"no JSON\xff"), Told(404, "no JSON\ufffd"), id="plain words"),
-        pytest.param(make_answer(500, b'["error"]'), Told(500, '["error"]'), id="JSON of another kind"),
-        pytest.param(make_answer(500, b'{"error":7}'), Told(500, '{"error":7}'), id="no words"),
-        pytest.param(make_answer(500, memoryview(b'{"error":"x"}')), Told(500, "x"), id="a view"),
-        pytest.param(message_answer(b"x"), Told(0), id="grpc"),
-        pytest.param(status_answer(5, "unknown model"), Told(5, "unknown model"), id="grpc, an error"),
-        pytest.param(FakeHttpStream(), Told(200), id="a stream"),
+        pytest.param(make_answer(200, b'{"error":"a model\'s output"}'), ClientStatus(200), id="an answer"),
+        pytest.param(make_answer(400, b'{"error":"wrong shape"}'), ClientStatus(400, "wrong shape"), id="an error"),
+        pytest.param(make_answer(404, b"no JSON\xff"), ClientStatus(404, "no JSON\ufffd"), id="plain words"),
+        pytest.param(make_answer(500, b'["error"]'), ClientStatus(500, '["error"]'), id="JSON of another kind"),
+        pytest.param(make_answer(500, b'{"error":7}'), ClientStatus(500, '{"error":7}'), id="no words"),
+        pytest.param(make_answer(500, memoryview(b'{"error":"x"}')), ClientStatus(500, "x"), id="a view"),
+        pytest.param(message_answer(b"x"), ClientStatus(0), id="grpc"),
+        pytest.param(status_answer(5, "unknown model"), ClientStatus(5, "unknown model"), id="grpc, an error"),
+        pytest.param(FakeHttpStream(), ClientStatus(200), id="a stream"),
         pytest.param("nobody's", None, id="no answer of a server's"),
     ],
 )
-def test_what_an_answer_tells(answer: object, told: Told | None) -> None:
-    assert told_by(answer) == told
+def test_what_an_answer_tells(answer: object, told: ClientStatus | None) -> None:
+    assert client_status_in(answer) == told
 
 
 def test_of_a_long_error_only_the_beginning_is_read() -> None:
-    told = told_by(make_answer(500, b"x" * 10_000_000))
+    told = client_status_in(make_answer(500, b"x" * 10_000_000))
     assert told is not None
     assert len(told.error) <= 1000
 
@@ -62,21 +62,21 @@ def test_of_a_long_error_only_the_beginning_is_read() -> None:
     [("echo_0_0", "echo"), ("echo_12_3", "echo"), ("m_1_0_0", "m_1"), ("group_1", "group"), ("plain", "plain"), ("v2", "v2")],
 )
 def test_an_instance_is_named_after_its_model(instance: str, model: str) -> None:
-    assert dead_model_in(f"Stub process '{instance}' is not healthy.".encode()) == model
+    assert dead_stub_model_in(f"Stub process '{instance}' is not healthy.".encode()) == model
 
 
 def test_other_words() -> None:
-    assert dead_model_in(b"Stub process 'echo_0_0' is healthy.") is None
+    assert dead_stub_model_in(b"Stub process 'echo_0_0' is healthy.") is None
 
 
 @pytest.mark.parametrize(
     ("answer", "loss"),
     [
-        (status_answer(14, "cannot connect", loss=Loss.UNSENT), Loss.UNSENT),
+        (status_answer(14, "cannot connect", loss=SendFailure.NOT_SENT), SendFailure.NOT_SENT),
         (status_answer(14, "Exceeds maximum queue size"), None),
         (GrpcAnswer(0, (), (), ()), None),
         (make_answer(503, b""), None),
     ],
 )
-def test_only_what_our_side_says_is_a_loss(answer: object, loss: Loss | None) -> None:
-    assert loss_of(answer) is loss
+def test_only_what_our_side_says_is_a_loss(answer: object, loss: SendFailure | None) -> None:
+    assert send_failure_of(answer) is loss

@@ -20,26 +20,28 @@ from control_plane.metering.metering import ADD_TIMEOUT_S, BATCH_SUMS, PERIOD_S,
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes.usage_store import FakeUsageStore
 
+pytestmark = pytest.mark.virtual_time
+
 SOURCE = "control_plane.metering.metering"
 RECOVERY_S = 60.0
-"""More than the longest pause between two attempts."""
+"""Longer than the longest back-off between two attempts."""
 MIDNIGHT_S = 1_700_006_400.0
 DAY, NEXT_DAY = "2023-11-14", "2023-11-15"
 
 
 def add(metering: Metering, numbers: Iterable[int]) -> None:
-    """A request to each of these models."""
+    """Add a request to each of these models."""
     for number in numbers:
         metering.add("t", str(number), Outcome.ANSWERED, 1, 1, 1.0, False)
 
 
 def old_batch(number: int) -> UsageBatch:
-    """What an earlier process has left."""
+    """A batch that an earlier process has spilled."""
     return UsageBatch(f"old{number}", ((UsageKey(DAY, "t", str(number)), Usage(requests=1)),))
 
 
 class Does(Enum):
-    """What a store does with a batch."""
+    """How the fake store reacts to a batch."""
 
     TAKE = auto()
     TAKE_LATE = auto()
@@ -49,11 +51,11 @@ class Does(Enum):
     HANG = auto()
     TAKE_AND_HANG = auto()
     BREAK = auto()
-    """As a store with a defect does."""
+    """Raise what a store with a defect raises."""
 
 
 class ScriptedStore(FakeUsageStore):
-    """Does what it is told in turn; then it takes everything."""
+    """Fake usage store: reacts to the first batches as scripted, then accepts all."""
 
     def __init__(self, script: Iterable[Does] = ()) -> None:
         super().__init__()
@@ -64,7 +66,7 @@ class ScriptedStore(FakeUsageStore):
 
     @property
     def counted(self) -> list[int]:
-        """Every number as often as it was counted, in order."""
+        """Every request's number as often as it was counted, in order."""
         sums = [each for batch in self.usage.batches.values() for each in batch.sums]
         return [int(key.model) for key, usage in sums for _ in range(usage.requests)]
 
@@ -89,7 +91,7 @@ class ScriptedStore(FakeUsageStore):
 
 
 class FakeSpill:
-    """`metering/ports.UsageSpill` in memory."""
+    """Fake of `metering/ports.UsageSpill` in memory."""
 
     def __init__(self) -> None:
         self.kept: list[UsageBatch] = []
@@ -118,7 +120,7 @@ class FakeLog:
 
 
 class Bench:
-    """What outlives one process, and the ids of all."""
+    """State that outlives a process: the store, the spill, and the ids of batches."""
 
     def __init__(self, *script: Does, max_sums: int = 100_000, today_s: Callable[[], float] = time.time) -> None:
         self.store, self.spill = ScriptedStore(script), FakeSpill()
@@ -131,7 +133,7 @@ class Bench:
         )
 
     def stored(self, metering: Metering) -> dict[UsageKey, Usage]:
-        """What the store holds once it has what waits."""
+        """Return the store's sums after everything that waits is sent."""
         run_in_virtual_time(metering.close(1.0))
         assert metering.waiting == 0
         return self.store.usage.sums
@@ -214,158 +216,125 @@ class TestAdding:
 
 
 class TestSending:
-    def test_sums_are_sent_within_a_second_in_order_and_in_batches(self) -> None:
-        async def main() -> None:
-            bench = Bench()
-            async with running(bench.metering()) as metering:
-                add(metering, range(2 * BATCH_SUMS + 1))
-                assert (metering.waiting, bench.store.asked) == (2 * BATCH_SUMS + 1, 0)
+    async def test_sums_are_sent_within_a_second_in_order_and_in_batches(self) -> None:
+        bench = Bench()
+        async with running(bench.metering()) as metering:
+            add(metering, range(2 * BATCH_SUMS + 1))
+            assert (metering.waiting, bench.store.asked) == (2 * BATCH_SUMS + 1, 0)
+            await asyncio.sleep(1.0)
+            assert (bench.store.counted, bench.store.asked) == (list(range(2 * BATCH_SUMS + 1)), 3)
+            assert (metering.waiting, metering.dropped) == (0, 0)
+
+    async def test_the_store_is_asked_twice_a_second_however_many_requests_come(self) -> None:
+        bench = Bench()
+        bench.store.takes_s = 0.05  # while more requests come
+        async with running(bench.metering()) as metering:
+            for _ in range(1000):
+                add(metering, [1, 2])
+                await asyncio.sleep(0.01)
+        assert 5 < bench.store.asked <= 10.0 / PERIOD_S
+
+    async def test_with_nothing_to_send_the_store_is_left_alone(self) -> None:
+        bench = Bench()
+        async with running(bench.metering()):
+            await asyncio.sleep(100.0)
+        assert (bench.store.asked, bench.spill.looked) == (0, 1)
+
+    async def test_while_the_store_is_slow_adding_goes_on(self) -> None:
+        bench = Bench(Does.TAKE_LATE)
+        async with running(bench.metering()) as metering:
+            add(metering, range(5))
+            await asyncio.sleep(1.0)
+            add(metering, range(5, 9))
+            assert (metering.waiting, bench.store.counted) == (9, [])
+            await asyncio.sleep(5.0)
+            assert (metering.waiting, bench.store.counted) == (0, list(range(9)))
+
+    async def test_while_too_many_sums_wait_requests_of_further_ones_are_dropped_and_counted(self) -> None:
+        bench = Bench(Does.HANG, max_sums=10)
+        async with running(bench.metering()) as metering:
+            add(metering, [*range(13), 12, 0, 9])
+            assert (metering.waiting, metering.dropped) == (10, 4)
+            await asyncio.sleep(1.0)  # what is being sent makes room
+            add(metering, [*range(5, 16), 5])
+            assert (metering.waiting, metering.dropped) == (20, 5)
+            await asyncio.sleep(ADD_TIMEOUT_S + RECOVERY_S)
+            assert Counter(bench.store.counted) == Counter([*range(10), 0, 9, *range(5, 15), 5])
+
+    async def test_a_store_that_is_away_for_hours_costs_neither_memory_nor_requests(self) -> None:
+        loop = asyncio.get_running_loop()
+        bench = Bench(today_s=lambda: MIDNIGHT_S - 3600.0 + loop.time(), max_sums=6)
+        bench.store.is_away = True
+        async with running(bench.metering()) as metering:
+            for _ in range(7200):
+                add(metering, range(3))
                 await asyncio.sleep(1.0)
-                assert (bench.store.counted, bench.store.asked) == (list(range(2 * BATCH_SUMS + 1)), 3)
-                assert (metering.waiting, metering.dropped) == (0, 0)
-
-        run_in_virtual_time(main())
-
-    def test_the_store_is_asked_twice_a_second_however_many_requests_come(self) -> None:
-        async def main() -> None:
-            bench = Bench()
-            bench.store.takes_s = 0.05  # while more requests come
-            async with running(bench.metering()) as metering:
-                for _ in range(1000):
-                    add(metering, [1, 2])
-                    await asyncio.sleep(0.01)
-            assert 5 < bench.store.asked <= 10.0 / PERIOD_S
-
-        run_in_virtual_time(main())
-
-    def test_with_nothing_to_send_the_store_is_left_alone(self) -> None:
-        async def main() -> None:
-            bench = Bench()
-            async with running(bench.metering()):
-                await asyncio.sleep(100.0)
-            assert (bench.store.asked, bench.spill.looked) == (0, 1)
-
-        run_in_virtual_time(main())
-
-    def test_while_the_store_is_slow_adding_goes_on(self) -> None:
-        async def main() -> None:
-            bench = Bench(Does.TAKE_LATE)
-            async with running(bench.metering()) as metering:
-                add(metering, range(5))
-                await asyncio.sleep(1.0)
-                add(metering, range(5, 9))
-                assert (metering.waiting, bench.store.counted) == (9, [])
-                await asyncio.sleep(5.0)
-                assert (metering.waiting, bench.store.counted) == (0, list(range(9)))
-
-        run_in_virtual_time(main())
-
-    def test_while_too_many_sums_wait_requests_of_further_ones_are_dropped_and_counted(self) -> None:
-        async def main() -> None:
-            bench = Bench(Does.HANG, max_sums=10)
-            async with running(bench.metering()) as metering:
-                add(metering, [*range(13), 12, 0, 9])
-                assert (metering.waiting, metering.dropped) == (10, 4)
-                await asyncio.sleep(1.0)  # what is being sent makes room
-                add(metering, [*range(5, 16), 5])
-                assert (metering.waiting, metering.dropped) == (20, 5)
-                await asyncio.sleep(ADD_TIMEOUT_S + RECOVERY_S)
-                assert Counter(bench.store.counted) == Counter([*range(10), 0, 9, *range(5, 15), 5])
-
-        run_in_virtual_time(main())
-
-    def test_a_store_that_is_away_for_hours_costs_neither_memory_nor_requests(self) -> None:
-        async def main() -> None:
-            loop = asyncio.get_running_loop()
-            bench = Bench(today_s=lambda: MIDNIGHT_S - 3600.0 + loop.time(), max_sums=6)
-            bench.store.is_away = True
-            async with running(bench.metering()) as metering:
-                for _ in range(7200):
-                    add(metering, range(3))
-                    await asyncio.sleep(1.0)
-                assert metering.waiting == 9  # those of the first batch, and of two days
-                bench.store.is_away = False
-                await asyncio.sleep(RECOVERY_S)
-            days = {(key.day, key.model): usage.requests for key, usage in bench.store.usage.sums.items()}
-            assert days == {(day, model): 3600 for day in (DAY, NEXT_DAY) for model in "012"}
-            assert metering.dropped == 0
-
-        run_in_virtual_time(main())
+            assert metering.waiting == 9  # those of the first batch, and of two days
+            bench.store.is_away = False
+            await asyncio.sleep(RECOVERY_S)
+        days = {(key.day, key.model): usage.requests for key, usage in bench.store.usage.sums.items()}
+        assert days == {(day, model): 3600 for day in (DAY, NEXT_DAY) for model in "012"}
+        assert metering.dropped == 0
 
     @pytest.mark.parametrize("does", [Does.REFUSE, Does.TAKE_AND_FAIL, Does.BREAK, Does.HANG, Does.TAKE_AND_HANG])
-    def test_what_fails_is_sent_again_and_counts_once(self, does: Does) -> None:
-        async def main() -> None:
-            bench = Bench(does, does)
+    async def test_what_fails_is_sent_again_and_counts_once(self, does: Does) -> None:
+        bench = Bench(does, does)
+        async with running(bench.metering()) as metering:
+            add(metering, range(3))
+            hangs_s = ADD_TIMEOUT_S if does in (Does.HANG, Does.TAKE_AND_HANG) else 0.0
+            await asyncio.sleep(PERIOD_S + hangs_s + 0.1)
+            assert metering.waiting == 3
+            add(metering, range(3, 5))
+            await asyncio.sleep(hangs_s + RECOVERY_S)
+            assert (bench.store.counted, metering.waiting) == (list(range(5)), 0)
+
+    async def test_a_store_that_is_away_for_long_is_asked_seldom_and_told_of_twice(self, caplog: pytest.LogCaptureFixture) -> None:
+        bench = Bench(*[Does.REFUSE] * 100)
+        with caplog.at_level(logging.INFO, SOURCE):
             async with running(bench.metering()) as metering:
                 add(metering, range(3))
-                hangs_s = ADD_TIMEOUT_S if does in (Does.HANG, Does.TAKE_AND_HANG) else 0.0
-                await asyncio.sleep(PERIOD_S + hangs_s + 0.1)
-                assert metering.waiting == 3
-                add(metering, range(3, 5))
-                await asyncio.sleep(hangs_s + RECOVERY_S)
-                assert (bench.store.counted, metering.waiting) == (list(range(5)), 0)
-
-        run_in_virtual_time(main())
-
-    def test_a_store_that_is_away_for_long_is_asked_seldom_and_told_of_twice(self, caplog: pytest.LogCaptureFixture) -> None:
-        async def main() -> None:
-            bench = Bench(*[Does.REFUSE] * 100)
-            with caplog.at_level(logging.INFO, SOURCE):
-                async with running(bench.metering()) as metering:
-                    add(metering, range(3))
-                    await asyncio.sleep(600.0)
-                    assert 50 < bench.store.asked < 70
-                    await asyncio.sleep(600.0)
-                    assert bench.store.counted == list(range(3))
-            told = [entry.getMessage() for entry in caplog.records]
-            assert told == ["the usage store is away, usage waits: refused", "the usage store takes usage again"]
-
-        run_in_virtual_time(main())
+                await asyncio.sleep(600.0)
+                assert 50 < bench.store.asked < 70
+                await asyncio.sleep(600.0)
+                assert bench.store.counted == list(range(3))
+        told = [entry.getMessage() for entry in caplog.records]
+        assert told == ["the usage store is away, usage waits in memory: refused", "the usage store accepts usage again"]
 
 
 class TestClose:
-    def test_sends_what_waits(self) -> None:
-        async def main() -> None:
-            bench = Bench()
-            metering = bench.metering()
-            add(metering, range(BATCH_SUMS + 5))
-            await metering.close(1.0)
-            assert (bench.store.counted, bench.spill.kept) == (list(range(BATCH_SUMS + 5)), [])
-
-        run_in_virtual_time(main())
+    async def test_sends_what_waits(self) -> None:
+        bench = Bench()
+        metering = bench.metering()
+        add(metering, range(BATCH_SUMS + 5))
+        await metering.close(1.0)
+        assert (bench.store.counted, bench.spill.kept) == (list(range(BATCH_SUMS + 5)), [])
 
     @pytest.mark.parametrize("does", [Does.REFUSE, Does.TAKE_AND_FAIL, Does.BREAK, Does.HANG, Does.TAKE_AND_HANG, Does.TAKE_LATE])
-    def test_what_the_store_does_not_take_in_time_is_for_the_next_process(self, does: Does) -> None:
-        async def main() -> None:
-            bench = Bench(does)
-            metering = bench.metering()
-            add(metering, range(BATCH_SUMS + 5))
-            began_s = asyncio.get_running_loop().time()
-            await metering.close(2.0)
-            assert asyncio.get_running_loop().time() - began_s <= 2.0
-            assert [len(batch.sums) for batch in bench.spill.kept] == [BATCH_SUMS, 5]
-            assert metering.waiting == 0
-            async with running(bench.metering()) as later:
-                add(later, range(BATCH_SUMS + 5, BATCH_SUMS + 9))
-                await asyncio.sleep(1.0)
-            assert (bench.store.counted, bench.spill.kept) == (list(range(BATCH_SUMS + 9)), [])
+    async def test_what_the_store_does_not_take_in_time_is_for_the_next_process(self, does: Does) -> None:
+        bench = Bench(does)
+        metering = bench.metering()
+        add(metering, range(BATCH_SUMS + 5))
+        began_s = asyncio.get_running_loop().time()
+        await metering.close(2.0)
+        assert asyncio.get_running_loop().time() - began_s <= 2.0
+        assert [len(batch.sums) for batch in bench.spill.kept] == [BATCH_SUMS, 5]
+        assert metering.waiting == 0
+        async with running(bench.metering()) as later:
+            add(later, range(BATCH_SUMS + 5, BATCH_SUMS + 9))
+            await asyncio.sleep(1.0)
+        assert (bench.store.counted, bench.spill.kept) == (list(range(BATCH_SUMS + 9)), [])
 
-        run_in_virtual_time(main())
-
-    def test_that_is_cancelled_spills_at_once(self) -> None:
-        async def main() -> None:
-            bench = Bench(Does.HANG)
-            metering = bench.metering()
-            add(metering, range(3))
-            async with asyncio.TaskGroup() as tasks:
-                closing = tasks.create_task(metering.close(1000.0))
-                await settle()
-                assert bench.store.asked == 1
-                closing.cancel()
-            assert closing.cancelled()
-            assert [[key.model for key, _ in batch.sums] for batch in bench.spill.kept] == [["0", "1", "2"]]
-
-        run_in_virtual_time(main())
+    async def test_that_is_cancelled_spills_at_once(self) -> None:
+        bench = Bench(Does.HANG)
+        metering = bench.metering()
+        add(metering, range(3))
+        async with asyncio.TaskGroup() as tasks:
+            closing = tasks.create_task(metering.close(1000.0))
+            await settle()
+            assert bench.store.asked == 1
+            closing.cancel()
+        assert closing.cancelled()
+        assert [[key.model for key, _ in batch.sums] for batch in bench.spill.kept] == [["0", "1", "2"]]
 
     def test_what_cannot_be_spilled_either_counts_as_dropped(self, caplog: pytest.LogCaptureFixture) -> None:
         async def main() -> None:
@@ -379,45 +348,36 @@ class TestClose:
         run_in_virtual_time(main())
         assert "usage of 6 requests is lost: no space left" in caplog.messages
 
-    def test_what_comes_after_it_counts_as_dropped(self) -> None:
-        async def main() -> None:
-            metering = Bench().metering()
-            await metering.close(1.0)
-            add(metering, range(2))
-            assert (metering.dropped, metering.waiting) == (2, 0)
-
-        run_in_virtual_time(main())
+    async def test_what_comes_after_it_counts_as_dropped(self) -> None:
+        metering = Bench().metering()
+        await metering.close(1.0)
+        add(metering, range(2))
+        assert (metering.dropped, metering.waiting) == (2, 0)
 
 
 class TestSpilled:
-    def test_it_is_taken_up_before_what_is_new_and_waits_for_the_store_as_well(self) -> None:
-        async def main() -> None:
-            bench = Bench(Does.TAKE, Does.REFUSE, Does.TAKE_AND_FAIL)
-            bench.spill.kept = [old_batch(number) for number in range(3)]
-            async with running(bench.metering()) as metering:
-                add(metering, range(3, 5))
-                await asyncio.sleep(PERIOD_S + 0.1)
-                assert [batch.id for batch in bench.spill.kept] == ["old1", "old2"]
-                await asyncio.sleep(RECOVERY_S)
-            assert (bench.store.counted, bench.spill.kept) == (list(range(5)), [])
+    async def test_it_is_taken_up_before_what_is_new_and_waits_for_the_store_as_well(self) -> None:
+        bench = Bench(Does.TAKE, Does.REFUSE, Does.TAKE_AND_FAIL)
+        bench.spill.kept = [old_batch(number) for number in range(3)]
+        async with running(bench.metering()) as metering:
+            add(metering, range(3, 5))
+            await asyncio.sleep(PERIOD_S + 0.1)
+            assert [batch.id for batch in bench.spill.kept] == ["old1", "old2"]
+            await asyncio.sleep(RECOVERY_S)
+        assert (bench.store.counted, bench.spill.kept) == (list(range(5)), [])
 
-        run_in_virtual_time(main())
-
-    def test_one_that_an_earlier_process_had_got_through_does_not_count_again(self) -> None:
-        async def main() -> None:
-            bench = Bench()
-            batch = old_batch(0)
-            await bench.store.add(batch)
-            bench.spill.kept = [batch]
-            async with running(bench.metering()):
-                await asyncio.sleep(1.0)
-            assert (bench.store.counted, bench.spill.kept) == ([0], [])
-
-        run_in_virtual_time(main())
+    async def test_one_that_an_earlier_process_had_got_through_does_not_count_again(self) -> None:
+        bench = Bench()
+        batch = old_batch(0)
+        await bench.store.add(batch)
+        bench.spill.kept = [batch]
+        async with running(bench.metering()):
+            await asyncio.sleep(1.0)
+        assert (bench.store.counted, bench.spill.kept) == ([0], [])
 
 
 class Ledger:
-    """What was added, told apart by what the store tells apart; its clock is the loop's, near midnight."""
+    """Metering with a record of what was added, by the store's keys; its clock is the loop's, near midnight."""
 
     def __init__(self) -> None:
         self.added: Counter[UsageKey] = Counter()
@@ -431,7 +391,7 @@ class Ledger:
 
 
 async def _live(metering: Metering, bursts: list[tuple[float, int, int]], ledger: Ledger, stop_after_s: float) -> None:
-    """Add bursts, each after a pause, while it runs, which ends at any moment."""
+    """Add bursts after pauses while metering runs, and end it at any moment."""
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(metering.run())
         asyncio.get_running_loop().call_later(stop_after_s, task.cancel)
@@ -479,7 +439,7 @@ def test_whatever_the_store_does_each_request_counts_once_on_its_day_or_as_dropp
 
 
 async def _close(metering: Metering, timeout_s: float, cancel_after_s: float | None) -> None:
-    """Within its time-out, and cancelled before where that is given."""
+    """Close within the timeout, or cancel the close before that, where given."""
     began_s = asyncio.get_running_loop().time()
     async with asyncio.TaskGroup() as tasks:
         closing = tasks.create_task(metering.close(timeout_s))

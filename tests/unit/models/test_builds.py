@@ -18,7 +18,9 @@ BEGUN, STEP, BUILT, SKIPPED, FAILED = BuildEventKind
 
 @dataclass
 class FakeBuilder:
-    """`models/ports.ModelBuilder`: says what it is given, and with `goes_on` never ends; `said` is set when all of it has been taken."""
+    """Fake `models/ports.ModelBuilder` that yields given events and with `goes_on` never ends; `said` is set
+    after the last one.
+    """
 
     events: list[BuildEvent]
     goes_on: bool = False
@@ -41,7 +43,9 @@ class FakeBuilder:
 
 @dataclass
 class FakeModels:
-    """`models/builds.BuiltModels`: one model `m`, of which `served` is served, or which cannot be asked for."""
+    """Fake `models/builds.BuiltModels` with one model `m`, whose variant `served` is served, or which cannot
+    be listed.
+    """
 
     served: str | ControlPlaneError | None = "fp32"
     loaded_anew: list[str] = field(default_factory=list)
@@ -52,24 +56,24 @@ class FakeModels:
         variant = None if self.served is None else ServedVariant(self.served, "")
         return Model(name, ModelState.READY, "", ("1",), None, variant)
 
-    async def load_anew(self, built: str) -> None:
+    async def reload_built(self, built: str) -> None:
         self.loaded_anew.append(built)
 
 
-def built(variant: str, *, may_be_chosen: bool) -> BuildEvent:
-    return BuildEvent(BUILT, "m", variant, may_be_chosen=may_be_chosen)
+def built(variant: str, *, is_auto_eligible: bool) -> BuildEvent:
+    return BuildEvent(BUILT, "m", variant, is_auto_eligible=is_auto_eligible)
 
 
 @pytest.mark.parametrize(
     ("served", "event", "is_loaded"),
     [
-        pytest.param("fp32", built("int8", may_be_chosen=True), True, id="a better one may be chosen now"),
-        pytest.param("fp32", built("fp32", may_be_chosen=True), True, id="the one that is served has been measured"),
-        pytest.param("fp32", built("pruned", may_be_chosen=False), False, id="one that nobody has named is not chosen"),
-        pytest.param("pruned", built("pruned", may_be_chosen=False), True, id="one that was named has been built anew"),
-        pytest.param(None, built("pruned", may_be_chosen=False), True, id="the load may have failed for the want of it"),
-        pytest.param(ModelNotFound("m"), built("pruned", may_be_chosen=False), True, id="nobody knows"),
-        pytest.param(UpstreamUnavailable("down"), built("pruned", may_be_chosen=False), True, id="Triton is down"),
+        pytest.param("fp32", built("int8", is_auto_eligible=True), True, id="a better one may be chosen now"),
+        pytest.param("fp32", built("fp32", is_auto_eligible=True), True, id="the one that is served has been measured"),
+        pytest.param("fp32", built("pruned", is_auto_eligible=False), False, id="one that nobody has named is not chosen"),
+        pytest.param("pruned", built("pruned", is_auto_eligible=False), True, id="one that was named has been built anew"),
+        pytest.param(None, built("pruned", is_auto_eligible=False), True, id="the load may have failed for the want of it"),
+        pytest.param(ModelNotFound("m"), built("pruned", is_auto_eligible=False), True, id="nobody knows"),
+        pytest.param(UpstreamUnavailable("down"), built("pruned", is_auto_eligible=False), True, id="Triton is down"),
         pytest.param("fp32", BuildEvent(SKIPPED, "m", "bf16", "it needs PyTorch"), False, id="one that cannot be built here"),
         pytest.param("fp32", BuildEvent(FAILED, "m", "int8", "too inexact"), False, id="one that has failed"),
     ],
@@ -82,46 +86,40 @@ def test_what_is_built_is_served_where_that_may_change_anything(
     assert models.loaded_anew == (["m"] if is_loaded else [])
 
 
-def test_what_is_built_now_can_be_asked_for_and_what_failed_afterwards_too() -> None:
-    async def main() -> None:
-        events = [
-            BuildEvent(BEGUN, "m", "fp32", "not measured here yet"),
-            BuildEvent(BUILT, "m", "fp32", may_be_chosen=True),
-            BuildEvent(FAILED, "m", "bf16", "out of memory"),
-            BuildEvent(BEGUN, "m", "int8", "not built yet"),
-            BuildEvent(STEP, text="quantise"),
-        ]
-        builder = FakeBuilder(events, goes_on=True)
-        builds = ModelBuilds(builder, FakeModels())
-        async with asyncio.TaskGroup() as tasks:
-            building = tasks.create_task(builds.run())
-            await builder.said.wait()
-            assert builds.state_of("m") == "building int8: quantise; bf16 could not be built: out of memory"
-            assert builds.state_of("other") == ""
-            building.cancel()
-        assert builder.is_closed
-        assert builds.state_of("m") == "bf16 could not be built: out of memory"
-
-    run(main())
+async def test_what_is_built_now_can_be_asked_for_and_what_failed_afterwards_too() -> None:
+    events = [
+        BuildEvent(BEGUN, "m", "fp32", "not measured here yet"),
+        BuildEvent(BUILT, "m", "fp32", is_auto_eligible=True),
+        BuildEvent(FAILED, "m", "bf16", "out of memory"),
+        BuildEvent(BEGUN, "m", "int8", "not built yet"),
+        BuildEvent(STEP, text="quantise"),
+    ]
+    builder = FakeBuilder(events, goes_on=True)
+    builds = ModelBuilds(builder, FakeModels())
+    async with asyncio.TaskGroup() as tasks:
+        building = tasks.create_task(builds.run())
+        await builder.said.wait()
+        assert builds.state_of("m") == "building int8: quantise; bf16 could not be built: out of memory"
+        assert builds.state_of("other") == ""
+        building.cancel()
+    assert builder.is_closed
+    assert builds.state_of("m") == "bf16 could not be built: out of memory"
 
 
-def test_a_model_of_one_form_has_no_variant_to_name() -> None:
-    async def main() -> None:
-        builder = FakeBuilder([BuildEvent(BEGUN, "tokenizer", "", "not built yet")], goes_on=True)
-        builds = ModelBuilds(builder, FakeModels())
-        async with asyncio.TaskGroup() as tasks:
-            building = tasks.create_task(builds.run())
-            await builder.said.wait()
-            assert builds.state_of("tokenizer") == "building it: not built yet"
-            building.cancel()
-
-    run(main())
+async def test_a_model_of_one_form_has_no_variant_to_name() -> None:
+    builder = FakeBuilder([BuildEvent(BEGUN, "tokenizer", "", "not built yet")], goes_on=True)
+    builds = ModelBuilds(builder, FakeModels())
+    async with asyncio.TaskGroup() as tasks:
+        building = tasks.create_task(builds.run())
+        await builder.said.wait()
+        assert builds.state_of("tokenizer") == "building it: not built yet"
+        building.cancel()
 
 
 def test_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     events = [
         BuildEvent(BEGUN, "m", "int8", "not built yet"),
-        built("int8", may_be_chosen=True),
+        built("int8", is_auto_eligible=True),
         BuildEvent(SKIPPED, "m", "bf16", "it needs PyTorch"),
         BuildEvent(FAILED, text="the build ended with exit status -9"),
     ]

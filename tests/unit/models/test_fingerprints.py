@@ -13,7 +13,7 @@ def test_are_what_was_said_last() -> None:
     known = Fingerprints()
     known.change({"x": A, "y": B})
     run(known.publish({"x": B, "y": None, "z": None}))
-    assert (known.of("x"), known.of("y"), known.of("z")) == (B, None, None)
+    assert (known.get("x"), known.get("y"), known.get("z")) == (B, None, None)
     assert known.all() == {"x": B}
 
 
@@ -22,6 +22,6 @@ def test_end_with_triton_and_are_not_lost_when_one_is_up() -> None:
     servers = Servers(known)
     known.change({"x": A})
     servers.up(FakeUpstream())
-    assert known.of("x") is A
+    assert known.get("x") is A
     servers.down("Triton has ended")
-    assert known.of("x") is None
+    assert known.get("x") is None

@@ -31,7 +31,7 @@ def bench() -> Bench:
 
 
 def of(contents: bytes) -> Fingerprint:
-    """Another object each time."""
+    """Return a new fingerprint object each time, as each load does."""
     return Fingerprint(contents * 32, True)
 
 
@@ -41,7 +41,7 @@ def test_what_one_has_is_known(bench: Bench) -> None:
 
 
 def test_what_all_have_alike_is_known_as_the_newest_object(bench: Bench) -> None:
-    """So that no answer that was under way when it was loaded again is kept."""
+    """A new object, so that no response computed during the reload is cached."""
     bench.say(bench.first, of(b"a"))
     for server in (bench.second, bench.first, bench.second):
         bench.say(server, newest := of(b"a"))
@@ -92,50 +92,44 @@ def test_models_are_apart(bench: Bench) -> None:
 
 def test_what_may_be_loaded_elsewhere_in_other_contents_is_unknown_until_it_is_certain_or_gone(bench: Bench) -> None:
     bench.say(bench.first, of(b"a"))
-    run(bench.second.doubt(["m"]))
+    run(bench.second.make_unknown(["m"]))
     assert bench.known is None
     run(bench.second.forget(["m"]))
     assert bench.known is not None
-    run(bench.second.doubt(["m"]))
+    run(bench.second.make_unknown(["m"]))
     bench.say(bench.second, newest := of(b"a"))
     assert bench.known is newest
 
 
 class TestLoads:
-    """Of one model on two servers, of which the first has it."""
+    """Changes of one model on two servers, of which the first has it loaded."""
 
-    def test_whose_contents_are_not_certain_take_what_is_known_of_the_others(self) -> None:
-        async def main() -> None:
-            board, reading, second = await self._first_has_it()
+    async def test_whose_contents_are_not_certain_take_what_is_known_of_the_others(self) -> None:
+        board, reading, second = await self._first_has_it()
 
-            async def load_while_files_change() -> None:
-                reading.files["a"] = "other weights"
+        async def load_while_files_change() -> None:
+            reading.files["a"] = "other weights"
 
-            await second.load(FakeUpstream(), "a", None, load_while_files_change)
+        await second.load(FakeUpstream(), "a", None, load_while_files_change)
+        assert "a" not in board.known
+
+    async def test_that_fail_leave_it(self) -> None:
+        board, _, second = await self._first_has_it()
+
+        async def fail() -> None:
             assert "a" not in board.known
+            raise ModelLoadFailed("its weights are cut short")
 
-        run(main())
-
-    def test_that_fail_leave_it(self) -> None:
-        async def main() -> None:
-            board, _, second = await self._first_has_it()
-
-            async def fail() -> None:
-                assert "a" not in board.known
-                raise ModelLoadFailed("its weights are cut short")
-
-            with pytest.raises(ModelLoadFailed):
-                await second.load(FakeUpstream(), "a", None, fail)
-            assert "a" in board.known
-
-        run(main())
+        with pytest.raises(ModelLoadFailed):
+            await second.load(FakeUpstream(), "a", None, fail)
+        assert "a" in board.known
 
     async def _first_has_it(self) -> tuple[FakeBoard, FakeReading, LoadedContents]:
         board, reading, upstream = FakeBoard(), FakeReading({"a": "weights"}), FakeUpstream()
         fleet = FleetFingerprints(board)
         first, second = (LoadedContents(reading, fleet.of_server(name)) for name in ("s0", "s1"))
-        await first.begin(upstream)
-        await second.begin(FakeUpstream())
+        await first.restart(upstream)
+        await second.restart(FakeUpstream())
         await first.load(upstream, "a", None, lambda: upstream.control.load("a", timeout_s=1.0))
         assert "a" in board.known
         return board, reading, second

@@ -1,4 +1,4 @@
-"""Models a and b, an ensemble e of a, another one ee of e and b; what is known of them, and when."""
+"""When fingerprints are known: with models a and b, an ensemble e of a, and an ensemble ee of e and b."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = ModelOverride(config="{}", files={"file:1/model.py": b"x"})
 
 
 class Bench:
-    """A model service over them, all of them loaded unless `load` says otherwise."""
+    """Model service over these models, all of them loaded unless `load` says otherwise."""
 
     def __init__(self, load: list[str] | None = None) -> None:
         self.reading = FakeReading(files=dict.fromkeys(ALL, "first"), steps=STEPS)
@@ -46,7 +46,7 @@ class Bench:
         self.control.on_load = self.load_steps
 
     def load_steps(self, name: str) -> None:
-        self.control.states |= dict.fromkeys(self.reading.with_steps(name, None), ModelState.READY)
+        self.control.states |= dict.fromkeys(self.reading.ensemble_closure(name, None), ModelState.READY)
 
     @property
     def known(self) -> set[str]:
@@ -57,7 +57,7 @@ class Bench:
         await self.service.restore(self.upstream)
 
     def does(self, work: Callable[[], Awaitable[object]]) -> None:
-        """As the running gateway would, after its start."""
+        """Run `main` as the running gateway would, after its start."""
 
         async def main() -> None:
             await self.begin()
@@ -420,7 +420,7 @@ class TestUnload:
         async def unload() -> list[str]:
             return []
 
-        bench.does(lambda: bench.contents.unload(bench.upstream, "a", with_steps=False, work=unload))
+        bench.does(lambda: bench.contents.unload(bench.upstream, "a", ensemble_closure=False, work=unload))
         assert bench.known == {"b"}
 
     def test_that_fails_leaves_it_unknown(self) -> None:
@@ -473,7 +473,7 @@ class TestTriton:
                 while last.control.calls.in_progress == 0:
                     await asyncio.sleep(0.001)
                 bench.start_triton()
-                await bench.contents.begin(bench.upstream)
+                await bench.contents.restart(bench.upstream)
                 last.control.calls.may_answer.set()
 
         bench.does(work)

@@ -1,4 +1,4 @@
-"""Models that call others while they answer: what is known of them depends on everything that is loaded."""
+"""BLS models, which call others while they answer: their fingerprints depend on everything that is loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.models.test_loaded_contents import ALL, Bench
 
 
 class TestCaller:
-    """b calls others, nobody knows which; it is a step of ee."""
+    """Model b is a BLS model that may call any other; it is a step of ensemble ee."""
 
     @pytest.fixture
     def bench(self) -> Bench:

@@ -28,7 +28,7 @@ TIMEOUT_S = 77.0
 
 
 class Bench:
-    """A service over models a, b and c; attached when `has_repository` is False."""
+    """Model service over models a, b and c; attached if `has_repository` is False."""
 
     def __init__(self, *load: str, has_repository: bool = True, restores: bool = True, tiers: Any = None, watch: Any = None) -> None:
         self.upstream, self.servers = FakeUpstream(), Servers()
@@ -49,14 +49,14 @@ class Bench:
         return self.upstream.control
 
     def restart(self) -> list[str]:
-        """A new Triton with nothing loaded; returns what is loaded into it."""
+        """Restore into a new Triton with nothing loaded, and return what was loaded into it."""
         self.upstream = FakeUpstream()
         self.servers.up(self.upstream)
         run(self.service.restore(self.upstream))
         return self.upstream.control.loads
 
     def does(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run a call as the running gateway would."""
+        """Run a call while the service runs, as the running gateway would."""
 
         async def main() -> T:
             async with changing(self.service):
@@ -108,7 +108,9 @@ class TestList:
 
 
 class TestReasons:
-    """Of loads that failed: for the log, and for the list until the model is loaded, which Triton's index has of some only."""
+    """Reasons of failed loads: in the log, and in the list until the model is loaded; Triton's index has only
+    some of them.
+    """
 
     FAILURE = ModelLoadFailed("load failed for model 'a': version 1 is at UNAVAILABLE state: Internal: ValueError: x")
 
@@ -175,7 +177,7 @@ class TestReasons:
 
 
 class TestAttached:
-    """What a Triton answers that others run is all there is."""
+    """An attached Triton, run by others: its answers are all that is known."""
 
     @pytest.mark.parametrize(
         ("answer", "told"),
@@ -214,7 +216,7 @@ class TestWatch:
 
 
 class FakeWatch:
-    """`models/ports.LoadWatch` that lets all be."""
+    """Fake `models/ports.LoadWatch` that does nothing but call the load."""
 
     def __init__(self) -> None:
         self.loads: list[tuple[list[str], float]] = []
@@ -410,30 +412,24 @@ class TestRestore:
         assert failures == [LoadFailure("b", "bad weights"), LoadFailure("c", "not built"), LoadFailure("nope", "no model 'nope'")]
         assert run(bench.service.get("a")).state is ModelState.READY
 
-    def test_loads_at_the_same_time(self) -> None:
-        async def main() -> None:
-            bench = Bench("a", "b", "c")
-            bench.control.calls.hold()
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(bench.service.restore(bench.upstream))
-                await settle()
-                assert bench.control.calls.in_progress == 3
-                bench.control.calls.may_answer.set()
+    async def test_loads_at_the_same_time(self) -> None:
+        bench = Bench("a", "b", "c")
+        bench.control.calls.hold()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.service.restore(bench.upstream))
+            await settle()
+            assert bench.control.calls.in_progress == 3
+            bench.control.calls.may_answer.set()
 
-        run(main())
-
-    def test_cancelling_it_cancels_every_load(self) -> None:
-        async def main() -> None:
-            bench = Bench("a", "b")
-            bench.control.calls.hold()
-            async with asyncio.TaskGroup() as tasks:
-                task = tasks.create_task(bench.service.restore(bench.upstream))
-                await settle()
-                task.cancel()
-            assert task.cancelled()
-            assert bench.control.calls.in_progress == 0
-
-        run(main())
+    async def test_cancelling_it_cancels_every_load(self) -> None:
+        bench = Bench("a", "b")
+        bench.control.calls.hold()
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(bench.service.restore(bench.upstream))
+            await settle()
+            task.cancel()
+        assert task.cancelled()
+        assert bench.control.calls.in_progress == 0
 
     def test_a_defect_is_not_taken_for_a_failed_load(self) -> None:
         bench = Bench("a")
@@ -477,7 +473,7 @@ class TestAfterARestart:
 
 
 class Warm:
-    """As much of `ModelTiers` as loads need: every model is there, and what is pinned is written down."""
+    """Fake `ModelTiers`, as far as loads need it: every model is warm, and pins are recorded."""
 
     def __init__(self) -> None:
         self.pinned_now: list[str] = []
@@ -533,22 +529,22 @@ class TestWhatWasBuilt:
 
     def test_is_loaded_with_all_that_is_wanted_and_made_of_it(self) -> None:
         bench = self.bench("ensemble", "a", "outer")
-        bench.does(bench.service.load_anew("encoder"))
+        bench.does(bench.service.reload_built("encoder"))
         assert bench.control.loads == ["ensemble", "outer"]
 
     def test_is_loaded_where_it_is_wanted_itself(self) -> None:
         bench = self.bench("encoder")
-        bench.does(bench.service.load_anew("encoder"))
+        bench.does(bench.service.reload_built("encoder"))
         assert bench.control.loads == ["encoder"]
 
     def test_is_not_loaded_where_nobody_wants_it(self) -> None:
         bench = self.bench("a", "gone")
-        bench.does(bench.service.load_anew("encoder"))
+        bench.does(bench.service.reload_built("encoder"))
         assert bench.control.loads == []
         attached = Bench("encoder", has_repository=False)
         attached.does(attached.service.restore(attached.upstream))
         attached.control.loads.clear()
-        attached.does(attached.service.load_anew("encoder"))
+        attached.does(attached.service.reload_built("encoder"))
         assert attached.control.loads == []
 
     def test_is_loaded_where_its_first_load_failed_for_the_want_of_it(self) -> None:
@@ -556,12 +552,12 @@ class TestWhatWasBuilt:
         bench.control.failures["a"] = ModelLoadFailed("variant 'int8' is not built")
         bench.does(bench.service.restore(bench.upstream))
         del bench.control.failures["a"]
-        bench.does(bench.service.load_anew("a"))
+        bench.does(bench.service.reload_built("a"))
         assert bench.control.states["a"] is ModelState.READY
 
     def test_of_one_that_fails_the_reason_is_logged_and_the_others_are_loaded(self, caplog: pytest.LogCaptureFixture) -> None:
         bench = self.bench("ensemble", "outer")
         bench.control.failures["ensemble"] = ModelLoadFailed("no such file")
-        bench.does(bench.service.load_anew("encoder"))
+        bench.does(bench.service.reload_built("encoder"))
         assert bench.control.loads == ["ensemble", "outer"]
         assert caplog.messages == ["model could not be loaded: no such file", "what has been built is not served: no such file"]

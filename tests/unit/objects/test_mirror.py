@@ -17,9 +17,11 @@ from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, name_of, to_body
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.mirror import KnownState
+from control_plane.objects.mirror import ObjectMirror
 from tests.aio import run_in_virtual_time
 from tests.fakes.state_store import FakeState, FakeStateStore
+
+pytestmark = pytest.mark.virtual_time
 
 KEY = ApiKey("0123456789ab", "acme", (Scope(Right.INFER, "*"),), "ab" * 32, 1.0)
 ALL = [KEY, Tenant("acme"), Route("fast", "text_encoder"), Price("spring", 0.0, 0.1, "EUR")]
@@ -28,7 +30,7 @@ ALL = [KEY, Tenant("acme"), Route("fast", "text_encoder"), Price("spring", 0.0, 
 class Bench:
     def __init__(self) -> None:
         self.store = FakeStateStore()
-        self.known = KnownState(self.store, now_s=asyncio.get_running_loop().time)
+        self.known = ObjectMirror(self.store, now_s=asyncio.get_running_loop().time)
 
     async def put(self, *values: StoredObject) -> None:
         for value in values:
@@ -44,7 +46,7 @@ class Bench:
 
 
 class SilentStore(FakeStateStore):
-    """It neither answers nor fails."""
+    """Store that can be made to hang: it neither answers nor fails."""
 
     async def changes(self, since: int, *, timeout_s: float) -> list[Stored]:
         if since:
@@ -52,77 +54,62 @@ class SilentStore(FakeStateStore):
         return await super().changes(since, timeout_s=timeout_s)
 
 
-def test_start_reads_everything() -> None:
-    async def main() -> None:
-        bench = Bench()
-        assert (bench.known.is_current, bench.known.behind_s) == (False, float("inf"))
+async def test_start_reads_everything() -> None:
+    bench = Bench()
+    assert (bench.known.is_current, bench.known.behind_s) == (False, float("inf"))
+    await bench.put(*ALL)
+    await bench.known.start()
+    known = bench.known
+    assert known.keys == {KEY.id: KEY}
+    assert known.tenants == {"acme": Tenant("acme")}
+    assert known.routes == {"fast": Route("fast", "text_encoder")}
+    assert known.prices == {"spring": Price("spring", 0.0, 0.1, "EUR")}
+    assert known.resource_version == 4
+    assert (known.is_current, known.behind_s) == (True, 0.0)
+
+
+async def test_start_on_an_empty_store_does_not_wait() -> None:
+    bench = Bench()
+    await bench.known.start()
+    assert asyncio.get_running_loop().time() == 0.0
+    assert (bench.known.resource_version, bench.known.is_current) == (0, True)
+
+
+async def test_start_says_that_the_store_is_away() -> None:
+    bench = Bench()
+    bench.store.is_away = True
+    with pytest.raises(StoreUnavailable, match="away"):
+        await bench.known.start()
+    assert not bench.known.is_current
+
+
+async def test_follows_what_is_written_changed_and_deleted() -> None:
+    bench = Bench()
+    async with bench.running():
         await bench.put(*ALL)
-        await bench.known.start()
-        known = bench.known
-        assert known.keys == {KEY.id: KEY}
-        assert known.tenants == {"acme": Tenant("acme")}
-        assert known.routes == {"fast": Route("fast", "text_encoder")}
-        assert known.prices == {"spring": Price("spring", 0.0, 0.1, "EUR")}
-        assert known.resource_version == 4
-        assert (known.is_current, known.behind_s) == (True, 0.0)
-
-    run_in_virtual_time(main())
-
-
-def test_start_on_an_empty_store_does_not_wait() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.known.start()
-        assert asyncio.get_running_loop().time() == 0.0
-        assert (bench.known.resource_version, bench.known.is_current) == (0, True)
-
-    run_in_virtual_time(main())
+        await asyncio.sleep(0.01)
+        assert bench.known.tenants == {"acme": Tenant("acme")}
+        await bench.put(Tenant("acme", concurrency=3), Tenant("other"))
+        await asyncio.sleep(0.01)
+        assert bench.known.tenants == {"acme": Tenant("acme", concurrency=3), "other": Tenant("other")}
+        await bench.store.delete(Kind.TENANT, "acme")
+        await asyncio.sleep(0.01)
+        assert bench.known.tenants == {"other": Tenant("other")}
+        assert bench.known.keys == {KEY.id: KEY}
+        assert bench.known.resource_version == 7
 
 
-def test_start_says_that_the_store_is_away() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.store.is_away = True
-        with pytest.raises(StoreUnavailable, match="away"):
-            await bench.known.start()
-        assert not bench.known.is_current
-
-    run_in_virtual_time(main())
-
-
-def test_follows_what_is_written_changed_and_deleted() -> None:
-    async def main() -> None:
-        bench = Bench()
-        async with bench.running():
-            await bench.put(*ALL)
-            await asyncio.sleep(0.01)
-            assert bench.known.tenants == {"acme": Tenant("acme")}
-            await bench.put(Tenant("acme", concurrency=3), Tenant("other"))
-            await asyncio.sleep(0.01)
-            assert bench.known.tenants == {"acme": Tenant("acme", concurrency=3), "other": Tenant("other")}
-            await bench.store.delete(Kind.TENANT, "acme")
-            await asyncio.sleep(0.01)
-            assert bench.known.tenants == {"other": Tenant("other")}
-            assert bench.known.keys == {KEY.id: KEY}
-            assert bench.known.resource_version == 7
-
-    run_in_virtual_time(main())
-
-
-def test_each_change_is_a_generation_and_silence_is_none() -> None:
-    async def main() -> None:
-        bench = Bench()
-        async with bench.running():
-            generation, tenants = bench.known.generation, bench.known.tenants
-            await asyncio.sleep(3600.0)
-            assert bench.known.generation == generation
-            assert bench.known.is_current
-            await bench.put(Tenant("acme"))
-            await asyncio.sleep(0.01)
-            assert bench.known.generation == generation + 1
-            assert tenants == {}, "whoever holds a mapping keeps it as it was"
-
-    run_in_virtual_time(main())
+async def test_each_change_is_a_generation_and_silence_is_none() -> None:
+    bench = Bench()
+    async with bench.running():
+        generation, tenants = bench.known.generation, bench.known.tenants
+        await asyncio.sleep(3600.0)
+        assert bench.known.generation == generation
+        assert bench.known.is_current
+        await bench.put(Tenant("acme"))
+        await asyncio.sleep(0.01)
+        assert bench.known.generation == generation + 1
+        assert tenants == {}, "whoever holds a mapping keeps it as it was"
 
 
 def test_while_the_store_is_away_the_last_known_state_stays(caplog: pytest.LogCaptureFixture) -> None:
@@ -148,58 +135,49 @@ def test_while_the_store_is_away_the_last_known_state_stays(caplog: pytest.LogCa
     assert caplog.text.count("the state store is back") == 1
 
 
-def test_outages_come_and_go() -> None:
-    async def main() -> None:
-        bench = Bench()
-        async with bench.running() as task:
-            for round_ in range(5):
-                bench.store.go_away()
-                await asyncio.sleep(7.3)
-                bench.store.is_away = False
-                await bench.put(Tenant(f"t{round_}"))
-                await asyncio.sleep(1.1)
-                assert set(bench.known.tenants) == {f"t{number}" for number in range(round_ + 1)}
-            assert not task.done()
-
-    run_in_virtual_time(main())
-
-
-def test_a_store_that_comes_back_without_its_last_changes_is_believed() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.put(*ALL, Tenant("lost"), Tenant("lost2"))
-        async with bench.running():
-            generation = bench.known.generation
+async def test_outages_come_and_go() -> None:
+    bench = Bench()
+    async with bench.running() as task:
+        for round_ in range(5):
             bench.store.go_away()
-            await asyncio.sleep(1.0)
-            bench.store.state, bench.store.is_away = FakeState(), False
-            await bench.put(KEY, Tenant("acme"), Tenant("other"))
+            await asyncio.sleep(7.3)
+            bench.store.is_away = False
+            await bench.put(Tenant(f"t{round_}"))
             await asyncio.sleep(1.1)
-            assert set(bench.known.tenants) == {"acme", "other"}
-            assert (bench.known.routes, bench.known.prices) == ({}, {})
-            assert bench.known.resource_version == 3
-            assert bench.known.generation > generation
-            await bench.store.delete(Kind.API_KEY, KEY.id)
-            await asyncio.sleep(0.01)
-            assert bench.known.keys == {}
-
-    run_in_virtual_time(main())
+            assert set(bench.known.tenants) == {f"t{number}" for number in range(round_ + 1)}
+        assert not task.done()
 
 
-def test_a_store_that_says_nothing_is_away_after_five_seconds() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.store = SilentStore()
-        bench.known = KnownState(bench.store, now_s=asyncio.get_running_loop().time)
-        await bench.put(Tenant("acme"))
-        async with bench.running():
-            await asyncio.sleep(4.9)
-            assert bench.known.is_current
-            await asyncio.sleep(0.2)
-            assert not bench.known.is_current
-            assert bench.known.behind_s == pytest.approx(5.1)
+async def test_a_store_that_comes_back_without_its_last_changes_is_believed() -> None:
+    bench = Bench()
+    await bench.put(*ALL, Tenant("lost"), Tenant("lost2"))
+    async with bench.running():
+        generation = bench.known.generation
+        bench.store.go_away()
+        await asyncio.sleep(1.0)
+        bench.store.state, bench.store.is_away = FakeState(), False
+        await bench.put(KEY, Tenant("acme"), Tenant("other"))
+        await asyncio.sleep(1.1)
+        assert set(bench.known.tenants) == {"acme", "other"}
+        assert (bench.known.routes, bench.known.prices) == ({}, {})
+        assert bench.known.resource_version == 3
+        assert bench.known.generation > generation
+        await bench.store.delete(Kind.API_KEY, KEY.id)
+        await asyncio.sleep(0.01)
+        assert bench.known.keys == {}
 
-    run_in_virtual_time(main())
+
+async def test_a_store_that_says_nothing_is_away_after_five_seconds() -> None:
+    bench = Bench()
+    bench.store = SilentStore()
+    bench.known = ObjectMirror(bench.store, now_s=asyncio.get_running_loop().time)
+    await bench.put(Tenant("acme"))
+    async with bench.running():
+        await asyncio.sleep(4.9)
+        assert bench.known.is_current
+        await asyncio.sleep(0.2)
+        assert not bench.known.is_current
+        assert bench.known.behind_s == pytest.approx(5.1)
 
 
 def test_what_cannot_be_read_is_passed_over_and_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -236,98 +214,83 @@ def test_a_key_that_can_no_longer_be_read_is_not_accepted_any_more(caplog: pytes
     assert KEY.secret_sha256 not in caplog.text
 
 
-def test_many_objects_are_read_without_holding_others_up_and_appear_at_once() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.put(*(Tenant(f"t{number}") for number in range(1000)))
-        seen = []
-        async with asyncio.TaskGroup() as tasks:
-            start = tasks.create_task(bench.known.start())
-            while not start.done():
-                seen.append(len(bench.known.tenants))
-                await asyncio.sleep(0)
-        assert len(seen) >= 10
-        assert set(seen) <= {0, 1000}
-        assert len(bench.known.tenants) == 1000
-
-    run_in_virtual_time(main())
+async def test_many_objects_are_read_without_holding_others_up_and_appear_at_once() -> None:
+    bench = Bench()
+    await bench.put(*(Tenant(f"t{number}") for number in range(1000)))
+    seen = []
+    async with asyncio.TaskGroup() as tasks:
+        start = tasks.create_task(bench.known.start())
+        while not start.done():
+            seen.append(len(bench.known.tenants))
+            await asyncio.sleep(0)
+    assert len(seen) >= 10
+    assert set(seen) <= {0, 1000}
+    assert len(bench.known.tenants) == 1000
 
 
 @pytest.mark.parametrize("moment", ["waiting for changes", "waiting for the store to be back"])
-def test_cancelling_it_leaves_what_is_known(moment: str) -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.put(*ALL)
-        async with bench.running() as task:
-            if moment == "waiting for the store to be back":
-                bench.store.go_away()
-            await asyncio.sleep(5.0)
-        assert task.cancelled()
-        assert bench.known.keys == {KEY.id: KEY}
-        assert bench.store.state.waiting == set()
-
-    run_in_virtual_time(main())
+async def test_cancelling_it_leaves_what_is_known(moment: str) -> None:
+    bench = Bench()
+    await bench.put(*ALL)
+    async with bench.running() as task:
+        if moment == "waiting for the store to be back":
+            bench.store.go_away()
+        await asyncio.sleep(5.0)
+    assert task.cancelled()
+    assert bench.known.keys == {KEY.id: KEY}
+    assert bench.store.state.waiting == set()
 
 
-def test_a_kind_that_only_a_newer_version_knows_is_passed_over() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.store.put("rollout", "next", {"weights": [1]})  # type: ignore[arg-type]
-        await bench.put(*ALL)
-        await bench.known.start()
-        assert bench.known.keys == {KEY.id: KEY}
-        assert bench.known.resource_version == bench.store.state.last
-
-    run_in_virtual_time(main())
+async def test_a_kind_that_only_a_newer_version_knows_is_passed_over() -> None:
+    bench = Bench()
+    await bench.store.put("rollout", "next", {"weights": [1]})  # type: ignore[arg-type]
+    await bench.put(*ALL)
+    await bench.known.start()
+    assert bench.known.keys == {KEY.id: KEY}
+    assert bench.known.resource_version == bench.store.state.last
 
 
 class TestCacheGenerations:
-    """What is part of the keys of kept answers."""
+    """The generation of a model's purges, which is part of its cache keys."""
 
-    def test_each_purge_makes_another_one_of_its_model_and_one_of_all_of_each(self) -> None:
-        async def main() -> None:
-            bench = Bench()
-            async with bench.running():
-                seen = [(bench.known.cache_generation_of("a"), bench.known.cache_generation_of("b"))]
-                for number, model in enumerate(["a", "b", EVERY_MODEL, "a", EVERY_MODEL]):
-                    await bench.put(Purge(model, f"{number:032x}"))
-                    await asyncio.sleep(0.01)
-                    seen.append((bench.known.cache_generation_of("a"), bench.known.cache_generation_of("b")))
-            assert seen[0] == (".", ".")
-            of_a, of_b = [a for a, _ in seen], [b for _, b in seen]
-            assert [before != after for before, after in pairwise(of_a)] == [True, False, True, True, True]
-            assert [before != after for before, after in pairwise(of_b)] == [False, True, True, False, True]
-            assert len(set(of_a)) == 5
-
-        run_in_virtual_time(main())
+    async def test_each_purge_makes_another_one_of_its_model_and_one_of_all_of_each(self) -> None:
+        bench = Bench()
+        async with bench.running():
+            seen = [(bench.known.purge_generation_of("a"), bench.known.purge_generation_of("b"))]
+            for number, model in enumerate(["a", "b", EVERY_MODEL, "a", EVERY_MODEL]):
+                await bench.put(Purge(model, f"{number:032x}"))
+                await asyncio.sleep(0.01)
+                seen.append((bench.known.purge_generation_of("a"), bench.known.purge_generation_of("b")))
+        assert seen[0] == (".", ".")
+        of_a, of_b = [a for a, _ in seen], [b for _, b in seen]
+        assert [before != after for before, after in pairwise(of_a)] == [True, False, True, True, True]
+        assert [before != after for before, after in pairwise(of_b)] == [False, True, True, False, True]
+        assert len(set(of_a)) == 5
 
     def test_a_purge_that_cannot_be_read_is_one_all_the_same(self, caplog: pytest.LogCaptureFixture) -> None:
         async def main() -> None:
             bench = Bench()
             async with bench.running():
-                seen = {bench.known.cache_generation_of("a")}
+                seen = {bench.known.purge_generation_of("a")}
                 for since_s in range(3):
                     await bench.store.put(Kind.PURGE, "a", {"since_s": since_s})
                     await asyncio.sleep(0.01)
-                    seen.add(bench.known.cache_generation_of("a"))
+                    seen.add(bench.known.purge_generation_of("a"))
                 assert len(seen) == 4
-                assert bench.known.cache_generation_of("b") == "."
+                assert bench.known.purge_generation_of("b") == "."
 
         run_in_virtual_time(main())
         assert "purge 'a': cannot be read" in caplog.text
 
 
 @pytest.mark.parametrize(("resource_version", "is_known", "took_s"), [(1, True, 0.0), (3, True, 2.0), (4, False, 5.0)])
-def test_waiting_for_a_change(resource_version: int, is_known: bool, took_s: float) -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.put(Tenant("t"))
-        async with bench.running(), asyncio.TaskGroup() as tasks:
-            waiting = tasks.create_task(bench.known.wait_for(resource_version, timeout_s=5.0))
-            for name in "uv":
-                await asyncio.sleep(1.0)
-                await bench.put(Tenant(name))
-            assert await waiting is is_known
-            assert asyncio.get_running_loop().time() == pytest.approx(max(2.0, took_s), abs=0.1)
-
-    run_in_virtual_time(main())
+async def test_waiting_for_a_change(resource_version: int, is_known: bool, took_s: float) -> None:
+    bench = Bench()
+    await bench.put(Tenant("t"))
+    async with bench.running(), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(bench.known.wait_for(resource_version, timeout_s=5.0))
+        for name in "uv":
+            await asyncio.sleep(1.0)
+            await bench.put(Tenant(name))
+        assert await waiting is is_known
+        assert asyncio.get_running_loop().time() == pytest.approx(max(2.0, took_s), abs=0.1)

@@ -12,7 +12,7 @@ from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import StoredObject, to_body
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.objects import Held, Objects
+from control_plane.objects.objects import Objects, Versioned
 from tests.aio import run
 from tests.fakes.state_store import FakeStateStore
 
@@ -27,23 +27,20 @@ def make() -> tuple[FakeStateStore, Objects]:
 
 
 @pytest.mark.parametrize("value", EACH, ids=lambda value: type(value).__name__)
-def test_the_life_of_each(value: Tenant | Route | Price) -> None:
-    async def main() -> None:
-        _, objects = make()
-        type_ = type(value)
-        assert await objects.list_all(type_) == []
-        assert await objects.put(value, 0) == Held(value, 1)
-        assert await objects.get(type_, "x") == Held(value, 1)
-        assert await objects.put(replace(value, name="y")) == Held(replace(value, name="y"), 2)
-        assert [held.value.name for held in await objects.list_all(type_)] == ["x", "y"]
+async def test_the_life_of_each(value: Tenant | Route | Price) -> None:
+    _, objects = make()
+    type_ = type(value)
+    assert await objects.list_all(type_) == []
+    assert await objects.put(value, 0) == Versioned(value, 1)
+    assert await objects.get(type_, "x") == Versioned(value, 1)
+    assert await objects.put(replace(value, name="y")) == Versioned(replace(value, name="y"), 2)
+    assert [held.value.name for held in await objects.list_all(type_)] == ["x", "y"]
+    await objects.delete(type_, "x")
+    with pytest.raises(ObjectNotFound, match="'x'"):
+        await objects.get(type_, "x")
+    with pytest.raises(ObjectNotFound, match="'x'"):
         await objects.delete(type_, "x")
-        with pytest.raises(ObjectNotFound, match="'x'"):
-            await objects.get(type_, "x")
-        with pytest.raises(ObjectNotFound, match="'x'"):
-            await objects.delete(type_, "x")
-        assert [held.value.name for held in await objects.list_all(type_)] == ["y"]
-
-    run(main())
+    assert [held.value.name for held in await objects.list_all(type_)] == ["y"]
 
 
 @pytest.mark.parametrize(
@@ -78,14 +75,11 @@ def test_a_change_is_made_to_what_was_seen(expected: int | None, refused: bool) 
         (Price("p", 0.0, -1.0, "EUR"), "per_unit"),
     ],
 )
-def test_what_may_not_be_is_not_written(value: Tenant | Route | Price, says: str) -> None:
-    async def main() -> None:
-        store, objects = make()
-        with pytest.raises(InvalidRequest, match=says):
-            await objects.put(value)
-        assert store.state.last == 0
-
-    run(main())
+async def test_what_may_not_be_is_not_written(value: Tenant | Route | Price, says: str) -> None:
+    store, objects = make()
+    with pytest.raises(InvalidRequest, match=says):
+        await objects.put(value)
+    assert store.state.last == 0
 
 
 @pytest.mark.parametrize(
@@ -100,31 +94,25 @@ def test_what_may_not_be_is_not_written(value: Tenant | Route | Price, says: str
         pytest.param([replace(KEY, id=f"00000000000{n}") for n in range(5)], "000000000002 and 2 more", id="many"),
     ],
 )
-def test_a_tenant_with_keys_that_are_valid_stays(keys: list[ApiKey], says: str | None) -> None:
-    async def main() -> None:
-        store, objects = make()
-        await objects.put(Tenant("acme"))
-        for key in keys:
-            await store.put(Kind.API_KEY, key.id, to_body(key))
-        if says is None:
+async def test_a_tenant_with_keys_that_are_valid_stays(keys: list[ApiKey], says: str | None) -> None:
+    store, objects = make()
+    await objects.put(Tenant("acme"))
+    for key in keys:
+        await store.put(Kind.API_KEY, key.id, to_body(key))
+    if says is None:
+        await objects.delete(Tenant, "acme")
+        assert await objects.list_all(Tenant) == []
+    else:
+        with pytest.raises(Conflict, match=says):
             await objects.delete(Tenant, "acme")
-            assert await objects.list_all(Tenant) == []
-        else:
-            with pytest.raises(Conflict, match=says):
-                await objects.delete(Tenant, "acme")
-            assert await objects.list_all(Tenant) != []
-
-    run(main())
+        assert await objects.list_all(Tenant) != []
 
 
-def test_keys_do_not_keep_a_route_of_the_tenants_name() -> None:
-    async def main() -> None:
-        store, objects = make()
-        await store.put(Kind.API_KEY, KEY.id, to_body(KEY))
-        await objects.put(Route("acme", "m"))
-        await objects.delete(Route, "acme")
-
-    run(main())
+async def test_keys_do_not_keep_a_route_of_the_tenants_name() -> None:
+    store, objects = make()
+    await store.put(Kind.API_KEY, KEY.id, to_body(KEY))
+    await objects.put(Route("acme", "m"))
+    await objects.delete(Route, "acme")
 
 
 def test_what_cannot_be_read_is_left_out_of_lists_and_refused_by_itself(caplog: pytest.LogCaptureFixture) -> None:
@@ -142,61 +130,49 @@ def test_what_cannot_be_read_is_left_out_of_lists_and_refused_by_itself(caplog: 
 
 
 @pytest.mark.parametrize("call", ["put", "get", "list_all", "delete"])
-def test_a_store_that_is_away_is_told(call: str) -> None:
-    async def main() -> None:
-        store, objects = make()
-        store.is_away = True
-        calls = {
-            "put": lambda: objects.put(Tenant("acme")),
-            "get": lambda: objects.get(Tenant, "acme"),
-            "list_all": lambda: objects.list_all(Tenant),
-            "delete": lambda: objects.delete(Tenant, "acme"),
-        }
-        with pytest.raises(StoreUnavailable):
-            await calls[call]()
-
-    run(main())
+async def test_a_store_that_is_away_is_told(call: str) -> None:
+    store, objects = make()
+    store.is_away = True
+    calls = {
+        "put": lambda: objects.put(Tenant("acme")),
+        "get": lambda: objects.get(Tenant, "acme"),
+        "list_all": lambda: objects.list_all(Tenant),
+        "delete": lambda: objects.delete(Tenant, "acme"),
+    }
+    with pytest.raises(StoreUnavailable):
+        await calls[call]()
 
 
-def test_names_of_any_length_do_not_swell_an_error() -> None:
-    async def main() -> None:
-        _, objects = make()
-        bad: list[StoredObject] = [Tenant("/" * 10**6), Route("r", "/" * 10**6)]
-        for value in bad:
-            with pytest.raises(InvalidRequest) as raised:
-                await objects.put(value)
-            assert len(str(raised.value)) < 500
-
-    run(main())
+async def test_names_of_any_length_do_not_swell_an_error() -> None:
+    _, objects = make()
+    bad: list[StoredObject] = [Tenant("/" * 10**6), Route("r", "/" * 10**6)]
+    for value in bad:
+        with pytest.raises(InvalidRequest) as raised:
+            await objects.put(value)
+        assert len(str(raised.value)) < 500
 
 
 class TestPatch:
-    def test_two_at_a_time_lose_neither_change(self) -> None:
-        async def main() -> None:
-            store, objects = make()
-            await objects.put(Tenant("acme"))
+    async def test_two_at_a_time_lose_neither_change(self) -> None:
+        store, objects = make()
+        await objects.put(Tenant("acme"))
 
-            def change(tenant: Tenant) -> Tenant:
-                if tenant.concurrency is None:  # another comes between
-                    store.state.write(Kind.TENANT, "acme", to_body(replace(tenant, concurrency=3)))
-                return replace(tenant, burst=2)
+        def change(tenant: Tenant) -> Tenant:
+            if tenant.concurrency is None:  # another comes between
+                store.state.write(Kind.TENANT, "acme", to_body(replace(tenant, concurrency=3)))
+            return replace(tenant, burst=2)
 
-            assert (await objects.patch(Tenant, "acme", change)).value == Tenant("acme", burst=2, concurrency=3)
+        assert (await objects.patch(Tenant, "acme", change)).value == Tenant("acme", burst=2, concurrency=3)
 
-        run(main())
+    async def test_one_that_others_change_all_the_time_is_given_up(self) -> None:
+        store, objects = make()
+        await objects.put(Tenant("acme"))
 
-    def test_one_that_others_change_all_the_time_is_given_up(self) -> None:
-        async def main() -> None:
-            store, objects = make()
-            await objects.put(Tenant("acme"))
+        def change(tenant: Tenant) -> Tenant:
+            store.state.write(Kind.TENANT, "acme", to_body(replace(tenant, priority=tenant.priority + 1)))
+            return replace(tenant, burst=2)
 
-            def change(tenant: Tenant) -> Tenant:
-                store.state.write(Kind.TENANT, "acme", to_body(replace(tenant, priority=tenant.priority + 1)))
-                return replace(tenant, burst=2)
-
-            with pytest.raises(Conflict, match="5 times in a row"):
-                await objects.patch(Tenant, "acme", change)
-            with pytest.raises(ObjectNotFound):
-                await objects.patch(Tenant, "nobody", change)
-
-        run(main())
+        with pytest.raises(Conflict, match="5 times in a row"):
+            await objects.patch(Tenant, "acme", change)
+        with pytest.raises(ObjectNotFound):
+            await objects.patch(Tenant, "nobody", change)

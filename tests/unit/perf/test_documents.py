@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from perf import tenants_report as tenants
 from perf.documents import BLOCK, measured, paths, quoted, renewed
 from perf.processes import PROJECT
 from perf.provenance import CLEAN, provenance
@@ -33,6 +34,16 @@ def test_a_block_is_the_result(tmp_path: Path, results: Path) -> None:
     new = renewed(written(tmp_path, text), results)
     assert new == f"Before.\n\n<!-- perf smoke -->\n{Report.read(results).block()}\n<!-- perf end -->\n\nAfter.\n"
     assert renewed(written(tmp_path, new), results) == new
+
+
+def test_a_block_of_targets_has_those_of_every_scenario(tmp_path: Path) -> None:
+    cases = [(tenants.SHARE, 10.0), (tenants.FLOOD, 16.0)]
+    runs = {tenants.Case("one-by-one", tenants.SHIPPED_LIMIT, load): [tenants.Run(1.0, p99, 1.0, 1.0, 0)] for load, p99 in cases}
+    tenants.Report(Result(runs, options={"rounds": 1}, measured=MEASURED)).write(tmp_path / "results")
+    new = renewed(written(tmp_path, "<!-- perf targets -->\n\n<!-- perf end -->\n"), tmp_path / "results")
+    assert "| tenants | one-by-one: p99 beside the flood, times its own | 1.60 | <= 1.5 | **not met** |" in new
+    assert "| gateway |  | to be measured again |  |  |" in new
+    assert quoted(written(tmp_path, new)) == SCENARIOS.keys()
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ PLAIN: Fields = (
 
 
 def with_(*fields: tuple[bytes, bytes]) -> Fields:
-    """A plain head with these in place of its own, or beside them."""
+    """The fields of a plain head, with these added or replaced."""
     replaced = dict(fields)
     return (*(each for each in PLAIN if each[0] not in replaced), *fields)
 
@@ -144,9 +144,9 @@ class TestMessageReader:
         for start, end in pairwise(bounds):
             taken += (few := reader.feed(data[start:end], most))
             assert len(few) <= most
-            taken += reader.take(most) if takes_between else []
-        while reader.is_behind:
-            taken += (few := reader.take(most))
+            taken += reader.split_more(most) if takes_between else []
+        while reader.has_backlog:
+            taken += (few := reader.split_more(most))
             assert len(few) <= most
         assert list(map(bytes, taken)) == list(map(frame_message, messages))
         assert reader.is_between_messages

@@ -98,7 +98,7 @@ def test_the_next_request_of_the_same_head_has_its_own_body() -> None:
 
 
 def test_connection_cannot_strip_what_the_body_was_read_by() -> None:
-    """Else a body checked as raw binary (length 0) would reach Triton as JSON that nobody has checked."""
+    """Otherwise a body checked as raw binary (length 0) would reach Triton as unchecked JSON."""
     headers = [(b"Connection", b"Inference-Header-Content-Length"), (b"Inference-Header-Content-Length", b"0")]
     assert sent(headers, b'{"inputs":[]}') == [b"Inference-Header-Content-Length: 0"]
 

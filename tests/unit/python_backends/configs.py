@@ -14,7 +14,7 @@ def tensor(name: str, data_type: str = "TYPE_FP32", dims: Sequence[int] = (2,), 
 
 
 def config_json(**changes: Any) -> dict[str, Any]:
-    """What Triton 24.10 sends for a model of which nothing is configured but its name, with `changes`."""
+    """Make the JSON that Triton 24.10 sends for a model with only a name configured, plus `changes`."""
     return {
         "name": "m",
         "platform": "onnxruntime_onnx",
@@ -33,7 +33,7 @@ def config_json(**changes: Any) -> dict[str, Any]:
 
 
 def config(**changes: Any) -> ModelConfig:
-    """The same, parsed."""
+    """Parse the same JSON into a `ModelConfig`."""
     return parse_model_config(config_json(**changes))
 
 

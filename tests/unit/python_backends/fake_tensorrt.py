@@ -1,7 +1,9 @@
-"""TensorRT 10 and the CUDA runtime as far as this project calls them, on ordinary memory: names, arguments and answers as documented.
+"""TensorRT 10 and the CUDA runtime as far as this project calls them, on ordinary memory: names, arguments
+and answers as documented.
 
-The engine answers EMBEDDING [batch, 2] = the sum of INPUT_IDS where ATTENTION_MASK is 1, and the length; its "plan" is JSON. Where the real
-ones say no, so do these: shapes beyond a profile, memory that is not bound, a device not selected in this thread, copies the wrong way.
+The engine answers EMBEDDING [batch, 2] = the sum of INPUT_IDS where ATTENTION_MASK is 1, and the length; its
+"plan" is JSON. Where the real ones say no, so do these: shapes beyond a profile, memory that is not bound, a
+device not selected in this thread, copies the wrong way.
 """
 
 # ruff: noqa: N801, N802, N815  (CUDA's own spelling)
@@ -106,7 +108,7 @@ class Cuda:
 
 
 class Context:
-    """`IExecutionContext`."""
+    """Fake of TensorRT's `IExecutionContext`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -149,7 +151,7 @@ class Context:
 
 
 class Engine:
-    """`ICudaEngine`."""
+    """Fake of TensorRT's `ICudaEngine`."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
@@ -171,7 +173,7 @@ class Engine:
 
 
 class OptimizationProfile:
-    """`IOptimizationProfile`."""
+    """Fake of TensorRT's `IOptimizationProfile`."""
 
     def __init__(self) -> None:
         self.shapes: dict[str, list[Any]] = {}
@@ -181,7 +183,7 @@ class OptimizationProfile:
 
 
 class BuilderConfig:
-    """`IBuilderConfig`."""
+    """Fake of TensorRT's `IBuilderConfig`."""
 
     def __init__(self) -> None:
         self.flags: list[str] = []
@@ -202,7 +204,7 @@ class BuilderConfig:
 
 
 class Parser:
-    """`OnnxParser`; a file that begins with "bad" does not parse."""
+    """Fake of TensorRT's `OnnxParser`; a file that begins with "bad" does not parse."""
 
     def __init__(self, network: dict[str, bytes], logger: object) -> None:
         self._network = network
@@ -218,7 +220,7 @@ class Parser:
 
 
 class Builder:
-    """`Builder`; it cannot build what ends in "unbuildable"."""
+    """Fake of TensorRT's `Builder`; it cannot build what ends in "unbuildable"."""
 
     def __init__(self, logger: object) -> None:
         pass
@@ -255,7 +257,9 @@ class Logger:
 
 @contextmanager
 def installed(*, with_cuda: bool = True) -> Iterator[Cuda]:
-    """`import tensorrt` and `from cuda.bindings import runtime` find these; what was imported on top of them is forgotten afterwards."""
+    """`import tensorrt` and `from cuda.bindings import runtime` find these; what was imported on top of them
+    is forgotten afterwards.
+    """
     cuda, engines = Cuda(), []
 
     def deserialize(plan: bytes) -> Engine | None:

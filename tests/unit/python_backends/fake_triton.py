@@ -1,4 +1,4 @@
-"""Triton's side of the edge: its Python module and its requests, as far as the backends use them."""
+"""Fakes of Triton's Python module and requests, as far as the backends use them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODULE = "triton_python_backend_utils"
 
 
 class Tensor:
-    """`pb_utils.Tensor`."""
+    """Fake of `pb_utils.Tensor`."""
 
     def __init__(self, name: str, array: np.ndarray) -> None:
         self._name, self._array = name, array
@@ -33,7 +33,7 @@ class Tensor:
 
 @dataclass
 class TritonError:
-    """`pb_utils.TritonError`, whose codes are numbers like Triton's own."""
+    """Fake of `pb_utils.TritonError`, whose codes are numbers like Triton's own."""
 
     INTERNAL, INVALID_ARG, UNAVAILABLE, CANCELLED = 1, 3, 4, 7
 
@@ -100,7 +100,7 @@ class Metric:
 
 
 class Logger:
-    """`pb_utils.Logger`; `lines` has what was said."""
+    """Fake of `pb_utils.Logger`; `lines` has the messages."""
 
     lines: ClassVar[list[str]] = []
 
@@ -111,7 +111,9 @@ class Logger:
 
 @dataclass
 class Request:
-    """A `pb_utils.InferenceRequest` as `execute` gets it; `cancellation_checks` counts the round trips that asking would cost."""
+    """Fake of `pb_utils.InferenceRequest`; `cancellation_checks` counts checks, each of which would be a
+    round trip.
+    """
 
     tensors: Mapping[str, np.ndarray]
     outputs: tuple[str, ...]
@@ -135,7 +137,7 @@ class Request:
 
 @dataclass
 class AutoCompleteConfig:
-    """The `ModelConfig` that `auto_complete_config` is given."""
+    """Fake of the `ModelConfig` that `auto_complete_config` gets."""
 
     config: dict[str, Any]
 
@@ -144,7 +146,7 @@ class AutoCompleteConfig:
 
 
 def initialize_args(version_directory: Path, model_config: str, *, kind: str = "CPU") -> dict[str, str]:
-    """What Triton passes to `initialize`."""
+    """Make the arguments that Triton passes to `initialize`."""
     return {
         "model_config": model_config,
         "model_instance_kind": kind,
@@ -156,7 +158,9 @@ def initialize_args(version_directory: Path, model_config: str, *, kind: str = "
 
 @contextmanager
 def stub(backend: str, model_directory: Path) -> Iterator[Any]:
-    """The backend's class as a stub imports it: beside a `triton_python_backend_utils` that gets its classes only afterwards."""
+    """Import the backend's class as a stub does: `triton_python_backend_utils` gets its classes only
+    afterwards.
+    """
     pb_utils: Any = ModuleType(MODULE)
     MetricFamily.values.clear()
     Logger.lines.clear()

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 def encoder() -> SentenceEncoder:
-    """Always the same weights, large enough for attention to matter."""
+    """Make weights that are always the same, and large enough for attention to matter."""
     config = BertConfig(
         vocab_size=VOCABULARY,
         hidden_size=HIDDEN,

@@ -26,7 +26,7 @@ from control_plane.settings import (
 
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the machine sets must not decide a test."""
+    """Remove the machine's own TIDEGATE_ variables, so that they cannot decide a test."""
     for name in list(module.os.environ):
         if name.upper().startswith("TIDEGATE_"):
             monkeypatch.delenv(name)

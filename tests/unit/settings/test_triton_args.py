@@ -35,7 +35,7 @@ def test_what_is_tritons_own_affair_is_passed_on(flag: str) -> None:
 @pytest.mark.parametrize(
     ("flag", "says"),
     [
-        ("--model-repository=/m", "--model-repository is not to be set: models come from --model-repository"),
+        ("--model-repository=/m", "--model-repository must not be set: models come from --model-repository"),
         ("--model-control-mode=poll", "models are loaded by --load"),
         ("--load-model=*", "models are loaded by --load"),
         ("--http-port=9000", "--triton-transport says"),
@@ -46,7 +46,7 @@ def test_what_is_tritons_own_affair_is_passed_on(flag: str) -> None:
         ("--grpc-header-forward-pattern=x", "--header-forward-pattern sets both"),
         ("--model-config-name=h100", "TIDEGATE_MODEL_CONFIG_NAME"),
         ("--backend-directory=/b", "TIDEGATE_PYTHON_BACKENDS"),
-        ("--backend-config=python,shm-region-prefix-name=x", "what a killed Triton has left"),
+        ("--backend-config=python,shm-region-prefix-name=x", "what a killed Triton leaves behind"),
         ("--backend-config=python,stub-timeout-seconds=1", "TIDEGATE_LOAD_TIMEOUT_S"),
         ("--host-policy=cpu,cpu-cores=0-1", "--model-cpus"),
         ("--exit-timeout-secs=60", "TIDEGATE_DRAIN_TIMEOUT_S"),

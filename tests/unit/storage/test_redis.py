@@ -91,18 +91,15 @@ def test_one_that_is_away_is_unavailable_soon(tmp_path: Path, opening, how: str)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_that_talks_nonsense_is_unavailable(tmp_path: Path) -> None:
+async def test_one_that_talks_nonsense_is_unavailable(tmp_path: Path) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
 
-    async def main() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(StoreUnavailable):
-            await open_state_store(SecretStr(f"redis://127.0.0.1:{port}"), tmp_path)
-        server.close()
-        await server.wait_closed()
-
-    run(main())
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(StoreUnavailable):
+        await open_state_store(SecretStr(f"redis://127.0.0.1:{port}"), tmp_path)
+    server.close()
+    await server.wait_closed()

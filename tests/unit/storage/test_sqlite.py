@@ -78,30 +78,23 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         run(opened_and_read(tmp_path / "file" / "a.sqlite", FIRST))
 
 
-def test_only_this_user_can_read_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        file = await open_sqlite(tmp_path / "deep" / "er" / "a.sqlite", [FIRST])
-        await file.run(seen)
-        modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "deep" / "er").iterdir()}
-        assert modes == {"a.sqlite": 0o600, "a.sqlite-wal": 0o600, "a.sqlite-shm": 0o600}
-        assert (tmp_path / "deep" / "er").stat().st_mode & 0o777 == 0o700
-        await file.close()
-
-    run(main())
+async def test_only_this_user_can_read_it(tmp_path: Path) -> None:
+    file = await open_sqlite(tmp_path / "deep" / "er" / "a.sqlite", [FIRST])
+    await file.run(seen)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "deep" / "er").iterdir()}
+    assert modes == {"a.sqlite": 0o600, "a.sqlite-wal": 0o600, "a.sqlite-shm": 0o600}
+    assert (tmp_path / "deep" / "er").stat().st_mode & 0o777 == 0o700
+    await file.close()
 
 
-def test_every_write_reaches_the_disk_before_it_is_acknowledged(tmp_path: Path) -> None:
-    """What a loss of power would show cannot be had here; these are the settings that SQLite promises it with."""
-
-    async def main() -> None:
-        file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
-        settings = [
-            await file.run(lambda db, name=name: db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("journal_mode", "synchronous")
-        ]
-        assert settings == ["wal", 2]
-        await file.close()
-
-    run(main())
+async def test_every_write_reaches_the_disk_before_it_is_acknowledged(tmp_path: Path) -> None:
+    """A test cannot cut the power; these are the settings with which SQLite promises to survive it."""
+    file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+    settings = [
+        await file.run(lambda db, name=name: db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("journal_mode", "synchronous")
+    ]
+    assert settings == ["wal", 2]
+    await file.close()
 
 
 def test_several_processes_may_open_a_new_one_at_once(tmp_path: Path) -> None:
@@ -111,65 +104,53 @@ def test_several_processes_may_open_a_new_one_at_once(tmp_path: Path) -> None:
     assert run(opened_and_read(path, FIRST)) == ["first"]
 
 
-def test_half_a_transaction_is_none(tmp_path: Path) -> None:
+async def test_half_a_transaction_is_none(tmp_path: Path) -> None:
     def fail(connection: sqlite3.Connection) -> None:
         with transaction(connection):
             connection.execute("INSERT INTO seen VALUES ('half')")
             raise RuntimeError
 
-    async def main() -> None:
-        file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
-        with pytest.raises(RuntimeError):
-            await file.run(fail)
-        assert await file.run(seen) == ["first"]
-        await file.close()
-
-    run(main())
+    file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+    with pytest.raises(RuntimeError):
+        await file.run(fail)
+    assert await file.run(seen) == ["first"]
+    await file.close()
 
 
-def test_a_full_disk_is_unavailable_and_what_was_there_stays(tmp_path: Path) -> None:
+async def test_a_full_disk_is_unavailable_and_what_was_there_stays(tmp_path: Path) -> None:
     def fill(connection: sqlite3.Connection) -> None:
         with transaction(connection):
             connection.execute("INSERT INTO seen VALUES (?)", ("x" * 1_000_000,))
 
-    async def main() -> None:
-        file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
-        await file.run(lambda connection: connection.execute("PRAGMA max_page_count = 20"))
-        with pytest.raises(StoreUnavailable, match=r"a\.sqlite: database or disk is full"):
-            await file.run(fill)
-        assert await file.run(seen) == ["first"]
-        await file.close()
-
-    run(main())
+    file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+    await file.run(lambda connection: connection.execute("PRAGMA max_page_count = 20"))
+    with pytest.raises(StoreUnavailable, match=r"a\.sqlite: database or disk is full"):
+        await file.run(fill)
+    assert await file.run(seen) == ["first"]
+    await file.close()
 
 
-def test_another_process_that_writes_is_waited_for(tmp_path: Path) -> None:
+async def test_another_process_that_writes_is_waited_for(tmp_path: Path) -> None:
     def write(connection: sqlite3.Connection) -> None:
         with transaction(connection):
             connection.execute("INSERT INTO seen VALUES ('second')")
 
-    async def main() -> None:
-        file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
-        other = sqlite3.connect(tmp_path / "a.sqlite", isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        async with asyncio.TaskGroup() as tasks:
-            writing = tasks.create_task(file.run(write))
-            await asyncio.sleep(0.2)
-            assert not writing.done()
-            other.execute("COMMIT")
-        other.close()
-        assert await file.run(seen) == ["first", "second"]
-        await file.close()
-
-    run(main())
+    file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+    other = sqlite3.connect(tmp_path / "a.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    async with asyncio.TaskGroup() as tasks:
+        writing = tasks.create_task(file.run(write))
+        await asyncio.sleep(0.2)
+        assert not writing.done()
+        other.execute("COMMIT")
+    other.close()
+    assert await file.run(seen) == ["first", "second"]
+    await file.close()
 
 
-def test_after_it_is_closed_it_is_unavailable(tmp_path: Path) -> None:
-    async def main() -> None:
-        file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
-        await file.close()
-        await file.close()
-        with pytest.raises(StoreUnavailable, match="is closed"):
-            await file.run(seen)
-
-    run(main())
+async def test_after_it_is_closed_it_is_unavailable(tmp_path: Path) -> None:
+    file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+    await file.close()
+    await file.close()
+    with pytest.raises(StoreUnavailable, match="is closed"):
+        await file.run(seen)

@@ -7,13 +7,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from control_plane.core.infer_call import Door, Outcome
 from control_plane.core.steps import finish
 from control_plane.telemetry.metrics_text import request_metrics_steps
-from control_plane.telemetry.request_counts import BUCKETS_S, Ended, RequestCounts, Took
+from control_plane.telemetry.request_counts import BUCKETS_S, DurationHistogram, OutcomeCount, RequestCounts
 
 
 def counted(models: int) -> RequestCounts:
     names = [f"model-{number}" for number in range(models)]
-    took = tuple(Took(name, Door.GRPC, tuple(range(len(BUCKETS_S) + 1)), 1.5) for name in names)
-    return RequestCounts(ended=tuple(Ended(name, Door.GRPC, Outcome.ANSWERED, 3) for name in names), took=took)
+    took = tuple(DurationHistogram(name, Door.GRPC, tuple(range(len(BUCKETS_S) + 1)), 1.5) for name in names)
+    return RequestCounts(ended=tuple(OutcomeCount(name, Door.GRPC, Outcome.ANSWERED, 3) for name in names), took=took)
 
 
 def test_many_models_are_written_with_pauses() -> None:
@@ -40,5 +40,5 @@ def test_lines_are_those_of_the_client_library() -> None:
 
 
 def test_half_of_a_surrogate_pair_spoils_nothing() -> None:
-    page = finish(request_metrics_steps(RequestCounts(ended=(Ended("a\ud800", Door.HTTP, Outcome.ANSWERED, 1),)))).decode()
+    page = finish(request_metrics_steps(RequestCounts(ended=(OutcomeCount("a\ud800", Door.HTTP, Outcome.ANSWERED, 1),)))).decode()
     assert 'model="a?"' in page

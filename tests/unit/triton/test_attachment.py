@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from control_plane.core.errors import StartupError, UpstreamUnavailable
-from control_plane.triton.attachment import Attachment
+from control_plane.triton.attachment import AttachedHealthCheck
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 from tests.aio import run_in_virtual_time
 from tests.fakes import FakeUpstream
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Bench:
@@ -23,7 +25,9 @@ class Bench:
         self.was_up_while_restoring: list[bool] = []
         self.may_restore = asyncio.Event()
         self.may_restore.set()
-        self.attachment = Attachment(upstream=self.upstream, servers=self.servers, restore=self._restore, start_timeout_s=start_timeout_s)
+        self.attachment = AttachedHealthCheck(
+            upstream=self.upstream, servers=self.servers, restore=self._restore, start_timeout_s=start_timeout_s
+        )
 
     async def _restore(self, upstream: Upstream) -> None:
         self.was_up_while_restoring.append(self.servers.is_up)
@@ -42,55 +46,43 @@ class Bench:
             await asyncio.sleep(0.1)
 
 
-def test_up_once_it_is_live_and_the_wanted_models_are_loaded() -> None:
-    async def main() -> None:
-        bench = Bench()
-        async with bench.running():
-            await bench.servers.wait_until_up()
-            assert bench.restored == [bench.upstream]
-            assert bench.was_up_while_restoring == [False]
-            assert bench.servers.pick() is bench.upstream
-
-    run_in_virtual_time(main())
+async def test_up_once_it_is_live_and_the_wanted_models_are_loaded() -> None:
+    bench = Bench()
+    async with bench.running():
+        await bench.servers.wait_until_up()
+        assert bench.restored == [bench.upstream]
+        assert bench.was_up_while_restoring == [False]
+        assert bench.servers.pick() is bench.upstream
 
 
-def test_waits_for_a_triton_that_is_still_starting() -> None:
-    async def main() -> None:
-        bench = Bench(live=False)
-        async with bench.running():
-            await asyncio.sleep(9.0)
-            assert bench.restored == []
-            bench.upstream.control.live = True
-            await bench.servers.wait_until_up()
-            assert asyncio.get_running_loop().time() < 10.0
-
-    run_in_virtual_time(main())
+async def test_waits_for_a_triton_that_is_still_starting() -> None:
+    bench = Bench(live=False)
+    async with bench.running():
+        await asyncio.sleep(9.0)
+        assert bench.restored == []
+        bench.upstream.control.live = True
+        await bench.servers.wait_until_up()
+        assert asyncio.get_running_loop().time() < 10.0
 
 
-def test_gives_up_when_it_is_not_live_within_the_start_timeout() -> None:
-    async def main() -> None:
-        bench = Bench(live=False)
-        with pytest.raises(StartupError, match=r"no live Triton answered at --triton-url \(127\.0\.0\.1:2\) within 10 s"):
-            await bench.attachment.run()
-        assert asyncio.get_running_loop().time() == pytest.approx(10.0)
-        assert bench.upstream.closed
-        with pytest.raises(UpstreamUnavailable):
-            bench.servers.pick()
-
-    run_in_virtual_time(main())
+async def test_gives_up_when_it_is_not_live_within_the_start_timeout() -> None:
+    bench = Bench(live=False)
+    with pytest.raises(StartupError, match=r"no live Triton answered at --triton-url \(127\.0\.0\.1:2\) within 10 s"):
+        await bench.attachment.run()
+    assert asyncio.get_running_loop().time() == pytest.approx(10.0)
+    assert bench.upstream.closed
+    with pytest.raises(UpstreamUnavailable):
+        bench.servers.pick()
 
 
-def test_one_that_need_not_be_up_at_the_start_is_waited_for_however_long_it_takes() -> None:
-    async def main() -> None:
-        bench = Bench(live=False, start_timeout_s=None)
-        async with bench.running():
-            await asyncio.sleep(3600.0)
-            assert not bench.servers.is_up
-            bench.upstream.control.live = True
-            await asyncio.sleep(1.0)
-            assert bench.servers.pick() is bench.upstream
-
-    run_in_virtual_time(main())
+async def test_one_that_need_not_be_up_at_the_start_is_waited_for_however_long_it_takes() -> None:
+    bench = Bench(live=False, start_timeout_s=None)
+    async with bench.running():
+        await asyncio.sleep(3600.0)
+        assert not bench.servers.is_up
+        bench.upstream.control.live = True
+        await asyncio.sleep(1.0)
+        assert bench.servers.pick() is bench.upstream
 
 
 def test_down_within_two_seconds_of_its_death_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
@@ -112,38 +104,32 @@ def test_down_within_two_seconds_of_its_death_with_a_reason(caplog: pytest.LogCa
     assert "the attached Triton at 127.0.0.1:2 does not answer" in caplog.text
 
 
-def test_comes_back_whenever_it_does_with_its_models_restored_first() -> None:
-    async def main() -> None:
-        bench = Bench()
-        async with bench.running():
-            for life in range(1, 4):
-                await bench.servers.wait_until_up()
-                assert bench.restored == [bench.upstream] * life
-                bench.upstream.control.live = False
-                await bench.wait_until_down()
-                await asyncio.sleep(3600.0)  # far longer than the start timeout, which is for the start
-                bench.upstream.control.live = True
-        assert not any(bench.was_up_while_restoring)
-
-    run_in_virtual_time(main())
+async def test_comes_back_whenever_it_does_with_its_models_restored_first() -> None:
+    bench = Bench()
+    async with bench.running():
+        for life in range(1, 4):
+            await bench.servers.wait_until_up()
+            assert bench.restored == [bench.upstream] * life
+            bench.upstream.control.live = False
+            await bench.wait_until_down()
+            await asyncio.sleep(3600.0)  # far longer than the start timeout, which is for the start
+            bench.upstream.control.live = True
+    assert not any(bench.was_up_while_restoring)
 
 
 @pytest.mark.parametrize("moment", ["waiting for it to be live", "restoring", "up", "down"])
-def test_cancelling_it_reports_it_down_and_closes_the_connection(moment: str) -> None:
-    async def main() -> None:
-        bench = Bench(live=moment != "waiting for it to be live")
-        if moment == "restoring":
-            bench.may_restore.clear()
-        async with bench.running() as task:
-            await asyncio.sleep(1.0)
-            if moment == "down":
-                bench.upstream.control.live = False
-                await bench.wait_until_down()
-            assert bench.servers.is_up is (moment == "up")
-            assert not bench.upstream.closed
-        assert task.cancelled()
-        assert bench.upstream.closed
-        with pytest.raises(UpstreamUnavailable, match="the gateway is stopping"):
-            bench.servers.pick()
-
-    run_in_virtual_time(main())
+async def test_cancelling_it_reports_it_down_and_closes_the_connection(moment: str) -> None:
+    bench = Bench(live=moment != "waiting for it to be live")
+    if moment == "restoring":
+        bench.may_restore.clear()
+    async with bench.running() as task:
+        await asyncio.sleep(1.0)
+        if moment == "down":
+            bench.upstream.control.live = False
+            await bench.wait_until_down()
+        assert bench.servers.is_up is (moment == "up")
+        assert not bench.upstream.closed
+    assert task.cancelled()
+    assert bench.upstream.closed
+    with pytest.raises(UpstreamUnavailable, match="the gateway is stopping"):
+        bench.servers.pick()

@@ -6,15 +6,15 @@ import pytest
 
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import OneServer, Servers
-from tests.aio import run, run_in_virtual_time, settle
+from control_plane.triton.servers import Servers, SingleServerDispatch
+from tests.aio import run, settle
 from tests.fakes import FakeUpstream
 from tests.unit.fleet.fleet_bench import READY, UNLOADING, call
 from tests.unit.fleet.routing.test_dispatch import Request
 
 
 class Listener:
-    """`triton/servers.Follower`."""
+    """Fake `triton/servers.ServerObserver` that records what it is told."""
 
     def __init__(self) -> None:
         self.told: list[tuple[object, str]] = []
@@ -49,21 +49,18 @@ def test_up_and_down() -> None:
     assert servers.pick() is second
 
 
-def test_waiting_ends_when_it_is_up_and_begins_anew_after_it_was_down() -> None:
-    async def main() -> None:
-        servers = Servers()
-        async with asyncio.TaskGroup() as tasks:
-            waiters = [tasks.create_task(servers.wait_until_up()) for _ in range(2)]
-            await settle()
-            assert not any(waiter.done() for waiter in waiters)
-            servers.up(FakeUpstream())
-        await servers.wait_until_up()
-        servers.down("it crashed")
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0):
-                await servers.wait_until_up()
-
-    run(main())
+async def test_waiting_ends_when_it_is_up_and_begins_anew_after_it_was_down() -> None:
+    servers = Servers()
+    async with asyncio.TaskGroup() as tasks:
+        waiters = [tasks.create_task(servers.wait_until_up()) for _ in range(2)]
+        await settle()
+        assert not any(waiter.done() for waiter in waiters)
+        servers.up(FakeUpstream())
+    await servers.wait_until_up()
+    servers.down("it crashed")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await servers.wait_until_up()
 
 
 def test_a_follower_is_told_of_every_change() -> None:
@@ -83,10 +80,10 @@ class TestSeveral:
         second = FakeUpstream()
         servers.members["s1"].up(second)
         assert servers.is_up
-        assert servers.pick() is servers.of("s1") is second
+        assert servers.pick() is servers.get("s1") is second
         assert servers.live == {"s1": second}
         with pytest.raises(UpstreamUnavailable, match="Triton is starting"):
-            servers.of("s0")
+            servers.get("s0")
         first = FakeUpstream()
         servers.members["s0"].up(first)
         assert servers.pick() is first
@@ -101,20 +98,17 @@ class TestSeveral:
         with pytest.raises(UpstreamUnavailable, match="it crashed"):
             servers.pick()
 
-    def test_waiting_ends_when_each_has_been_up_and_one_still_is(self, servers: Servers) -> None:
-        async def main() -> None:
-            async with asyncio.TaskGroup() as tasks:
-                waiting = tasks.create_task(servers.wait_until_up())
-                await settle()
-                servers.members["s0"].up(FakeUpstream())
-                await settle()
-                assert not waiting.done()
-                servers.members["s0"].down("it crashed")
-                servers.members["s1"].up(FakeUpstream())
-                await settle()
-                assert waiting.done()
-
-        run(main())
+    async def test_waiting_ends_when_each_has_been_up_and_one_still_is(self, servers: Servers) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(servers.wait_until_up())
+            await settle()
+            servers.members["s0"].up(FakeUpstream())
+            await settle()
+            assert not waiting.done()
+            servers.members["s0"].down("it crashed")
+            servers.members["s1"].up(FakeUpstream())
+            await settle()
+            assert waiting.done()
 
     def test_each_who_follows_is_told_whose_change_it_is_from_then_on(self, servers: Servers) -> None:
         first, second, upstream = Listener(), Listener(), FakeUpstream()
@@ -128,10 +122,10 @@ class TestSeveral:
 
 
 class TestAsking:
-    """Calls that all answer alike."""
+    """Calls that all servers answer alike."""
 
     def asked(self, servers: Servers, *gone: Upstream) -> list[Upstream]:
-        """In turn, until one answers."""
+        """Servers are asked in turn, until one answers."""
         found: list[Upstream] = []
 
         async def ask(upstream: Upstream) -> int:
@@ -168,7 +162,7 @@ class TestJoiningAndLeaving:
         follower, upstream = Listener(), FakeUpstream()
         servers = Servers(follower, ())
         servers.add("late").up(upstream)
-        assert servers.pick() is servers.of("late") is upstream
+        assert servers.pick() is servers.get("late") is upstream
         assert follower.told == [(upstream, "late")]
 
     def test_when_the_first_has_left_another_answers_what_all_answer_alike(self) -> None:
@@ -201,42 +195,37 @@ class TestJoiningAndLeaving:
         with pytest.raises(UpstreamUnavailable, match="it was killed"):
             servers.pick()
 
-    def test_nobody_waits_long_for_those_that_need_not_be_up(self) -> None:
-        async def main() -> None:
-            now_s = asyncio.get_running_loop().time
-            servers = Servers(None, ())
-            servers.add("here", is_needed=False)
-            away = servers.add("away", is_needed=False)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(3600.0):
-                    await servers.wait_until_up()
-            servers.members["here"].up(FakeUpstream())
-            began_s = now_s()
-            await servers.wait_until_up()
-            assert 0.0 < now_s() - began_s < 5.0
-            away.up(FakeUpstream())
-            began_s = now_s()
-            await servers.wait_until_up()
-            assert now_s() == began_s
-
-        run_in_virtual_time(main())
+    @pytest.mark.virtual_time
+    async def test_nobody_waits_long_for_those_that_need_not_be_up(self) -> None:
+        now_s = asyncio.get_running_loop().time
+        servers = Servers(None, ())
+        servers.add("here", is_needed=False)
+        away = servers.add("away", is_needed=False)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3600.0):
+                await servers.wait_until_up()
+        servers.members["here"].up(FakeUpstream())
+        began_s = now_s()
+        await servers.wait_until_up()
+        assert 0.0 < now_s() - began_s < 5.0
+        away.up(FakeUpstream())
+        began_s = now_s()
+        await servers.wait_until_up()
+        assert now_s() == began_s
 
 
-def test_where_there_is_one_all_goes_there() -> None:
-    async def main() -> None:
-        servers, upstream = Servers(), FakeUpstream()
-        upstream.control.states |= {"a": READY, "b": UNLOADING}
-        one, request = OneServer(servers), Request()
-        with pytest.raises(UpstreamUnavailable, match="starting"):
-            await one.reading("a", timeout_s=1.0)
-        servers.up(upstream)
-        await one.send(request, call("a"), timeout_s=3.0)
-        request.answers.append(b"")
-        await one.stream(request, call("a"), timeout_s=4.0)
-        assert request.sent == [(upstream, 3.0), (upstream, 4.0)]
-        async with one.server_for(call("a"), timeout_s=1.0) as server:
-            assert server is upstream
-        assert await one.reading("a", timeout_s=1.0) is upstream
-        assert await one.ready() == {"a"}
-
-    run(main())
+async def test_where_there_is_one_all_goes_there() -> None:
+    servers, upstream = Servers(), FakeUpstream()
+    upstream.control.states |= {"a": READY, "b": UNLOADING}
+    one, request = SingleServerDispatch(servers), Request()
+    with pytest.raises(UpstreamUnavailable, match="starting"):
+        await one.reading("a", timeout_s=1.0)
+    servers.up(upstream)
+    await one.send(request, call("a"), timeout_s=3.0)
+    request.answers.append(b"")
+    await one.stream(request, call("a"), timeout_s=4.0)
+    assert request.sent == [(upstream, 3.0), (upstream, 4.0)]
+    async with one.server_for(call("a"), timeout_s=1.0) as server:
+        assert server is upstream
+    assert await one.reading("a", timeout_s=1.0) is upstream
+    assert await one.ready() == {"a"}

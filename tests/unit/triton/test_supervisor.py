@@ -19,7 +19,7 @@ SOURCE = "control_plane.triton.supervisor"
 
 
 class InstantSelector(selectors.SelectSelector):
-    """Advances the loop's clock instead of waiting."""
+    """Selector that advances the loop's clock instead of waiting."""
 
     now_s = 0.0
 
@@ -30,7 +30,7 @@ class InstantSelector(selectors.SelectSelector):
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run it on a loop whose time is as it would be and passes at once."""
+    """Run a coroutine on a loop in virtual time, which passes at once."""
 
     def make_loop() -> asyncio.AbstractEventLoop:
         selector = InstantSelector()
@@ -47,7 +47,7 @@ def now_s() -> float:
 
 
 class FakeProcess:
-    """One life; `end` is its end, as the test decides it."""
+    """Fake Triton process; the test decides its end by `end`."""
 
     endpoints = TritonEndpoints(host="127.0.0.1", http_port=1, grpc_port=2, metrics_port=3)
 
@@ -89,7 +89,7 @@ class FakeUpstream:
 
 
 class Lab:
-    """Everything around a supervisor, as a fake, and what happened in its order."""
+    """Fakes of all that is around a supervisor, with a record of the order of events."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

@@ -1,4 +1,4 @@
-"""Why loads fail, out of what Triton 24.10 has really answered and logged."""
+"""Explanations of failed loads, from answers and logs of a real Triton 24.10."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Lab:
         self.tuner = Tuner(plan, servers=self.servers, load=self.load, report=self.progress.append)
 
     def final_calls(self, rounds: int = FINAL_ROUNDS) -> list[tuple[str, int]]:
-        """The last calls, as many as the final rounds of three finalists at two levels have."""
+        """Return the last calls: the final rounds of three finalists at two levels."""
         return self.load.calls[-3 * rounds * 2 :]
 
 
@@ -171,16 +171,14 @@ def test_progress_never_goes_back_and_ends_at_what_it_expects() -> None:
 
 
 @pytest.mark.parametrize("after_s", [0.5, 1.2, 2.0, 8.0, 25.0, 60.0], ids=lambda value: f"{value} s")
-def test_cancelled_anywhere_it_ends_every_server(after_s: float) -> None:
+@pytest.mark.virtual_time
+async def test_cancelled_anywhere_it_ends_every_server(after_s: float) -> None:
     lab = Lab()
 
-    async def cancel() -> None:
-        tuning = asyncio.get_running_loop().create_task(lab.tuner.run())
-        await asyncio.sleep(after_s)
-        assert not tuning.done(), "the test's moment is too late"
-        tuning.cancel()
-        await settle()
-        assert tuning.cancelled()
-        assert lab.servers.running == []
-
-    run_in_virtual_time(cancel())
+    tuning = asyncio.get_running_loop().create_task(lab.tuner.run())
+    await asyncio.sleep(after_s)
+    assert not tuning.done(), "the test's moment is too late"
+    tuning.cancel()
+    await settle()
+    assert tuning.cancelled()
+    assert lab.servers.running == []

@@ -7,35 +7,35 @@ import pytest
 from control_plane.core.endpoints import TritonEndpoints, TritonSockets
 from control_plane.core.infer_call import Door, Outcome
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.report import CopyUse, FleetReport, Wanted
+from control_plane.fleet.domain.report import LoadReport, ReplicaUse, Wanted
 from control_plane.models.domain.description import ModelSpec, Tier
-from control_plane.telemetry.request_counts import Ended, RequestCounts, Took
+from control_plane.telemetry.request_counts import DurationHistogram, OutcomeCount, RequestCounts
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages import (
     LENGTH_BYTES,
-    Begin,
-    CannotBegin,
     Changed,
     Charges,
-    CopiesSeen,
-    Counted,
+    CollectCharges,
+    Configure,
+    CountsReported,
     Drain,
     DrawTokens,
+    FingerprintsAcknowledged,
     FingerprintsChanged,
-    FingerprintsTaken,
     FromWorker,
     Listen,
     Listening,
     LoadModel,
+    LoadReported,
     Message,
-    ModelsSeen,
+    ModelsChanged,
+    ModelSnapshot,
     ReloadTls,
-    Reported,
-    SeenCopy,
-    SeenModel,
-    SeenServer,
-    ServersSeen,
-    TellCharges,
+    ReplicasChanged,
+    ReplicaSnapshot,
+    ServersChanged,
+    ServerSnapshot,
+    StartFailed,
     TokensDrawn,
     ToWorker,
     UnloadModel,
@@ -46,26 +46,29 @@ from control_plane.workers.messages import (
 )
 
 MESSAGES: list[Message] = [
-    Begin(3, {"gateway": {"http_port": 8000}}, 17, None),
+    Configure(3, {"gateway": {"http_port": 8000}}, 17, None),
     UpstreamUp(TritonEndpoints("127.0.0.1", 1, 2, None)),
     UpstreamUp(TritonEndpoints("127.0.0.1", 1, 2, 3, "secret")),
     UpstreamDown("Triton has ended"),
     UpstreamUp(TritonEndpoints("::1", 1, 2, 3, "secret"), "triton-1"),
     UpstreamUp(TritonSockets("/state/sockets/1.x", "secret")),
     UpstreamDown("it has left", "triton-1"),
-    ServersSeen({"triton-1": SeenServer(2**40, "long", {"zone": "b"}, is_leaving=True), "triton-2": None}),
-    CopiesSeen("triton-1", {}),
-    CopiesSeen(
+    ServersChanged({"triton-1": ServerSnapshot(2**40, "long", {"zone": "b"}, is_draining=True), "triton-2": None}),
+    ReplicasChanged("triton-1", {}),
+    ReplicasChanged(
         "triton-1",
-        {"a": SeenCopy(7, ModelState.LOADING, 2**33, 1.5, 2.25), "b": SeenCopy(8, ModelState.READY, 0, 1.5, None, is_step=True)},
+        {
+            "a": ReplicaSnapshot(7, ModelState.LOADING, 2**33, 1.5, 2.25),
+            "b": ReplicaSnapshot(8, ModelState.READY, 0, 1.5, None, is_step=True),
+        },
     ),
-    ModelsSeen({"a": SeenModel(ModelSpec("a", 5, 1, 2, 3, 0.1, {"zone": "b"}), Tier.COLD, 5, 2.0, 0.01), "gone": None}),
-    ModelsSeen({"b": SeenModel(ModelSpec("b"), Tier.WARM, 5, 2.0, 0.01, True, True, 3, 1.7e9, "its weights are missing")}),
-    Reported(FleetReport("w1")),
-    Reported(FleetReport("w1", {"a": 2}, {"a": 0.1}, {"[::1]:1": {"a": CopyUse(1, 2)}}, (Wanted("a", 1, "long"),), ("[::1]:1",))),
+    ModelsChanged({"a": ModelSnapshot(ModelSpec("a", 5, 1, 2, 3, 0.1, {"zone": "b"}), Tier.COLD, 5, 2.0, 0.01), "gone": None}),
+    ModelsChanged({"b": ModelSnapshot(ModelSpec("b"), Tier.WARM, 5, 2.0, 0.01, True, True, 3, 1.7e9, "its weights are missing")}),
+    LoadReported(LoadReport("w1")),
+    LoadReported(LoadReport("w1", {"a": 2}, {"a": 0.1}, {"[::1]:1": {"a": ReplicaUse(1, 2)}}, (Wanted("a", 1, "long"),), ("[::1]:1",))),
     Listen(),
     ReloadTls(),
-    TellCharges(7),
+    CollectCharges(7),
     DrawTokens(8, "t\u00e4", 0.5, 3.0, 2, -1),
     TokensDrawn(8, 1, 2.5),
     Charges([], 7),
@@ -76,9 +79,11 @@ MESSAGES: list[Message] = [
     FingerprintsChanged(4, {}),
     FingerprintsChanged(5, {"a": (bytes(range(224, 256)), True, True), "b": None}),
     Listening(),
-    CannotBegin("why"),
-    FingerprintsTaken(5),
-    Counted(RequestCounts((Ended("a", Door.HTTP, Outcome.ANSWERED, 2**40),), (Took("a", Door.GRPC, (1, 0), 0.25),), 7)),
+    StartFailed("why"),
+    FingerprintsAcknowledged(5),
+    CountsReported(
+        RequestCounts((OutcomeCount("a", Door.HTTP, Outcome.ANSWERED, 2**40),), (DurationHistogram("a", Door.GRPC, (1, 0), 0.25),), 7)
+    ),
     LoadModel(1, "a"),
     LoadModel(1, "a", "{}", {"file:1/model.py": bytes(range(256)) * 300}),
     LoadModel(1, "a", None, {}),

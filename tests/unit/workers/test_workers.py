@@ -8,35 +8,37 @@ import pytest
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupError
 from control_plane.core.infer_call import Door, Outcome
 from control_plane.core.model import ModelOverride
-from control_plane.telemetry.request_counts import Ended, RequestCounts
+from control_plane.telemetry.request_counts import OutcomeCount, RequestCounts
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages import (
-    CannotBegin,
     Changed,
     Charges,
-    Counted,
+    CollectCharges,
+    CountsReported,
     Drain,
     DrawTokens,
+    FingerprintsAcknowledged,
     FingerprintsChanged,
-    FingerprintsTaken,
     Listen,
     Listening,
     LoadModel,
     ReloadTls,
-    TellCharges,
+    StartFailed,
     TokensDrawn,
     UnloadModel,
     UpstreamDown,
     UpstreamUp,
 )
 from control_plane.workers.workers import Workers
-from tests.aio import run_in_virtual_time, settle
+from tests.aio import settle
 from tests.fakes import FakeModels, FakeUpstream, FakeWorkers
 from tests.unit.workers.workers_bench import KNOWN, LIMITS, Bench, FakeCharges, opened, running
 
+pytestmark = pytest.mark.virtual_time
+
 
 def counted(count: int, *, in_flight: int = 0) -> RequestCounts:
-    return RequestCounts((Ended("a", Door.HTTP, Outcome.ANSWERED, count),), (), in_flight)
+    return RequestCounts((OutcomeCount("a", Door.HTTP, Outcome.ANSWERED, count),), (), in_flight)
 
 
 def requests(bench: Bench) -> int:
@@ -44,390 +46,309 @@ def requests(bench: Bench) -> int:
 
 
 class TestOpening:
-    def test_each_number_is_started_once_and_listens_when_told(self) -> None:
-        async def main() -> None:
-            async with running(3) as bench:
-                assert [worker.number for worker in bench.started] == [0, 1, 2]
-                assert not any(worker.told_of(Listen) for worker in bench.started)
-                async with asyncio.TaskGroup() as tasks:
-                    opening = tasks.create_task(bench.workers.open())
-                    await settle()
-                    assert all(worker.told_of(Listen) for worker in bench.started)
-                    bench.started[0].say(Listening())
-                    bench.started[2].say(Listening())
-                    await settle()
-                    assert (opening.done(), bench.workers.listening) == (False, 2)
-                    bench.started[1].say(Listening())
-                assert bench.workers.listening == 3
+    async def test_each_number_is_started_once_and_listens_when_told(self) -> None:
+        async with running(3) as bench:
+            assert [worker.number for worker in bench.started] == [0, 1, 2]
+            assert not any(worker.client_status_of(Listen) for worker in bench.started)
+            async with asyncio.TaskGroup() as tasks:
+                opening = tasks.create_task(bench.workers.open())
+                await settle()
+                assert all(worker.client_status_of(Listen) for worker in bench.started)
+                bench.started[0].say(Listening())
+                bench.started[2].say(Listening())
+                await settle()
+                assert (opening.done(), bench.workers.listening) == (False, 2)
+                bench.started[1].say(Listening())
+            assert bench.workers.listening == 3
 
-        run_in_virtual_time(main())
+    async def test_one_that_cannot_work_as_it_is_set_ends_the_start_and_all_of_them(self) -> None:
+        bench = Bench(2)
 
-    def test_one_that_cannot_work_as_it_is_set_ends_the_start_and_all_of_them(self) -> None:
-        async def main() -> None:
-            bench = Bench(2)
+        async def start() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(bench.workers.run(bench.models, bench.charges))
+                await settle()
+                bench.started[1].say(StartFailed("the port is taken"))
 
-            async def start() -> None:
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(bench.workers.run(bench.models, bench.charges))
-                    await settle()
-                    bench.started[1].say(CannotBegin("the port is taken"))
+        with pytest.raises(ExceptionGroup) as caught:
+            await start()
+        assert caught.group_contains(StartupError, match="the port is taken")
+        assert all(worker.is_killed for worker in bench.started)
 
-            with pytest.raises(ExceptionGroup) as caught:
-                await start()
-            assert caught.group_contains(StartupError, match="the port is taken")
-            assert all(worker.is_killed for worker in bench.started)
+    async def test_one_that_never_comes_up_ends_the_start_after_some_attempts(self) -> None:
+        bench = Bench(1)
 
-        run_in_virtual_time(main())
+        async def start() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(bench.workers.run(bench.models, bench.charges))
+                for lives in (1, 2, 3):
+                    while len(bench.started) < lives:
+                        await asyncio.sleep(0.5)
+                    bench.started[-1].end()
 
-    def test_one_that_never_comes_up_ends_the_start_after_some_attempts(self) -> None:
-        async def main() -> None:
-            bench = Bench(1)
-
-            async def start() -> None:
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(bench.workers.run(bench.models, bench.charges))
-                    for lives in (1, 2, 3):
-                        while len(bench.started) < lives:
-                            await asyncio.sleep(0.5)
-                        bench.started[-1].end()
-
-            with pytest.raises(ExceptionGroup) as caught:
-                await start()
-            assert caught.group_contains(StartupError, match="worker 0 does not start: it ended")
-
-        run_in_virtual_time(main())
+        with pytest.raises(ExceptionGroup) as caught:
+            await start()
+        assert caught.group_contains(StartupError, match="worker 0 does not start: it ended")
 
 
 class TestRestart:
-    def test_one_that_dies_comes_back_knowing_all_that_the_others_know(self) -> None:
-        async def main() -> None:
-            async with opened() as bench:
-                upstream = FakeUpstream()
-                bench.workers.up(upstream)
-                bench.started[0].end()
-                await settle()
-                assert (bench.workers.listening, len(bench.started)) == (1, 2)
-                await asyncio.sleep(1.5)
-                again = bench.started[2]
-                assert again.number == 0
-                assert again.told == [UpstreamUp(upstream.endpoints), FingerprintsChanged(0, {}), Listen()]
-                again.say(Listening())
-                await settle()
-                assert bench.workers.listening == 2
+    async def test_one_that_dies_comes_back_knowing_all_that_the_others_know(self) -> None:
+        async with opened() as bench:
+            upstream = FakeUpstream()
+            bench.workers.up(upstream)
+            bench.started[0].end()
+            await settle()
+            assert (bench.workers.listening, len(bench.started)) == (1, 2)
+            await asyncio.sleep(1.5)
+            again = bench.started[2]
+            assert again.number == 0
+            assert again.told == [UpstreamUp(upstream.endpoints), FingerprintsChanged(0, {}), Listen()]
+            again.say(Listening())
+            await settle()
+            assert bench.workers.listening == 2
 
-        run_in_virtual_time(main())
+    async def test_after_the_start_it_is_tried_for_ever_with_a_growing_delay(self) -> None:
+        async with opened(1) as bench:
+            started_s = []
+            for lives in range(1, 8):
+                while len(bench.started) < lives:
+                    await asyncio.sleep(0.1)
+                started_s.append(asyncio.get_running_loop().time())
+                bench.started[-1].say(StartFailed("for now"))
+                bench.started[-1].end()
+            delays_s = [after - before for before, after in itertools.pairwise(started_s)]
+            assert delays_s == pytest.approx([1, 2, 4, 8, 8, 8], abs=0.3)
 
-    def test_after_the_start_it_is_tried_for_ever_with_a_growing_delay(self) -> None:
-        async def main() -> None:
-            async with opened(1) as bench:
-                started_s = []
-                for lives in range(1, 8):
-                    while len(bench.started) < lives:
-                        await asyncio.sleep(0.1)
-                    started_s.append(asyncio.get_running_loop().time())
-                    bench.started[-1].say(CannotBegin("for now"))
-                    bench.started[-1].end()
-                delays_s = [after - before for before, after in itertools.pairwise(started_s)]
-                assert delays_s == pytest.approx([1, 2, 4, 8, 8, 8], abs=0.3)
+    async def test_all_are_told_of_changes(self) -> None:
+        async with opened() as bench:
+            bench.workers.down("Triton has ended")
+            bench.workers.reload_tls()
+            for worker in bench.started:
+                assert worker.told[-2:] == [UpstreamDown("Triton has ended"), ReloadTls()]
 
-        run_in_virtual_time(main())
+    async def test_goes_on_trying_when_the_machine_cannot_start_another_process(self) -> None:
+        async with opened(1) as bench:
+            bench.launcher.failure = StartupError("worker 0 cannot be started: out of memory")
+            bench.started[0].kill()
+            await asyncio.sleep(20)
+            bench.launcher.failure = None
+            await asyncio.sleep(10)
+            assert len(bench.started) == 2
 
-    def test_all_are_told_of_changes(self) -> None:
-        async def main() -> None:
-            async with opened() as bench:
-                bench.workers.down("Triton has ended")
-                bench.workers.reload_tls()
-                for worker in bench.started:
-                    assert worker.told[-2:] == [UpstreamDown("Triton has ended"), ReloadTls()]
-
-        run_in_virtual_time(main())
-
-    def test_goes_on_trying_when_the_machine_cannot_start_another_process(self) -> None:
-        async def main() -> None:
-            async with opened(1) as bench:
-                bench.launcher.failure = StartupError("worker 0 cannot be started: out of memory")
-                bench.started[0].kill()
-                await asyncio.sleep(20)
-                bench.launcher.failure = None
-                await asyncio.sleep(10)
-                assert len(bench.started) == 2
-
-        run_in_virtual_time(main())
-
-    def test_is_not_tried_when_the_first_one_cannot_be_started(self) -> None:
-        async def main() -> None:
-            launcher = FakeWorkers(failure=StartupError("worker 0 cannot be started: out of memory"))
-            with pytest.raises(BaseExceptionGroup) as caught:
-                await Workers(count=1, launcher=launcher, limits=LIMITS).run(FakeModels(), FakeCharges())
-            assert caught.group_contains(StartupError, match="out of memory")
-
-        run_in_virtual_time(main())
+    async def test_is_not_tried_when_the_first_one_cannot_be_started(self) -> None:
+        launcher = FakeWorkers(failure=StartupError("worker 0 cannot be started: out of memory"))
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await Workers(count=1, launcher=launcher, limits=LIMITS).run(FakeModels(), FakeCharges())
+        assert caught.group_contains(StartupError, match="out of memory")
 
 
 class TestCounts:
-    def test_are_the_sum_of_the_latest_of_each(self) -> None:
-        async def main() -> None:
-            async with opened() as bench:
-                for worker, count in ((0, 1), (1, 10), (0, 5)):
-                    bench.started[worker].say(Counted(counted(count, in_flight=2)))
-                await settle()
-                assert (requests(bench), bench.workers.counts().in_flight) == (15, 4)
+    async def test_are_the_sum_of_the_latest_of_each(self) -> None:
+        async with opened() as bench:
+            for worker, count in ((0, 1), (1, 10), (0, 5)):
+                bench.started[worker].say(CountsReported(counted(count, in_flight=2)))
+            await settle()
+            assert (requests(bench), bench.workers.counts().in_flight) == (15, 4)
 
-        run_in_virtual_time(main())
+    async def test_never_fall_when_a_worker_dies_and_starts_from_nothing(self) -> None:
+        async with opened(1) as bench:
+            bench.started[0].say(CountsReported(counted(7, in_flight=3)))
+            await settle()
+            bench.started[0].kill()
+            await settle()
+            assert (requests(bench), bench.workers.counts().in_flight) == (7, 0)
+            await asyncio.sleep(1.5)
+            bench.started[1].say(CountsReported(counted(2, in_flight=1)))
+            await settle()
+            assert (requests(bench), bench.workers.counts().in_flight) == (9, 1)
 
-    def test_never_fall_when_a_worker_dies_and_starts_from_nothing(self) -> None:
-        async def main() -> None:
-            async with opened(1) as bench:
-                bench.started[0].say(Counted(counted(7, in_flight=3)))
-                await settle()
-                bench.started[0].kill()
-                await settle()
-                assert (requests(bench), bench.workers.counts().in_flight) == (7, 0)
-                await asyncio.sleep(1.5)
-                bench.started[1].say(Counted(counted(2, in_flight=1)))
-                await settle()
-                assert (requests(bench), bench.workers.counts().in_flight) == (9, 1)
-
-        run_in_virtual_time(main())
-
-    def test_the_last_ones_of_a_worker_that_ends_are_kept(self) -> None:
-        async def main() -> None:
-            async with opened(1) as bench:
-                bench.started[0].say(Counted(counted(7)))
-                bench.started[0].end()
-                await settle()
-                assert requests(bench) == 7
-
-        run_in_virtual_time(main())
+    async def test_the_last_ones_of_a_worker_that_ends_are_kept(self) -> None:
+        async with opened(1) as bench:
+            bench.started[0].say(CountsReported(counted(7)))
+            bench.started[0].end()
+            await settle()
+            assert requests(bench) == 7
 
 
 class TestBuckets:
-    def test_all_workers_draw_from_the_same(self) -> None:
-        async def main() -> None:
-            async with opened() as bench:
-                for number, worker in enumerate(bench.started):
-                    worker.say(DrawTokens(number, "t", 1.0, 3.0, want=2, spent=0))
-                    worker.say(DrawTokens(number, "u", 1.0, 3.0, want=2, spent=0))
-                await settle()
-                granted = [[(told.number, told.granted) for told in worker.told_of(TokensDrawn)] for worker in bench.started]
-                assert granted == [[(0, 2), (0, 2)], [(1, 1), (1, 1)]]
-
-        run_in_virtual_time(main())
+    async def test_all_workers_draw_from_the_same(self) -> None:
+        async with opened() as bench:
+            for number, worker in enumerate(bench.started):
+                worker.say(DrawTokens(number, "t", 1.0, 3.0, want=2, spent=0))
+                worker.say(DrawTokens(number, "u", 1.0, 3.0, want=2, spent=0))
+            await settle()
+            granted = [[(told.number, told.granted) for told in worker.client_status_of(TokensDrawn)] for worker in bench.started]
+            assert granted == [[(0, 2), (0, 2)], [(1, 1), (1, 1)]]
 
 
 class TestCharges:
-    def test_what_workers_tell_is_included(self) -> None:
-        async def main() -> None:
-            async with opened() as bench:
-                told = [OpenCharge("t", "m", "m", 1.0, 2.0), OpenCharge("u", "m", "m", left_rows=1.0)]
-                for worker, charge in zip(bench.started, told, strict=True):
-                    worker.say(Charges([charge]))
-                await settle()
-                assert bench.charges.open == told
-
-        run_in_virtual_time(main())
+    async def test_what_workers_tell_is_included(self) -> None:
+        async with opened() as bench:
+            told = [OpenCharge("t", "m", "m", 1.0, 2.0), OpenCharge("u", "m", "m", left_rows=1.0)]
+            for worker, charge in zip(bench.started, told, strict=True):
+                worker.say(Charges([charge]))
+            await settle()
+            assert bench.charges.open == told
 
     @pytest.mark.parametrize("other", ["answers", "is slow", "dies"])
-    def test_they_are_collected_from_all_and_from_a_slow_one_later(self, other: str) -> None:
-        async def main() -> None:
-            async with opened() as bench, asyncio.TaskGroup() as tasks:
-                began_s = asyncio.get_running_loop().time()
-                collecting = tasks.create_task(bench.workers.collect_charges())
-                await settle()
-                assert [worker.told[-1] for worker in bench.started] == [TellCharges(1)] * 2
-                bench.started[0].say(Charges([OpenCharge("t", "m", "m", 1.0)], 1))
-                if other == "answers":
-                    bench.started[1].say(Charges([], 1))
-                elif other == "dies":
-                    bench.started[1].kill()
-                await collecting
-                waited_s = asyncio.get_running_loop().time() - began_s
-                assert waited_s == pytest.approx(0.25 if other == "is slow" else 0.0)
-                assert len(bench.charges.open) == 1
-
-        run_in_virtual_time(main())
+    async def test_they_are_collected_from_all_and_from_a_slow_one_later(self, other: str) -> None:
+        async with opened() as bench, asyncio.TaskGroup() as tasks:
+            began_s = asyncio.get_running_loop().time()
+            collecting = tasks.create_task(bench.workers.collect_charges())
+            await settle()
+            assert [worker.told[-1] for worker in bench.started] == [CollectCharges(1)] * 2
+            bench.started[0].say(Charges([OpenCharge("t", "m", "m", 1.0)], 1))
+            if other == "answers":
+                bench.started[1].say(Charges([], 1))
+            elif other == "dies":
+                bench.started[1].kill()
+            await collecting
+            waited_s = asyncio.get_running_loop().time() - began_s
+            assert waited_s == pytest.approx(0.25 if other == "is slow" else 0.0)
+            assert len(bench.charges.open) == 1
 
 
 class TestChanges:
-    def test_are_done_by_the_parent_and_told_to_the_one_who_asked(self) -> None:
-        async def main() -> None:
-            async with opened() as bench:
-                asking, other = bench.started
-                asking.say(LoadModel(1, "a"))
-                asking.say(LoadModel(2, "b", "{}", {"file:1/x": b"y"}))
-                asking.say(UnloadModel(3, "c", True))
-                await settle()
-                override = ModelOverride("{}", {"file:1/x": b"y"})
-                assert bench.models.asked == [("load", "a", None), ("load", "b", override), ("unload", "c", True)]
-                assert asking.told_of(Changed) == [Changed(1), Changed(2), Changed(3)]
-                assert other.told_of(Changed) == []
+    async def test_are_done_by_the_parent_and_told_to_the_one_who_asked(self) -> None:
+        async with opened() as bench:
+            asking, other = bench.started
+            asking.say(LoadModel(1, "a"))
+            asking.say(LoadModel(2, "b", "{}", {"file:1/x": b"y"}))
+            asking.say(UnloadModel(3, "c", True))
+            await settle()
+            override = ModelOverride("{}", {"file:1/x": b"y"})
+            assert bench.models.asked == [("load", "a", None), ("load", "b", override), ("unload", "c", True)]
+            assert asking.client_status_of(Changed) == [Changed(1), Changed(2), Changed(3)]
+            assert other.client_status_of(Changed) == []
 
-        run_in_virtual_time(main())
+    async def test_that_fail_are_told_with_all_that_the_door_needs(self) -> None:
+        async with opened() as bench:
+            bench.models.failures = {"a": ModelLoadFailed("bad weights", upstream_code=3), "b": ModelNotFound("no b")}
+            bench.started[0].say(LoadModel(1, "a"))
+            bench.started[0].say(UnloadModel(2, "b", False))
+            await settle()
+            assert bench.started[0].client_status_of(Changed) == [
+                Changed(1, "load_failed", "bad weights", 3),
+                Changed(2, "model_not_found", "no b", 0),
+            ]
 
-    def test_that_fail_are_told_with_all_that_the_door_needs(self) -> None:
-        async def main() -> None:
-            async with opened() as bench:
-                bench.models.failures = {"a": ModelLoadFailed("bad weights", upstream_code=3), "b": ModelNotFound("no b")}
-                bench.started[0].say(LoadModel(1, "a"))
-                bench.started[0].say(UnloadModel(2, "b", False))
-                await settle()
-                assert bench.started[0].told_of(Changed) == [
-                    Changed(1, "load_failed", "bad weights", 3),
-                    Changed(2, "model_not_found", "no b", 0),
-                ]
+    async def test_under_way_do_not_hold_up_the_next_life_of_a_worker_that_dies(self) -> None:
+        async with opened(1) as bench:
+            bench.models.is_stuck = True
+            bench.started[0].say(LoadModel(1, "a"))
+            await settle()
+            bench.started[0].kill()
+            await settle()
+            assert bench.workers.listening == 0
+            await asyncio.sleep(1.5)
+            assert len(bench.started) == 2
 
-        run_in_virtual_time(main())
-
-    def test_under_way_do_not_hold_up_the_next_life_of_a_worker_that_dies(self) -> None:
-        async def main() -> None:
-            async with opened(1) as bench:
-                bench.models.is_stuck = True
-                bench.started[0].say(LoadModel(1, "a"))
-                await settle()
-                bench.started[0].kill()
-                await settle()
-                assert bench.workers.listening == 0
-                await asyncio.sleep(1.5)
-                assert len(bench.started) == 2
-
-        run_in_virtual_time(main())
-
-    def test_that_fail_by_a_defect_are_told_and_end_nothing_else(self) -> None:
-        async def main() -> None:
-            async with opened(1) as bench:
-                bench.models.failures = {"a": RuntimeError("unforeseen")}
-                bench.started[0].say(LoadModel(1, "a"))
-                bench.started[0].say(LoadModel(2, "b"))
-                await settle()
-                told = bench.started[0].told_of(Changed)
-                assert [(each.number, each.error_code) for each in told] == [(1, "upstream_failed"), (2, "")]
-                assert bench.workers.listening == 1
-
-        run_in_virtual_time(main())
+    async def test_that_fail_by_a_defect_are_told_and_end_nothing_else(self) -> None:
+        async with opened(1) as bench:
+            bench.models.failures = {"a": RuntimeError("unforeseen")}
+            bench.started[0].say(LoadModel(1, "a"))
+            bench.started[0].say(LoadModel(2, "b"))
+            await settle()
+            told = bench.started[0].client_status_of(Changed)
+            assert [(each.number, each.error_code) for each in told] == [(1, "upstream_failed"), (2, "")]
+            assert bench.workers.listening == 1
 
 
 class TestFingerprints:
-    def test_are_published_when_all_that_answer_go_by_them(self) -> None:
-        async def main() -> None:
-            async with opened() as bench, asyncio.TaskGroup() as tasks:
-                for worker in bench.started:
-                    worker.takes_note = False
-                publishing = tasks.create_task(bench.workers.publish({"a": KNOWN, "b": None}))
-                await settle()
-                told = FingerprintsChanged(1, {"a": (KNOWN.digest, True, True), "b": None})
-                assert [worker.told[-1] for worker in bench.started] == [told, told]
-                bench.started[0].say(FingerprintsTaken(1))
-                bench.started[1].say(FingerprintsTaken(0))
-                await settle()
-                assert not publishing.done()
-                bench.started[1].say(FingerprintsTaken(1))
-                await publishing
-                assert not any(worker.is_killed for worker in bench.started)
+    async def test_are_published_when_all_that_answer_go_by_them(self) -> None:
+        async with opened() as bench, asyncio.TaskGroup() as tasks:
+            for worker in bench.started:
+                worker.takes_note = False
+            publishing = tasks.create_task(bench.workers.publish({"a": KNOWN, "b": None}))
+            await settle()
+            told = FingerprintsChanged(1, {"a": (KNOWN.digest, True, True), "b": None})
+            assert [worker.told[-1] for worker in bench.started] == [told, told]
+            bench.started[0].say(FingerprintsAcknowledged(1))
+            bench.started[1].say(FingerprintsAcknowledged(0))
+            await settle()
+            assert not publishing.done()
+            bench.started[1].say(FingerprintsAcknowledged(1))
+            await publishing
+            assert not any(worker.is_killed for worker in bench.started)
 
-        run_in_virtual_time(main())
+    async def test_one_that_does_not_take_note_is_killed_and_its_next_life_knows(self) -> None:
+        async with opened() as bench:
+            deaf, well = bench.started
+            deaf.takes_note = False
+            began_s = asyncio.get_running_loop().time()
+            await bench.workers.publish({"a": KNOWN})
+            assert asyncio.get_running_loop().time() - began_s == pytest.approx(5.0, abs=0.1)
+            assert (deaf.is_killed, well.is_killed) == (True, False)
+            await asyncio.sleep(1.5)
+            assert bench.started[2].client_status_of(FingerprintsChanged) == [FingerprintsChanged(1, {"a": (KNOWN.digest, True, True)})]
 
-    def test_one_that_does_not_take_note_is_killed_and_its_next_life_knows(self) -> None:
-        async def main() -> None:
-            async with opened() as bench:
-                deaf, well = bench.started
-                deaf.takes_note = False
-                began_s = asyncio.get_running_loop().time()
-                await bench.workers.publish({"a": KNOWN})
-                assert asyncio.get_running_loop().time() - began_s == pytest.approx(5.0, abs=0.1)
-                assert (deaf.is_killed, well.is_killed) == (True, False)
-                await asyncio.sleep(1.5)
-                assert bench.started[2].told_of(FingerprintsChanged) == [FingerprintsChanged(1, {"a": (KNOWN.digest, True, True)})]
+    async def test_one_that_dies_is_not_waited_for(self) -> None:
+        async with opened(1) as bench, asyncio.TaskGroup() as tasks:
+            bench.started[0].takes_note = False
+            publishing = tasks.create_task(bench.workers.publish({"a": None}))
+            await settle()
+            bench.started[0].end()
+            began_s = asyncio.get_running_loop().time()
+            await publishing
+            assert asyncio.get_running_loop().time() - began_s < 1
 
-        run_in_virtual_time(main())
+    async def test_one_that_does_not_listen_yet_is_not_waited_for_and_listens_once_it_knows(self) -> None:
+        async with opened(1) as bench:
+            bench.started[0].end()
+            await asyncio.sleep(0.5)
+            bench.launcher.take_note = False
+            await asyncio.sleep(1)
+            again = bench.started[1]
+            await bench.workers.publish({"a": KNOWN})
+            assert (again.client_status_of(Listen), again.is_killed) == ([], False)
+            again.say(FingerprintsAcknowledged(0))
+            await settle()
+            assert [type(message) for message in again.told[-2:]] == [FingerprintsChanged, Listen]
 
-    def test_one_that_dies_is_not_waited_for(self) -> None:
-        async def main() -> None:
-            async with opened(1) as bench, asyncio.TaskGroup() as tasks:
-                bench.started[0].takes_note = False
-                publishing = tasks.create_task(bench.workers.publish({"a": None}))
-                await settle()
-                bench.started[0].end()
-                began_s = asyncio.get_running_loop().time()
-                await publishing
-                assert asyncio.get_running_loop().time() - began_s < 1
+    async def test_are_forgotten_with_triton(self) -> None:
+        async with opened(1) as bench:
+            await bench.workers.publish({"a": KNOWN})
+            bench.workers.down("Triton has ended")
+            bench.started[0].end()
+            await asyncio.sleep(1.5)
+            assert bench.started[1].client_status_of(FingerprintsChanged) == [FingerprintsChanged(1, {})]
 
-        run_in_virtual_time(main())
-
-    def test_one_that_does_not_listen_yet_is_not_waited_for_and_listens_once_it_knows(self) -> None:
-        async def main() -> None:
-            async with opened(1) as bench:
-                bench.started[0].end()
-                await asyncio.sleep(0.5)
-                bench.launcher.take_note = False
-                await asyncio.sleep(1)
-                again = bench.started[1]
-                await bench.workers.publish({"a": KNOWN})
-                assert (again.told_of(Listen), again.is_killed) == ([], False)
-                again.say(FingerprintsTaken(0))
-                await settle()
-                assert [type(message) for message in again.told[-2:]] == [FingerprintsChanged, Listen]
-
-        run_in_virtual_time(main())
-
-    def test_are_forgotten_with_triton(self) -> None:
-        async def main() -> None:
-            async with opened(1) as bench:
-                await bench.workers.publish({"a": KNOWN})
-                bench.workers.down("Triton has ended")
-                bench.started[0].end()
-                await asyncio.sleep(1.5)
-                assert bench.started[1].told_of(FingerprintsChanged) == [FingerprintsChanged(1, {})]
-
-        run_in_virtual_time(main())
-
-    def test_without_workers_are_published_at_once(self) -> None:
-        async def main() -> None:
-            now_s = asyncio.get_running_loop().time
-            began_s = now_s()
-            await Workers(count=1, launcher=FakeWorkers()).publish({"a": KNOWN})
-            assert now_s() == began_s, "nobody was waited for"
-
-        run_in_virtual_time(main())
+    async def test_without_workers_are_published_at_once(self) -> None:
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
+        await Workers(count=1, launcher=FakeWorkers()).publish({"a": KNOWN})
+        assert now_s() == began_s, "nobody was waited for"
 
 
 class TestDrain:
-    def test_returns_when_all_have_ended_and_none_is_started_again(self) -> None:
-        async def main() -> None:
-            async with opened() as bench, asyncio.TaskGroup() as tasks:
-                draining = tasks.create_task(bench.workers.drain(4.0))
-                await settle()
-                assert all(worker.told[-1] == Drain(4.0) for worker in bench.started)
-                bench.started[0].end()
-                await settle()
-                assert not draining.done()
-                bench.started[1].end()
-                await draining
-                await asyncio.sleep(100)
-                assert len(bench.started) == 2
-                assert asyncio.get_running_loop().time() < 110
+    async def test_returns_when_all_have_ended_and_none_is_started_again(self) -> None:
+        async with opened() as bench, asyncio.TaskGroup() as tasks:
+            draining = tasks.create_task(bench.workers.drain(4.0))
+            await settle()
+            assert all(worker.told[-1] == Drain(4.0) for worker in bench.started)
+            bench.started[0].end()
+            await settle()
+            assert not draining.done()
+            bench.started[1].end()
+            await draining
+            await asyncio.sleep(100)
+            assert len(bench.started) == 2
+            assert asyncio.get_running_loop().time() < 110
 
-        run_in_virtual_time(main())
-
-    def test_kills_what_does_not_end_in_time(self) -> None:
-        async def main() -> None:
-            async with opened() as bench:
-                bench.started[0].end()
-                await bench.workers.drain(4.0)
-                assert asyncio.get_running_loop().time() == pytest.approx(7.0, abs=0.5)
-                assert bench.started[1].is_killed
-
-        run_in_virtual_time(main())
+    async def test_kills_what_does_not_end_in_time(self) -> None:
+        async with opened() as bench:
+            bench.started[0].end()
+            await bench.workers.drain(4.0)
+            assert asyncio.get_running_loop().time() == pytest.approx(7.0, abs=0.5)
+            assert bench.started[1].is_killed
 
 
-def test_one_that_hangs_is_replaced() -> None:
-    async def main() -> None:
-        async with opened(2) as bench:
-            hanging, well = bench.started
-            for _ in range(40):
-                well.say(Counted(counted(1)))
-                await asyncio.sleep(1)
-            assert hanging.is_killed
-            assert not well.is_killed
-            assert [worker.number for worker in bench.started] == [0, 1, 0]
-
-    run_in_virtual_time(main())
+async def test_one_that_hangs_is_replaced() -> None:
+    async with opened(2) as bench:
+        hanging, well = bench.started
+        for _ in range(40):
+            well.say(CountsReported(counted(1)))
+            await asyncio.sleep(1)
+        assert hanging.is_killed
+        assert not well.is_killed
+        assert [worker.number for worker in bench.started] == [0, 1, 0]

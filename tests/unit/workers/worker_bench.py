@@ -1,4 +1,5 @@
-"""A fleet's owner with worker processes, in virtual time: what they say to each other goes through the codec, and arrives at once."""
+"""A fleet's leader with worker processes, in virtual time: messages pass through the codec and arrive at
+once."""
 
 from __future__ import annotations
 
@@ -7,25 +8,25 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from control_plane.core.endpoints import TritonEndpoints
-from control_plane.fleet.domain.fleet import Copy, Server
-from control_plane.fleet.ownership.reports import OthersReports
+from control_plane.fleet.domain.fleet import Replica, Server
+from control_plane.fleet.ownership.reports import ReportCollector
 from control_plane.models.domain.description import DescribedModel
 from control_plane.triton.servers import Servers
-from control_plane.workers.fleet_for_workers import FleetForWorkers
+from control_plane.workers.fleet_follower import FleetFollower
+from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
     LENGTH_BYTES,
-    CopiesSeen,
+    LoadReported,
     Message,
-    ModelsSeen,
-    Reported,
-    ServersSeen,
+    ModelsChanged,
+    ReplicasChanged,
+    ServersChanged,
     ToWorker,
     UpstreamDown,
     UpstreamUp,
     decode,
     encode,
 )
-from control_plane.workers.worker_fleet import WorkerFleet
 from tests.fakes import FakeUpstream
 from tests.unit.fleet.fleet_bench import WAIT_S, FleetBench, call, running
 
@@ -35,14 +36,14 @@ def over_the_link(message: Message) -> Message:
 
 
 class Worker:
-    """One process; it hears and is heard while it `is_alive`."""
+    """One worker process; its messages and its parent's arrive while it `is_alive`."""
 
     def __init__(self, parent: Parent, name: str) -> None:
         self.parent = parent
         self.is_alive = True
         self.told: list[ToWorker] = []
         self.servers = Servers(None, ())
-        self.fleet = WorkerFleet(
+        self.fleet = FleetFollower(
             self.servers,
             send=self._send,
             wait_s=WAIT_S,
@@ -50,34 +51,34 @@ class Worker:
             now_s=parent.now_s,
             today_s=lambda: 1e9 + parent.now_s(),
         )
-        for message in parent.for_workers.all_known():
+        for message in parent.for_workers.snapshot():
             self.take(message)
 
     def take(self, message: ToWorker) -> None:
         self.told.append(message)
         match over_the_link(message):
             case UpstreamUp(_, server):
-                self.servers.members[server].up(self.parent.servers.of(server))
+                self.servers.members[server].up(self.parent.servers.get(server))
             case UpstreamDown(reason, server):
                 self.servers.members[server].down(reason)
-            case ServersSeen() | ModelsSeen() | CopiesSeen() | Reported() as seen:
-                self.fleet.take(seen)
+            case ServersChanged() | ModelsChanged() | ReplicasChanged() | LoadReported() as seen:
+                self.fleet.apply(seen)
 
-    def _send(self, message: Reported) -> None:
+    def _send(self, message: LoadReported) -> None:
         if self.is_alive:
             received = over_the_link(message)
-            assert isinstance(received, Reported)
+            assert isinstance(received, LoadReported)
             self.parent.for_workers.reported(received.report)
 
     def server(self, name: str = "s0") -> Server:
         return self.fleet.state.fleet.servers[name]
 
-    def copy(self, name: str, server: str = "s0") -> Copy:
+    def copy(self, name: str, server: str = "s0") -> Replica:
         return self.server(server).copies[name]
 
     async def use(self, name: str, timeout_s: float = 1000.0, *, for_s: float = 0.0) -> str:
-        """A request that takes so long there; the server's name."""
-        claim = await self.fleet.residency.claim(call(name), deadline_s=self.parent.now_s() + timeout_s)
+        """Run a request that takes so long at its server; returns that server's name."""
+        claim = await self.fleet.router.acquire(call(name), deadline_s=self.parent.now_s() + timeout_s)
         try:
             await asyncio.sleep(for_s)
         finally:
@@ -89,14 +90,14 @@ class Parent(FleetBench):
     def __init__(self, *models: DescribedModel, servers: int = 1) -> None:
         super().__init__(*models, servers=servers)
         self.workers: list[Worker] = []
-        reports = OthersReports(
+        reports = ReportCollector(
             self.state,
             self.servers,
-            want=self.residency.want,
-            revive=self.residency.revive,
+            want=self.router.request_replica,
+            repair=self.router.repair,
             on_report=lambda report: self.for_workers.relay(report),
         )
-        self.for_workers = FleetForWorkers(self.state, self.servers, reports=reports)
+        self.for_workers = FleetPublisher(self.state, self.servers, reports=reports)
         self.for_workers.begin(self._tell)
         for number, (name, member) in enumerate(self.servers.members.items()):
             member.up(FakeUpstream(TritonEndpoints("triton", 1, 2 + number, None), control=self.tritons[name]))

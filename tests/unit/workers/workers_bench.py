@@ -1,4 +1,4 @@
-"""Worker processes that are fakes, kept by the real `workers/workers`."""
+"""Fake worker processes under the real supervisor, `workers/workers`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMITS = RestartLimits(first_delay_s=1.0, max_delay_s=8.0, settled_after_s=60.0)
 
 
 class FakeCharges:
-    """`workers/workers.TakesCharges`."""
+    """Fake `workers/workers.ChargeSink`."""
 
     def __init__(self) -> None:
         self.open: list[OpenCharge] = []
@@ -41,7 +41,7 @@ class Bench:
 
 @asynccontextmanager
 async def running(count: int = 2, *, prepare: Callable[[Bench], object] = lambda bench: None) -> AsyncIterator[Bench]:
-    """Started, and not yet open."""
+    """The supervisor with its workers started but not yet open."""
     bench = Bench(count)
     prepare(bench)
     async with asyncio.TaskGroup() as tasks:

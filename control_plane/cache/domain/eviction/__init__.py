@@ -1,12 +1,19 @@
-"""Which answers to keep in a bounded number of bytes, and for how long: level one of the response cache.
+"""Eviction policy of level one of the response cache: which cached responses to keep in a bounded number of
+bytes.
 
-What is kept is what saves most per byte and time: an answer's cost, times how soon it is likely to be asked for again, by its bytes.
-How soon is learned from the traffic itself, as a rate of reuse by how often a key was asked for, at what intervals, and how long
-ago; also of keys that are no longer kept, or it would never be noticed what should have been. An answer's worth is the best
-ratio of chance to time over all horizons (the index of Gittins 1979; hit density, Beckmann, Chen and Cidon 2018, is
-the same thought). So recency, frequency, resistance to scans and staying put in a loop are not rules here: each is what the rates say.
+An entry's value is what it is expected to save per byte and unit of time: the cost of computing its response,
+times how soon it is likely to be used again, divided by its size. The entries of least value are evicted,
+found by sampling.
 
-Pure: the time comes in. Used by `cache/response_cache`, and by `perf/eviction`, which compares it with other policies.
+How soon is learned from the traffic, as a rate of reuse that depends on how often a key was used, at what
+intervals, and how long ago (`reuse_rates`). Ghost entries (`ghosts`) remember the same of keys that were
+evicted: without them the policy would never notice that it evicted the wrong ones. The expected saving is the
+best ratio of hits to time over all horizons, which is the index of Gittins (1979); hit density (LHD:
+Beckmann, Chen and Cidon, 2018) is the same idea. Recency, frequency, scan resistance and stability under
+loops are therefore no rules of this policy: each follows from the learned rates.
+
+Time is logical, counted in uses of any key; only expiry knows seconds, and callers pass those in. Pure: no
+clock, no I/O. Used by `cache/response_cache`, and by `perf/eviction`, which compares it with other policies.
 """
 
 from __future__ import annotations
@@ -14,66 +21,88 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from control_plane.cache.domain.eviction.ghosts import SAMPLE as SAMPLE_FORGOTTEN
-from control_plane.cache.domain.eviction.ghosts import Forgotten
-from control_plane.cache.domain.eviction.reuse_rates import AGES, MOST_USES, ROWS, ReuseRates, row_of
+from control_plane.cache.domain.eviction.ghosts import SAMPLE as GHOST_SAMPLE
+from control_plane.cache.domain.eviction.ghosts import GhostList
+from control_plane.cache.domain.eviction.reuse_rates import AGES, MAX_USES, ROWS, ReuseRates, row_of
 
 ENTRY_BYTES = 576
-"""What an entry takes beside its value: objects, numbers, its part of a dictionary at its emptiest. Measured: 395 to 520."""
+"""Bytes that an entry takes beside its value: objects, numbers, its share of a dictionary at its emptiest.
+Measured: 395 to 520.
+"""
 
-_FORGOTTEN_PART = 64
-"""One part in so many, on top, remembers keys that are no longer kept: 8 bytes each, four keys for an entry of 2 KB."""
+_GHOST_PART = 64
+"""Ghost entries get one byte, on top, for this many bytes of capacity: at 8 bytes each, four ghosts for each
+entry of 2 KB.
+"""
 
-_MOST_FORGOTTEN = 2**24
-"""However much is kept: 128 MiB, which is made when a gateway starts."""
+_MAX_GHOSTS = 2**24
+"""Most ghost entries, however large the capacity: 128 MiB, which are allocated when a gateway starts."""
 
 _SAMPLE = 16
-"""Entries looked at for each put. The least worth of them are looked at again the next time, as many as that."""
+"""Entries sampled for each put. As many of the least valuable candidates stay in the sample of the next put,
+which makes a small sample nearly as good as sorting all entries.
+"""
 
-_MOST_VICTIMS = 4
-"""Of those looked at, before others are: one large answer may take the place of a thousand small ones."""
+_MAX_VICTIMS = 4
+"""Entries evicted from one sample before another is drawn: one large response may displace a thousand small
+ones, and the later victims of a single sample would be ordinary entries.
+"""
 
 _LEARN_EVERY = 256
-"""Uses, or an eighth of the entries if that is more: about 1 ms each time."""
+"""Uses between two updates of the learned rates, or an eighth of the entries if that is more. An update takes
+about 1 ms.
+"""
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
-    """An entry; a handle to whoever asks for it."""
+class CacheEntry:
+    """Cache entry with the statistics of its use; also the handle by which a caller uses the entry again
+    without a lookup.
+    """
 
     key: bytes
     value: bytes
     expires_s: float
     held_bytes: int
     saving: float
-    """By its bytes, when it is found."""
+    """Cost units saved by a hit, per byte held."""
     last_use: int
+    """Logical time of the last use."""
     uses: int
+    """Hits so far, counted up to `MAX_USES`."""
     interval: int
-    """Between its uses, the later ones counting more."""
+    """Moving average of the logical time between two uses; the last interval weighs half."""
     row: int
+    """Start of the learned rates of entries with such `uses` and `interval`; the octave of the age is added
+    to it.
+    """
     place: int
-    """Among all entries; -1 when it is gone."""
+    """Index in the list of all entries; -1 after the entry was removed."""
 
 
-class KeptAnswers:
-    """Values by key; what it evicts or does not admit is simply not there. Each operation is O(1), and a hit about 0.4 us.
+class EvictingCache:
+    """Cache bounded in bytes, with a learned eviction policy; an entry that is evicted or not admitted is
+    simply a miss.
 
-    `held_bytes`, never more than `max_bytes`, is with what entries take beside their values. On top are a 64th of `max_bytes`, and
-    128 MiB at most, for keys that are no longer kept, and 0.2 MB of rates.
+    Each operation is O(1), and a hit takes about 0.4 us. `held_bytes` includes each entry's overhead and
+    never exceeds `max_bytes`. Ghost entries take a 64th of `max_bytes` on top (at most 128 MiB), and the
+    learned rates 0.2 MB.
     """
 
     def __init__(self, max_bytes: int, *, seed: int = 0) -> None:
+        """`seed` is for the sampling, which is repeatable: equal calls evict equal entries."""
         self.max_bytes = max_bytes
         self.held_bytes = 0
         self.evicted = 0
-        self._forgotten = Forgotten(min(max_bytes // _FORGOTTEN_PART // 8, _MOST_FORGOTTEN))
+        self._ghosts = GhostList(min(max_bytes // _GHOST_PART // 8, _MAX_GHOSTS))
         self._rates = ReuseRates()
+        # Aliases: `learn` writes to these very arrays, and a hit must not pay for another attribute.
         self._seen, self._start, self._slope = self._rates.seen, self._rates.start, self._rates.slope
-        self._kept: dict[bytes, Kept] = {}
-        self._order: list[Kept] = []
-        """In no order: to draw from."""
-        self._least_worth: list[Kept] = []
+        self._kept: dict[bytes, CacheEntry] = {}
+        self._order: list[CacheEntry] = []
+        """All entries in arbitrary order, to draw samples from in O(1)."""
+        self._eviction_candidates: list[CacheEntry] = []
+        """Candidates for eviction: the least valuable entries of the last sample, and those added since."""
         self._draw = Random(seed).random  # noqa: S311 - it guards nothing, and is to be the same each time
         self._uses = 0
         self._watched_at = 0
@@ -84,7 +113,7 @@ class KeptAnswers:
         return len(self._kept)
 
     def get(self, key: bytes, now_s: float) -> bytes | None:
-        """The value, if it is there and has not expired; counts as a use."""
+        """Return the value of an entry that is there and has not expired, and count a use; None on a miss."""
         kept = self._kept.get(key)
         if kept is None or kept.expires_s <= now_s:
             self._now_s = now_s
@@ -94,18 +123,26 @@ class KeptAnswers:
         self._use(kept)
         return kept.value
 
-    def entry(self, key: bytes) -> Kept | None:
-        """For `use_again`."""
+    def entry(self, key: bytes) -> CacheEntry | None:
+        """Return the entry of `key` as a handle for `reuse`, without counting a use or looking at its
+        expiry.
+        """
         return self._kept.get(key)
 
-    def use_again(self, kept: Kept, now_s: float) -> bool:
-        """`get` for who has the entry: whether it is still there."""
+    def reuse(self, kept: CacheEntry, now_s: float) -> bool:
+        """Count another use of an entry, as `get` does without the lookup; False if it is gone or has
+        expired.
+        """
         if kept.place < 0 or kept.expires_s <= now_s:
             return False
         self._use(kept)
         return True
 
-    def _use(self, kept: Kept) -> None:
+    def _use(self, kept: CacheEntry) -> None:
+        """Count a hit: for the learned rates at the entry's present age, and in the entry's own
+        statistics.
+        """
+        # Written out, without calls: this is most of what a hit costs.
         self._uses = now = self._uses + 1
         age = now - kept.last_use
         self._seen[kept.row + age.bit_length()] += 1.0
@@ -114,83 +151,108 @@ class KeptAnswers:
             kept.interval = interval = (kept.interval + age) >> 1
         else:
             kept.interval = interval = age
-        if kept.uses < MOST_USES:
+        if kept.uses < MAX_USES:
             kept.uses += 1
         kept.row = ROWS[kept.uses] + interval.bit_length() * AGES
 
     def put(self, key: bytes, value: bytes, *, cost_units: float, expires_s: float) -> None:
-        """Offer it: `cost_units` is what it saves each time it is found. One of that key is replaced."""
+        """Insert an entry, or replace the one of that key, and evict what no longer fits; the new entry may
+        be evicted at once.
+
+        `cost_units` is what each hit saves. A value that is larger than the whole cache is not stored.
+        """
         replaced = self._kept.get(key)
         if replaced is not None:
             self._remove(replaced)
         self._uses += 1
         held = len(value) + ENTRY_BYTES
         if held <= self.max_bytes:
-            self._add(Kept(key, value, expires_s, held, cost_units / held, self._uses, *self._history(key), len(self._order)))
+            self._add(CacheEntry(key, value, expires_s, held, cost_units / held, self._uses, *self._history(key), len(self._order)))
             self._make_room()
         if self._uses >= self._learn_at:
             self._rates.learn(self._uses)
             self._learn_at = self._uses + max(_LEARN_EVERY, len(self._kept) // 8)
 
-    def _add(self, kept: Kept) -> None:
+    def _add(self, kept: CacheEntry) -> None:
         self._kept[kept.key] = kept
         self._order.append(kept)
-        self._least_worth.append(kept)
+        # A new entry is a candidate for eviction at once: a scan of keys that never come again displaces
+        # itself, not others.
+        self._eviction_candidates.append(kept)
         self.held_bytes += kept.held_bytes
 
-    def _remove(self, kept: Kept) -> None:
+    def _remove(self, kept: CacheEntry) -> None:
+        """Drop an entry and leave a ghost entry of it."""
         del self._kept[kept.key]
+        # The last entry takes the removed one's index, so that removal is O(1) and the list has no gaps.
         last = self._order.pop()
         if last is not kept:
             self._order[kept.place] = last
             last.place = kept.place
         kept.place = -1
         self.held_bytes -= kept.held_bytes
-        self._forgotten.put(kept.key, kept.last_use, kept.uses, kept.interval)
+        self._ghosts.put(kept.key, kept.last_use, kept.uses, kept.interval)
 
     def _history(self, key: bytes) -> tuple[int, int, int]:
-        """Uses, interval and row of what is asked for now and was not there."""
-        found = self._forgotten.pop(key, self._uses)
+        """Return uses, interval and row for a new entry of `key`, from its ghost entry if there is one; zeros
+        otherwise.
+        """
+        found = self._ghosts.pop(key, self._uses)
         if found is None:
             return 0, 0, 0
         row, age, uses, interval = found
+        # A hit on a ghost: had the entry been kept, it would have been used now. The rates must learn that.
         self._seen[row + age.bit_length()] += 1.0
         interval = (interval + age) >> 1 if uses else age
-        uses = min(uses + 1, MOST_USES)
+        uses = min(uses + 1, MAX_USES)
         return uses, interval, row_of(uses, interval)
 
     def _make_room(self) -> None:
+        """Evict the least valuable of sampled entries until the rest fits."""
+        # The first sample serves both purposes; more are drawn only where that one was not enough.
         drawn = self._watch()
         while self.held_bytes > self.max_bytes:
-            candidates = dict.fromkeys(kept for kept in self._least_worth + (drawn or self._some()) if kept.place >= 0)
-            self._least_worth = sorted(candidates, key=self._worth)[: 1 + _SAMPLE]
-            for victim in self._least_worth[:_MOST_VICTIMS]:
+            candidates = dict.fromkeys(kept for kept in self._eviction_candidates + (drawn or self._some()) if kept.place >= 0)
+            self._eviction_candidates = sorted(candidates, key=self._worth)[: 1 + _SAMPLE]
+            for victim in self._eviction_candidates[:_MAX_VICTIMS]:
                 if self.held_bytes > self.max_bytes:
                     self._remove(victim)
                     self.evicted += 1
             drawn = []
 
-    def _watch(self) -> list[Kept]:
-        """Some entries: how long such as they are not used is the other half of their rate. So for some that are forgotten."""
+    def _watch(self) -> list[CacheEntry]:
+        """Return a sample of entries, and count for the learned rates how long such entries and ghosts have
+        waited unused.
+
+        A rate is uses by time. Uses are counted as they happen; the time is estimated here, each sampled
+        entry standing for its share of all entries since the last sample.
+        """
         drawn, waited, now = self._some(), self._rates.waited, self._uses
         elapsed = now - self._watched_at
         self._watched_at = now
         each = elapsed * len(self._order) / _SAMPLE
         for kept in drawn:
             waited[kept.row + (now - kept.last_use).bit_length()] += each
-        each = elapsed * len(self._forgotten) / SAMPLE_FORGOTTEN
-        for row, age in self._forgotten.some(self._draw, now):
+        each = elapsed * len(self._ghosts) / GHOST_SAMPLE
+        for row, age in self._ghosts.some(self._draw, now):
             waited[row + age.bit_length()] += each
         return drawn
 
-    def _some(self) -> list[Kept]:
+    def _some(self) -> list[CacheEntry]:
+        """Draw `_SAMPLE` entries at random, with repetition."""
         order, draw = self._order, self._draw
         entries = len(order)
         return [order[int(draw() * entries)] for _ in range(_SAMPLE)]
 
-    def _worth(self, kept: Kept) -> float:
+    def _worth(self, kept: CacheEntry) -> float:
+        """Return the entry's expected saving per byte and unit of logical time; an expired entry has the
+        least.
+        """
+        # `_now_s` is as of the last miss, which is as good: only puts, which follow misses, evict.
         if kept.expires_s <= self._now_s:
             return -1.0
         age = self._uses - kept.last_use
-        at = kept.row + (age * 2 // 3).bit_length()  # between the middles of two octaves
+        # The index is interpolated between the middles of two octaves; times 2/3 maps the ages between these
+        # to one octave.
+        at = kept.row + (age * 2 // 3).bit_length()
         return (self._start[at] + self._slope[at] * age) * kept.saving

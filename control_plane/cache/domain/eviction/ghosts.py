@@ -1,4 +1,6 @@
-"""What is remembered of keys whose answers are no longer kept, in 8 bytes each, for `KeptAnswers`."""
+"""Ghost entries of the eviction policy `EvictingCache`: the statistics of evicted keys, in 8 bytes each,
+without their values.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,20 @@ from collections.abc import Callable, Iterator
 from control_plane.cache.domain.eviction.reuse_rates import AGES, ROWS
 
 SAMPLE = 8
-"""Looked at for each answer that is offered."""
+"""Slots sampled for each put, to count how long ghosts wait unused."""
 
 _LAST_USE = 2**32 - 1
+"""Mask of the last use's bits: logical time wraps around at 2**32, and so do the ages that are computed from
+it.
+"""
 
 
-class Forgotten:
-    """A ghost list: of keys that are no longer kept, when and how they were used; a newer one in the same slot takes its place.
+class GhostList:
+    """Ghost list: a hash table of fixed size with one ghost entry per slot; a newer ghost overwrites the one
+    in its slot.
 
-    A slot is 0 or, from its low bits on: 1, 4 bits of uses, 6 of the interval's octave, 32 of the last use, 21 of the key.
+    A slot is 0 (empty) or, from the low bits up: a 1, 4 bits of uses, 6 bits of the interval's octave, 32
+    bits of the last use and 21 bits of the key, which tell most keys of one slot apart.
     """
 
     def __init__(self, slots: int) -> None:
@@ -26,11 +33,12 @@ class Forgotten:
         return len(self._slots)
 
     def put(self, key: bytes, last_use: int, uses: int, interval: int) -> None:
+        """Remember an evicted key's last use (logical time), uses and interval between uses."""
         slot, tag = self._place(key)
         self._slots[slot] = tag << 43 | (last_use & _LAST_USE) << 11 | interval.bit_length() << 5 | uses << 1 | 1
 
     def pop(self, key: bytes, now: int) -> tuple[int, int, int, int] | None:
-        """Its row, age, uses and interval."""
+        """Remove the ghost of `key` and return its row, age, uses and interval; None if there is none."""
         slot, tag = self._place(key)
         found = self._slots[slot]
         if not found or found >> 43 != tag:
@@ -39,14 +47,18 @@ class Forgotten:
         return _unpacked(found, now)
 
     def some(self, draw: Callable[[], float], now: int) -> Iterator[tuple[int, int]]:
-        """The row and age of what lies in a few slots, by chance."""
+        """Yield the row and age of the ghosts in `SAMPLE` slots that `draw` chooses; empty slots yield
+        nothing.
+        """
         for _ in range(SAMPLE):
             if found := self._slots[int(draw() * len(self._slots))]:
                 row, age, _, _ = _unpacked(found, now)
                 yield row, age
 
     def _place(self, key: bytes) -> tuple[int, int]:
-        """Keys are digests: any of their bits will do."""
+        """Return the slot of `key` and its tag; keys are digests, so any of their bits are as good as
+        a hash.
+        """
         number = int.from_bytes(key[:8], "little")
         return number % len(self._slots), number >> 43
 

@@ -1,8 +1,10 @@
-"""Copies of models on this machine, between a cold source and the server: on disk, or in a memory file system.
+"""Warm tier: copies of models on this machine, on disk or in a memory file system, between a cold store and
+the server.
 
-    tier.py     the folder: who owns it, what it holds, what is taken out of it
-    partial.py  a copy that is being fetched, by this life of the process or an earlier one
+    tier.py     the folder: its lock, the copies in it, their removal
+    partial.py  a copy that is being fetched, by this process or an earlier one
 
-Under the folder, each subfolder is a model as the source has it, so that `managed_repository` takes the folder as one more source; what
-is not for it lies under `.tidegate/`: `lock`, `copies/MODEL.json`, `partial/MODEL/VERSION-BOOT/`, `trash/`.
+Each subfolder of the tier's folder is a model as the store has it, so that `managed_repository` can use the
+folder as one more source. Everything else lies under `.tidegate/`: `lock`, `copies/MODEL.json`,
+`partial/MODEL/VERSION-BOOT/`, `trash/`.
 """

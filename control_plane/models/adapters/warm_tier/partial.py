@@ -1,8 +1,9 @@
-"""A warm copy that is being fetched, in a folder beside its place until all of it is there and verified.
+"""Partial copy in the warm tier: a copy that is being fetched, in a folder of its own until it is complete
+and verified.
 
-`models/ports.PartialCopy`. Its folder is named for the version of the source, so what an earlier life has brought is
-gone on with only if it is of the same; and for the boot of the machine: what was written before a power cut is not
-known to be on the disk.
+Implements `models/ports.PartialCopy`. The folder is named after the version of the source, so that a fetch
+resumes only what is of the same version; and after the boot of the machine, since what was written before a
+power cut may not be on the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from control_plane.models.ports import Stop
 _log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 32 << 20
-"""Read at a time, and lost at most by a break; a store divides it among streams."""
+"""Bytes of one read, which are lost at most if the connection breaks; a store divides a read among several
+streams.
+"""
 
 _HASH_BYTES = 1 << 20
 
@@ -31,7 +34,9 @@ Read = Callable[[range], Sequence[bytes]]
 
 
 class DiskPartialCopy:
-    """`install` puts the folder in place, with the copy's record; `tier` is what messages name."""
+    """Partial copy on disk; `install` moves the finished folder to its place and records it, `tier` is the
+    folder in messages.
+    """
 
     def __init__(
         self, folder: Path, source: ModelSource, install: Callable[[Path, WarmCopy], None], tier: Path, *, chunk_bytes: int
@@ -50,7 +55,7 @@ class DiskPartialCopy:
             folder.mkdir(parents=True, exist_ok=True)
 
     def fetch(self, file: SourceFile, read: Read, stop: Stop) -> None:
-        """See `models/ports.PartialCopy.fetch`."""
+        """Fetch and verify a file, as `models/ports.PartialCopy.fetch` says."""
         if file.path in self._digests:
             return
         path = self._folder / file.path
@@ -59,12 +64,12 @@ class DiskPartialCopy:
             with path.open("a+b") as partial:
                 digests = _Digests(file)
                 self._resume(partial, file, digests, stop)
-                self._bring_rest(partial, file, digests, read, stop)
+                self._fetch_rest(partial, file, digests, read, stop)
                 os.fsync(partial.fileno())
         self._verify(file, path, digests)
 
     def finish(self) -> WarmCopy:
-        """See `models/ports.PartialCopy.finish`."""
+        """Install the complete copy, as `models/ports.PartialCopy.finish` says."""
         missing = [file.path for file in self._source.files if file.path not in self._digests]
         assert not missing, f"not fetched: {missing}"
         with on_full_disk(self._tier):
@@ -74,6 +79,9 @@ class DiskPartialCopy:
         return copy
 
     def _resume(self, partial: IO[bytes], file: SourceFile, digests: _Digests, stop: Stop) -> None:
+        """Digest what an earlier attempt has left of the file; more than the file has cannot be of it, and is
+        dropped.
+        """
         if os.fstat(partial.fileno()).st_size > file.size:
             partial.truncate(0)
         partial.seek(0)
@@ -82,7 +90,7 @@ class DiskPartialCopy:
             digests.update(piece)
         self._count(digests.count, new=False)
 
-    def _bring_rest(self, partial: IO[bytes], file: SourceFile, digests: _Digests, read: Read, stop: Stop) -> None:
+    def _fetch_rest(self, partial: IO[bytes], file: SourceFile, digests: _Digests, read: Read, stop: Stop) -> None:
         while (there := digests.count) < file.size:
             _require_going(stop)
             for piece in read(range(there, min(there + self._chunk_bytes, file.size))):
@@ -92,12 +100,16 @@ class DiskPartialCopy:
             self._count(digests.count - there, new=True)
 
     def _verify(self, file: SourceFile, path: Path, digests: _Digests) -> None:
+        """Compare a fetched file with its SHA-256, or else its MD5, where either is known. Raises
+        ModelLoadFailed.
+        """
         found = digests.sha256.hexdigest()
         if file.sha256 is not None:
             if found != file.sha256:
                 self._refuse(file, path, digests, f"has the SHA-256 {found}, not {file.sha256} as its source's list says")
         elif file.md5 is not None and digests.md5.hexdigest() != file.md5:
-            # Some stores' etags look like an MD5 and are none (S3 with KMS): two transfers that agree are believed.
+            # Some stores' etags look like an MD5 and are none (S3 with KMS): if a second transfer agrees with
+            # the first, the file is accepted.
             if self._doubted.get(file.path) != found:
                 self._doubted[file.path] = found
                 self._refuse(file, path, digests, "is not what its etag says, if that is an MD5")
@@ -107,7 +119,7 @@ class DiskPartialCopy:
     def _refuse(self, file: SourceFile, path: Path, digests: _Digests, reason: str) -> None:
         path.unlink()
         self._count(-digests.count, new=False)
-        raise ModelLoadFailed(f"{file.path} of model {self._source.name!r} {reason}", is_passing=True)
+        raise ModelLoadFailed(f"{file.path} of model {self._source.name!r} {reason}", is_transient=True)
 
     def _count(self, size: int, *, new: bool) -> None:
         with self._lock:
@@ -120,7 +132,7 @@ class DiskPartialCopy:
 
 
 class _Digests:
-    """The digests of what has come of a file so far."""
+    """Running digests of a file; the MD5 only where it is the only one to compare with."""
 
     def __init__(self, file: SourceFile) -> None:
         self.count = 0
@@ -137,7 +149,9 @@ class _Digests:
 
 @contextmanager
 def on_full_disk(folder: Path) -> Iterator[None]:
-    """What the disk refuses in this block, mostly for want of room, is refused with the folder's name. Raises Overloaded."""
+    """Translate errors of the disk in this context, mostly a full disk, into Overloaded with the name of the
+    folder.
+    """
     try:
         yield
     except OSError as exc:

@@ -1,4 +1,6 @@
-"""The warm tier's folder: one process has it, held by a lock that dies with the process. `models/ports.WarmTier`."""
+"""Folder of the warm tier: implements `models/ports.WarmTier`. One process owns it, by a file lock that ends
+with the process.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,12 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class DiskWarmTier:
-    """Holds copies of `max_bytes` at most, as far as its caller heeds it."""
+    """Warm tier in a folder. `max_bytes` is for its caller, which evicts; the tier itself does not enforce
+    it.
+    """
 
     def __init__(self, folder: Path, *, max_bytes: int, chunk_bytes: int = CHUNK_BYTES) -> None:
-        """Nothing is written yet."""
+        """Write nothing yet; `open` takes the folder over."""
         self.folder = folder.absolute()
         self.max_bytes = max_bytes
         self._chunk_bytes = chunk_bytes
@@ -40,7 +44,11 @@ class DiskWarmTier:
         self._trashed = 0
 
     def open(self) -> list[WarmCopy]:
-        """See `models/ports.WarmTier.open`. Takes over what an earlier life has left, by size and time; what differs is removed."""
+        """Take the folder over, as `models/ports.WarmTier.open` says.
+
+        Copies of an earlier process are kept if their files have the recorded sizes and times; the others are
+        removed.
+        """
         try:
             self._take()
             shutil.rmtree(self._own / "trash", ignore_errors=True)
@@ -58,25 +66,27 @@ class DiskWarmTier:
             self._lock = None
 
     def path(self, name: str) -> Path:
-        """See `models/ports.WarmTier.path`."""
+        """Return the folder of a model's copy."""
         return self.folder / name
 
     def use(self, copy: WarmCopy) -> bool:
-        """See `models/ports.WarmTier.use`."""
+        """Record a use, as `models/ports.WarmTier.use` says."""
         if not self._is_as_written(copy):
             return False
-        os.utime(self._record(copy.name))  # the order of use, for the next life
+        os.utime(self._record(copy.name))  # the records' times are the order of use, which the next process reads
         return True
 
     def is_sound(self, copy: WarmCopy, stop: Stop) -> bool:
-        """See `models/ports.WarmTier.is_sound`."""
+        """Verify a copy's digests, as `models/ports.WarmTier.is_sound` says."""
         try:
             return all(_sha256(self.path(copy.name) / file.path, stop) == file.sha256 for file in copy.files)
         except OSError:
             return False
 
-    def begin(self, source: ModelSource) -> DiskPartialCopy:
-        """See `models/ports.WarmTier.begin`. What there is of another version is removed."""
+    def start_fetch(self, source: ModelSource) -> DiskPartialCopy:
+        """Start or resume a fetch, as `models/ports.WarmTier.begin` says; partial copies of other versions
+        are removed.
+        """
         above = self._own / "partial" / source.name
         wanted = above / f"{source.version[:24]}-{_boot()}"
         with on_full_disk(self.folder):
@@ -86,27 +96,30 @@ class DiskWarmTier:
         return DiskPartialCopy(wanted, source, self._install, self.folder, chunk_bytes=self._chunk_bytes)
 
     def remove(self, name: str) -> None:
-        """See `models/ports.WarmTier.remove`."""
+        """Remove a copy, as `models/ports.WarmTier.remove` says."""
         self._throw_away(self.path(name))
         self._record(name).unlink(missing_ok=True)
 
     def partial_bytes(self, but: Collection[str]) -> int:
-        """See `models/ports.WarmTier.partial_bytes`."""
+        """Return the bytes of abandoned partial copies, as `models/ports.WarmTier.partial_bytes` says."""
         return sum(_size(path) for left in self._partials(but) for path in left.rglob("*"))
 
     def drop_partials(self, but: Collection[str]) -> None:
-        """See `models/ports.WarmTier.drop_partials`."""
+        """Remove all partial copies but those of the models in `but`."""
         for left in self._partials(but):
             remove(left)
 
     def drop_partial(self, name: str) -> None:
-        """See `models/ports.WarmTier.drop_partial`."""
+        """Remove the partial copy of a model."""
         remove(self._own / "partial" / name)
 
     def _partials(self, but: Collection[str]) -> Iterator[Path]:
         return (left for left in (self._own / "partial").iterdir() if left.name not in but)
 
     def _take(self) -> None:
+        """Lock the folder for this process; the kernel drops the lock when the process ends. Raises
+        StartupError, OSError.
+        """
         self._own.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (self._own / "lock").open("a+")
         try:
@@ -130,7 +143,9 @@ class DiskWarmTier:
         return [copy for copy in found.values() if copy is not None]
 
     def _refuse_others(self, known: set[str]) -> None:
-        """Nothing is removed that was not put here by one of us."""
+        """Raise StartupError if the folder contains anything that no gateway has put there: it must never be
+        removed as a copy.
+        """
         for entry in self.folder.iterdir():
             if entry.name != _OWN and entry.name not in known:
                 self.close()
@@ -155,10 +170,17 @@ class DiskWarmTier:
             return False
 
     def _install(self, partial: Path, copy: WarmCopy) -> None:
-        """A record comes before its folder: without the folder it says nothing, and a folder without one would be somebody else's."""
+        """Move a finished copy to its place, durably.
+
+        The record is written before the folder is moved: a record without its folder is removed at the next
+        start, while a folder without a record would look like somebody else's.
+        """
+        # The files themselves were synced as they were fetched; their names are in the folders, which must be
+        # synced, too.
         for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
             _sync(folder)
         self.remove(copy.name)
+        # Written elsewhere and renamed, so that a record is never half written.
         written = self._own / "trash" / f"{copy.name}.json"
         with written.open("wb") as record:
             record.write(write_copy(copy))
@@ -173,6 +195,9 @@ class DiskWarmTier:
         return self._own / "copies" / f"{name}.json"
 
     def _throw_away(self, path: Path) -> None:
+        """Remove a folder in two steps: a rename, which is atomic, and then the slow removal of what nobody
+        sees any more.
+        """
         self._trashed += 1
         trash = self._own / "trash" / f"{path.name}.{self._trashed}"
         try:

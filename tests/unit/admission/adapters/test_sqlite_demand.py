@@ -1,4 +1,4 @@
-"""What the contract suite cannot tell of the board in an SQLite file: its clock, and what it leaves on the disk."""
+"""SQLite demand board: its clock and its files, which the contract suite of all boards does not test."""
 
 from __future__ import annotations
 
@@ -22,33 +22,27 @@ from tests.aio import run
         pytest.param(-0.01, False, id="before a reboot, which sets the clock to 0"),
     ],
 )
-def test_a_process_counts_for_some_seconds_of_one_clock(tmp_path: Path, age_s: float, is_live: bool) -> None:
-    async def main() -> None:
-        path, clock = tmp_path / "demand.sqlite", [1000.0]
-        opened = await open_sqlite_demand(path)
-        board = SqliteDemandBoard(opened._file, now_s=lambda: clock[0])
-        await board.exchange("p1", {"a": 1.0})
-        clock[0] += age_s
-        assert await board.exchange("p2", {}) == (Exchange({"a": 1.0}, 2) if is_live else Exchange({}, 1))
-        await board.close()
-        with sqlite3.connect(path) as connection:
-            assert connection.execute("SELECT count(*) FROM processes").fetchone() == (2 if is_live else 1,)
-        connection.close()
-
-    run(main())
+async def test_a_process_counts_for_some_seconds_of_one_clock(tmp_path: Path, age_s: float, is_live: bool) -> None:
+    path, clock = tmp_path / "demand.sqlite", [1000.0]
+    opened = await open_sqlite_demand(path)
+    board = SqliteDemandBoard(opened._file, now_s=lambda: clock[0])
+    await board.exchange("p1", {"a": 1.0})
+    clock[0] += age_s
+    assert await board.exchange("p2", {}) == (Exchange({"a": 1.0}, 2) if is_live else Exchange({}, 1))
+    await board.close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM processes").fetchone() == (2 if is_live else 1,)
+    connection.close()
 
 
-def test_it_is_its_owners_alone_and_syncs_nothing_for_a_write(tmp_path: Path) -> None:
-    async def main() -> None:
-        board = await open_sqlite_demand(tmp_path / "demand.sqlite")
-        assert (tmp_path / "demand.sqlite").stat().st_mode & 0o777 == 0o600
-        assert await board._file.run(lambda connection: connection.execute("PRAGMA synchronous").fetchone()) == (1,)
-        assert await board._file.run(lambda connection: connection.execute("PRAGMA journal_mode").fetchone()) == ("wal",)
-        await board.close()
-        with pytest.raises(StoreUnavailable, match=r"demand\.sqlite is closed"):
-            await board.exchange("p1", {})
-
-    run(main())
+async def test_it_is_its_owners_alone_and_syncs_nothing_for_a_write(tmp_path: Path) -> None:
+    board = await open_sqlite_demand(tmp_path / "demand.sqlite")
+    assert (tmp_path / "demand.sqlite").stat().st_mode & 0o777 == 0o600
+    assert await board._file.run(lambda connection: connection.execute("PRAGMA synchronous").fetchone()) == (1,)
+    assert await board._file.run(lambda connection: connection.execute("PRAGMA journal_mode").fetchone()) == ("wal",)
+    await board.close()
+    with pytest.raises(StoreUnavailable, match=r"demand\.sqlite is closed"):
+        await board.exchange("p1", {})
 
 
 def test_what_is_no_board_is_refused(tmp_path: Path) -> None:

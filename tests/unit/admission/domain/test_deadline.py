@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.admission.domain.deadline import Pace, can_be_met, time_needed_s
+from control_plane.admission.domain.deadline import ServiceRate, can_be_met, time_needed_s
 
 requests = st.lists(st.tuples(st.floats(0.01, 100), st.floats(1e-4, 10)), min_size=1, max_size=50)
 
 
-def pace_of(*requests: tuple[float, float]) -> Pace:
-    pace = Pace()
+def pace_of(*requests: tuple[float, float]) -> ServiceRate:
+    pace = ServiceRate()
     for cost, held_s in requests:
         pace = pace.after(cost, held_s)
     return pace
@@ -18,7 +18,7 @@ def pace_of(*requests: tuple[float, float]) -> Pace:
 
 class TestPace:
     def test_the_first_request_is_believed(self) -> None:
-        assert pace_of((10.0, 0.5)) == Pace(10.0, 0.5)
+        assert pace_of((10.0, 0.5)) == ServiceRate(10.0, 0.5)
 
     def test_a_model_that_became_slower_is_known_for_it_after_some_hundred_requests(self) -> None:
         pace = pace_of(*[(10.0, 0.1)] * 100, *[(10.0, 0.4)] * 100)
@@ -42,11 +42,11 @@ class TestTimeNeeded:
         ],
     )
     def test_by_littles_law(self, ahead: float, cost: float, slots: int, needed_s: float) -> None:
-        pace = Pace(cost=20.0, held_s=0.2)
+        pace = ServiceRate(cost=20.0, held_s=0.2)
         assert time_needed_s(pace, ahead=ahead, cost=cost, slots=slots) == pytest.approx(needed_s)
 
     def test_nothing_is_known_before_a_request_has_ended(self) -> None:
-        assert time_needed_s(Pace(), ahead=1e9, cost=1e9, slots=1) is None
+        assert time_needed_s(ServiceRate(), ahead=1e9, cost=1e9, slots=1) is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.admission.domain.fair_queue import PASSED_OVER, Claim, FairQueue, QueueLimits
+from control_plane.admission.domain.fair_queue import PASSED_OVER, FairQueue, QueueLimits, Ticket
 
 PLENTY = QueueLimits(max_waiting=10**6, max_waiting_per_tenant=10**6)
 
@@ -15,20 +15,20 @@ weights = st.floats(0.1, 10)
 costs = st.floats(0.01, 100)
 
 
-def claim(tenant: str = "a", *, weight: float = 1.0, priority: int = 0, cost: float = 1.0) -> Claim:
-    return Claim(tenant=tenant, weight=weight, priority=priority, cost=cost)
+def claim(tenant: str = "a", *, weight: float = 1.0, priority: int = 0, cost: float = 1.0) -> Ticket:
+    return Ticket(tenant=tenant, weight=weight, priority=priority, cost=cost)
 
 
-def queue_of(claims: Iterable[Claim], limits: QueueLimits = PLENTY) -> tuple[FairQueue[int], dict[int, Claim]]:
-    """A queue of numbered items, in the order of their coming."""
+def queue_of(claims: Iterable[Ticket], limits: QueueLimits = PLENTY) -> tuple[FairQueue[int], dict[int, Ticket]]:
+    """Fair queue of items that are numbered in the order in which they came."""
     queue, by_item = FairQueue[int](limits), dict(enumerate(claims))
     for item, each in by_item.items():
         assert queue.push(item, each) is None
     return queue, by_item
 
 
-def order(claims: Iterable[Claim]) -> str:
-    """The tenants in the order in which they are served."""
+def order(claims: Iterable[Ticket]) -> str:
+    """Serve so many items and return their tenants in order."""
     queue, by_item = queue_of(claims)
     return "".join(by_item[queue.pop()].tenant for _ in range(len(queue)))
 
@@ -43,7 +43,7 @@ class TestTenants:
             pytest.param([claim("a", cost=3)] * 2 + [claim("b")] * 6, "abbbabbb", id="thrice the cost, a third of the turns"),
         ],
     )
-    def test_order(self, claims: list[Claim], served: str) -> None:
+    def test_order(self, claims: list[Ticket], served: str) -> None:
         assert order(claims) == served
 
     def test_one_who_was_away_has_saved_nothing_up(self) -> None:
@@ -83,8 +83,8 @@ class TestTenants:
 
 
 @st.composite
-def _backlogs(draw: st.DrawFn) -> list[list[Claim]]:
-    """Of some tenants of one priority, each with costs of its own."""
+def _backlogs(draw: st.DrawFn) -> list[list[Ticket]]:
+    """Strategy: some tenants of one priority, each with costs of its own."""
     return [
         [claim(name, weight=weight, cost=cost) for cost in draw(st.lists(costs, min_size=10, max_size=30))]
         for name, weight in zip("abcd", draw(st.lists(weights, min_size=2, max_size=4)), strict=False)
@@ -93,7 +93,7 @@ def _backlogs(draw: st.DrawFn) -> list[list[Claim]]:
 
 @given(_backlogs(), st.data())
 def test_over_any_time_in_which_two_wait_they_get_by_weight_the_same_within_one_request_each(
-    backlogs: list[list[Claim]], data: st.DataObject
+    backlogs: list[list[Ticket]], data: st.DataObject
 ) -> None:
     queue, by_item = queue_of(each for backlog in backlogs for each in backlog)
     for item in data.draw(st.sets(st.sampled_from(sorted(by_item)), max_size=len(by_item) // 3)):
@@ -126,7 +126,7 @@ def test_a_tenant_within_its_share_waits_for_one_request_of_each_other_at_most(
     weight_of_all, one_of_each = weight + sum(each.weight for each in others.values()), sum(each.cost for each in others.values())
 
     def serve() -> str:
-        """One request; each flood has always five more."""
+        """Serve one request, with five requests of each flooding tenant in the queue at all times."""
         nonlocal pushed
         for name, each in others.items():
             while waiting[name] < 5:
@@ -202,11 +202,11 @@ class TestPriorities:
 
 
 class TestPassingBy:
-    """Beside a flood of `a`, served by four slots."""
+    """Requests beside a flood of tenant `a`, at a model with four slots."""
 
-    def passed(self, queue: FairQueue[int], each: Claim) -> int:
+    def passed(self, queue: FairQueue[int], each: Ticket) -> int:
         count = 0
-        while queue.pass_by(each, 4):
+        while queue.bypass(each, 4):
             count += 1
         return count
 
@@ -222,7 +222,7 @@ class TestPassingBy:
             pytest.param(claim("a"), claim("b", priority=1), 0, id="nor a lower: it is next there anyway"),
         ],
     )
-    def test_a_tenants_part_goes_on_at_once(self, flood: Claim, own: Claim, passed: int) -> None:
+    def test_a_tenants_part_goes_on_at_once(self, flood: Ticket, own: Ticket, passed: int) -> None:
         queue, _ = queue_of([flood] * 20)
         assert self.passed(queue, own) == passed
         assert len(queue) == 20
@@ -248,7 +248,7 @@ class TestPassingBy:
 
     def test_those_below_are_passed_over_by_it(self) -> None:
         queue, _ = queue_of([claim("l")] * 2 + [claim("h", priority=1)] * 20)
-        passed = sum(queue.pass_by(claim(f"v {number}", priority=1), 4) for number in range(12))
+        passed = sum(queue.bypass(claim(f"v {number}", priority=1), 4) for number in range(12))
         assert passed == PASSED_OVER  # then the lower priority is due
         assert queue.pop() == 0
 
@@ -261,14 +261,14 @@ class TestPassingBy:
         for passes, cost in each:
             if not passes:
                 got["a"] += by_item[queue.pop()].cost
-            elif queue.pass_by(claim("b", weight=weight, cost=cost), slots):
+            elif queue.bypass(claim("b", weight=weight, cost=cost), slots):
                 got["b"] += cost / weight
                 assert got["b"] <= got["a"] + cost * slots / (1.0 + weight) + cost / weight + 1e-6
 
     def test_nothing_is_left_of_those_who_only_passed(self) -> None:
         queue, _ = queue_of([claim("a")] * 3000)
         for number in range(1000):
-            queue.pass_by(claim(f"visitor {number}", weight=2.0), 4)
+            queue.bypass(claim(f"visitor {number}", weight=2.0), 4)
             queue.pop()
             queue.pop()
         (level,) = queue._levels
@@ -340,7 +340,7 @@ class TestAhead:
             pytest.param([claim("b", cost=3, weight=5)] * 4, 5.0, id="of a weightier tenant more"),
         ],
     )
-    def test_estimate(self, claims: list[Claim], expected: float) -> None:
+    def test_estimate(self, claims: list[Ticket], expected: float) -> None:
         queue, _ = queue_of(claims)
         assert queue.ahead(claim("a", cost=1.0)) == pytest.approx(expected)
 
@@ -351,7 +351,7 @@ class TestAhead:
         assert queue.ahead(claim("a")) == pytest.approx(1.0)
 
     @given(_backlogs(), st.integers(0, 40), costs)
-    def test_it_is_what_is_done_before_within_one_request_of_each(self, backlogs: list[list[Claim]], served: int, cost: float) -> None:
+    def test_it_is_what_is_done_before_within_one_request_of_each(self, backlogs: list[list[Ticket]], served: int, cost: float) -> None:
         queue, by_item = queue_of(each for backlog in backlogs for each in backlog)
         for _ in range(min(served, len(queue) - 1)):
             queue.pop()
@@ -369,7 +369,7 @@ class TestAhead:
         st.one_of(
             st.tuples(
                 st.just("push"),
-                st.builds(Claim, tenant=st.sampled_from("abc"), weight=weights, priority=st.integers(0, 2), cost=costs),
+                st.builds(Ticket, tenant=st.sampled_from("abc"), weight=weights, priority=st.integers(0, 2), cost=costs),
             ),
             st.tuples(st.just("remove"), st.integers(0, 10)),
             st.tuples(st.just("pop"), st.just(0)),
@@ -377,10 +377,10 @@ class TestAhead:
         max_size=150,
     )
 )
-def test_whatever_comes_and_leaves_none_is_lost_doubled_or_overtaken_by_its_own(events: list[tuple[str, Claim | int]]) -> None:
-    queue, waiting, number = FairQueue[int](QueueLimits(max_waiting=12, max_waiting_per_tenant=6)), dict[int, Claim](), 0
+def test_whatever_comes_and_leaves_none_is_lost_doubled_or_overtaken_by_its_own(events: list[tuple[str, Ticket | int]]) -> None:
+    queue, waiting, number = FairQueue[int](QueueLimits(max_waiting=12, max_waiting_per_tenant=6)), dict[int, Ticket](), 0
     for verb, argument in events:
-        if isinstance(argument, Claim):
+        if isinstance(argument, Ticket):
             waiting[number] = argument
             refused = queue.push(number, argument)
             number += 1
@@ -401,7 +401,7 @@ def test_whatever_comes_and_leaves_none_is_lost_doubled_or_overtaken_by_its_own(
     assert queue.cost == 0
 
 
-def _same_line(one: Claim, other: Claim) -> bool:
+def _same_line(one: Ticket, other: Ticket) -> bool:
     return (one.tenant, one.priority) == (other.tenant, other.priority)
 
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.admission.domain.rate_limit import Drawn, RateLimit, RateState, admit, draw, limit_fields, part_of_limit, whole_seconds
+from control_plane.admission.domain.rate_limit import Draw, RateLimit, RateState, admit, draw, limit_fields, part_of_limit, whole_seconds
 
 NOW_S = 1e6
-"""A machine that has run for eleven days: rounding shows."""
+"""Clock of a machine that has run for eleven days: large enough for rounding errors to show."""
 
 rates = st.floats(0.01, 1e4)
 bursts = st.integers(1, 8)
@@ -104,26 +104,26 @@ class TestDrawing:
     def test_tokens_are_granted_as_far_as_there_are_any(self) -> None:
         limit = RateLimit(10.0, 5)
         state, found = draw(RateState(), limit, NOW_S, want=3, spent=0)
-        assert found == Drawn(3, pytest.approx(0.3))
+        assert found == Draw(3, pytest.approx(0.3))
         state, found = draw(state, limit, NOW_S, want=3, spent=0)
-        assert found == Drawn(2, pytest.approx(0.5))
+        assert found == Draw(2, pytest.approx(0.5))
         state, found = draw(state, limit, NOW_S + 0.1, want=3, spent=0)
-        assert found == Drawn(1, pytest.approx(0.5))
+        assert found == Draw(1, pytest.approx(0.5))
 
     def test_what_was_spent_unasked_is_owed_but_no_more_than_another_burst(self) -> None:
         limit = RateLimit(10.0, 5)
-        assert draw(RateState(), limit, NOW_S, want=0, spent=4)[1] == Drawn(0, pytest.approx(0.4))
-        assert draw(RateState(), limit, NOW_S, want=1, spent=7)[1] == Drawn(0, pytest.approx(0.7))
-        assert draw(RateState(), limit, NOW_S, want=1, spent=1000)[1] == Drawn(0, pytest.approx(1.0))
+        assert draw(RateState(), limit, NOW_S, want=0, spent=4)[1] == Draw(0, pytest.approx(0.4))
+        assert draw(RateState(), limit, NOW_S, want=1, spent=7)[1] == Draw(0, pytest.approx(0.7))
+        assert draw(RateState(), limit, NOW_S, want=1, spent=1000)[1] == Draw(0, pytest.approx(1.0))
 
     def test_what_is_given_back_is_there_again_and_never_more_than_the_burst(self) -> None:
         limit = RateLimit(10.0, 5)
         state, _ = draw(RateState(), limit, NOW_S, want=5, spent=0)
-        assert draw(state, limit, NOW_S, want=9, spent=-2)[1] == Drawn(2, pytest.approx(0.5))
-        assert draw(state, limit, NOW_S, want=9, spent=-50)[1] == Drawn(5, pytest.approx(0.5))
+        assert draw(state, limit, NOW_S, want=9, spent=-2)[1] == Draw(2, pytest.approx(0.5))
+        assert draw(state, limit, NOW_S, want=9, spent=-50)[1] == Draw(5, pytest.approx(0.5))
 
     def test_of_a_time_that_is_far_to_come_the_clock_was_put_back(self) -> None:
-        assert draw(RateState(NOW_S + 1e6), RateLimit(10.0, 5), NOW_S, want=1, spent=0)[1] == Drawn(0, pytest.approx(1.0))
+        assert draw(RateState(NOW_S + 1e6), RateLimit(10.0, 5), NOW_S, want=1, spent=0)[1] == Draw(0, pytest.approx(1.0))
 
     @given(rate=rates, burst=bursts, gaps=gaps_s)
     def test_one_by_one_it_is_the_same_as_deciding_on_requests(self, rate: float, burst: int, gaps: list[float]) -> None:

@@ -1,4 +1,6 @@
-"""An issuer of tokens: keys of its own, and a real server that publishes them, as well or badly as a test says."""
+"""Issuer of tokens for tests: it has keys of its own, and a real server that publishes them as well or badly
+as a test says.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from control_plane.auth.adapters.jwks import Pace
-from control_plane.auth.adapters.jwt import JsonWebTokens
+from control_plane.auth.adapters.jwks import RefreshIntervals
+from control_plane.auth.adapters.jwt import JwtVerifier
 from control_plane.core.errors import Unauthenticated
 from control_plane.settings import AuthenticationSettings
 
 ISSUER, AUDIENCE = "https://issuer.example", "tidegate"
 
-PACE = Pace(refresh_s=0.2, at_least_s=0.05, fetch_timeout_s=0.5)
+PACE = RefreshIntervals(refresh_s=0.2, at_least_s=0.05, fetch_timeout_s=0.5)
 WAIT_S = 45.0
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
@@ -33,7 +35,7 @@ Answer = Callable[["Handler"], None]
 
 @cache
 def private_key(kind: str, number: int = 0) -> PrivateKey:
-    """Another one for each number; making an RSA key takes a while."""
+    """Return the private key of a number, from a memo: making an RSA key takes a while."""
     makers: dict[str, Callable[[], PrivateKey]] = {
         "RS256": lambda: rsa.generate_private_key(65537, 2048),
         "weak": lambda: rsa.generate_private_key(65537, 1024),
@@ -45,7 +47,9 @@ def private_key(kind: str, number: int = 0) -> PrivateKey:
 
 
 def public_jwk(kind: str, number: int = 0, **fields: Any) -> dict[str, Any]:
-    """With the id that `token` names by default; a field given as None is left out."""
+    """Return the public key as a JWK, with the id that `token` names by default; a field given as None is
+    left out.
+    """
     key = private_key(kind, number).public_key()
     algorithm = {"R": RSAAlgorithm, "w": RSAAlgorithm, "E": OKPAlgorithm if kind == "EdDSA" else ECAlgorithm}[kind[0]]
     jwk = {"use": "sig", "kid": f"{kind}-{number}", **algorithm.to_jwk(key, as_dict=True), **fields}
@@ -57,7 +61,7 @@ def key_set(*jwks: dict[str, Any]) -> bytes:
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """Valid ones, changed; one given as None is left out."""
+    """Return valid claims with some of them changed; a claim given as None is left out."""
     whole = {
         "iss": ISSUER,
         "aud": AUDIENCE,
@@ -70,12 +74,12 @@ def claims(**changes: Any) -> dict[str, Any]:
 
 
 def token(kind: str = "ES256", number: int = 0, *, head: dict[str, Any] | None = None, **changes: Any) -> str:
-    """Signed as it should be."""
+    """Return a token that is signed correctly."""
     return jwt.encode(claims(**changes), private_key(kind, number), algorithm=kind, headers={"kid": f"{kind}-{number}", **(head or {})})
 
 
 def forge(head: Any, body: Any, sign: Callable[[bytes], bytes] = lambda _: b"") -> str:
-    """Whatever is asked for, which libraries refuse to make."""
+    """Return a token with any header, claims and signature, also those that libraries refuse to make."""
     parts = [part if isinstance(part, bytes) else json.dumps(part).encode() for part in (head, body)]
     signed = b".".join(map(_encode, parts))
     return (signed + b"." + _encode(sign(signed))).decode()
@@ -136,7 +140,7 @@ class JwksServer(ThreadingHTTPServer):
 
 
 def documented(body: bytes, status: int = 200, **headers: str) -> Answer:
-    """Answers with a document."""
+    """Answer with a document."""
 
     def answer(handler: Handler) -> None:
         handler.begin(status, content_length=str(len(body)), **headers)
@@ -146,7 +150,7 @@ def documented(body: bytes, status: int = 200, **headers: str) -> Answer:
 
 
 def endless(handler: Handler) -> None:
-    """More than anybody has room for."""
+    """Answer with more bytes than any client has room for."""
     handler.begin()
     piece = b" " * 65536
     while not handler.server.must_end.is_set() and handler.server.sent_bytes < 2**30:
@@ -155,7 +159,7 @@ def endless(handler: Handler) -> None:
 
 
 def dripping(handler: Handler) -> None:
-    """A byte now and then, for ever: no wait for a single one is long."""
+    """Answer with one byte now and then, for ever: no single wait is long."""
     handler.begin()
     while not handler.server.must_end.wait(0.05):
         handler.wfile.write(b" ")
@@ -176,13 +180,13 @@ def cut_off(handler: Handler) -> None:
 
 
 class Bench:
-    """Verifies tokens with the keys of a real server; its clock goes as fast as a test says."""
+    """Token verifier with the keys of a real server; its clock runs as fast as a test says."""
 
-    def __init__(self, server: JwksServer, pace: Pace = PACE, **settings: Any) -> None:
+    def __init__(self, server: JwksServer, pace: RefreshIntervals = PACE, **settings: Any) -> None:
         self.server = server
         self.passed_s = 0.0
         made = AuthenticationSettings(jwks_url=server.url, jwt_issuer=ISSUER, jwt_audience=AUDIENCE, **settings)
-        self.tokens = JsonWebTokens(made, pace=pace, now_s=lambda: time.time() + self.passed_s)
+        self.tokens = JwtVerifier(made, pace=pace, now_s=lambda: time.time() + self.passed_s)
 
     @asynccontextmanager
     async def running(self, *, is_ready: bool = True) -> AsyncIterator[None]:
@@ -194,7 +198,9 @@ class Bench:
             task.cancel()
 
     async def ask_twice_more(self) -> None:
-        """Until the server has begun two more answers, so one was there from beginning to end."""
+        """Wait until the server has begun two more answers: one of them then came entirely after this
+        call.
+        """
         asked = self.server.asked
         await until(lambda: self.server.asked >= asked + 2)
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.auth.adapters.jwt import JsonWebTokens, make_json_web_tokens
+from control_plane.auth.adapters.jwt import JwtVerifier, make_json_web_tokens
 from control_plane.core.errors import LimitExceeded, StartupError, Unauthenticated
 from control_plane.core.principal import Principal
 from control_plane.core.scope import Right, Scope, Scopes
@@ -27,10 +27,10 @@ from tests.unit.auth.adapters.jwks_issuer import AUDIENCE, ISSUER, Bench, JwksSe
 SCOPES = Scopes((Scope(Right.INFER, "text_*"), Scope(Right.METRICS)))
 
 
-def knowing(**settings: Any) -> JsonWebTokens:
-    """One that has read the keys of a server, which is gone then."""
+def knowing(**settings: Any) -> JwtVerifier:
+    """Return a verifier that has read its keys from a server, which has stopped since."""
 
-    async def main() -> JsonWebTokens:
+    async def main() -> JwtVerifier:
         with JwksServer().serving() as server:
             async with (bench := Bench(server, **settings)).running():
                 return bench.tokens
@@ -43,7 +43,7 @@ def verify(text: str, **settings: Any) -> Principal:
 
 
 shared = cache(knowing)
-"""One for tests that do not change it."""
+"""Verifier for tests that do not change it."""
 
 
 def test_only_what_a_key_of_the_issuer_may_have_signed_costs_a_signature_check() -> None:
@@ -138,13 +138,13 @@ def public(kind: str, encoding: Encoding) -> bytes:
 
 
 def signed_as(kind: str, *, head: dict[str, Any]) -> str:
-    """A good signature of that kind beneath another head."""
+    """Return a token whose signature is valid, under a header that was exchanged."""
     signer = jwt.get_algorithm_by_name(kind)
     return forge(head, claims(), lambda signed: signer.sign(signed, private_key(kind)))
 
 
 def changed(text: str, **changes: Any) -> str:
-    """With other claims beneath the same signature."""
+    """Return the token with other claims under the same signature."""
     head, _, signature = text.split(".")
     return f"{head}.{forge({}, claims(**changes)).split('.')[1]}.{signature}"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from control_plane.auth.domain.authorization import METRICS_NEED, Need, need_of_admin_path, need_of_call, refusal
 from control_plane.core.action import Action
-from control_plane.core.principal import NOBODY, Principal
+from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right, Scopes, parse_scope
 from control_plane.objects.domain.route import Route
 
@@ -20,7 +20,7 @@ def principal(*scopes: str, tenant: str = "acme") -> Principal:
 
 
 def let_in(need: Need | None) -> set[str]:
-    """Which scopes, each alone, are enough."""
+    """Return the scopes each of which alone is enough for a call."""
     return {scope for scope in ALL_SCOPES if refusal(principal(scope), need) is None}
 
 
@@ -110,9 +110,9 @@ def test_a_route_has_a_list_of_its_own(
 def test_where_authentication_is_off_nothing_is_refused() -> None:
     closed = Route("fast", "text_encoder", tenants=())
     for action in Action:
-        assert refusal(NOBODY, need_of_call(action, "fast"), route=closed) is None
-    assert refusal(NOBODY, METRICS_NEED) is None
-    assert refusal(NOBODY, need_of_admin_path("/keys")) is None
+        assert refusal(ANONYMOUS, need_of_call(action, "fast"), route=closed) is None
+    assert refusal(ANONYMOUS, METRICS_NEED) is None
+    assert refusal(ANONYMOUS, need_of_admin_path("/keys")) is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.auth.domain.client_address import source_of
+from control_plane.auth.domain.client_address import client_address_of
 
 TRUSTED = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
 
@@ -45,26 +45,28 @@ HEADERS = st.one_of(st.text(max_size=200), st.lists(st.one_of(ADDRESSES.map(str)
     ],
 )
 def test_sources(peer: str, forwarded_for: str | None, source: str) -> None:
-    assert source_of(peer, forwarded_for, TRUSTED) == source
+    assert client_address_of(peer, forwarded_for, TRUSTED) == source
 
 
 @given(ADDRESSES, st.none() | HEADERS)
 def test_without_trusted_proxies_the_header_has_no_say(peer: IPv4Address | IPv6Address, forwarded_for: str | None) -> None:
-    assert source_of(str(peer), forwarded_for, []) == str(peer)
+    assert client_address_of(str(peer), forwarded_for, []) == str(peer)
 
 
 @given(OUTSIDE, st.none() | HEADERS)
 def test_nobody_but_a_trusted_proxy_is_believed(peer: IPv4Address | IPv6Address, forwarded_for: str | None) -> None:
-    assert source_of(str(peer), forwarded_for, TRUSTED) == str(peer)
+    assert client_address_of(str(peer), forwarded_for, TRUSTED) == str(peer)
 
 
 @given(HEADERS, OUTSIDE, st.lists(st.sampled_from(["10.0.0.2", "10.1.2.3", "fd00::2"]), max_size=3))
 def test_a_caller_cannot_hide_behind_what_it_writes(forged: str, caller: IPv4Address | IPv6Address, proxies: list[str]) -> None:
-    """Each proxy appends whom it was reached from; whatever the caller wrote stands before its own address."""
-    assert source_of("10.0.0.1", ", ".join([forged, str(caller), *proxies]), TRUSTED) == str(caller)
+    """Each proxy appends the address it was reached from; what the caller made up stands before the caller's
+    own address.
+    """
+    assert client_address_of("10.0.0.1", ", ".join([forged, str(caller), *proxies]), TRUSTED) == str(caller)
 
 
 @given(st.text(max_size=50), HEADERS)
 def test_whatever_comes_there_is_an_answer(peer: str, forwarded_for: str) -> None:
-    source = source_of(peer, forwarded_for, TRUSTED)
+    source = client_address_of(peer, forwarded_for, TRUSTED)
     assert source == peer or source.isprintable()

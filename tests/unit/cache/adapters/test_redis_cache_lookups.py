@@ -1,4 +1,7 @@
-"""When lookups are sent, in virtual time and with a Redis that takes as long as it is told; what Redis does itself is in tests/contract."""
+"""When lookups are sent and when they are shed: in virtual time, with a fake Redis of adjustable latency.
+
+The behaviour of a real Redis is tested in tests/contract.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from control_plane.cache.domain.shared_value import frame, name_of
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 from tests.aio import hold_up, run_in_virtual_time, settle
 
+pytestmark = pytest.mark.virtual_time
+
 KEY, OTHER = b"k" * 32, b"o" * 32
 FOUND = [b"value"]
 
@@ -24,7 +29,9 @@ def now_s() -> float:
 
 
 class SlowRedis(CacheConnection):
-    """Has what it was given; each answer takes `takes_s`, of which this process is held up for `held_up_s`."""
+    """Fake Redis connection: each answer takes `takes_s`, and blocks this process's event loop for
+    `held_up_s` before.
+    """
 
     def __init__(self) -> None:
         super().__init__(SecretStr("redis://h"))
@@ -59,7 +66,7 @@ class Bench:
         return await self.lookups.get([key], computing_s=computing_s)
 
     async def ask_until(self, condition: Callable[[], bool], *, computing_s: float, key: bytes = KEY, within_s: float) -> None:
-        """As callers do who then compute."""
+        """Look up again and again, as callers do that compute after each miss, until the condition holds."""
         async with asyncio.timeout(within_s):
             while not condition():
                 await self.find(key, computing_s=computing_s)
@@ -72,113 +79,91 @@ async def bench() -> AsyncIterator[Bench]:
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(each.lookups.run())
         await asyncio.sleep(0.1)
-        assert not each.lookups.is_open
+        assert not each.lookups.is_bypassed
         yield each
         task.cancel()
 
 
-def test_on_a_slow_host_it_is_asked_while_computing_is_slower_still() -> None:
-    """Answers take 8 ms there and computing 13, which on a quick host are 0.3 and 3."""
-
-    async def main() -> None:
-        async with bench() as slow:
-            slow.redis.takes_s = 0.008
-            await slow.ask_until(lambda: slow.counts.hits >= 100, computing_s=0.013, within_s=3.0)
-            assert (slow.counts.late, slow.counts.slow) == (1, 0), "the first has learned what it takes"
-            assert slow.lookups.answer_s == pytest.approx(0.008)
-
-    run_in_virtual_time(main())
+async def test_on_a_slow_host_it_is_asked_while_computing_is_slower_still() -> None:
+    """On a slow host answers take 8 ms and computing 13 ms; on a quick host these are 0.3 ms and 3 ms."""
+    async with bench() as slow:
+        slow.redis.takes_s = 0.008
+        await slow.ask_until(lambda: slow.counts.hits >= 100, computing_s=0.013, within_s=3.0)
+        assert (slow.counts.late, slow.counts.slow) == (1, 0), "the first has learned what it takes"
+        assert slow.lookups.answer_s == pytest.approx(0.008)
 
 
-def test_what_is_slower_than_computing_is_passed_over_at_once_and_asked_again_when_it_is_quick() -> None:
-    async def main() -> None:
-        async with bench() as slow:
-            slow.redis.takes_s = 0.05
-            await slow.ask_until(lambda: slow.counts.slow > 0, computing_s=0.01, within_s=1.0)
-            late, began_s = slow.counts.late, now_s()
-            for _ in range(50):
-                assert await slow.find(computing_s=0.01) == [None]
-            assert now_s() == began_s, "nobody waits"
-            assert await slow.find(computing_s=0.5) == FOUND, "but for whom computing takes longer"
-            slow.redis.takes_s = 0.001
-            await slow.ask_until(lambda: slow.counts.hits > 10, computing_s=0.01, within_s=3.0)
-            assert slow.counts.late == late
-            assert not slow.lookups.is_open
-
-    run_in_virtual_time(main())
-
-
-def test_where_nothing_is_found_it_is_not_asked_for_much_until_trials_find_something() -> None:
-    async def main() -> None:
-        async with bench() as slow:
-            slow.redis.takes_s = 0.008
-            await slow.ask_until(lambda: slow.counts.slow > 0, key=OTHER, computing_s=0.013, within_s=3.0)
-            hits, misses = slow.counts.hits, slow.counts.misses
-            await slow.ask_until(lambda: slow.counts.slow > 300, key=OTHER, computing_s=0.013, within_s=10.0)
-            assert (slow.counts.hits, slow.counts.misses) == (hits, misses), "trials are made for nobody"
-            assert slow.redis.asked[-1] == [name_of(OTHER)], "and with what was wanted"
-            slow.redis.held[name_of(OTHER)] = frame(OTHER, b"there now")
-            await slow.ask_until(lambda: slow.counts.hits > 10, key=OTHER, computing_s=0.013, within_s=20.0)
-
-    run_in_virtual_time(main())
-
-
-def test_nobody_begins_to_wait_behind_one_that_does_not_come() -> None:
-    async def main() -> None:
-        async with bench() as slow, asyncio.TaskGroup() as tasks:
-            slow.redis.takes_s = 0.2
-            first = tasks.create_task(slow.find(computing_s=0.01))
-            await asyncio.sleep(0.0021)
-            began_s = now_s()
+async def test_what_is_slower_than_computing_is_passed_over_at_once_and_asked_again_when_it_is_quick() -> None:
+    async with bench() as slow:
+        slow.redis.takes_s = 0.05
+        await slow.ask_until(lambda: slow.counts.slow > 0, computing_s=0.01, within_s=1.0)
+        late, began_s = slow.counts.late, now_s()
+        for _ in range(50):
             assert await slow.find(computing_s=0.01) == [None]
-            assert now_s() == began_s
-            assert await first == [None]
-            assert (slow.counts.late, slow.counts.slow) == (1, 1)
+        assert now_s() == began_s, "nobody waits"
+        assert await slow.find(computing_s=0.5) == FOUND, "but for whom computing takes longer"
+        slow.redis.takes_s = 0.001
+        await slow.ask_until(lambda: slow.counts.hits > 10, computing_s=0.01, within_s=3.0)
+        assert slow.counts.late == late
+        assert not slow.lookups.is_bypassed
 
-    run_in_virtual_time(main())
+
+async def test_where_nothing_is_found_it_is_not_asked_for_much_until_trials_find_something() -> None:
+    async with bench() as slow:
+        slow.redis.takes_s = 0.008
+        await slow.ask_until(lambda: slow.counts.slow > 0, key=OTHER, computing_s=0.013, within_s=3.0)
+        hits, misses = slow.counts.hits, slow.counts.misses
+        await slow.ask_until(lambda: slow.counts.slow > 300, key=OTHER, computing_s=0.013, within_s=10.0)
+        assert (slow.counts.hits, slow.counts.misses) == (hits, misses), "trials are made for nobody"
+        assert slow.redis.asked[-1] == [name_of(OTHER)], "and with what was wanted"
+        slow.redis.held[name_of(OTHER)] = frame(OTHER, b"there now")
+        await slow.ask_until(lambda: slow.counts.hits > 10, key=OTHER, computing_s=0.013, within_s=20.0)
 
 
-def test_one_that_hangs_is_cut_off_and_comes_back() -> None:
-    async def main() -> None:
-        async with bench() as slow:
-            slow.redis.takes_s = 1e9
+async def test_nobody_begins_to_wait_behind_one_that_does_not_come() -> None:
+    async with bench() as slow, asyncio.TaskGroup() as tasks:
+        slow.redis.takes_s = 0.2
+        first = tasks.create_task(slow.find(computing_s=0.01))
+        await asyncio.sleep(0.0021)
+        began_s = now_s()
+        assert await slow.find(computing_s=0.01) == [None]
+        assert now_s() == began_s
+        assert await first == [None]
+        assert (slow.counts.late, slow.counts.slow) == (1, 1)
+
+
+async def test_one_that_hangs_is_cut_off_and_comes_back() -> None:
+    async with bench() as slow:
+        slow.redis.takes_s = 1e9
+        await slow.find(computing_s=0.01)
+        await asyncio.sleep(2.0)
+        assert slow.lookups.is_bypassed
+        assert slow.lookups.answer_s == 0.0
+        assert await slow.find(computing_s=1e6) == [None]
+        assert slow.counts.away == 1
+        await asyncio.sleep(3600.0)
+        slow.redis.takes_s = 0.008
+        await slow.ask_until(lambda: slow.counts.hits > 10, computing_s=0.013, within_s=10.0)
+
+
+async def test_pauses_of_this_process_are_not_the_servers_fault() -> None:
+    async with bench() as slow:
+        slow.redis.held_up_s = 60.0
+        for _ in range(20):
+            await asyncio.sleep(0.2)
             await slow.find(computing_s=0.01)
-            await asyncio.sleep(2.0)
-            assert slow.lookups.is_open
-            assert slow.lookups.answer_s == 0.0
-            assert await slow.find(computing_s=1e6) == [None]
-            assert slow.counts.away == 1
-            await asyncio.sleep(3600.0)
-            slow.redis.takes_s = 0.008
-            await slow.ask_until(lambda: slow.counts.hits > 10, computing_s=0.013, within_s=10.0)
-
-    run_in_virtual_time(main())
+        assert slow.redis.connections == 1
+        assert not slow.lookups.is_bypassed
+        slow.redis.held_up_s = 0.0
+        await slow.ask_until(lambda: slow.counts.hits > 10, computing_s=0.01, within_s=5.0)
 
 
-def test_pauses_of_this_process_are_not_the_servers_fault() -> None:
-    async def main() -> None:
-        async with bench() as slow:
-            slow.redis.held_up_s = 60.0
-            for _ in range(20):
-                await asyncio.sleep(0.2)
-                await slow.find(computing_s=0.01)
-            assert slow.redis.connections == 1
-            assert not slow.lookups.is_open
-            slow.redis.held_up_s = 0.0
-            await slow.ask_until(lambda: slow.counts.hits > 10, computing_s=0.01, within_s=5.0)
-
-    run_in_virtual_time(main())
-
-
-def test_an_answer_that_lies_there_when_this_process_wakes_up_is_taken() -> None:
-    async def main() -> None:
-        async with bench() as slow, asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(slow.find(computing_s=0.02))
-            await settle()
-            hold_up(1.0)
-            assert await asking == FOUND
-
-    run_in_virtual_time(main())
+async def test_an_answer_that_lies_there_when_this_process_wakes_up_is_taken() -> None:
+    async with bench() as slow, asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(slow.find(computing_s=0.02))
+        await settle()
+        hold_up(1.0)
+        assert await asking == FOUND
 
 
 def test_why_it_is_passed_over_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:

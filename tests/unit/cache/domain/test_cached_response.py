@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from control_plane.cache.domain.cached_response import (
-    forbids_kept_answer,
-    json_without_id,
-    keep_grpc,
-    keep_http,
+    canonical_json,
+    canonical_message,
+    decode_grpc,
+    decode_http,
+    encode_grpc,
+    encode_http,
+    forbids_cached_answer,
     mark_grpc,
     mark_http,
-    message_without_id,
-    restore_grpc,
-    restore_http,
 )
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import CacheStatus
@@ -47,7 +47,7 @@ class TestRequestJson:
         def text(request_id: str) -> bytes:
             return json.dumps({"id": request_id, "inputs": [{"name": "X"}]}, ensure_ascii=False).encode()
 
-        assert json_without_id(text("7"), "7") == json_without_id(text(other), other)
+        assert canonical_json(text("7"), "7") == canonical_json(text(other), other)
 
     @pytest.mark.parametrize(
         ("text", "request_id"),
@@ -60,16 +60,16 @@ class TestRequestJson:
         ],
     )
     def test_what_may_mean_something_else_is_left(self, text: bytes, request_id: str) -> None:
-        assert json_without_id(text, request_id) == text
+        assert canonical_json(text, request_id) == text
 
     def test_data_that_looks_like_an_id_is_left(self) -> None:
         text = json.dumps({"id": "7", "inputs": [{"data": ['"id":"9"']}]}).encode()
-        assert json.loads(json_without_id(text, "7")) == {"id": "", "inputs": [{"data": ['"id":"9"']}]}
+        assert json.loads(canonical_json(text, "7")) == {"id": "", "inputs": [{"data": ['"id":"9"']}]}
 
     @given(st.text(min_size=1), st.lists(st.text()))
     def test_only_the_id_changes(self, request_id: str, data: list[str]) -> None:
         fields = {"id": request_id, "inputs": data}
-        bare = json.loads(json_without_id(json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass"), request_id))
+        bare = json.loads(canonical_json(json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass"), request_id))
         assert bare["inputs"] == data
         assert bare["id"] in ("", request_id)
 
@@ -80,9 +80,9 @@ class TestHttp:
     @pytest.mark.parametrize("second", ["", "8", 'a longer "id"', "日本"])
     @pytest.mark.parametrize("encode", [False, True], ids=["plain", "gzip"])
     def test_another_caller_gets_the_answer_with_its_own_id(self, data: bytes, first: str, second: str, encode: bool) -> None:
-        kept = keep_http(triton_answer(first, data=data, encode=encode), request_id=first)
+        kept = encode_http(triton_answer(first, data=data, encode=encode), request_id=first)
         assert kept is not None
-        given = restore_http(kept, CacheStatus.HIT, request_id=second)
+        given = decode_http(kept, CacheStatus.HIT, request_id=second)
         expected = triton_answer(second, data=data)
         assert given == HttpAnswer(200, expected.head[:-2] + b"tidegate-cache: hit\r\n\r\n", expected.body)
 
@@ -98,7 +98,7 @@ class TestHttp:
         ],
     )
     def test_what_is_not_understood_is_not_kept(self, answer: HttpAnswer, request_id: str) -> None:
-        assert keep_http(answer, request_id=request_id) is None
+        assert encode_http(answer, request_id=request_id) is None
 
     def test_a_computed_answer_says_so_and_is_else_what_came(self) -> None:
         answer = triton_answer("7", data=DATA)
@@ -119,21 +119,21 @@ def answer(request_id: str) -> GrpcAnswer:
 
 class TestGrpc:
     def test_a_request_without_what_its_key_has_otherwise(self) -> None:
-        bare = service_pb2.ModelInferRequest.FromString(message_without_id(request("7")))
+        bare = service_pb2.ModelInferRequest.FromString(canonical_message(request("7")))
         assert (bare.id, bare.model_name, bare.model_version, bare.raw_input_contents) == ("", "", "", [b"abc"])
-        assert message_without_id(request("7")) == message_without_id(request(""))
-        assert message_without_id(request("7")) != message_without_id(request("7", data=b"abd"))
+        assert canonical_message(request("7")) == canonical_message(request(""))
+        assert canonical_message(request("7")) != canonical_message(request("7", data=b"abd"))
 
     def test_a_message_that_is_none(self) -> None:
         with pytest.raises(InvalidRequest):
-            message_without_id(b"\x0a\xff")
+            canonical_message(b"\x0a\xff")
 
     @pytest.mark.parametrize("first", ["", "7"])
     @pytest.mark.parametrize("second", ["", "é" * 200])
     def test_another_caller_gets_the_answer_with_its_own_id(self, first: str, second: str) -> None:
-        kept = keep_grpc(answer(first))
+        kept = encode_grpc(answer(first))
         assert kept is not None
-        given = restore_grpc(kept, CacheStatus.JOINED, request_id=second)
+        given = decode_grpc(kept, CacheStatus.JOINED, request_id=second)
         message = service_pb2.ModelInferResponse.FromString(given.message)
         assert message == service_pb2.ModelInferResponse.FromString(answer(second).message)
         assert (given.code, given.trailers[-1]) == (0, (b"tidegate-cache", b"joined"))
@@ -148,7 +148,7 @@ class TestGrpc:
         ],
     )
     def test_what_is_not_understood_is_not_kept(self, unkept: GrpcAnswer) -> None:
-        assert keep_grpc(unkept) is None
+        assert encode_grpc(unkept) is None
 
     def test_a_computed_answer_says_so_in_its_trailers(self) -> None:
         marked = mark_grpc(answer("7"), CacheStatus.BYPASS)
@@ -161,4 +161,4 @@ class TestGrpc:
     [(None, False), ("", False), ("max-age=10", False), ("no-cache", True), ("max-age=10, No-Store", True), ("max-age=0", True)],
 )
 def test_who_wants_it_computed(value: str | None, forbids: bool) -> None:
-    assert forbids_kept_answer(value) is forbids
+    assert forbids_cached_answer(value) is forbids

@@ -1,4 +1,6 @@
-"""What is kept is right whatever is done, never more than there is room for, and what saves most."""
+"""Eviction policy: values are right after any sequence of calls, memory stays bounded, and hit ratios beat
+LRU's.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.cache.domain.eviction import ENTRY_BYTES, Kept, KeptAnswers
-from control_plane.cache.domain.eviction.ghosts import Forgotten
-from control_plane.cache.domain.eviction.reuse_rates import AGES, MOST_USES, ReuseRates, row_of
+from control_plane.cache.domain.eviction import ENTRY_BYTES, CacheEntry, EvictingCache
+from control_plane.cache.domain.eviction.ghosts import GhostList
+from control_plane.cache.domain.eviction.reuse_rates import AGES, MAX_USES, ReuseRates, row_of
 
 VALUE = bytes(1536)
 ENTRY = len(VALUE) + ENTRY_BYTES
@@ -24,12 +26,12 @@ def key(number: int) -> bytes:
     return blake2b(b"%d" % number, digest_size=32).digest()
 
 
-def room_for(entries: int) -> KeptAnswers:
-    return KeptAnswers(entries * ENTRY)
+def room_for(entries: int) -> EvictingCache:
+    return EvictingCache(entries * ENTRY)
 
 
-def ask(kept: KeptAnswers, numbers: Iterable[int], *, cost_units: float = 1.0) -> list[bool]:
-    """Whether each was there; what was not is put there."""
+def ask(kept: EvictingCache, numbers: Iterable[int], *, cost_units: float = 1.0) -> list[bool]:
+    """Look up keys in turn and return whether each was a hit; each miss is put into the cache."""
     found = []
     for number in numbers:
         found.append(kept.get(key(number), 0.0) is not None)
@@ -39,7 +41,7 @@ def ask(kept: KeptAnswers, numbers: Iterable[int], *, cost_units: float = 1.0) -
 
 
 def popular(seed: int, requests: int, keys: int) -> list[int]:
-    """By 1 / rank."""
+    """Return a stream of keys with Zipf's popularity (1 / rank)."""
     return Random(seed).choices(range(keys), [1 / rank for rank in range(1, keys + 1)], k=requests)
 
 
@@ -57,7 +59,7 @@ class TestWhatIsThere:
         ),
     )
     def test_only_what_was_put_last_and_never_more_than_there_is_room_for(self, max_bytes: int, steps: list[tuple]) -> None:
-        kept, put, now_s = KeptAnswers(max_bytes), {}, 0.0
+        kept, put, now_s = EvictingCache(max_bytes), {}, 0.0
         for count, (verb, *about) in enumerate(steps):
             if verb == "get":
                 value, expires_s = put.get(about[0], (None, 0.0))
@@ -80,7 +82,7 @@ class TestWhatIsThere:
         assert (len(kept), kept.evicted, kept.held_bytes) == (100, 0, kept.max_bytes)
 
     def test_room_for_more_than_any_machine_has_is_not_taken_before_it_is_needed(self) -> None:
-        kept = KeptAnswers(10**23)
+        kept = EvictingCache(10**23)
         assert ask(kept, [1, 1]) == [False, True]
 
     def test_replaced(self) -> None:
@@ -99,7 +101,7 @@ class TestWhatIsThere:
 
     @pytest.mark.parametrize("room", [0, ENTRY - 1])
     def test_larger_than_all_the_room(self, room: int) -> None:
-        kept = KeptAnswers(room)
+        kept = EvictingCache(room)
         kept.put(key(1), VALUE, cost_units=1e9, expires_s=LATER_S)
         assert kept.get(key(1), 0.0) is None
         assert (len(kept), kept.evicted) == (0, 0)
@@ -132,15 +134,15 @@ class TestWhatIsThere:
 
 
 class TestEntries:
-    """`entry` and `use_again`, for who comes for the same one over and over."""
+    """`entry` and `reuse`, for a caller that asks for the same entry over and over."""
 
     @pytest.mark.parametrize("seed", range(3))
     def test_a_use_by_its_entry_counts_as_one_by_its_key(self, seed: int) -> None:
         by_key, by_entry = room_for(50), room_for(50)
-        entries: dict[int, Kept] = {}
+        entries: dict[int, CacheEntry] = {}
         for number in popular(seed, 6000, 300):
             found = ask(by_key, [number])
-            if number not in entries or not by_entry.use_again(entries[number], 0.0):
+            if number not in entries or not by_entry.reuse(entries[number], 0.0):
                 assert ask(by_entry, [number]) == found == [False]
                 entry = by_entry.entry(key(number))
                 if entry is not None:
@@ -159,7 +161,7 @@ class TestEntries:
         kept.put(key(1), VALUE, cost_units=1.0, expires_s=10.0)
         entry = kept.entry(key(1))
         assert entry is not None
-        assert kept.use_again(entry, 0.0)
+        assert kept.reuse(entry, 0.0)
         if ends == "replaced":
             kept.put(key(1), VALUE, cost_units=1.0, expires_s=10.0)
             assert kept.entry(key(1)) is not entry
@@ -169,19 +171,19 @@ class TestEntries:
             for number in range(2, 20):
                 kept.put(key(number), VALUE, cost_units=1e6, expires_s=LATER_S)
             assert kept.entry(key(1)) is None
-        assert not kept.use_again(entry, 0.0)
+        assert not kept.reuse(entry, 0.0)
 
     def test_expired_at_its_time(self) -> None:
         kept = room_for(2)
         kept.put(key(1), b"value", cost_units=1.0, expires_s=10.0)
         entry = kept.entry(key(1))
         assert entry is not None
-        assert [kept.use_again(entry, now_s) for now_s in (9.9, 10.0)] == [True, False]
+        assert [kept.reuse(entry, now_s) for now_s in (9.9, 10.0)] == [True, False]
 
 
 class TestWhatIsKept:
     def test_what_costs_more(self) -> None:
-        """All are asked for alike, and there is room for half."""
+        """All keys are equally popular, and there is room for half of them."""
         kept, random = room_for(100), Random(1)
         found = {1.0: 0, 10.0: 0}
         for _ in range(6000):
@@ -191,7 +193,7 @@ class TestWhatIsKept:
         assert found[10.0] > 5 * found[1.0]
 
     def test_what_is_smaller(self) -> None:
-        kept, random = KeptAnswers(100 * 4096), Random(1)
+        kept, random = EvictingCache(100 * 4096), Random(1)
         found = {1024: 0, 10 * 1024: 0}
         for _ in range(6000):
             number = random.randrange(200)
@@ -212,20 +214,22 @@ class TestWhatIsKept:
         assert small == pytest.approx(200 - places, abs=5)
 
     def test_a_scan_pushes_nothing_out(self) -> None:
-        """LRU would have none of them left."""
+        """LRU would have evicted all of them."""
         kept, random, often = room_for(200), Random(1), range(100)
         ask(kept, (random.randrange(150) if random.random() < 0.8 else 10_000 + count for count in range(4000)))
         ask(kept, range(100_000, 100_600))
         assert sum(ask(kept, often)) >= 90
 
     def test_a_scan_beside_others(self) -> None:
-        """LRU would find a third of theirs: each is asked for once in 500 requests, on average."""
+        """LRU would hit a third of the popular keys' requests: each comes once in 500 requests, on
+        average.
+        """
         kept, random = room_for(200), Random(1)
         found = [ask(kept, [random.randrange(100), *range(10_000 + 4 * turn, 10_004 + 4 * turn)])[0] for turn in range(4000)]
         assert sum(found[-2000:]) > 0.9 * 2000
 
     def test_a_loop_larger_than_the_room(self) -> None:
-        """LRU would find nothing; at best half of it is found."""
+        """LRU would hit nothing; the optimum is a hit ratio of one half."""
         kept = room_for(200)
         found = ask(kept, list(range(400)) * 20)
         assert sum(found[-4000:]) > 0.4 * 4000
@@ -246,7 +250,7 @@ class TestWhatIsKept:
         assert sum(kept.get(key(number), 0.0) is None for number in range(50)) >= 35
 
     def test_more_hits_than_lru(self) -> None:
-        """Half the requests come once; by LRU 22 % are found."""
+        """Half of the requests are for keys that come only once; LRU has a hit ratio of 22 %."""
         kept = room_for(100)
         requests = [number if number % 2 else 10_000 + count for count, number in enumerate(popular(3, 20_000, 2000))]
         assert sum(ask(kept, requests)) / len(requests) > 0.25
@@ -288,15 +292,15 @@ class TestReuseRates:
         assert rates.seen[3] == rates.waited[3] == pytest.approx(99.0)
 
     def test_every_row_has_its_place(self) -> None:
-        rows = {row_of(uses, 2**octave) for uses in range(1, MOST_USES + 1) for octave in range(AGES - 1)}
+        rows = {row_of(uses, 2**octave) for uses in range(1, MAX_USES + 1) for octave in range(AGES - 1)}
         assert len(rows) == 4 * (AGES - 1)
         assert max(rows) + AGES == len(ReuseRates().seen)
 
 
 class TestForgotten:
-    @given(st.integers(0, 2**39), st.integers(1, MOST_USES), st.integers(1, 2**38), st.integers(1, 2**32 - 1))
+    @given(st.integers(0, 2**39), st.integers(1, MAX_USES), st.integers(1, 2**38), st.integers(1, 2**32 - 1))
     def test_comes_back_with_its_age_and_history(self, last_use: int, uses: int, interval: int, age: int) -> None:
-        forgotten = Forgotten(64)
+        forgotten = GhostList(64)
         forgotten.put(key(1), last_use, uses, interval)
         found = forgotten.pop(key(1), last_use + age)
         assert found is not None
@@ -306,12 +310,12 @@ class TestForgotten:
         assert forgotten.pop(key(1), last_use + age) is None
 
     def test_one_never_used_again(self) -> None:
-        forgotten = Forgotten(64)
+        forgotten = GhostList(64)
         forgotten.put(key(1), 10, 0, 0)
         assert forgotten.pop(key(1), 15) == (row_of(0, 0), 5, 0, 0)
 
     def test_another_key_in_its_slot(self) -> None:
-        forgotten = Forgotten(1)
+        forgotten = GhostList(1)
         forgotten.put(key(1), 10, 1, 1)
         assert forgotten.pop(key(2), 20) is None
         forgotten.put(key(2), 15, 1, 1)
@@ -319,10 +323,10 @@ class TestForgotten:
         assert forgotten.pop(key(2), 20) is not None
 
     def test_some(self) -> None:
-        forgotten = Forgotten(2)
+        forgotten = GhostList(2)
         assert list(forgotten.some(Random(1).random, 20)) == []
         forgotten.put(key(1), 10, 2, 7)
         assert set(forgotten.some(Random(1).random, 20)) == {(row_of(2, 7), 10)}
 
     def test_without_room_it_remembers_the_last_one(self) -> None:
-        assert len(Forgotten(0)) == 1
+        assert len(GhostList(0)) == 1

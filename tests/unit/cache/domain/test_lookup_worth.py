@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.cache.domain.lookup_worth import LookupWorth, UsualTime
+from control_plane.cache.domain.lookup_worth import LookupPolicy, RunningMedian
 
 
-def known(answer_s: float, hit_ratio: float = 1.0) -> LookupWorth:
-    worth = LookupWorth()
+def known(answer_s: float, hit_ratio: float = 1.0) -> LookupPolicy:
+    worth = LookupPolicy()
     for _ in range(9):
         worth.answered(answer_s)
     worth.hit_ratio = hit_ratio
@@ -42,8 +42,8 @@ def test_nobody_waits_longer_than_for_computing(answer_s: float, hit_ratio: floa
 
 
 def test_at_first_it_is_asked() -> None:
-    assert LookupWorth().patience_s(0.0) == 0.002
-    assert LookupWorth().patience_s(0.025) == pytest.approx(0.005)
+    assert LookupPolicy().patience_s(0.0) == 0.002
+    assert LookupPolicy().patience_s(0.025) == pytest.approx(0.005)
 
 
 def test_single_answers_neither_close_nor_open_it() -> None:
@@ -59,7 +59,7 @@ def test_single_answers_neither_close_nor_open_it() -> None:
 
 
 def test_what_is_found_is_learned_and_trials_with_nobodys_key_say_nothing_of_it() -> None:
-    worth = LookupWorth()
+    worth = LookupPolicy()
     for _ in range(100):
         worth.answered(0.001, hits=0, keys=1)
     assert worth.hit_ratio < 0.05
@@ -73,10 +73,10 @@ def test_what_is_found_is_learned_and_trials_with_nobodys_key_say_nothing_of_it(
 
 def test_another_connection_is_given_a_chance_at_once() -> None:
     worth = known(10.0, 0.3)
-    worth.forget_times()
+    worth.forget_latencies()
     assert worth.patience_s(0.01) is not None
     assert worth.hit_ratio == 0.3
 
 
 def test_the_usual_time_of_nothing_is_none() -> None:
-    assert UsualTime().usual_s == 0.0
+    assert RunningMedian().median_s == 0.0

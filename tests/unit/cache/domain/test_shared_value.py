@@ -36,7 +36,9 @@ def test_what_was_cut_lengthened_or_changed_anywhere_is_nothing(key: bytes, valu
 
 @pytest.mark.parametrize(("key", "name"), [(b"", b"tidegate:cache:01:"), (b"\0\xff" * 16, b"tidegate:cache:01:" + b"\0\xff" * 16)])
 def test_where_it_lies(key: bytes, name: bytes) -> None:
-    """Another layout needs another format, in the name and in the value."""
+    """Pins the layout: whoever changes it must change `FORMAT` too, which is in the key's name and in the
+    value.
+    """
     assert name_of(key) == name
     assert frame(key, b"value")[:4] == b"TGC\x01"
     assert len(frame(key, b"value")) == 4 + 16 + 5

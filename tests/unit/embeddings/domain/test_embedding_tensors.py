@@ -1,4 +1,4 @@
-"""Texts as Triton takes them, and what Triton answers as embeddings."""
+"""Codec between texts and Triton's tensors: requests, and answers as embeddings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tokens(*ids: int) -> bytes:
 
 
 def answer(**outputs: bytes) -> HttpAnswer:
-    """As Triton answers, in the model's order."""
+    """Build an answer as Triton sends it, outputs in the model's order."""
     described = [{"name": name, "parameters": {"binary_data_size": len(data)}} for name, data in outputs.items()]
     header = orjson.dumps({"model_name": "m", "outputs": described})
     return make_answer(200, header + b"".join(outputs.values()), headers=[(b"Inference-Header-Content-Length", b"%d" % len(header))])

@@ -1,4 +1,4 @@
-"""Large requests: read piece by piece as the parser reads them whole, and what is large besides the inputs refused at once."""
+"""Large requests: parsing in pieces equals parsing the whole, and other large parts are refused at once."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ def test_it_is_what_the_parser_makes_of_the_whole(before: dict[str, Any], value:
 
     for form in (body, bytearray(body)):
         assert read(form) == orjson.loads(body)
+
+
+@pytest.mark.parametrize("tokens", [b"[23,-0,2999]", b"[[-0], [7]]"])
+def test_a_token_may_be_written_as_minus_zero(tokens: bytes) -> None:
+    """It is valid JSON, which the parser of small requests takes, too."""
+    assert read(b'{"input": %b}' % tokens) == orjson.loads(b'{"input": %b}' % tokens)
 
 
 def test_a_key_may_be_written_with_escapes() -> None:

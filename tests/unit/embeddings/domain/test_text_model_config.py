@@ -1,4 +1,4 @@
-"""Which configurations are those of text-embedding models: the shipped ones, as Triton shows them, and what comes close."""
+"""Which configurations are text-embedding models: the shipped ones, as Triton shows them, and near misses."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ def test_it_is_granted_whenever_it_is_asked_for_and_each_time_with_a_higher_toke
     async def main() -> None:
         store = LocalLease()
         for token in (1, 2, 3):
-            seen = await store.look()
+            seen = await store.read()
             assert seen.is_released
-            lease = await store.take(seen, holder="me", ttl_s=6.0)
+            lease = await store.acquire(seen, holder="me", ttl_s=6.0)
             assert lease == Lease(token, "me", 6.0)
             assert await store.renew(lease) == lease
         await store.release(lease)

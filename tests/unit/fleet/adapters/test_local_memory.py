@@ -7,7 +7,7 @@ import pytest
 
 from control_plane.core.errors import StoreUnavailable
 from control_plane.fleet.adapters.local_memory import LocalFleetMemory
-from control_plane.fleet.domain.memory import Measured, Wish
+from control_plane.fleet.domain.memory import DesiredState, Measured
 from tests.aio import run
 
 KNOWN = Measured(5, load_s=2.0)
@@ -52,18 +52,15 @@ def test_an_entry_that_cannot_be_is_left_out_and_the_rest_stands(path: Path, cap
     assert path.exists()
 
 
-def test_what_cannot_be_written_is_unavailable_and_not_known(tmp_path: Path) -> None:
+async def test_what_cannot_be_written_is_unavailable_and_not_known(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    async def main() -> None:
-        memory = LocalFleetMemory(tmp_path / "memory.json")
-        await memory.measure({"a": KNOWN})
-        (tmp_path / "memory.partial").mkdir()
-        for call in (memory.measure({"b": KNOWN}), memory.wish({"a": Wish(1)})):
-            with pytest.raises(StoreUnavailable, match=r"memory\.json cannot be written: Is a directory"):
-                await call
-        assert (await memory.measured(), await memory.wishes()) == ({"a": KNOWN}, {})
-        with pytest.raises(StoreUnavailable, match="cannot be read"):
-            await LocalFleetMemory(tmp_path / "file" / "memory.json").measured()
-
-    run(main())
+    memory = LocalFleetMemory(tmp_path / "memory.json")
+    await memory.measure({"a": KNOWN})
+    (tmp_path / "memory.partial").mkdir()
+    for call in (memory.measure({"b": KNOWN}), memory.wish({"a": DesiredState(1)})):
+        with pytest.raises(StoreUnavailable, match=r"memory\.json cannot be written: Is a directory"):
+            await call
+    assert (await memory.measured(), await memory.wishes()) == ({"a": KNOWN}, {})
+    with pytest.raises(StoreUnavailable, match="cannot be read"):
+        await LocalFleetMemory(tmp_path / "file" / "memory.json").measured()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from control_plane.core.errors import InvalidRequest
 from control_plane.fleet.adapters.memory_text import decode, encode
-from control_plane.fleet.domain.memory import Measured, Wish
+from control_plane.fleet.domain.memory import DesiredState, Measured
 
 SIZES, SECONDS, TEXTS = st.integers(0, 2**60), st.floats(0, 1e12), st.text()
 
@@ -34,9 +34,9 @@ def test_what_is_known_comes_back_as_it_was(known: Measured) -> None:
     assert decode(Measured, "m", encode(known)) == known
 
 
-@given(st.builds(Wish, st.none() | st.integers(0, 1000), is_withdrawn=st.booleans(), asked=TEXTS))
-def test_so_do_wishes(wish: Wish) -> None:
-    assert decode(Wish, "m", encode(wish)) == wish
+@given(st.builds(DesiredState, st.none() | st.integers(0, 1000), is_suspended=st.booleans(), asked=TEXTS))
+def test_so_do_wishes(wish: DesiredState) -> None:
+    assert decode(DesiredState, "m", encode(wish)) == wish
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_so_do_wishes(wish: Wish) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(model: str, text: bytes) -> None:
-    with pytest.raises(InvalidRequest, match="remembered of model"):
+    with pytest.raises(InvalidRequest, match="record of model"):
         decode(Measured, model, text)
 
 
-FIELDS = {each.name for kind in (Measured, Wish) for each in fields(kind)}
+FIELDS = {each.name for kind in (Measured, DesiredState) for each in fields(kind)}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.integers(-(10**400), 10**400) | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -68,13 +68,13 @@ JSON = st.recursive(
 
 
 @given(
-    st.sampled_from([Measured, Wish]),
+    st.sampled_from([Measured, DesiredState]),
     st.fixed_dictionaries({"file_bytes": st.integers(0, 2**70)}, optional=dict.fromkeys(FIELDS - {"file_bytes"}, JSON)) | JSON,
     st.just("m") | st.text() | st.just("\ud800"),
 )
 @example(Measured, {"file_bytes": 10**400}, "m")
 @example(Measured, {"file_bytes": 0, "failures": 2**63}, "m")
-@example(Wish, {"min_copies": 10**30}, "m")
+@example(DesiredState, {"min_replicas": 10**30}, "m")
 @example(Measured, {"file_bytes": 0, "why": "\ud800"}, "m")
 def test_whatever_it_is_it_is_refused_or_can_be_written_again(kind: Any, found: object, model: str) -> None:
     try:
@@ -91,4 +91,4 @@ def test_so_is_what_is_no_json(text: bytes | str) -> None:
 
 
 def test_what_a_newer_one_has_added_is_left_out() -> None:
-    assert decode(Wish, "m", b'{"min_copies":1,"colour":"blue"}') == Wish(1)
+    assert decode(DesiredState, "m", b'{"min_replicas":1,"colour":"blue"}') == DesiredState(1)

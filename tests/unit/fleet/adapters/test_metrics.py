@@ -11,29 +11,30 @@ from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.fleet.adapters.move_log import MoveLog
 from control_plane.fleet.domain.counts import LOADING, FleetCounts
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
-from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, Server
+from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import ModelSpec, Tier
-from control_plane.telemetry.request_counts import Refused, RequestCounts, Waited
+from control_plane.telemetry.request_counts import FleetRefusalCount, RequestCounts, WaitHistogram
 
 READY, LOADS, UNLOADS = ModelState.READY, ModelState.LOADING, ModelState.UNLOADING
 NOW_S = 100.0
 
 
 class Bench:
-    """`s0` with a, which is ready, and b, which loads; `s1`, which is down; c is warm and d cold."""
+    """A fleet of `s0` with model a ready and b loading, and of `s1`, which is down; model c is warm and d
+    cold."""
 
     def __init__(self) -> None:
-        self.fleet, self.counts, self.is_owner = Fleet(), FleetCounts(), False
-        for server in (Server("s0", 1000, is_leaving=True), Server("s1", NO_BUDGET, is_up=False, is_ejected=True)):
+        self.fleet, self.counts, self.is_leader = Fleet(), FleetCounts(), False
+        for server in (Server("s0", 1000, is_draining=True), Server("s1", NO_BUDGET, is_up=False, is_ejected=True)):
             self.fleet.add_server(server)
         for name, tier in (("a", Tier.WARM), ("b", Tier.WARM), ("c", Tier.WARM), ("d", Tier.COLD)):
             self.fleet.models[name] = ModelFacts(ModelSpec(name), 40, load_s=1.0, service_s=0.1, tier=tier)
         for name, state in (("a", READY), ("b", LOADS)):
-            self.fleet.put_copy(self.fleet.servers["s0"], Copy(name, state, 40, 0.0))
+            self.fleet.put_replica(self.fleet.servers["s0"], Replica(name, state, 40, 0.0))
         self.requests = RequestCounts()
         self.metrics = FleetMetrics(
-            self.counts, lambda: self.requests, fleet=self.fleet, is_owner=lambda: self.is_owner, now_s=lambda: NOW_S
+            self.counts, lambda: self.requests, fleet=self.fleet, is_leader=lambda: self.is_leader, now_s=lambda: NOW_S
         )
 
     def samples(self, name: str) -> dict[tuple[str, ...], float]:
@@ -48,6 +49,8 @@ def page(metrics: FleetMetrics) -> str:
 
 
 def samples(metrics: FleetMetrics, name: str) -> dict[tuple[str, ...], float]:
+    """Return a metric's values by its labels, in the order of their names; names are given without
+    `tidegate_fleet_`."""
     families = text_string_to_metric_families(page(metrics))
     found = [sample for family in families for sample in family.samples if sample.name == f"tidegate_fleet_{name}"]
     return {tuple(value for _, value in sorted(sample.labels.items())): sample.value for sample in found}
@@ -86,7 +89,7 @@ def test_the_picture_as_it_is(bench: Bench, name: str, values: dict[tuple[str, .
 
 def test_what_changes_is_seen_at_the_next_look(bench: Bench) -> None:
     assert (bench.samples("quarantined_models"), bench.samples("owner")) == ({(): 0.0}, {(): 0.0})
-    bench.is_owner = True
+    bench.is_leader = True
     bench.fleet.models["c"].quarantined_until_s = NOW_S + 1
     bench.fleet.models["d"].quarantined_until_s = NOW_S - 1
     bench.fleet.remove_server("s0")
@@ -98,7 +101,7 @@ def test_what_changes_is_seen_at_the_next_look(bench: Bench) -> None:
 def test_events_of_every_kind_are_there_from_the_start(bench: Bench) -> None:
     assert bench.samples("events_total") == {(kind.value,): 0.0 for kind in FleetEventKind}
     for seconds in (0.2, 3.0):
-        bench.counts.happened(FleetEvent(1e9, FleetEventKind.LOADED, "a", "s0", "", seconds))
+        bench.counts.count_event(FleetEvent(1e9, FleetEventKind.LOADED, "a", "s0", "", seconds))
     assert bench.samples("events_total")["loaded",] == 2.0
     buckets = bench.samples("load_duration_seconds_bucket")
     assert (buckets["0.1",], buckets["0.25",], buckets["2.0",], buckets["4.0",], buckets["+Inf",]) == (0.0, 1.0, 1.0, 2.0, 2.0)
@@ -107,8 +110,8 @@ def test_events_of_every_kind_are_there_from_the_start(bench: Bench) -> None:
 
 def test_requests_that_waited_and_that_were_refused(bench: Bench) -> None:
     assert bench.samples("wait_duration_seconds_count") == {(): 0.0}
-    waited = Waited((0, 2, *[0] * 10, 1), 301.5)
-    bench.requests = RequestCounts(refused=(Refused(LOADING, 2), Refused("in_use", 1)), waited=waited)
+    waited = WaitHistogram((0, 2, *[0] * 10, 1), 301.5)
+    bench.requests = RequestCounts(refused=(FleetRefusalCount(LOADING, 2), FleetRefusalCount("in_use", 1)), waited=waited)
     assert bench.samples("wait_duration_seconds_count") == {(): 3.0}
     assert bench.samples("wait_duration_seconds_sum") == {(): 301.5}
     assert bench.samples("wait_duration_seconds_bucket")["0.25",] == 2.0
@@ -128,7 +131,7 @@ def test_no_label_grows_with_the_models(bench: Bench) -> None:
     for number in range(1000):
         name = f"more-{number}"
         bench.fleet.models[name] = ModelFacts(ModelSpec(name), 40, load_s=1.0, service_s=0.1)
-        bench.counts.happened(FleetEvent(1e9, FleetEventKind.EVICTED, name, f"gone-{number}", f"for '{name}'"))
+        bench.counts.count_event(FleetEvent(1e9, FleetEventKind.EVICTED, name, f"gone-{number}", f"for '{name}'"))
         bench.counts.moved(name, source=Tier.HOT, target=Tier.WARM, size_bytes=1, took_s=0.1)
     assert page(bench.metrics).count("\n") <= before + 4
 

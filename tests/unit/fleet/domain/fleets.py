@@ -1,18 +1,18 @@
-"""Fleets to decide on, in few words."""
+"""Builders of small fleets for tests of the policies."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts, Server
+from control_plane.fleet.domain.fleet import NEVER_S, Fleet, ModelFacts, Replica, Server
 from control_plane.models.domain.description import ModelSpec
 
 NOW_S = 1000.0
 
 
 def model(fleet: Fleet, name: str, *, uses_per_s: float = 0.0, idle_s: float = 1.0, size: int = 1, load_s: float = 1.0) -> ModelFacts:
-    """One that has been used so much for long, and last so long ago."""
+    """Add a model that has long been used at this rate, last `idle_s` ago."""
     facts = ModelFacts(ModelSpec(name), size, load_s, 0.01)
     if uses_per_s:
         facts.rate_fast = facts.rate_slow = uses_per_s
@@ -22,23 +22,23 @@ def model(fleet: Fleet, name: str, *, uses_per_s: float = 0.0, idle_s: float = 1
 
 
 def server(fleet: Fleet, name: str, *models: str, budget: int = 2, work_s: float = 0.0, parallel: int = 1) -> Server:
-    """One with copies that have been ready for long, of models that become known if they are not."""
+    """Add a server with replicas that have long been ready; unknown models are added."""
     made = Server(name, budget, work_s=work_s, parallel=parallel)
     for each in models:
         facts = fleet.models.get(each) or model(fleet, each)
-        made.copies[each] = Copy(each, ModelState.READY, facts.resident_bytes, NOW_S - 500.0)
+        made.copies[each] = Replica(each, ModelState.READY, facts.resident_bytes, NOW_S - 500.0)
     fleet.add_server(made)
     return made
 
 
 @st.composite
 def fleets(draw: st.DrawFn) -> Fleet:
-    """Any, within their budgets."""
+    """Hypothesis strategy: any fleet whose servers are within their budgets."""
     fleet = Fleet()
     for number in range(draw(st.integers(1, 12))):
         facts = ModelFacts(
             ModelSpec(
-                f"m{number}", min_copies=draw(st.sampled_from([0, 0, 0, 1, 2])), max_copies=draw(st.sampled_from([None, None, 1, 2]))
+                f"m{number}", min_replicas=draw(st.sampled_from([0, 0, 0, 1, 2])), max_replicas=draw(st.sampled_from([None, None, 1, 2]))
             ),
             resident_bytes=draw(st.integers(1, 5)),
             load_s=draw(st.floats(0.01, 60)),
@@ -74,7 +74,7 @@ def _servers(draw: st.DrawFn, name: str, fleet: Fleet) -> Server:
             state = draw(st.sampled_from([ModelState.READY, ModelState.READY, ModelState.READY, ModelState.LOADING, ModelState.UNLOADING]))
             since_s = NOW_S - draw(st.floats(0, 200))
             busy, sequences = draw(st.sampled_from([0, 0, 0, 2])), draw(st.sampled_from([0, 0, 0, 1]))
-            made.copies[each] = Copy(
+            made.copies[each] = Replica(
                 each, state, size, since_s, NOW_S + 1.0, NEVER_S, busy, sequences, draw(st.sampled_from([False] * 9 + [True]))
             )
     return made

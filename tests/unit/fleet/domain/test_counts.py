@@ -14,7 +14,7 @@ def event(kind: FleetEventKind, seconds: float = 0.0) -> FleetEvent:
 def test_events_by_kind_and_loads_with_their_time() -> None:
     counts = FleetCounts()
     for each in (event(FleetEventKind.LOADED, 0.3), event(FleetEventKind.LOADED, 1000.0), event(FleetEventKind.EVICTED)):
-        counts.happened(each)
+        counts.count_event(each)
     assert counts.events == {FleetEventKind.LOADED: 2, FleetEventKind.EVICTED: 1}
     assert counts.loads.seconds == pytest.approx(1000.3)
     assert counts.loads.buckets == [0, 0, 1, *[0] * 9, 1]
@@ -23,7 +23,7 @@ def test_events_by_kind_and_loads_with_their_time() -> None:
 
 def test_an_administrator_s_reload_took_no_time_that_is_known() -> None:
     counts = FleetCounts()
-    counts.happened(event(FleetEventKind.LOADED))
+    counts.count_event(event(FleetEventKind.LOADED))
     assert (counts.events[FleetEventKind.LOADED], sum(counts.loads.buckets)) == (1, 0)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.fleet.domain.demand import after_use
+from control_plane.fleet.domain.demand import count_uses
 from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.models.domain.description import ModelSpec
 
@@ -16,7 +16,7 @@ NEVER = ModelFacts(ModelSpec("never"), 1, 1.0, 0.01)
 def used(*times_s: float) -> ModelFacts:
     facts = ModelFacts(ModelSpec("m"), 1, 1.0, 0.01)
     for at_s in times_s:
-        after_use(facts, at_s)
+        count_uses(facts, at_s)
     return facts
 
 
@@ -33,14 +33,14 @@ def test_rates_are_what_comes_steadily(per_s: float) -> None:
 
 def test_the_fast_rate_forgets_sooner() -> None:
     facts = steadily(2.0, 300.0)
-    after_use(facts, 400.0)
+    count_uses(facts, 400.0)
     assert facts.rate_fast < 0.2
     assert facts.rate_slow > 0.4
 
 
 def test_many_at_once_are_as_many_one_by_one() -> None:
     one_by_one, at_once = used(10.0, 60.0, 60.0, 60.0), used(10.0)
-    after_use(at_once, 60.0, 3)
+    count_uses(at_once, 60.0, 3)
     assert at_once.rate_fast == pytest.approx(one_by_one.rate_fast)
     assert at_once.rate_slow == pytest.approx(one_by_one.rate_slow)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy, Fleet, Server
+from control_plane.fleet.domain.fleet import Fleet, Replica, Server
 
 changes = st.lists(
     st.tuples(st.sampled_from(["join", "leave", "put", "drop"]), st.sampled_from("abc"), st.sampled_from("xyz")),
@@ -12,8 +12,8 @@ changes = st.lists(
 )
 
 
-def copy(model: str, state: ModelState = ModelState.READY) -> Copy:
-    return Copy(model, state, 1, 0.0)
+def copy(model: str, state: ModelState = ModelState.READY) -> Replica:
+    return Replica(model, state, 1, 0.0)
 
 
 @given(changes)
@@ -26,9 +26,9 @@ def test_holders_are_the_servers_that_have_a_copy(changes: list[tuple[str, str, 
         elif verb == "leave":
             fleet.remove_server(name)
         elif server is not None and verb == "put":
-            fleet.put_copy(server, copy(model))
+            fleet.put_replica(server, copy(model))
         elif server is not None:
-            fleet.drop_copy(server, model)
+            fleet.drop_replica(server, model)
     expected: dict[str, dict[str, Server]] = {}
     for name, server in fleet.servers.items():
         for model in server.copies:
@@ -45,10 +45,10 @@ def test_copies_that_serve_are_ready_and_on_servers_that_serve() -> None:
     fleet.add_server(Server("unloading", 1, copies={"m": copy("m", ModelState.UNLOADING)}))
     fleet.add_server(Server("down", 1, copies={"m": copy("m")}, is_up=False))
     fleet.add_server(Server("ejected", 1, copies={"m": copy("m")}, is_ejected=True))
-    fleet.add_server(Server("leaving", 1, copies={"m": copy("m")}, is_leaving=True))
+    fleet.add_server(Server("leaving", 1, copies={"m": copy("m")}, is_draining=True))
     fleet.add_server(Server("without", 1, copies={"other": copy("other")}))
-    assert fleet.ready_copies("m") == 1
-    assert fleet.ready_copies("unheard of") == 0
+    assert fleet.ready_replicas("m") == 1
+    assert fleet.ready_replicas("unheard of") == 0
 
 
 def test_a_pool_is_open_while_one_of_its_servers_is() -> None:
@@ -56,7 +56,7 @@ def test_a_pool_is_open_while_one_of_its_servers_is() -> None:
     for name, pool in {"a": "short", "b": "short", "c": "long", "d": ""}.items():
         fleet.add_server(Server(name, 1, pool=pool))
     assert sorted(fleet.open_pools()) == ["", "long", "short"]
-    fleet.servers["a"].is_leaving = fleet.servers["c"].is_ejected = True
+    fleet.servers["a"].is_draining = fleet.servers["c"].is_ejected = True
     assert sorted(fleet.open_pools()) == ["", "short"]
     fleet.servers["b"].is_up = False
     assert fleet.open_pools() == [""]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from control_plane.core.errors import Overloaded
 from control_plane.core.model import ModelState, ModelVersion
-from control_plane.fleet.domain.fleet import Copy, ModelFacts, Server
+from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.load_plan import AwaitReady, AwaitReleased, Load, Step, Unload, copies_of, held_bytes, plan, states_of
 from control_plane.models.domain.description import ModelSpec
 
@@ -17,7 +17,7 @@ MIB = 2**20
 
 
 def server(budget: int, *copies: tuple[str, ModelState, int]) -> Server:
-    return Server("s", budget * MIB, copies={name: Copy(name, state, size * MIB, 0.0) for name, state, size in copies})
+    return Server("s", budget * MIB, copies={name: Replica(name, state, size * MIB, 0.0) for name, state, size in copies})
 
 
 def facts(name: str = "m", size: int = 4) -> ModelFacts:
@@ -143,7 +143,7 @@ def _first(steps: Iterator[Step], count: int) -> Iterator[Step]:
 
 
 def _carry_out(server: Server, step: Step) -> None:
-    """As Triton does."""
+    """Apply a step as Triton would."""
     match step:
         case Unload(name):
             server.copies[name].state = UNLOADING
@@ -151,7 +151,7 @@ def _carry_out(server: Server, step: Step) -> None:
             del server.copies[name]
         case Load(name, size):
             assert name not in server.copies
-            server.copies[name] = Copy(name, LOADING, size, 0.0)
+            server.copies[name] = Replica(name, LOADING, size, 0.0)
         case AwaitReady(name):
             if name in server.copies and server.copies[name].state is LOADING:
                 server.copies[name].state = READY

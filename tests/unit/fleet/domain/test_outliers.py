@@ -7,40 +7,40 @@ from hypothesis import strategies as st
 from control_plane.fleet.domain.outliers import OutlierLimits, Outliers
 
 LIMITS = OutlierLimits(
-    errors=5,
-    slower_than_median=3.0,
-    answers=30,
-    part=0.34,
+    max_errors=5,
+    max_slowness=3.0,
+    min_answers=30,
+    max_ejected_part=0.34,
     first_pause_s=5.0,
     max_pause_s=60.0,
-    trials=3,
-    trial_every_s=1.0,
-    settled_after_s=120.0,
+    min_good_probes=3,
+    probe_interval_s=1.0,
+    pause_reset_after_s=120.0,
 )
 POOL = ["a", "b", "c"]
 
 
 def after(slowness: dict[str, float], *, answers: int = 100) -> Outliers:
-    """Servers whose answers take so many times as long as expected."""
+    """Return a detector that has seen servers answer in these multiples of the expected time."""
     outliers = Outliers(LIMITS)
     for _ in range(answers):
         for name, times in slowness.items():
-            outliers.answered(name, 0.01 * times, expected_s=0.01, now_s=0.0)
+            outliers.note_answer(name, 0.01 * times, expected_s=0.01, now_s=0.0)
     return outliers
 
 
 def fail(outliers: Outliers, name: str, times: int = 5, now_s: float = 0.0) -> None:
     for _ in range(times):
-        outliers.failed(name, now_s)
+        outliers.note_failure(name, now_s)
 
 
 def try_it(outliers: Outliers, name: str, now_s: float, *, slowness: float | None) -> None:
-    """None: it does not answer."""
-    outliers.tried(name, now_s)
+    """Probe a server; a slowness of None means that it does not answer."""
+    outliers.note_probe(name, now_s)
     if slowness is None:
-        outliers.failed(name, now_s)
+        outliers.note_failure(name, now_s)
     else:
-        outliers.answered(name, slowness, expected_s=1.0, now_s=now_s)
+        outliers.note_answer(name, slowness, expected_s=1.0, now_s=now_s)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_slow_servers(slowness: dict[str, float], ejected: list[str]) -> None:
 def test_few_answers_say_nothing() -> None:
     outliers = after({"a": 1.0, "b": 1.0})
     for _ in range(29):
-        outliers.answered("c", 50.0, expected_s=1.0, now_s=0.0)
+        outliers.note_answer("c", 50.0, expected_s=1.0, now_s=0.0)
     assert outliers.judge(POOL, 0.0) == {}
-    outliers.answered("c", 50.0, expected_s=1.0, now_s=0.0)
+    outliers.note_answer("c", 50.0, expected_s=1.0, now_s=0.0)
     assert outliers.judge(POOL, 0.0).keys() == {"c"}
 
 
@@ -81,7 +81,7 @@ def test_who_is_out_stays_out_when_another_does_badly() -> None:
 def test_what_was_long_ago_is_forgotten() -> None:
     outliers = after({"a": 1.0, "b": 1.0, "c": 5.0}, answers=200)
     for _ in range(90):
-        outliers.answered("c", 1.0, expected_s=1.0, now_s=1.0)
+        outliers.note_answer("c", 1.0, expected_s=1.0, now_s=1.0)
     assert outliers.judge(POOL, 1.0) == {}
 
 
@@ -97,16 +97,16 @@ def test_errors(outcomes: str, is_ejected: bool) -> None:
     outliers = Outliers(LIMITS)
     for outcome in outcomes:
         if outcome == "x":
-            outliers.failed("b", 1.0)
+            outliers.note_failure("b", 1.0)
         else:
-            outliers.answered("b", 1.0, expected_s=1.0, now_s=1.0)
+            outliers.note_answer("b", 1.0, expected_s=1.0, now_s=1.0)
     assert outliers.judge(POOL, 1.0) == ({"b": 6.0} if is_ejected else {})
 
 
 def test_an_answer_whose_time_says_nothing_is_an_answer_all_the_same() -> None:
     outliers = after({"a": 1.0, "b": 1.0, "c": 1.0})
     fail(outliers, "b", times=4)
-    outliers.served("b", 0.0)
+    outliers.note_untimed_answer("b", 0.0)
     fail(outliers, "b", times=4)
     assert outliers.judge(POOL, 0.0) == {}
 
@@ -116,17 +116,18 @@ def test_and_a_trial_that_does_well_there_may_be_no_others() -> None:
     fail(outliers, "b")
     assert outliers.judge(POOL, 0.0) == {"b": 5.0}
     for number in range(3):
-        outliers.served("b", 5.0 + number)
+        outliers.note_untimed_answer("b", 5.0 + number)
         assert outliers.judge(POOL, 5.0 + number).keys() == {"b"}, "of before it was ejected"
     for number in range(3):
         assert outliers.judge(POOL, 8.0 + number).keys() == {"b"}
-        outliers.tried("b", 8.0 + number)
-        outliers.served("b", 8.0 + number)
+        outliers.note_probe("b", 8.0 + number)
+        outliers.note_untimed_answer("b", 8.0 + number)
     assert outliers.judge(POOL, 11.0) == {}
 
 
 def test_whom_nobody_comes_to_try_is_trusted_again_with_a_longer_pause_if_that_was_wrong() -> None:
-    """What it had may be gone by now, and this process may have no more requests."""
+    """The server may have lost the models it had, and this process may have no requests left to probe it
+    with."""
     outliers = Outliers(LIMITS)
     fail(outliers, "b")
     assert outliers.judge(POOL, 0.0) == {"b": 5.0}
@@ -137,7 +138,7 @@ def test_whom_nobody_comes_to_try_is_trusted_again_with_a_longer_pause_if_that_w
 
 
 def test_each_pool_is_judged_by_its_own() -> None:
-    """Those that serve long requests are not slow beside those that serve short ones."""
+    """Servers for long requests are no outliers beside servers for short ones."""
     outliers = after({"s0": 1.0, "s1": 1.0, "s2": 1.0, "l0": 9.0, "l1": 9.0, "l2": 9.0})
     assert outliers.judge(["s0", "s1", "s2"], 0.0) == outliers.judge(["l0", "l1", "l2"], 0.0) == {}
 
@@ -160,7 +161,7 @@ def test_it_is_back_after_some_trials_that_do_well() -> None:
 def test_trials_come_one_after_the_other() -> None:
     outliers = after({"a": 1.0, "b": 1.0, "c": 5.0})
     outliers.judge(POOL, 0.0)
-    assert outliers.tried("c", 5.0) == 6.0
+    assert outliers.note_probe("c", 5.0) == 6.0
     assert outliers.judge(POOL, 5.1) == {"c": 6.0}
 
 
@@ -181,8 +182,8 @@ def test_requests_from_before_are_no_trials() -> None:
     outliers = after({"a": 1.0, "b": 1.0, "c": 5.0})
     outliers.judge(POOL, 0.0)
     for _ in range(5):
-        outliers.answered("c", 1.0, expected_s=1.0, now_s=0.5)
-        outliers.failed("c", 0.5)
+        outliers.note_answer("c", 1.0, expected_s=1.0, now_s=0.5)
+        outliers.note_failure("c", 0.5)
     assert outliers.judge(POOL, 1.0) == {"c": 5.0}
 
 
@@ -201,7 +202,7 @@ def test_who_has_left_begins_anew() -> None:
     outliers = Outliers(LIMITS)
     fail(outliers, "b")
     outliers.judge(POOL, 0.0)
-    outliers.keep({"a", "c"})
+    outliers.retain_only({"a", "c"})
     assert outliers.judge(POOL, 0.0) == {}
 
 
@@ -217,16 +218,16 @@ events = st.lists(st.tuples(st.sampled_from("abcdefg"), st.sampled_from(["fail",
 
 @given(events, st.integers(1, 7))
 def test_never_more_than_a_part_is_ejected(events: list[tuple[str, str, float]], size: int) -> None:
-    limits = OutlierLimits(errors=2, answers=2)
+    limits = OutlierLimits(max_errors=2, min_answers=2)
     outliers, pool, now_s = Outliers(limits), "abcdefg"[:size], 0.0
     for name, event, passed_s in events:
         now_s += passed_s
         if event == "fail":
-            outliers.failed(name, now_s)
+            outliers.note_failure(name, now_s)
         elif event == "try":
-            outliers.tried(name, now_s)
+            outliers.note_probe(name, now_s)
         else:
-            outliers.answered(name, 9.0 if event == "slow" else 1.0, expected_s=1.0, now_s=now_s)
+            outliers.note_answer(name, 9.0 if event == "slow" else 1.0, expected_s=1.0, now_s=now_s)
         ejected = outliers.judge(pool, now_s)
-        assert len(ejected) <= limits.part * size
+        assert len(ejected) <= limits.max_ejected_part * size
         assert ejected.keys() <= set(pool)

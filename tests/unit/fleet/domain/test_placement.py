@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy, Fleet
-from control_plane.fleet.domain.placement import Obstacle, Placement, PlacementLimits, Refusal, place, surplus
+from control_plane.fleet.domain.fleet import Fleet, Replica
+from control_plane.fleet.domain.placement import Obstacle, Placement, PlacementLimits, Refusal, excess, place
 from control_plane.fleet.domain.routing import choose
 from tests.unit.fleet.domain.fleets import NOW_S, model, server
 
-LIMITS = PlacementLimits(protected_loads=2.0, patience_loads=10.0, longest_wait_s=60.0)
+LIMITS = PlacementLimits(min_residency_loads=2.0, patience_loads=10.0, longest_wait_s=60.0)
 
 
 def placed(
@@ -21,14 +21,15 @@ def placed(
     return found
 
 
-def refused(fleet: Fleet, name: str = "new", *, now_s: float = NOW_S, sooner_than_s: float = 1e9) -> Refusal:
-    found = place(fleet, name, now_s, sooner_than_s=sooner_than_s, limits=LIMITS)
+def refused(fleet: Fleet, name: str = "new", *, now_s: float = NOW_S, must_beat_s: float = 1e9) -> Refusal:
+    found = place(fleet, name, now_s, must_beat_s=must_beat_s, limits=LIMITS)
     assert isinstance(found, Refusal), found
     return found
 
 
 def fleet_of(**uses_per_s: float) -> Fleet:
-    """With a model for each, and one that is `new` and was just asked for, for the first time."""
+    """Make a fleet with these models, used at these rates, and with a model `new` that was just asked for,
+    for the first time."""
     fleet = Fleet()
     for name, rate in uses_per_s.items():
         model(fleet, name, uses_per_s=rate)
@@ -129,11 +130,11 @@ def test_for_a_request_of_a_pool_without_room_one_copy_elsewhere_is_as_good_as_a
     server(fleet, "b", "new").pool = "long"
     for work_s, obstacle in {0.5: Obstacle.NOT_SOONER, 1.5: None}.items():
         fleet.servers["b"].work_s = work_s
-        found = place(fleet, "new", NOW_S, pool="short", sooner_than_s=choose(fleet, "new", NOW_S, 0.0, pool="short").expected_s)
+        found = place(fleet, "new", NOW_S, pool="short", must_beat_s=choose(fleet, "new", NOW_S, 0.0, pool="short").expected_s)
         assert (found.obstacle if isinstance(found, Refusal) else None) is obstacle
 
 
-def _copy_on(fleet: Fleet, name: str) -> Copy:
+def _copy_on(fleet: Fleet, name: str) -> Replica:
     (copy,) = fleet.servers[name].copies.values()
     return copy
 
@@ -144,7 +145,7 @@ def test_in_a_large_fleet_all_servers_are_looked_at_only_if_need_be() -> None:
         server(fleet, f"s{number}", "a", "b").copies["a"].in_flight = 1
         fleet.servers[f"s{number}"].copies["b"].in_flight = 1
     fleet.servers["s77"].copies["b"].in_flight = 0
-    assert (placed(fleet, limits=replace(LIMITS, looked_at=4)).server, placed(fleet).victims) == ("s77", ("b",))
+    assert (placed(fleet, limits=replace(LIMITS, sample_size=4)).server, placed(fleet).victims) == ("s77", ("b",))
 
 
 # What goes
@@ -172,12 +173,12 @@ def test_what_goes(prepare: object, victims: tuple[str, ...]) -> None:
     assert placed(fleet).victims == victims
 
 
-def _copy(fleet: Fleet, name: str) -> Copy:
+def _copy(fleet: Fleet, name: str) -> Replica:
     return fleet.servers["s"].copies[name]
 
 
 def _pin(fleet: Fleet, name: str, copies: int = 1) -> None:
-    fleet.models[name].spec = replace(fleet.models[name].spec, min_copies=copies)
+    fleet.models[name].spec = replace(fleet.models[name].spec, min_replicas=copies)
 
 
 def test_a_pinned_model_may_lose_a_copy_that_it_need_not_have() -> None:
@@ -189,12 +190,12 @@ def test_a_pinned_model_may_lose_a_copy_that_it_need_not_have() -> None:
 
 
 def test_a_pinned_model_stays_on_an_ejected_server_too() -> None:
-    """It may recover before the model is loaded elsewhere, and nobody else has it."""
+    """The server may recover before the model is loaded elsewhere, and no other server has it."""
     fleet = fleet_of(often=0.5, rare=0.001)
     at = server(fleet, "s", "often", "rare")
     _pin(fleet, "rare")
     at.is_ejected, at.budget_bytes = True, 1
-    assert surplus(fleet, at, NOW_S) == ("often",)
+    assert excess(fleet, at, NOW_S) == ("often",)
 
 
 def test_copies_that_the_others_can_do_without_go_first() -> None:
@@ -212,7 +213,8 @@ def test_copies_that_the_others_need_do_not() -> None:
 
 
 def test_copies_that_the_others_would_seldom_need_count_little() -> None:
-    """The other copy would be busy for a third of the time, so one of nine uses would be missed: 0.7 per second, against 1.4."""
+    """The other replica would be busy for a third of the time, so one of nine uses would be missed: 0.7 per
+    second, against 1.4."""
     fleet = fleet_of(often=30.0, sometimes=1.0)
     fleet.models["often"].last_used_s = fleet.models["sometimes"].last_used_s = NOW_S - 0.5
     server(fleet, "s", "often", "sometimes")
@@ -328,9 +330,9 @@ def test_labels_go_before_pools() -> None:
 
 def test_a_server_that_leaves_takes_nothing_and_what_is_there_does_not_stay() -> None:
     fleet = fleet_of()
-    fleet.models["new"].spec = replace(fleet.models["new"].spec, max_copies=1)
-    server(fleet, "leaves", "new").is_leaving = True
-    server(fleet, "leaves too").is_leaving = True
+    fleet.models["new"].spec = replace(fleet.models["new"].spec, max_replicas=1)
+    server(fleet, "leaves", "new").is_draining = True
+    server(fleet, "leaves too").is_draining = True
     assert refused(fleet).obstacle is Obstacle.NO_SERVER
     server(fleet, "stays", work_s=9.0)
     assert placed(fleet).server == "stays"
@@ -340,7 +342,7 @@ def test_a_copy_that_leaves_does_not_make_up_for_a_pinned_one() -> None:
     fleet = fleet_of(pinned=1.0)
     _pin(fleet, "pinned")
     server(fleet, "stays", "pinned", budget=1)
-    server(fleet, "leaves", "pinned").is_leaving = True
+    server(fleet, "leaves", "pinned").is_draining = True
     assert refused(fleet).obstacle is Obstacle.IN_USE
 
 
@@ -354,7 +356,7 @@ def test_a_model_that_is_still_being_unloaded_is_about_to_have_room() -> None:
 
 def test_a_model_has_no_more_copies_than_it_may() -> None:
     fleet = fleet_of()
-    fleet.models["new"].spec = replace(fleet.models["new"].spec, max_copies=1)
+    fleet.models["new"].spec = replace(fleet.models["new"].spec, max_replicas=1)
     server(fleet, "has", "new")
     server(fleet, "free")
     assert refused(fleet).obstacle is Obstacle.ENOUGH_COPIES
@@ -363,24 +365,24 @@ def test_a_model_has_no_more_copies_than_it_may() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sooner_than_s", "is_worth_it"),
+    ("must_beat_s", "is_worth_it"),
     [
         pytest.param(1.0, False, id="the load takes longer"),
         pytest.param(1.5, False, id="others would wait"),
         pytest.param(2.05, True, id="a little sooner"),
     ],
 )
-def test_another_copy_has_to_be_worth_what_it_costs(sooner_than_s: float, is_worth_it: bool) -> None:
+def test_another_copy_has_to_be_worth_what_it_costs(must_beat_s: float, is_worth_it: bool) -> None:
     fleet = fleet_of(used=0.5)
     server(fleet, "has", "new", work_s=3.0)
     server(fleet, "s", "used", budget=1)
-    found = place(fleet, "new", NOW_S, sooner_than_s=sooner_than_s, limits=LIMITS)
+    found = place(fleet, "new", NOW_S, must_beat_s=must_beat_s, limits=LIMITS)
     assert isinstance(found, Placement) is is_worth_it
     if not is_worth_it:
-        refusal = refused(fleet, sooner_than_s=sooner_than_s)
+        refusal = refused(fleet, must_beat_s=must_beat_s)
         assert refusal.obstacle is Obstacle.NOT_SOONER
-        assert isinstance(place(fleet, "new", NOW_S, sooner_than_s=refusal.sooner_than_s + 1e-9, limits=LIMITS), Placement)
-        assert isinstance(place(fleet, "new", NOW_S, sooner_than_s=refusal.sooner_than_s - 1e-9, limits=LIMITS), Refusal)
+        assert isinstance(place(fleet, "new", NOW_S, must_beat_s=refusal.must_beat_s + 1e-9, limits=LIMITS), Placement)
+        assert isinstance(place(fleet, "new", NOW_S, must_beat_s=refusal.must_beat_s - 1e-9, limits=LIMITS), Refusal)
 
 
 def test_beside_one_that_is_being_loaded_it_has_to_serve_sooner_by_a_twentieth_of_a_load() -> None:
@@ -388,8 +390,8 @@ def test_beside_one_that_is_being_loaded_it_has_to_serve_sooner_by_a_twentieth_o
     server(fleet, "has", "new", work_s=3.0)
     server(fleet, "s", "used", budget=1)
     fleet.servers["has"].copies["new"].state = ModelState.LOADING
-    assert refused(fleet, sooner_than_s=2.05).obstacle is Obstacle.NOT_SOONER
-    assert isinstance(place(fleet, "new", NOW_S, sooner_than_s=2.5, limits=LIMITS), Placement)
+    assert refused(fleet, must_beat_s=2.05).obstacle is Obstacle.NOT_SOONER
+    assert isinstance(place(fleet, "new", NOW_S, must_beat_s=2.5, limits=LIMITS), Placement)
 
 
 @pytest.mark.parametrize(
@@ -417,7 +419,7 @@ def test_another_copy_for_the_objectives_sake(
     server(fleet, "s", *(["used"] if "victim" in prepare else []), budget=1, work_s=prepare.get("work_s", 0.0))
     if "loading" in prepare:
         server(fleet, "loads", "new").copies["new"].state = ModelState.LOADING
-    found = place(fleet, "new", NOW_S, sooner_than_s=now_takes_s, limits=LIMITS)
+    found = place(fleet, "new", NOW_S, must_beat_s=now_takes_s, limits=LIMITS)
     assert isinstance(found, Placement) is is_worth_it, found
 
 

@@ -1,4 +1,4 @@
-"""Placement in random fleets, and what goes from a server that holds too much."""
+"""Properties of placement and eviction in random fleets."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy, Fleet, Server
-from control_plane.fleet.domain.placement import Placement, PlacementLimits, Refusal, place, surplus
+from control_plane.fleet.domain.fleet import Fleet, Replica, Server
+from control_plane.fleet.domain.placement import Placement, PlacementLimits, Refusal, excess, place
 from tests.unit.fleet.domain.fleets import NOW_S, fleets, model, server
 
-LIMITS = PlacementLimits(protected_loads=2.0, patience_loads=10.0, longest_wait_s=60.0)
+LIMITS = PlacementLimits(min_residency_loads=2.0, patience_loads=10.0, longest_wait_s=60.0)
 
 
 @given(fleets(), st.data())
@@ -36,29 +36,29 @@ def test_a_placement_is_within_the_budget_and_takes_nothing_that_is_protected(fl
         assert _may_go(fleet, at, at.copies[victim])
 
 
-def _may_go(fleet: Fleet, at: Server, copy: Copy) -> bool:
+def _may_go(fleet: Fleet, at: Server, copy: Replica) -> bool:
     facts = fleet.models[copy.model]
-    others = fleet.ready_copies(copy.model) - 1
+    others = fleet.ready_replicas(copy.model) - 1
     is_old = copy.since_s + 2.0 * facts.load_s <= NOW_S
     return (
         copy.state is ModelState.READY
         and not (copy.in_flight or copy.sequences or copy.is_step)
         and is_old
-        and others >= facts.spec.min_copies
+        and others >= facts.spec.min_replicas
     )
 
 
 @settings(max_examples=50)
 @given(fleets())
 def test_whoever_waits_is_served_in_a_bounded_time(fleet: Fleet) -> None:
-    """Where nothing is pinned and all that is in use ends."""
+    """Holds where nothing is pinned and every use ends."""
     for at in fleet.servers.values():
         at.loads_until_s = NOW_S
         for copy in at.copies.values():
             copy.in_flight = copy.sequences = 0
             copy.is_step, copy.state = False, ModelState.READY
     for each in fleet.models.values():
-        each.spec = replace(each.spec, min_copies=0)
+        each.spec = replace(each.spec, min_replicas=0)
     facts = model(fleet, "new", uses_per_s=0.001, load_s=7.0)
     facts.refused_since_s = NOW_S
     server(fleet, "full", *sorted(fleet.models.keys() - {"new"}), budget=sum(each.resident_bytes for each in fleet.models.values()) - 1)
@@ -83,23 +83,23 @@ class TestSurplus:
         model(fleet, "rare", uses_per_s=0.01, idle_s=50.0, size=2)
         model(fleet, "often", uses_per_s=5.0, size=2)
         at = server(fleet, "s", "often", "rare", budget=3)
-        assert surplus(fleet, at, NOW_S, limits=LIMITS) == ("rare",)
+        assert excess(fleet, at, NOW_S, limits=LIMITS) == ("rare",)
         at.budget_bytes = 1
-        assert surplus(fleet, at, NOW_S, limits=LIMITS) == ("rare", "often")
+        assert excess(fleet, at, NOW_S, limits=LIMITS) == ("rare", "often")
 
     def test_is_all_that_may_go_where_that_is_not_enough(self) -> None:
         fleet = Fleet()
         at = server(fleet, "s", "busy", "a", "b", budget=1)
         at.copies["busy"].in_flight = 1
         at.copies["busy"].bytes = 2
-        assert set(surplus(fleet, at, NOW_S, limits=LIMITS)) == {"a", "b"}
+        assert set(excess(fleet, at, NOW_S, limits=LIMITS)) == {"a", "b"}
         assert isinstance(place(fleet, "busy", NOW_S), Refusal)
 
     def test_is_nothing_within_the_budget_or_while_nothing_may_go(self) -> None:
         fleet = Fleet()
         at = server(fleet, "s", "a", "b", budget=2)
-        assert surplus(fleet, at, NOW_S, limits=LIMITS) == ()
+        assert excess(fleet, at, NOW_S, limits=LIMITS) == ()
         at.budget_bytes = 1
         for copy in at.copies.values():
             copy.in_flight = 1
-        assert surplus(fleet, at, NOW_S, limits=LIMITS) == ()
+        assert excess(fleet, at, NOW_S, limits=LIMITS) == ()

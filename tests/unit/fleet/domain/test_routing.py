@@ -16,26 +16,26 @@ from control_plane.fleet.domain.routing import Choice, RoutingLimits, choose
 from tests.unit.fleet.domain.fleets import NOW_S, fleets, model, server
 
 SERVICE_S = 0.01
-LIMITS = RoutingLimits(near_services=0.5, looked_at=6)
+LIMITS = RoutingLimits(equal_within_services=0.5, sample_size=6)
 
 draws = st.floats(0, 1, exclude_max=True)
 
 
 def fleet_of(**work_s: float) -> Fleet:
-    """Servers with a copy of `m` each, which loads in a second."""
+    """Make servers with a replica of `m` each, which takes a second to load."""
     fleet = Fleet()
     for name, work in work_s.items():
         server(fleet, name, "m", work_s=work)
     return fleet
 
 
-def chosen(fleet: Fleet, *, draw: float = 0.0, pool: str | None = None, likeness: int | None = None) -> Choice:
-    return choose(fleet, "m", NOW_S, draw, pool=pool, likeness=likeness, limits=LIMITS)
+def chosen(fleet: Fleet, *, draw: float = 0.0, pool: str | None = None, affinity_key: int | None = None) -> Choice:
+    return choose(fleet, "m", NOW_S, draw, pool=pool, affinity_key=affinity_key, limits=LIMITS)
 
 
-def counted(fleet: Fleet, choices: int = 600, likeness: int | None = None) -> Counter[str | None]:
+def counted(fleet: Fleet, choices: int = 600, affinity_key: int | None = None) -> Counter[str | None]:
     random = Random(1)
-    return Counter(chosen(fleet, draw=random.random(), likeness=likeness).server for _ in range(choices))
+    return Counter(chosen(fleet, draw=random.random(), affinity_key=affinity_key).server for _ in range(choices))
 
 
 def counted_in(fleet: Fleet, pool: str) -> Counter[str | None]:
@@ -43,18 +43,18 @@ def counted_in(fleet: Fleet, pool: str) -> Counter[str | None]:
     return Counter(chosen(fleet, draw=random.random(), pool=pool).server for _ in range(100))
 
 
-MISS = Choice(None, inf, asks_to_place=True)
+MISS = Choice(None, inf, needs_placement=True)
 
 
 @pytest.mark.parametrize(
     ("work_s", "expected"),
     [
         pytest.param({}, MISS, id="no copy"),
-        pytest.param({"a": 0.0}, Choice("a", SERVICE_S, asks_to_place=False), id="one copy"),
-        pytest.param({"a": 0.99}, Choice("a", 1.0, asks_to_place=False), id="one copy, busy, but a load takes longer"),
-        pytest.param({"a": 1.01}, Choice("a", 1.02, asks_to_place=True), id="one copy, busier than a load takes"),
-        pytest.param({"a": 0.3, "b": 0.1}, Choice("b", 0.11, asks_to_place=False), id="the less busy of two"),
-        pytest.param({"a": 3.0, "b": 2.0}, Choice("b", 2.01, asks_to_place=True), id="both busy"),
+        pytest.param({"a": 0.0}, Choice("a", SERVICE_S, needs_placement=False), id="one copy"),
+        pytest.param({"a": 0.99}, Choice("a", 1.0, needs_placement=False), id="one copy, busy, but a load takes longer"),
+        pytest.param({"a": 1.01}, Choice("a", 1.02, needs_placement=True), id="one copy, busier than a load takes"),
+        pytest.param({"a": 0.3, "b": 0.1}, Choice("b", 0.11, needs_placement=False), id="the less busy of two"),
+        pytest.param({"a": 3.0, "b": 2.0}, Choice("b", 2.01, needs_placement=True), id="both busy"),
     ],
 )
 def test_where_it_goes(work_s: dict[str, float], expected: Choice) -> None:
@@ -115,30 +115,30 @@ def test_of_many_copies_the_busy_ones_get_few() -> None:
 
 def test_requests_that_are_alike_go_to_one_of_equal_copies_and_others_elsewhere() -> None:
     fleet = fleet_of(a=0.1, b=0.1, c=0.104, d=0.2)
-    where = [counted(fleet, 20, likeness=likeness) for likeness in range(200)]
+    where = [counted(fleet, 20, affinity_key=affinity_key) for affinity_key in range(200)]
     assert all(len(each) == 1 for each in where)
     assert {name for each in where for name in each} == {"a", "b", "c"}
 
 
 def test_requests_that_are_alike_do_not_wait_for_each_other() -> None:
     fleet = fleet_of(a=0.0, b=0.0)
-    first = chosen(fleet, likeness=7).server
+    first = chosen(fleet, affinity_key=7).server
     assert first is not None
     fleet.servers[first].work_s += SERVICE_S
-    assert chosen(fleet, likeness=7).server != first
+    assert chosen(fleet, affinity_key=7).server != first
 
 
 def test_requests_that_are_alike_stay_together_in_a_large_fleet() -> None:
     fleet = fleet_of(**{f"s{number}": 0.0 for number in range(40)})
-    assert len(counted(fleet, 50, likeness=123456789)) == 1
+    assert len(counted(fleet, 50, affinity_key=123456789)) == 1
 
 
 def test_in_a_large_fleet_requests_that_are_alike_leave_where_they_meet_for_a_server_that_is_idle() -> None:
     fleet = fleet_of(**{f"s{number}": 0.0 for number in range(40)})
-    (meeting,) = counted(fleet, 20, likeness=5)
+    (meeting,) = counted(fleet, 20, affinity_key=5)
     for at in fleet.servers.values():
         at.work_s = 0.0 if at.name in ("s3", "s33") else 0.1
-    found = counted(fleet, 200, likeness=5)
+    found = counted(fleet, 200, affinity_key=5)
     assert 0 < found["s3"] + found["s33"] < 200
     assert found[meeting] > 50
 
@@ -147,7 +147,7 @@ def test_in_a_large_fleet_requests_that_are_alike_can_use_all_of_it() -> None:
     fleet = fleet_of(**{f"s{number}": 0.0 for number in range(40)})
     random = Random(1)
     for _ in range(400):
-        name = chosen(fleet, draw=random.random(), likeness=5).server
+        name = chosen(fleet, draw=random.random(), affinity_key=5).server
         assert name is not None
         fleet.servers[name].work_s += SERVICE_S
     loads = [at.work_s for at in fleet.servers.values()]
@@ -160,9 +160,9 @@ def test_in_a_large_fleet_requests_that_are_alike_can_use_all_of_it() -> None:
 
 def test_a_server_that_leaves_gets_nothing_new() -> None:
     fleet = fleet_of(a=0.0, b=5.0)
-    fleet.servers["a"].is_leaving = True
+    fleet.servers["a"].is_draining = True
     assert counted(fleet).keys() == {"b"}
-    fleet.servers["b"].is_leaving = True
+    fleet.servers["b"].is_draining = True
     assert chosen(fleet) == MISS
     fleet.servers["a"].is_ejected, fleet.servers["a"].probe_from_s = True, NOW_S
     assert chosen(fleet) == MISS
@@ -176,16 +176,16 @@ def test_a_server_that_leaves_gets_nothing_new() -> None:
 def test_what_takes_longer_than_it_should_asks_for_another_copy(servers: list[str], work_s: float, asks: bool) -> None:
     fleet = fleet_of(**dict.fromkeys(servers, work_s))
     fleet.models["m"].spec = replace(fleet.models["m"].spec, latency_objective_s=0.05)
-    assert chosen(fleet).asks_to_place is asks
+    assert chosen(fleet).needs_placement is asks
 
 
 @pytest.mark.parametrize("objective_s", [SERVICE_S, SERVICE_S / 2])
 def test_nobody_asks_for_the_sake_of_an_objective_that_no_copy_could_reach(objective_s: float) -> None:
     fleet = fleet_of(a=0.05)
     fleet.models["m"].spec = replace(fleet.models["m"].spec, latency_objective_s=objective_s)
-    assert not chosen(fleet).asks_to_place
+    assert not chosen(fleet).needs_placement
     fleet.servers["a"].work_s = 1.01
-    assert chosen(fleet).asks_to_place, "as without one"
+    assert chosen(fleet).needs_placement, "as without one"
 
 
 # Pools
@@ -197,7 +197,7 @@ def test_another_pool_counts_as_further_than_a_load() -> None:
         fleet.servers[name].pool = pool
     assert chosen(fleet, pool="short").server == "b"
     fleet.servers["b"].work_s = 3.0
-    assert chosen(fleet, pool="short") == Choice("a", 2.0 + SERVICE_S, asks_to_place=True)
+    assert chosen(fleet, pool="short") == Choice("a", 2.0 + SERVICE_S, needs_placement=True)
 
 
 @pytest.mark.parametrize("service_s", [0.01, 0.3, 2.0])
@@ -207,12 +207,12 @@ def test_where_only_another_pool_has_it_a_load_is_sooner_unless_a_model_goes_tha
     model(fleet, "used", uses_per_s=9.0)
     server(fleet, "b", "used").pool = "short"
     found = chosen(fleet, pool="short")
-    assert (found.server, found.asks_to_place) == ("a", True)
-    placed = place(fleet, "m", NOW_S, pool="short", sooner_than_s=found.expected_s)
+    assert (found.server, found.needs_placement) == ("a", True)
+    placed = place(fleet, "m", NOW_S, pool="short", must_beat_s=found.expected_s)
     assert isinstance(placed, Placement)
     assert placed.server == "b"
     fleet.servers["b"].budget_bytes = 1
-    assert isinstance(place(fleet, "m", NOW_S, pool="short", sooner_than_s=found.expected_s), Refusal)
+    assert isinstance(place(fleet, "m", NOW_S, pool="short", must_beat_s=found.expected_s), Refusal)
 
 
 def test_a_server_in_no_pool_is_as_near_as_any() -> None:
@@ -234,7 +234,7 @@ def test_an_ejected_server_gets_nothing_while_another_has_it() -> None:
 def test_an_ejected_server_gets_a_probe_when_it_is_due() -> None:
     fleet = fleet_of(a=0.0, b=0.0)
     fleet.servers["a"].is_ejected, fleet.servers["a"].probe_from_s = True, NOW_S
-    assert chosen(fleet) == Choice("a", 0.0, asks_to_place=False, is_probe=True)
+    assert chosen(fleet) == Choice("a", 0.0, needs_placement=False, is_probe=True)
     fleet.servers["a"].probe_from_s = NOW_S + 1.0
     assert chosen(fleet).server == "b"
 
@@ -244,7 +244,7 @@ def test_only_ejected_servers_have_it(names: list[str]) -> None:
     fleet = fleet_of(**dict.fromkeys(names, 0.0))
     for at in fleet.servers.values():
         at.is_ejected = True
-    assert chosen(fleet) == Choice("a", inf, asks_to_place=True)
+    assert chosen(fleet) == Choice("a", inf, needs_placement=True)
     fleet.servers["a"].probe_from_s = NOW_S
     assert chosen(fleet).is_probe
     for at in fleet.servers.values():
@@ -256,24 +256,24 @@ def test_only_ejected_servers_have_it(names: list[str]) -> None:
 
 
 @given(fleets(), draws, st.sampled_from([None, "short"]), st.none() | st.integers(0, 2**32 - 1))
-def test_it_chooses_a_copy_that_serves_or_will(fleet: Fleet, draw: float, pool: str | None, likeness: int | None) -> None:
+def test_it_chooses_a_copy_that_serves_or_will(fleet: Fleet, draw: float, pool: str | None, affinity_key: int | None) -> None:
     for name in fleet.models:
-        found = choose(fleet, name, NOW_S, draw, pool=pool, likeness=likeness)
+        found = choose(fleet, name, NOW_S, draw, pool=pool, affinity_key=affinity_key)
         if found.server is None:
             assert found == MISS
             continue
         at = fleet.servers[found.server]
         assert at.is_up
         assert at.copies[name].state in (ModelState.READY, ModelState.LOADING)
-        assert found.asks_to_place or not at.is_ejected
+        assert found.needs_placement or not at.is_ejected
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6), draws, draws, st.none() | st.integers(0, 2**32 - 1))
 def test_it_is_never_worse_than_any_other_by_more_than_what_sampling_may_cost(
-    work_s: list[float], draw: float, other: float, likeness: int | None
+    work_s: list[float], draw: float, other: float, affinity_key: int | None
 ) -> None:
     fleet = fleet_of(**{f"s{number}": work for number, work in enumerate(work_s)})
-    found = chosen(fleet, draw=draw, likeness=likeness)
+    found = chosen(fleet, draw=draw, affinity_key=affinity_key)
     at_random = work_s[int(other * len(work_s))] + SERVICE_S
     assert found.expected_s <= at_random + 0.5 * SERVICE_S + 1e-12
     assert found.server is not None

@@ -18,7 +18,7 @@ MIB = 2**20
 
 
 async def bring(bench: FleetBench, name: str, *victims: str) -> None:
-    await bench.loads["s0"].bring_in(bench.state.fleet.models[name], victims)
+    await bench.loads["s0"].load_after_evicting(bench.state.fleet.models[name], victims)
 
 
 def test_the_picture_follows_each_step() -> None:
@@ -31,7 +31,7 @@ def test_the_picture_follows_each_step() -> None:
             assert {name: copy.state for name, copy in bench.server().copies.items()} in ({}, {"b": LOADING})
             await asyncio.sleep(1.0)
             assert {name: copy.state for name, copy in bench.server().copies.items()} == {"b": READY}
-            await bench.loads["s0"].take_out("b")
+            await bench.loads["s0"].unload("b")
             assert not bench.server().copies
 
     play(main)
@@ -90,7 +90,7 @@ def test_another_life_of_its_triton_is_seen_as_it_is() -> None:
             with pytest.raises(UpstreamUnavailable, match="crashed"):
                 await bring(bench, "b")
             with pytest.raises(UpstreamUnavailable, match="crashed"):
-                await bench.loads["s0"].look()
+                await bench.loads["s0"].poll_index()
             bench.bring_up("s0")
             await bring(bench, "b")
             assert bench.server().copies.keys() == {"b"}
@@ -109,16 +109,16 @@ def test_an_ensemble_takes_its_steps_along_unless_another_needs_them(others: tup
             there = {"both", "a", *others}
             assert bench.server().copies.keys() == there
             assert bench.server().held_bytes == 20 * (1 + len(others))
-            await bench.loads["s0"].take_out("both")
+            await bench.loads["s0"].unload("both")
             await asyncio.sleep(1.0)
-            await bench.loads["s0"].look()
+            await bench.loads["s0"].poll_index()
             assert bench.server().copies.keys() == there - goes
 
     play(main)
 
 
 class Settling(TimedControl):
-    """Its configurations take a while to be told."""
+    """Triton that takes a while to tell its models' configurations."""
 
     async def loaded_config(self, name: str) -> LoadedConfig:
         await asyncio.sleep(5.0)
@@ -126,7 +126,7 @@ class Settling(TimedControl):
 
 
 def test_a_copy_serves_when_it_is_known_what_its_answers_are_made_of() -> None:
-    """Else one with other weights than those elsewhere would answer under their fingerprint."""
+    """Otherwise a replica with other weights than those elsewhere would answer under their fingerprint."""
 
     async def main() -> None:
         bench, board = FleetBench(servers=2), FakeBoard()
@@ -134,19 +134,19 @@ def test_a_copy_serves_when_it_is_known_what_its_answers_are_made_of() -> None:
         for number, name in enumerate(bench.tritons):
             bench.tritons[name] = bench.servers.members[name].pick().control = Settling(sizes={"a": 40})  # type: ignore[attr-defined]
             contents = LoadedContents(FakeReading({"a": f"weights {number}"}), boards.of_server(name))
-            await contents.begin(bench.servers.members[name].pick())
+            await contents.restart(bench.servers.members[name].pick())
             unit = bench.units[name] = ModelService(
                 servers=bench.servers.members[name], repository=None, load=[], load_timeout_s=300.0, contents=contents
             )
             bench.loads[name] = ServerLoads(bench.servers.members[name], unit, bench.state, require=lambda: 1, load_timeout_s=300.0)
         async with running(bench, reconciles=True), asyncio.TaskGroup() as tasks:
             facts = bench.state.fleet.models["a"]
-            await bench.loads["s0"].bring_in(facts, ())
+            await bench.loads["s0"].load_after_evicting(facts, ())
             assert "a" in board.known
-            tasks.create_task(bench.loads["s1"].bring_in(facts, ()))
+            tasks.create_task(bench.loads["s1"].load_after_evicting(facts, ()))
             for _ in range(100):
                 await asyncio.sleep(0.1)
-                if (claim := bench.state.claim("a", "s1")) is not None:
+                if (claim := bench.state.reserve("a", "s1")) is not None:
                     claim.release(answered=False)
                     assert "a" not in board.known
                     break
@@ -160,9 +160,9 @@ def test_a_triton_whose_memory_cannot_be_read_is_asked_for_its_models_sizes() ->
     async def main() -> None:
         async with running(FleetBench(DescribedModel(ModelSpec("a"), 5), model("told"))) as bench:
             bench.tritons["s0"].memory = {"a": 30, "told": 30}
-            await bench.loads["s0"].weigh()
+            await bench.loads["s0"].measure_memory()
             assert [bench.state.fleet.models[name].resident_bytes for name in ("a", "told")] == [30, 40]
             bench.kill("s0")
-            await bench.loads["s0"].weigh()
+            await bench.loads["s0"].measure_memory()
 
     play(main)

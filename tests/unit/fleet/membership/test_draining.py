@@ -7,22 +7,22 @@ import pytest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelVersion
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.membership.draining import FleetLeaving, LeavingLimits
+from control_plane.fleet.membership.draining import Drainer, DrainLimits
 from tests.unit.fleet.fleet_bench import READY, FleetBench, call, model, play, running
 
-LIMITS = LeavingLimits(move_s=20.0, end_s=40.0, unload_s=10.0, others_s=5.0)
+LIMITS = DrainLimits(move_s=20.0, end_s=40.0, unload_s=10.0, report_grace_s=5.0)
 
 
-async def see_off(bench: FleetBench, name: str) -> float:
-    """How long it takes."""
+async def drain(bench: FleetBench, name: str) -> float:
+    """Drain a server, and return how long that took."""
     began_s = bench.now_s()
-    leaving = FleetLeaving(bench.state, bench.residency.loads, is_owner=lambda: bench.is_owner, limits=LIMITS)
-    await leaving.see_off(name)
+    leaving = Drainer(bench.state, bench.router.loads, is_leader=lambda: bench.is_leader, limits=LIMITS)
+    await leaving.drain(name)
     return bench.now_s() - began_s
 
 
 async def used(bench: FleetBench, name: str = "a") -> tuple[str, str]:
-    """The server that has it now, and the one that has not."""
+    """Return the server that has the model now, and the one that has not."""
     home = await bench.use(name)
     (other,) = bench.tritons.keys() - {home}
     assert name not in bench.server(other).copies
@@ -39,7 +39,7 @@ def test_what_is_under_way_ends_before_its_model_goes_and_who_comes_meanwhile_go
             home, other = await used(bench)
             long = tasks.create_task(bench.use("a", for_s=25.0))
             await asyncio.sleep(1.0)
-            leaving = tasks.create_task(see_off(bench, home))
+            leaving = tasks.create_task(drain(bench, home))
             await asyncio.sleep(1.0)
             assert await bench.use("a") == other
             await asyncio.sleep(20.0)
@@ -55,19 +55,19 @@ def test_what_is_under_way_ends_before_its_model_goes_and_who_comes_meanwhile_go
 def test_a_sequence_goes_on_where_it_is_until_it_ends() -> None:
     async def main() -> None:
         async with running(FleetBench(model("a", holds=True), servers=2), reconciles=True) as bench, asyncio.TaskGroup() as tasks:
-            first = await bench.residency.claim(in_sequence(starts=True), deadline_s=1e3)
+            first = await bench.router.acquire(in_sequence(starts=True), deadline_s=1e3)
             first.release(answered=True)
             home = first.server.name
-            leaving = tasks.create_task(see_off(bench, home))
+            leaving = tasks.create_task(drain(bench, home))
             for _ in range(3):
                 await asyncio.sleep(8.0)
-                claim = await bench.residency.claim(in_sequence(), deadline_s=1e3)
+                claim = await bench.router.acquire(in_sequence(), deadline_s=1e3)
                 assert claim.copy is first.copy
                 claim.release(answered=True)
             assert not leaving.done()
-            last = await bench.residency.claim(in_sequence(ends=True), deadline_s=1e3)
+            last = await bench.router.acquire(in_sequence(ends=True), deadline_s=1e3)
             last.release(answered=True)
-            bench.residency.answered(in_sequence(ends=True), last)
+            bench.router.answered(in_sequence(ends=True), last)
             assert await leaving < 27.0
             assert bench.tritons[home].said == ["load a", "unload a"]
 
@@ -80,8 +80,8 @@ def test_nobody_waits_for_ever_for_what_does_not_end(caplog: pytest.LogCaptureFi
             home, _ = await used(bench)
             claim = await bench.claim("a")
             bench.tritons[home].drain_s = 1e4  # as Triton waits for it
-            took_s = await see_off(bench, home)
-            assert took_s == pytest.approx(LIMITS.others_s + LIMITS.end_s + LIMITS.unload_s, abs=1.0)
+            took_s = await drain(bench, home)
+            assert took_s == pytest.approx(LIMITS.report_grace_s + LIMITS.end_s + LIMITS.unload_s, abs=1.0)
             claim.release(answered=True)
 
     play(main)
@@ -91,11 +91,11 @@ def test_nobody_waits_for_ever_for_what_does_not_end(caplog: pytest.LogCaptureFi
 
 def test_what_must_have_copies_is_loaded_elsewhere_before_it_goes() -> None:
     async def main() -> None:
-        bench = FleetBench(model("a", min_copies=1), servers=2)
+        bench = FleetBench(model("a", min_replicas=1), servers=2)
         async with running(bench, reconciles=True), asyncio.TaskGroup() as tasks:
             home, other = await used(bench)
             bench.tritons[other].load_s["a"] = 12.0
-            leaving = tasks.create_task(see_off(bench, home))
+            leaving = tasks.create_task(drain(bench, home))
             while "unload a" not in bench.tritons[home].said:
                 assert not leaving.done()
                 had = bench.tritons[other].states.get("a")
@@ -109,7 +109,7 @@ def test_what_must_have_copies_is_loaded_elsewhere_before_it_goes() -> None:
 @pytest.mark.parametrize("size", [pytest.param(40, id="for now"), pytest.param(100, id="for good")])
 def test_where_there_is_no_room_for_it_it_goes_all_the_same(size: int) -> None:
     async def main() -> None:
-        bench = FleetBench(model("a", 40, min_copies=1), model("b", 80, min_copies=1), servers=2)
+        bench = FleetBench(model("a", 40, min_replicas=1), model("b", 80, min_replicas=1), servers=2)
         if size == 100:
             bench.server("s1").budget_bytes = 30
         async with running(bench, reconciles=True):
@@ -117,9 +117,9 @@ def test_where_there_is_no_room_for_it_it_goes_all_the_same(size: int) -> None:
             if size == 40:
                 await bench.use("b")
             await asyncio.sleep(1.0)
-            took_s = await see_off(bench, "s0")
+            took_s = await drain(bench, "s0")
             waited_s = LIMITS.move_s if size == 40 else 0.0
-            assert took_s == pytest.approx(waited_s + LIMITS.others_s, abs=2.0)
+            assert took_s == pytest.approx(waited_s + LIMITS.report_grace_s, abs=2.0)
             assert bench.tritons["s0"].states == {}
 
     play(main)
@@ -134,7 +134,7 @@ def test_a_load_under_way_there_ends_first_and_one_that_waits_for_its_turn_goes_
             using = [tasks.create_task(bench.use(name)) for name in "ab"]
             await asyncio.sleep(1.0)
             bench.bring_up("s1")
-            leaving = tasks.create_task(see_off(bench, "s0"))
+            leaving = tasks.create_task(drain(bench, "s0"))
             assert await using[1] == "s1"
             assert await leaving > 13.0
             assert bench.tritons["s0"].said == ["load a", "unload a"]
@@ -147,10 +147,10 @@ def test_who_is_not_the_owner_waits_for_its_own_requests_and_unloads_nothing(cap
     async def main() -> None:
         async with running(FleetBench(servers=2), reconciles=True) as bench, asyncio.TaskGroup() as tasks:
             home, _ = await used(bench)
-            bench.is_owner = False
+            bench.is_leader = False
             tasks.create_task(bench.use("a", for_s=20.0))
             await asyncio.sleep(1.0)
-            assert await see_off(bench, home) == pytest.approx(19.0, abs=1.5)
+            assert await drain(bench, home) == pytest.approx(19.0, abs=1.5)
             assert bench.tritons[home].states == {"a": READY}
 
     play(main)
@@ -161,7 +161,7 @@ def test_what_others_have_loaded_there_meanwhile_stays() -> None:
     async def main() -> None:
         async with running(FleetBench(servers=2), reconciles=True) as bench, asyncio.TaskGroup() as tasks:
             home, _ = await used(bench)
-            leaving = tasks.create_task(see_off(bench, home))
+            leaving = tasks.create_task(drain(bench, home))
             await asyncio.sleep(1.0)
             bench.tritons[home].states["b"] = READY
             await leaving
@@ -176,7 +176,7 @@ def test_an_ensemble_takes_its_steps_along() -> None:
         bench.tritons["s0"].states |= {"x": READY, "e": READY}
         async with running(bench, reconciles=True):
             await asyncio.sleep(1.0)
-            await see_off(bench, "s0")
+            await drain(bench, "s0")
             assert bench.tritons["s0"].states == {}
             assert bench.tritons["s0"].unloads == ["e"]
 
@@ -185,10 +185,10 @@ def test_an_ensemble_takes_its_steps_along() -> None:
 
 def test_from_one_that_is_down_there_is_nothing_to_see_off() -> None:
     async def main() -> None:
-        async with running(FleetBench(model("a", min_copies=1), servers=2), reconciles=True) as bench:
+        async with running(FleetBench(model("a", min_replicas=1), servers=2), reconciles=True) as bench:
             home, _ = await used(bench)
             bench.kill(home)
-            assert await see_off(bench, home) < 1.0
+            assert await drain(bench, home) < 1.0
 
     play(main)
 
@@ -198,7 +198,7 @@ def test_one_that_dies_meanwhile_is_waited_for_no_longer() -> None:
         async with running(FleetBench(servers=2), reconciles=True) as bench, asyncio.TaskGroup() as tasks:
             home, _ = await used(bench)
             claim = await bench.claim("a")
-            leaving = tasks.create_task(see_off(bench, home))
+            leaving = tasks.create_task(drain(bench, home))
             await asyncio.sleep(10.0)
             bench.kill(home)
             assert await leaving < 12.0
@@ -210,10 +210,10 @@ def test_one_that_dies_meanwhile_is_waited_for_no_longer() -> None:
 def test_nothing_is_loaded_there_any_more_whatever_is_asked_for() -> None:
     async def main() -> None:
         async with running(FleetBench(*(model(name) for name in "abc"), servers=2), reconciles=True) as bench, asyncio.TaskGroup() as tasks:
-            leaving = tasks.create_task(see_off(bench, "s0"))
+            leaving = tasks.create_task(drain(bench, "s0"))
             await asyncio.sleep(0.0)
             for name in "abcabc":
-                claim = await bench.residency.claim(call(name), deadline_s=1e3)
+                claim = await bench.router.acquire(call(name), deadline_s=1e3)
                 claim.release(answered=True)
                 await asyncio.sleep(3.0)
                 assert claim.server.name == "s1"
@@ -234,7 +234,7 @@ def test_a_look_that_is_answered_after_its_server_has_left_hurts_nobody() -> Non
                 return await index()
 
             control.index = late  # type: ignore[method-assign]
-            looking = tasks.create_task(bench.reconciler.look())
+            looking = tasks.create_task(bench.reconciler.poll_index())
             await asyncio.sleep(1.0)
             bench.servers.members["s0"].down("it leaves")
             del bench.loads["s0"]

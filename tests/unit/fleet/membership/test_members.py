@@ -51,7 +51,7 @@ class FakeServerList:
 
 @dataclass
 class Bench:
-    """Servers that come up at once; `told` is what the fleet is told of them, in order."""
+    """Servers that come up at once; `told` is what the fleet has been called with, in order."""
 
     listed: FakeServerList
     servers: Servers = field(default_factory=lambda: Servers(None, ()))
@@ -72,7 +72,7 @@ class Bench:
     def change(self, listed: ListedServer) -> None:
         self.told.append(f"change {listed.name} {listed.pool}{dict(listed.labels) or ''}{listed.memory_budget or ''}")
 
-    async def see_off(self, name: str) -> None:
+    async def drain(self, name: str) -> None:
         self.told.append(f"see off {name}")
         assert name in self.live
         await asyncio.sleep(self.sees_off_s)

@@ -11,7 +11,7 @@ from tests.unit.fleet.fleet_bench import READY, FleetBench, model, play, running
 
 @pytest.mark.parametrize("owner_loads", [True, False])
 def test_what_its_owner_may_load_all_the_same_another_process_does_not_refuse_at_once(owner_loads: bool) -> None:
-    """What is churn by what is known here may be none by what the owner knows."""
+    """What this process takes for churn may be none by what the leader knows of other processes' use."""
 
     async def main() -> None:
         async with running(FleetBench(model("a", 90), model("b", 90))) as bench:
@@ -20,7 +20,7 @@ def test_what_its_owner_may_load_all_the_same_another_process_does_not_refuse_at
             with pytest.raises(Overloaded, match="b"):
                 await bench.use("b", _SHORT_S)
             assert bench.now_s() == 1.0, "the owner refuses at once"
-            bench.ask_owner = lambda model, pool: True
+            bench.request_replica = lambda model, pool: True
             asyncio.get_running_loop().call_later(0.5, bench.state.observe, "s0", [line("b" if owner_loads else "a")])
             if owner_loads:
                 assert await bench.use("b", _SHORT_S) == "s0"

@@ -9,27 +9,27 @@ import pytest
 from control_plane.core.endpoints import TritonEndpoints
 from control_plane.core.errors import Overloaded
 from control_plane.fleet.domain.report import Wanted
-from control_plane.fleet.ownership.owner_requests import Asking
-from control_plane.fleet.ownership.reports import OthersReports, OwnReport
+from control_plane.fleet.ownership.owner_requests import LeaderForwarding
+from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
 from control_plane.models.domain.description import DescribedModel
 from tests.fakes import FakeUpstream
-from tests.fakes.owner_line import FakeOwnerLine
+from tests.fakes.owner_line import FakeLeaderChannel
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, play, running
 
 
 class Gateway(FleetBench):
-    """One of several before the same Tritons, with a line between them."""
+    """One of several gateways before the same Tritons, with a line between them."""
 
-    def __init__(self, line: FakeOwnerLine, *models: DescribedModel, process: str = "", servers: int = 1, owns: bool = False) -> None:
+    def __init__(self, line: FakeLeaderChannel, *models: DescribedModel, process: str = "", servers: int = 1, owns: bool = False) -> None:
         super().__init__(*models, servers=servers)
-        self.is_owner = owns
-        self.own = OwnReport(self.state, self.servers, process=process or ("owner" if owns else "other"))
-        self.others = OthersReports(self.state, self.servers, want=self.residency.want)
-        self.asking = Asking(line, self.state, own=self.own, others=self.others, is_owner=lambda: self.is_owner)
-        self.ask_owner = self.asking.ask
+        self.is_leader = owns
+        self.own = ReportBuilder(self.state, self.servers, process=process or ("owner" if owns else "other"))
+        self.others = ReportCollector(self.state, self.servers, want=self.router.request_replica)
+        self.asking = LeaderForwarding(line, self.state, own=self.own, others=self.others, is_leader=lambda: self.is_leader)
+        self.request_replica = self.asking.request_replica
 
     def share(self, *gateways: Gateway) -> None:
-        """Its Tritons with these."""
+        """Let this gateway serve the same Tritons as these."""
         for number, (name, control) in enumerate(self.tritons.items()):
             upstream = FakeUpstream(TritonEndpoints("triton", 1, 2 + number, None), control=control)
             for gateway in (self, *gateways):
@@ -45,7 +45,7 @@ async def serving(*gateways: Gateway) -> AsyncIterator[None]:
         for gateway in gateways:
             await stack.enter_async_context(running(gateway, reconciles=True))
         tasks = [loop.create_task(each.asking.run()) for each in gateways]
-        tasks += [loop.create_task(each.asking.look_while_waiting(each.reconciler.look)) for each in gateways]
+        tasks += [loop.create_task(each.asking.look_while_waiting(each.reconciler.poll_index)) for each in gateways]
         await asyncio.sleep(1.0)
         try:
             yield
@@ -58,7 +58,7 @@ async def serving(*gateways: Gateway) -> AsyncIterator[None]:
 
 def test_who_is_not_the_owner_has_it_load_and_sees_it_at_once() -> None:
     async def main() -> None:
-        line = FakeOwnerLine()
+        line = FakeLeaderChannel()
         owner, other = Gateway(line, owns=True), Gateway(line)
         async with serving(owner, other):
             owner.tritons["s0"].load_s["a"] = 1.23
@@ -67,14 +67,14 @@ def test_who_is_not_the_owner_has_it_load_and_sees_it_at_once() -> None:
             assert owner.said == ["load a"]
             assert owner.now_s() - began_s < 1.23 + 0.1
             assert owner.told() == [("loaded", "a")]
-            assert not owner.asking.ask("b"), "it loads itself"
+            assert not owner.asking.request_replica("b"), "it loads itself"
 
     play(main)
 
 
 def test_what_all_processes_ask_for_at_once_is_one_load() -> None:
     async def main() -> None:
-        line = FakeOwnerLine()
+        line = FakeLeaderChannel()
         gateways = [Gateway(line, servers=2, process=str(number), owns=number == 0) for number in range(4)]
         async with serving(*gateways):
             await asyncio.gather(*(gateway.use("a") for gateway in gateways for _ in range(5)))
@@ -87,7 +87,7 @@ def test_what_all_processes_ask_for_at_once_is_one_load() -> None:
 
 def test_what_only_another_process_uses_is_not_evicted() -> None:
     async def main() -> None:
-        line = FakeOwnerLine()
+        line = FakeLeaderChannel()
         owner, other = Gateway(line, owns=True), Gateway(line)
         async with serving(owner, other):
             await owner.use("b")
@@ -108,7 +108,7 @@ def test_what_only_another_process_uses_is_not_evicted() -> None:
 
 def test_what_was_over_before_its_owner_looked_counts_in_what_it_is_worth() -> None:
     async def main() -> None:
-        line = FakeOwnerLine()
+        line = FakeLeaderChannel()
         owner, other = Gateway(line, owns=True), Gateway(line)
         async with serving(owner, other):
             for _ in range(100):
@@ -124,7 +124,7 @@ def test_what_was_over_before_its_owner_looked_counts_in_what_it_is_worth() -> N
 
 def test_a_process_that_has_ended_holds_nothing_for_long() -> None:
     async def main() -> None:
-        line = FakeOwnerLine()
+        line = FakeLeaderChannel()
         owner, other = Gateway(line, owns=True), Gateway(line)
         async with serving(owner, other):
             await other.claim("a")
@@ -140,14 +140,14 @@ def test_a_process_that_has_ended_holds_nothing_for_long() -> None:
 
 def test_who_takes_over_is_told_of_all_and_who_does_no_longer_counts_its_own_only() -> None:
     async def main() -> None:
-        line = FakeOwnerLine()
+        line = FakeLeaderChannel()
         one, other = Gateway(line, process="one", owns=True), Gateway(line, process="other")
         async with serving(one, other):
             held = [await one.claim("a"), await other.claim("a"), await other.claim("a")]
             await asyncio.sleep(1.0)
             assert one.copy("a").in_flight == 3
             assert other.copy("a").in_flight == 2
-            one.is_owner, other.is_owner = False, True
+            one.is_leader, other.is_leader = False, True
             await asyncio.sleep(3.0)
             assert one.copy("a").in_flight == 1
             assert other.copy("a").in_flight == 3
@@ -162,18 +162,18 @@ def test_who_takes_over_is_told_of_all_and_who_does_no_longer_counts_its_own_onl
 
 def test_an_ask_that_has_come_true_makes_no_second_copy() -> None:
     async def main() -> None:
-        line = FakeOwnerLine()
+        line = FakeLeaderChannel()
         owner, other = Gateway(line, servers=2, owns=True), Gateway(line, servers=2)
         async with serving(owner, other):
             at = await owner.use("a")
-            owner.residency.want(Wanted("a", 1))
+            owner.router.request_replica(Wanted("a", 1))
             await asyncio.sleep(3.0)
             assert owner.said == ["load a"], "it has nothing to do"
-            held = [owner.state.claim("a", at) for _ in range(1000)]
-            owner.residency.want(Wanted("a", 0))
+            held = [owner.state.reserve("a", at) for _ in range(1000)]
+            owner.router.request_replica(Wanted("a", 0))
             await asyncio.sleep(3.0)
             assert owner.said == ["load a"], "it was asked for before it was there"
-            owner.residency.want(Wanted("a", 1))
+            owner.router.request_replica(Wanted("a", 1))
             await asyncio.sleep(3.0)
             assert owner.said == ["load a", "load a"]
             for each in held:
@@ -185,7 +185,7 @@ def test_an_ask_that_has_come_true_makes_no_second_copy() -> None:
 
 def test_another_process_whose_copy_is_too_busy_gets_another() -> None:
     async def main() -> None:
-        line = FakeOwnerLine()
+        line = FakeLeaderChannel()
         owner, other = Gateway(line, servers=2, owns=True), Gateway(line, servers=2)
         async with serving(owner, other):
             for gateway in (owner, other):
@@ -199,7 +199,7 @@ def test_another_process_whose_copy_is_too_busy_gets_another() -> None:
 
 def test_what_an_administrator_has_unloaded_is_loaded_for_no_other_process() -> None:
     async def main() -> None:
-        line = FakeOwnerLine()
+        line = FakeLeaderChannel()
         owner, other = Gateway(line, owns=True), Gateway(line)
         async with serving(owner, other):
             await owner.models.unload("a")
@@ -213,7 +213,7 @@ def test_what_an_administrator_has_unloaded_is_loaded_for_no_other_process() -> 
 
 def test_it_asks_again_while_somebody_waits_and_not_for_every_request() -> None:
     async def main() -> None:
-        line = FakeOwnerLine()
+        line = FakeLeaderChannel()
         other = Gateway(line)
         async with serving(other):
             waiting = [asyncio.get_running_loop().create_task(other.claim("a", 10.0)) for _ in range(100)]
@@ -234,7 +234,7 @@ def test_it_asks_again_while_somebody_waits_and_not_for_every_request() -> None:
 
 def test_an_owner_without_room_is_asked_until_it_has() -> None:
     async def main() -> None:
-        line = FakeOwnerLine()
+        line = FakeLeaderChannel()
         models = [model(name, 100) for name in "ab"]
         owner, other = Gateway(line, *models, owns=True), Gateway(line, *models)
         async with serving(owner, other):
@@ -253,7 +253,7 @@ def test_an_owner_without_room_is_asked_until_it_has() -> None:
 
 def test_the_owner_is_asked_also_for_what_this_process_sees_no_room_for() -> None:
     async def main() -> None:
-        line = FakeOwnerLine()
+        line = FakeLeaderChannel()
         models = [model(name, 100) for name in "ab"]
         owner, other = Gateway(line, *models, owns=True), Gateway(line, *models)
         async with serving(owner, other):
@@ -270,7 +270,7 @@ def test_the_owner_is_asked_also_for_what_this_process_sees_no_room_for() -> Non
 
 def test_a_store_that_was_away_is_told_when_it_is_back() -> None:
     async def main() -> None:
-        line = FakeOwnerLine(is_away=True)
+        line = FakeLeaderChannel(is_away=True)
         owner, other = Gateway(line, owns=True), Gateway(line)
         async with serving(owner, other):
             using = asyncio.get_running_loop().create_task(other.use("a"))
@@ -291,14 +291,14 @@ def test_while_nothing_is_asked_for_the_servers_are_not_looked_at_more_often() -
             nonlocal looks
             looks += 1
 
-        line = FakeOwnerLine()
+        line = FakeLeaderChannel()
         other = Gateway(line)
         async with serving(other):
             looking = asyncio.get_running_loop().create_task(other.asking.look_while_waiting(look))
             other.tritons["s0"].states["a"] = READY
             await asyncio.sleep(5.0)
             assert looks == 0
-            assert other.asking.ask("b")
+            assert other.asking.request_replica("b")
             await asyncio.sleep(60.0)
             assert 10 <= looks <= 30
             looking.cancel()

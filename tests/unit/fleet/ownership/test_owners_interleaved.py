@@ -1,6 +1,7 @@
-"""No two owners: whatever is paused, killed, stopped, cut off or forgotten, memory is never promised twice and no two loads race.
+"""No two leaders: whatever is paused, killed, stopped, cut off or lost, memory is never promised twice and no
+two loads race.
 
-The rules that this rests on are taken out one by one; each time it fails.
+Mutants show that the test would notice: each takes out one of the rules that this rests on, and fails.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_plane.core.model import ModelState
+from control_plane.fleet.domain.election import Following, Leading, Request, after, next_request
 from control_plane.fleet.domain.fleet import ModelFacts, Server
 from control_plane.fleet.domain.lease import Lease
-from control_plane.fleet.domain.ownership import Owning, Request, Watching, after, next_request
 from control_plane.fleet.loading.load_plans import LoadModel, LoadPlans
-from control_plane.fleet.ownership.ownership import Ownership
+from control_plane.fleet.ownership.election import LeaderElection
 from tests.unit.fleet.owners import LIMITS, PLANS, Event, Kind, Point, Process, World, play
 
 CALM_S = LIMITS.ttl_s + LIMITS.margin_s + 4.0
-"""In which somebody owns the fleet again, whatever has been: what was lost is waited out, and each call takes a second at most."""
+"""Time within which there is a leader again after any fault: a lost lease is waited out, and each call takes a
+second at most."""
 
 OWNER = -1
 
@@ -61,7 +63,7 @@ def stop(number: int) -> Event:
 
 
 def await_send(number: int) -> Event:
-    """Until it has just sent Triton a call, or for a while."""
+    """Let time pass until the process has sent Triton a call, or for a while."""
 
     def event(world: World) -> None:
         for _ in range(2000):
@@ -74,7 +76,7 @@ def await_send(number: int) -> Event:
 
 
 def cut_off(number: int, seconds: float) -> Event:
-    """One from the store."""
+    """Cut one process off from the store."""
 
     def event(world: World) -> None:
         chosen(world, number).cut_off_until_s = world.now_s + seconds
@@ -83,7 +85,7 @@ def cut_off(number: int, seconds: float) -> Event:
 
 
 def take_away(seconds: float) -> Event:
-    """The store, from all."""
+    """Cut all processes off from the store."""
 
     def event(world: World) -> None:
         world.store_is_away_until_s = world.now_s + seconds
@@ -121,7 +123,7 @@ def test_memory_is_never_promised_twice_and_somebody_goes_on(story: tuple[int, S
             event(world)
         world.calm_down()
         world.run_for(CALM_S)
-        owners = [process for process in world.processes if process.ownership.is_owner]
+        owners = [process for process in world.processes if process.ownership.is_leader]
         assert len(owners) == 1
         loads = world.triton.loads
         world.run_for(120.0)
@@ -154,40 +156,40 @@ class AsksOnceForAllCalls(LoadPlans):
             self._require = require
 
 
-class BelievesFromTheAnswerOn(Ownership):
+class BelievesFromTheAnswerOn(LeaderElection):
     async def _turn(self) -> None:
         request = next_request(self._state, self._now_s(), self._limits)
         found, now_s = await self._ask(request), self._now_s()
-        if found is not None and request is not Request.LOOK:
-            self._become(Owning(found, now_s + found.ttl_s))
+        if found is not None and request is not Request.READ:
+            self._become(Leading(found, now_s + found.ttl_s))
         else:
             self._become(after(self._state, request, found, asked_s=now_s, now_s=now_s, limits=self._limits))
 
 
-class NeverLapses(Ownership):
+class NeverLapses(LeaderElection):
     def require(self) -> int:
-        return self._state.lease.token if isinstance(self._state, Owning) else super().require()
+        return self._state.lease.token if isinstance(self._state, Leading) else super().require()
 
     async def _turn(self) -> None:
-        if isinstance(self._state, Owning):
+        if isinstance(self._state, Leading):
             found = await self._ask(Request.RENEW)
-            self._become(Owning(found, self._now_s() + found.ttl_s) if found else Watching())
+            self._become(Leading(found, self._now_s() + found.ttl_s) if found else Following())
         else:
             await super()._turn()
 
 
-class TakesWhatIsNotThere(Ownership):
+class TakesWhatIsNotThere(LeaderElection):
     async def _ask(self, request: Request) -> Lease | None:
-        if request is Request.TAKE and isinstance(self._state, Watching) and self._state.seen == FREE:
-            return await self._store.take(None, holder=self._holder, ttl_s=self._limits.ttl_s)
+        if request is Request.ACQUIRE and isinstance(self._state, Following) and self._state.seen == FREE:
+            return await self._store.acquire(None, holder=self._holder, ttl_s=self._limits.ttl_s)
         found = await super()._ask(request)
-        return FREE if request is Request.LOOK and found is None else found
+        return FREE if request is Request.READ and found is None else found
 
 
 FREE = Lease(0, "", 0.0, is_released=True)
 
 
-class ReleasesAtOnce(Ownership):
+class ReleasesAtOnce(LeaderElection):
     async def stop(self) -> None:
         self._begun_s = float("-inf")
         await super().stop()
@@ -198,7 +200,9 @@ class ReleasesAtOnce(Ownership):
     [
         pytest.param(Kind(plans=IgnoresOtherLoads), [pass_time(30.0)], id="loads beside another's load"),
         pytest.param(Kind(plans=TakesDrainingForFree), [pass_time(60.0)], id="takes the memory of what is unloading for free"),
-        pytest.param(Kind(plan_limits=replace(PLANS, settle_s=0.0)), [pass_time(60.0)], id="forgets calls that were not answered"),
+        pytest.param(
+            Kind(plan_limits=replace(PLANS, call_visible_after_s=0.0)), [pass_time(60.0)], id="forgets calls that were not answered"
+        ),
         pytest.param(
             Kind(plans=AsksOnceForAllCalls),
             [pause(OWNER, 9.0), pass_time(12.0)] * 4,
@@ -228,5 +232,5 @@ def test_without_one_of_its_rules_it_fails(kind: Kind, events: Sequence[Event]) 
 
 
 def violated(kind: Kind, events: Sequence[Event], *, worlds: int = 300) -> int | None:
-    """The first of so many worlds in which this breaks a rule."""
+    """Return the first of so many worlds in which this kind of process breaks a rule."""
     return next((seed for seed in range(worlds) if play(seed, [pass_time(CALM_S), *events], kind).violations), None)

@@ -1,22 +1,22 @@
 from __future__ import annotations
 
 from control_plane.fleet.domain.report import Wanted
-from control_plane.fleet.ownership.stale_views import UnseenCopies
+from control_plane.fleet.ownership.stale_views import StaleViewDetector
 
 
 class Asked:
-    """A process that asks every quarter of a second, and what comes of it."""
+    """A process that asks four times a second, and what the detector says."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.unseen = UnseenCopies(lambda: self.now_s)
+        self.unseen = StaleViewDetector(lambda: self.now_s)
 
     def for_s(self, seconds: float, *, sees: int, ready: int, pool: str | None = None) -> int:
-        """How often another copy is needed meanwhile."""
+        """Ask for so long; return how often one more replica was needed."""
         found = 0
         for _ in range(round(seconds / 0.25)):
             self.now_s += 0.25
-            found += self.unseen.lacks(Wanted("m", sees, pool), ready)
+            found += self.unseen.needs_one_more(Wanted("m", sees, pool), ready)
         return found
 
 

@@ -18,7 +18,8 @@ from tests.unit.fleet.fleet_bench import READY, FleetBench, call, model, play, r
 
 @dataclass
 class Request:
-    """`inference/inference.InferRequest` and `GenerateRequest` as far as a dispatch needs them; `answers` are given one after the other."""
+    """The part of `inference/inference.InferRequest` and `GenerateRequest` that a dispatcher needs; `answers`
+    are given one after the other."""
 
     answers: list[object] = field(default_factory=lambda: [make_answer(200, b"")])
     takes_s: float = 0.0
@@ -87,7 +88,7 @@ def test_missing_on_one_server_it_goes_to_the_other() -> None:
         async with running(FleetBench(servers=2)) as bench:
             for name, triton in bench.tritons.items():
                 triton.states["a"] = READY
-                await bench.loads[name].look()
+                await bench.loads[name].poll_index()
             request = Request([MISSING, make_answer(200, b"")])
             assert status(await send(bench, request)) == 200
             (first, _), (second, _) = request.sent
@@ -218,7 +219,8 @@ def pooled(*pools: str) -> FleetBench:
 
 @dataclass
 class Asked:
-    """`inference/running_request.RunningRequest`, as far as a dispatch reads it, and tells it where it goes."""
+    """The part of `inference/running_request.RunningRequest` that a dispatcher reads, and tells where the
+    request goes."""
 
     units: float | None
     pool: str = ""
@@ -246,7 +248,7 @@ def test_each_kind_of_request_goes_to_its_pool(units: float, pool: str, loaded_o
             await bench.dispatch.send(request, asked, timeout_s=5.0, running=by)  # type: ignore[arg-type]
             await bench.dispatch.stream(request, asked, timeout_s=5.0, running=by)  # type: ignore[arg-type]
             async with bench.dispatch.server_for(asked, timeout_s=5.0, running=by) as server:  # type: ignore[arg-type]
-                assert server is bench.servers.of(loaded_on)
+                assert server is bench.servers.get(loaded_on)
             assert bench.tritons[loaded_on].loads == ["a"]
             assert {id(each) for each, _ in request.sent} == {id(server)}
             assert by.server == loaded_on
@@ -281,7 +283,7 @@ def test_a_conversation_stays_where_it_is_while_others_are_spread() -> None:
         async with running(FleetBench(servers=3)) as bench:
             for name in ("s0", "s1", "s2"):
                 bench.tritons[name].states["a"] = READY
-                await bench.loads[name].look()
+                await bench.loads[name].poll_index()
 
             async def where(conversation: int) -> Upstream:
                 async with bench.dispatch.server_for(replace(call("a"), sequence_id=str(conversation)), timeout_s=5.0) as server:
@@ -296,10 +298,10 @@ def test_a_conversation_stays_where_it_is_while_others_are_spread() -> None:
 
 def test_streams_alone_bring_an_ejected_server_back() -> None:
     async def main() -> None:
-        async with running(FleetBench(model("a", min_copies=3), servers=3), reconciles=True) as bench:
+        async with running(FleetBench(model("a", min_replicas=3), servers=3), reconciles=True) as bench:
             await asyncio.sleep(10)
             for _ in range(5):
-                bench.residency.failed(bench.state.claim("a", "s0"))  # type: ignore[arg-type]
+                bench.router.failed(bench.state.reserve("a", "s0"))  # type: ignore[arg-type]
             await asyncio.sleep(1)
             assert bench.server().is_ejected
             for _ in range(120):

@@ -1,4 +1,4 @@
-"""What becomes of requests whose server dies, hangs, or has lost the process that computes their model; over fake Tritons."""
+"""Fate of requests whose server dies, hangs, or has lost the stub of their model; over fake Tritons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded, ModelLoadFailed, Overloaded, UpstreamFailed, UpstreamUnavailable
-from control_plane.core.infer_call import Loss, Outcome
+from control_plane.core.infer_call import Outcome, SendFailure
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
@@ -23,13 +23,13 @@ from tests.unit.fleet.routing.test_dispatch import Request, idle, send, status
 async def both_ready(bench: FleetBench) -> None:
     for name, triton in bench.tritons.items():
         triton.states["a"] = READY
-        await bench.loads[name].look()
+        await bench.loads[name].poll_index()
 
 
-UNSENT = UpstreamUnavailable("cannot connect", is_unsent=True)
+NOT_SENT = UpstreamUnavailable("cannot connect", is_not_sent=True)
 BROKE_OFF = UpstreamUnavailable("Triton closed the connection before it answered")
-GRPC_UNSENT = status_answer(14, "cannot connect", loss=Loss.UNSENT)
-GRPC_BROKE_OFF = status_answer(14, "closed", loss=Loss.BROKEN_OFF)
+GRPC_UNSENT = status_answer(14, "cannot connect", loss=SendFailure.NOT_SENT)
+GRPC_BROKE_OFF = status_answer(14, "closed", loss=SendFailure.CONNECTION_LOST)
 
 
 def repeatable(running: bool) -> Any:
@@ -43,7 +43,7 @@ class GrpcRequest(Request):
 
 
 class TestServersThatDie:
-    @pytest.mark.parametrize("request_", [Request([UNSENT, make_answer(200, b"")]), GrpcRequest([GRPC_UNSENT, message_answer(b"x")])])
+    @pytest.mark.parametrize("request_", [Request([NOT_SENT, make_answer(200, b"")]), GrpcRequest([GRPC_UNSENT, message_answer(b"x")])])
     def test_what_was_not_sent_goes_to_another_server(self, request_: Request) -> None:
         async def main() -> None:
             async with running(FleetBench(servers=2)) as bench:
@@ -60,7 +60,7 @@ class TestServersThatDie:
         async def main() -> None:
             async with running(FleetBench(servers=2)) as bench:
                 home = await bench.use("a")
-                request = Request([UNSENT, make_answer(200, b"")])
+                request = Request([NOT_SENT, make_answer(200, b"")])
                 assert status(await send(bench, request)) == 200
                 assert [server for server in bench.state.fleet.holders["a"] if server != home]
                 assert request.sent[1][1] < 59.5, "with what is left of its time"
@@ -72,7 +72,7 @@ class TestServersThatDie:
         [
             pytest.param(BROKE_OFF, True, 2, id="equal requests have equal answers"),
             pytest.param(BROKE_OFF, False, 1, id="it may have been computed"),
-            pytest.param(UNSENT, False, 2, id="it cannot have been"),
+            pytest.param(NOT_SENT, False, 2, id="it cannot have been"),
         ],
     )
     def test_what_may_have_been_computed_is_sent_again_only_where_that_does_no_harm(
@@ -119,7 +119,7 @@ class TestServersThatDie:
         async def main() -> None:
             async with running(FleetBench(servers=2)) as bench:
                 await both_ready(bench)
-                request = Request([UNSENT, UNSENT])
+                request = Request([NOT_SENT, NOT_SENT])
                 with pytest.raises(UpstreamUnavailable, match="cannot connect"):
                     await send(bench, request)
                 assert len(request.sent) == 2
@@ -130,7 +130,7 @@ class TestServersThatDie:
         async def main() -> None:
             async with running(FleetBench(servers=2)) as bench:
                 await both_ready(bench)
-                request = Request([UNSENT, FakeHttpStream().put(None)])
+                request = Request([NOT_SENT, FakeHttpStream().put(None)])
                 held = await bench.dispatch.stream(request, call("a"), timeout_s=5.0)  # type: ignore[arg-type]
                 assert not isinstance(held, HttpAnswer)
                 held.close()
@@ -159,7 +159,7 @@ class TestServersThatHang:
         async def main() -> None:
             async with running(FleetBench(servers=3)) as bench:
                 bench.tritons["s1"].states["a"] = READY
-                await bench.loads["s1"].look()
+                await bench.loads["s1"].poll_index()
                 error = DeadlineExceeded("Triton did not answer within the request's deadline")
                 await asyncio.gather(*(self.ask(bench, takes_s=takes_s, timeout_s=timeout_s, error=error) for _ in range(6)))
                 await bench.reconciler.tick()
@@ -173,7 +173,7 @@ class TestServersThatHang:
         async def main() -> None:
             async with running(FleetBench(servers=3)) as bench:
                 bench.tritons["s1"].states |= {"a": READY, "b": READY}
-                await bench.loads["s1"].look()
+                await bench.loads["s1"].poll_index()
                 async with asyncio.TaskGroup() as tasks:
                     for _ in range(6):
                         tasks.create_task(self.ask(bench, takes_s=3.0, timeout_s=10.0, error=DeadlineExceeded("")))
@@ -185,12 +185,12 @@ class TestServersThatHang:
         play(main)
 
     def test_a_restarted_one_is_another(self) -> None:
-        """What its crash has cost says nothing of it."""
+        """Failures of a server's last life do not count against the new one."""
 
         async def main() -> None:
             async with running(FleetBench(servers=3)) as bench:
                 bench.tritons["s1"].states["a"] = READY
-                await bench.loads["s1"].look()
+                await bench.loads["s1"].poll_index()
                 await asyncio.gather(*(self.ask(bench, takes_s=0.1, timeout_s=5.0, error=BROKE_OFF) for _ in range(6)))
                 await bench.reconciler.tick()
                 assert bench.server("s1").is_ejected
@@ -208,7 +208,7 @@ class TestServersThatHang:
         async def main() -> None:
             async with running(FleetBench(servers=3)) as bench:
                 bench.tritons["s1"].states["a"] = READY
-                await bench.loads["s1"].look()
+                await bench.loads["s1"].poll_index()
                 await asyncio.gather(*(self.ask(bench, takes_s=0.1, timeout_s=5.0, error=BROKE_OFF) for _ in range(6)))
                 for _ in range(60):  # until it comes back on trust
                     await bench.reconciler.tick()
@@ -222,13 +222,13 @@ class TestServersThatHang:
         async def main() -> None:
             async with running(FleetBench(servers=3)) as bench:
                 bench.tritons["s1"].states["a"] = READY
-                await bench.loads["s1"].look()
+                await bench.loads["s1"].poll_index()
                 claims = [await bench.claim("a") for _ in range(6)]
                 bench.kill("s1")
                 bench.bring_up("s1")
                 for claim in claims:
                     claim.release(answered=False)
-                    bench.residency.failed(claim)
+                    bench.router.failed(claim)
                 await bench.reconciler.tick()
                 assert not bench.server("s1").is_ejected
 
@@ -249,7 +249,7 @@ class TestDeadProcesses:
                 assert bench.copy("a").state is LOADING
                 request = tasks.create_task(send(bench, Request()))
                 await asyncio.sleep(0.2)
-                bench.state.fleet.drop_copy(bench.server(), "a")  # as Triton's index has it for a moment
+                bench.state.fleet.drop_replica(bench.server(), "a")  # as Triton's index has it for a moment
                 bench.state.changed()
                 await asyncio.sleep(0.0)
                 bench.state.observe("s0", await bench.tritons["s0"].index())

@@ -8,7 +8,7 @@ import pytest
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Server
 from control_plane.fleet.domain.workload import WorkloadLimits
-from control_plane.fleet.routing.workloads import Workloads
+from control_plane.fleet.routing.workloads import RequestClassifier
 from control_plane.models.domain.description import ModelSpec
 
 LIMITS = WorkloadLimits(long_units=50.0, long_rows=64, long_bytes=1000, urgent_from=1)
@@ -16,7 +16,7 @@ LIMITS = WorkloadLimits(long_units=50.0, long_rows=64, long_bytes=1000, urgent_f
 
 @dataclass(frozen=True)
 class Asked:
-    """`fleet/routing/workloads.Weighed`."""
+    """`fleet/routing/workloads.CostedRequest`."""
 
     units: float | None = None
     pool: str = ""
@@ -31,8 +31,8 @@ def fleet(*pools: str) -> Fleet:
     return made
 
 
-def workloads(*pools: str, salt: int = 1) -> Workloads:
-    return Workloads(fleet(*pools), limits=LIMITS, draw=Random(salt).random)
+def workloads(*pools: str, salt: int = 1) -> RequestClassifier:
+    return RequestClassifier(fleet(*pools), limits=LIMITS, draw=Random(salt).random)
 
 
 def call(*, text_bytes: int = 0, elements: int = 0, sequence_id: str = "", model: str = "m") -> InferCall:
@@ -65,10 +65,10 @@ def test_where_it_goes(pools: tuple[str, ...], asked: Asked | None, what: InferC
     assert workloads(*pools).aim(what, asked).pool == expected
 
 
-@pytest.mark.parametrize("field", ["is_up", "is_leaving", "is_ejected"])
+@pytest.mark.parametrize("field", ["is_up", "is_draining", "is_ejected"])
 def test_a_pool_without_a_server_for_it_is_none(field: str) -> None:
     there = fleet("short", "long")
-    found = Workloads(there, limits=LIMITS)
+    found = RequestClassifier(there, limits=LIMITS)
     setattr(there.servers["s0"], field, field != "is_up")
     assert found.aim(call(), Asked(1.0)).pool is None
     assert found.aim(call(), Asked(1.0, "short")).pool is None
@@ -103,19 +103,19 @@ def test_names_that_no_model_has_leave_nothing_behind() -> None:
 
 def test_a_conversation_is_alike_for_all_gateways_whatever_it_sends() -> None:
     one, other = workloads(salt=1), workloads(salt=2)
-    likeness = one.aim(call(sequence_id="7", text_bytes=10), None).likeness
-    assert other.aim(call(sequence_id="7", text_bytes=9000, model="m2"), None).likeness == likeness
-    assert one.aim(call(sequence_id="8", text_bytes=10), None).likeness != likeness
+    affinity_key = one.aim(call(sequence_id="7", text_bytes=10), None).affinity_key
+    assert other.aim(call(sequence_id="7", text_bytes=9000, model="m2"), None).affinity_key == affinity_key
+    assert one.aim(call(sequence_id="8", text_bytes=10), None).affinity_key != affinity_key
 
 
 def test_else_it_is_about_as_long_and_for_the_same_model() -> None:
     found = workloads()
-    likeness = found.aim(call(text_bytes=130), None).likeness
-    assert found.aim(call(text_bytes=250), None).likeness == likeness
-    assert found.aim(call(elements=40), None).likeness == likeness
-    assert found.aim(call(text_bytes=500), None).likeness != likeness
-    assert found.aim(call(text_bytes=130, model="m2"), None).likeness != likeness
+    affinity_key = found.aim(call(text_bytes=130), None).affinity_key
+    assert found.aim(call(text_bytes=250), None).affinity_key == affinity_key
+    assert found.aim(call(elements=40), None).affinity_key == affinity_key
+    assert found.aim(call(text_bytes=500), None).affinity_key != affinity_key
+    assert found.aim(call(text_bytes=130, model="m2"), None).affinity_key != affinity_key
 
 
 def test_gateways_do_not_all_send_the_usual_length_to_the_same_server() -> None:
-    assert len({workloads(salt=salt).aim(call(), None).likeness for salt in range(20)}) == 20
+    assert len({workloads(salt=salt).aim(call(), None).affinity_key for salt in range(20)}) == 20

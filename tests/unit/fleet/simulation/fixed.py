@@ -1,4 +1,4 @@
-"""A router that does what it is told, and small workloads."""
+"""A router that does as it is told, and small workloads, for tests of the simulator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOAD_S, SERVICE_S = 5.0, 1.0
 
 
 def workload(*requests: tuple[float, str], models: str = "abc", load_s: float = LOAD_S) -> Workload:
-    """Of models with names of one letter."""
+    """Make a workload of models whose names are single letters."""
     return Workload([Request(at_s, model, SERVICE_S) for at_s, model in requests], {name: ModelCost(SLOT, load_s) for name in models})
 
 
@@ -24,7 +24,8 @@ def shape(servers: int = 1, slots: int = 1, **more: object) -> FleetShape:
 
 
 class Fixed:
-    """Sends everything where `where` says, and lets the first models go that are ready. It notes what it was shown."""
+    """Router that sends everything to `where`, evicts the first ready models, and records what it was
+    shown."""
 
     requests_may_move = False
 

@@ -1,4 +1,6 @@
-"""The same requests through the simulator and through production's services in virtual time: what the one foretells the others do."""
+"""Validates the simulator: the same requests through it and through production's services in virtual time
+give about the same loads.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +11,34 @@ from statistics import fmean
 
 from control_plane.fleet.simulation.engine import simulate
 from control_plane.fleet.simulation.generators import drifting, model_names, poisson
-from control_plane.fleet.simulation.ours import Ours
+from control_plane.fleet.simulation.production_router import ProductionRouter
 from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Request, Workload
 from tests.unit.fleet.fleet_bench import FleetBench, model, play, running
 
 SERVERS, BUDGET_BYTES, PATIENCE_S = 3, 4 * 90, 300.0
 MODELS = {name: ModelCost(50 + 6 * number, 1.5 + number / 8, unload_s=1.3) for number, name in enumerate(model_names(16))}
-"""As the text encoders of `perf/fleet`: 50 to 140 bytes (there megabytes), loads of 1.5 to 3.4 s, of which room is for four on a server."""
+"""Like the text encoders of `perf/fleet`: 50 to 140 bytes (there megabytes), and loads of 1.5 to 3.4 s; a server
+has room for four of them."""
 SEEDS = range(3)
 
 
 def requests(seed: int) -> list[Request]:
-    """600 in a minute."""
+    """Draw 600 requests in a minute."""
     names = Random(seed).sample(list(MODELS), len(MODELS))
     return poisson(Random(seed), drifting(Random(seed), names, 600, 0.9), 10.0, 0.020)
 
 
 def foretold(seed: int) -> int:
-    """Loads."""
+    """Return the number of loads in the simulation."""
     shape = FleetShape(SERVERS, BUDGET_BYTES, deadline_s=PATIENCE_S)
-    outcome = simulate(Workload(requests(seed), MODELS), shape, Ours(Random(seed)))
+    outcome = simulate(Workload(requests(seed), MODELS), shape, ProductionRouter(Random(seed)))
     assert outcome.refused == 0
     return outcome.loads
 
 
 def happened(seed: int) -> int:
-    """Loads, by services that are told sizes, and find out what loads and requests take."""
+    """Return the number of loads by the real services, which are told sizes, and must find out how long loads
+    and requests take."""
 
     async def main() -> int:
         known = [model(name, cost.resident_bytes) for name, cost in MODELS.items()]
@@ -50,7 +54,7 @@ def happened(seed: int) -> int:
 
 
 async def replay(bench: FleetBench, trace: Sequence[Request]) -> None:
-    """A server works on one at a time."""
+    """Play the requests to the services; a server works on one at a time."""
     turns = {name: asyncio.Lock() for name in bench.tritons}
 
     async def ask(request: Request) -> None:
@@ -67,6 +71,6 @@ async def replay(bench: FleetBench, trace: Sequence[Request]) -> None:
 
 
 def test_as_many_loads_on_average() -> None:
-    """Each run by itself is off by a few: one that comes a moment later changes all that come after."""
+    """Single runs differ by a few loads: one that comes a moment later changes all that follow."""
     simulated, real = (fmean(map(loads, SEEDS)) for loads in (foretold, happened))
     assert abs(simulated / real - 1.0) < 0.1, (simulated, real)

@@ -1,4 +1,4 @@
-"""The fewest servers: found by few trials, and told where there is no such number."""
+"""The search for the fewest servers: it needs few trials, and says so if there is no such number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def in_turns() -> Fixed:
 
 
 def burst(width: int) -> Workload:
-    """So many requests at once, again and again; loads take no time worth speaking of."""
+    """Make bursts of so many requests each; loads take hardly any time."""
     requests = [(10.0 * round_, "a") for round_ in range(100) for _ in range(width)]
     return workload(*requests, models="a", load_s=0.001)
 

@@ -1,4 +1,4 @@
-"""Small cases worked out by hand (loads take 5 s, services 1 s), and what holds in any case."""
+"""Small cases worked out by hand (loads take 5 s, services 1 s), and properties that hold in any case."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_memory_that_takes_its_time_to_be_free() -> None:
     models = {name: ModelCost(SLOT, LOAD_S, unload_s=2.0) for name in "ab"}
     outcome = simulate(Workload([Request(0, "a", 1.0), Request(10, "b", 1.0)], models), shape(), Fixed())
     assert latencies(outcome) == [6, 8]
-    assert outcome.most_held_bytes == SLOT
+    assert outcome.max_held_bytes == SLOT
 
 
 class Moving(Fixed):
@@ -80,7 +80,8 @@ def test_a_server_that_serves_nothing_during_a_load() -> None:
 
 
 def test_what_a_router_is_shown() -> None:
-    """At 10.5 one request for a runs, one for b waits for its load, which is under way, and c's is behind it."""
+    """At 10.5 a request for a runs, one for b waits for its load, which is under way, and c's load is behind
+    that."""
     seen = []
 
     def look(request: Request, fleet: Fleet) -> str:
@@ -97,7 +98,7 @@ def test_what_a_router_is_shown() -> None:
 
 
 def test_a_load_that_waits_for_memory_is_expected_later() -> None:
-    """At 10.5 the one for a has half a second to go, and b is loaded only then."""
+    """At 10.5 the request for a has half a second to go, and only then b is loaded."""
     seen = []
 
     def look(request: Request, fleet: Fleet) -> str:
@@ -170,11 +171,11 @@ def test_what_waits_for_ever_is_refused_at_the_end() -> None:
 
 
 def test_a_server_that_leaves_sends_what_it_had_elsewhere() -> None:
-    """At 5.5 one runs on it, one is in the queue and one waits for a load."""
+    """At 5.5 one request runs on the server, one is in its queue and one waits for a load."""
     changes = [Leaves(5.5, "server-0")]
     there = workload((0, "a"), (0, "a"), (1, "b"))
     outcome = simulate(there, shape(servers=2, slots=2, changes=changes), Fixed(lambda request, fleet: next(iter(fleet.servers))))
-    # a is ready on the other at 10.5, b at 15.5.
+    # a is ready on the other server at 10.5, b at 15.5.
     assert (outcome.rerouted, outcome.loads) == (3, 4)
     assert latencies(outcome) == [11.5, 12.5, 15.5]
 
@@ -229,7 +230,7 @@ def _anywhere(seed: int) -> Fixed:
 
 
 def _busy(seed: int) -> Workload:
-    """Too much for three servers with two slots: queues, drains and refusals."""
+    """A workload that is too much for three servers with two slots: there are queues, drains and refusals."""
     random = Random(seed)
     requests = poisson(random, zipf(random, model_names(9), 600, 0.7), 4.0, 1.0)
     return Workload(requests, {name: ModelCost(random.choice([SLOT, SLOT // 2, SLOT * 2]), 2.0) for name in model_names(9)})
@@ -246,7 +247,7 @@ def test_every_request_is_answered_or_refused_once_and_memory_kept_to(seed: int)
     assert outcome.refused
     assert outcome.rerouted
     assert outcome.evictions > 50
-    assert max(router.held) == outcome.most_held_bytes <= 2 * SLOT
+    assert max(router.held) == outcome.max_held_bytes <= 2 * SLOT
     assert {copy.in_flight for server in router.fleet.servers.values() for copy in server.copies.values()} == {0}
     assert [server.work_s for server in router.fleet.servers.values()] == pytest.approx([0.0] * 3)
 

@@ -1,4 +1,4 @@
-"""Traces that are drawn: their shapes, and that a seed is enough to have one again."""
+"""Generated traces: their shapes, and that the same seed gives the same trace."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_poisson() -> None:
     assert [request.model for request in requests[:3]] == ["a", "b", "a"]
     gaps = [after.at_s - before.at_s for before, after in pairwise(requests)]
     assert min(gaps) >= 0
-    # Of exponential gaps 1 / e are longer than their mean.
+    # A part 1 / e of exponential gaps is longer than their mean.
     assert sum(gap > 0.05 for gap in gaps) / len(gaps) == pytest.approx(0.368, abs=0.03)
 
 

@@ -1,4 +1,4 @@
-"""Users' files: what is taken, and what is said of what is not."""
+"""Users' trace files: what is accepted, and the errors for what is not."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from control_plane.core.names import MOST_BYTES
-from control_plane.fleet.domain.fleet import NEVER_S, Copy, Fleet, ModelFacts, Server
+from control_plane.core.names import MAX_SIZE_BYTES
+from control_plane.fleet.domain.fleet import NEVER_S, Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.domain.memory import Measured
 from control_plane.fleet.view.measurements import FIRST_LOAD_S, FIRST_SERVICE_S, PROCESS_BYTES, Measurements
 from control_plane.models.domain.description import DescribedModel, ModelSpec
@@ -16,7 +16,8 @@ TODAY_S = 1.7e9
 
 
 class Bench:
-    """Model `a` of 10 MiB of files, whose owner declares nothing, and `told`, whose owner does."""
+    """Model `a`, whose files have 10 MiB and whose owner declares no size, and model `told`, whose owner
+    does."""
 
     def __init__(self, **known: Measured) -> None:
         self.now_s = 100.0
@@ -36,7 +37,7 @@ class Bench:
         server = Server("s0", 1000 * MIB)
         self.fleet.add_server(server)
         for name in models:
-            self.fleet.put_copy(server, Copy(name, READY, self.fleet.models[name].resident_bytes, 0.0))
+            self.fleet.put_replica(server, Replica(name, READY, self.fleet.models[name].resident_bytes, 0.0))
         return server
 
 
@@ -57,7 +58,7 @@ class TestSizes:
             ({"a": 0}, 5),
             ({}, 5),
         ):
-            bench.measurements.told(sizes)
+            bench.measurements.note_reported_sizes(sizes)
             assert bench.a.resident_bytes == found * MIB
         assert bench.measurements.known == {"a": Measured(0, 5 * MIB)}
         assert bench.told.resident_bytes == 7 * MIB
@@ -66,16 +67,16 @@ class TestSizes:
         bench = Bench()
         bench.measurements.loaded("a", 1.0, 30 * MIB)
         bench.put("a", "told")
-        bench.measurements.weighed("s0", 37 * MIB)
+        bench.measurements.memory_measured("s0", 37 * MIB)
         assert bench.a.resident_bytes == 30 * MIB
-        bench.measurements.weighed("s0", 47 * MIB)
+        bench.measurements.memory_measured("s0", 47 * MIB)
         assert (bench.a.resident_bytes, bench.told.resident_bytes) == (40 * MIB, 7 * MIB)
         assert bench.measurements.known["a"].resident_bytes == 40 * MIB
 
     def test_that_are_more_than_there_is_are_taken_for_as_much_as_can_be_told(self) -> None:
         bench = Bench()
-        bench.measurements.told({"a": 2**64})
-        assert bench.a.resident_bytes == bench.measurements.known["a"].resident_bytes == MOST_BYTES
+        bench.measurements.note_reported_sizes({"a": 2**64})
+        assert bench.a.resident_bytes == bench.measurements.known["a"].resident_bytes == MAX_SIZE_BYTES
 
     def test_are_recalled_for_the_same_files(self) -> None:
         bench = Bench(a=Measured(10 * MIB, 33 * MIB, load_s=7.0), told=Measured(10 * MIB, load_s=3.0))
@@ -95,7 +96,7 @@ class TestSizes:
         for _ in range(2):
             bench.describe(DescribedModel(ModelSpec("a"), 1 * MIB))
             assert bench.a.resident_bytes == 333 * MIB
-        bench.fleet.drop_copy(server, "a")
+        bench.fleet.drop_replica(server, "a")
         bench.describe(DescribedModel(ModelSpec("a"), 1 * MIB))
         assert bench.a.resident_bytes == 1 * MIB + PROCESS_BYTES
 
@@ -120,10 +121,10 @@ class TestTimes:
     def test_of_services_are_taken_down_when_they_are_quite_different(self) -> None:
         bench = Bench(told=Measured(10 * MIB, service_s=2.0))
         bench.told.service_s = 2.5
-        bench.measurements.take_down_services()
+        bench.measurements.save_service_times()
         assert bench.measurements.known == {"told": Measured(10 * MIB, service_s=2.0)}
         bench.told.service_s, bench.a.service_s = 0.5, 0.1
-        bench.measurements.take_down_services()
+        bench.measurements.save_service_times()
         assert {name: each.service_s for name, each in bench.measurements.known.items()} == {"told": 0.5, "a": 0.1}
         assert bench.measurements.first_service_s("a") == 0.1
 
@@ -162,7 +163,7 @@ class TestFailures:
         assert (bench.measurements.why_failed("a"), bench.a.is_on_trial) == (None, False)
 
     @pytest.mark.parametrize(
-        ("known", "is_passing", "is_on_trial"),
+        ("known", "is_transient", "is_on_trial"),
         [
             pytest.param(Measured(10 * MIB), False, True, id="never loaded"),
             pytest.param(Measured(10 * MIB, load_s=2.0), False, False, id="loaded before"),
@@ -170,13 +171,13 @@ class TestFailures:
             pytest.param(Measured(10 * MIB, failures=1, is_on_trial=True), True, True, id="its store was away after it had failed"),
         ],
     )
-    def test_put_a_model_on_trial_that_has_never_been_loaded(self, known: Measured, is_passing: bool, is_on_trial: bool) -> None:
+    def test_put_a_model_on_trial_that_has_never_been_loaded(self, known: Measured, is_transient: bool, is_on_trial: bool) -> None:
         bench = Bench(a=known)
-        bench.measurements.failed(bench.a, "no", is_passing=is_passing)
+        bench.measurements.failed(bench.a, "no", is_transient=is_transient)
         assert bench.a.is_on_trial is is_on_trial
         bench.measurements.forgive("a")
         assert not bench.a.is_on_trial
-        assert not bench.measurements.of("a").is_on_trial
+        assert not bench.measurements.record_of("a").is_on_trial
 
     def test_of_other_processes_count_with_their_reason(self) -> None:
         known = Measured(10 * MIB, failures=4, quarantined_until_s=TODAY_S + 120, why="no weights")
@@ -209,7 +210,7 @@ def test_what_is_forgotten_is_not_known() -> None:
 
 
 class TestTooLargeSizes:
-    """`a`, `b` and `c`, each of which loads have shown to take 100 MiB."""
+    """Models `a`, `b` and `c`, each of which took 100 MiB when it was loaded."""
 
     def bench(self) -> tuple[Bench, Server]:
         bench = Bench()
@@ -221,8 +222,8 @@ class TestTooLargeSizes:
             copy.last_used_s = 1.0
         return bench, server
 
-    def weigh(self, bench: Bench, server: Server, held: int) -> list[int]:
-        bench.measurements.weighed("s0", held * MIB)
+    def measure_memory(self, bench: Bench, server: Server, held: int) -> list[int]:
+        bench.measurements.memory_measured("s0", held * MIB)
         for copy in server.copies.values():
             copy.bytes = bench.fleet.models[copy.model].resident_bytes
             known = bench.measurements.known[copy.model].resident_bytes
@@ -232,27 +233,27 @@ class TestTooLargeSizes:
 
     def test_that_one_of_many_made_for_all_are_taken_back_when_it_holds_less(self) -> None:
         bench, server = self.bench()
-        assert self.weigh(bench, server, 900) == [300, 300, 300]
+        assert self.measure_memory(bench, server, 900) == [300, 300, 300]
         bench.measurements.loaded("b", 1.0, 100 * MIB)
-        assert self.weigh(bench, server, 880) == [300, 300, 300]  # it may go up and down so far by itself
-        assert self.weigh(bench, server, 600) == [200, 200, 200]
-        assert self.weigh(bench, server, 200) == [100, 100, 100]  # never to less than a load has shown
+        assert self.measure_memory(bench, server, 880) == [300, 300, 300]  # it may go up and down so far by itself
+        assert self.measure_memory(bench, server, 600) == [200, 200, 200]
+        assert self.measure_memory(bench, server, 200) == [100, 100, 100]  # never to less than a load has shown
 
     def test_are_not_those_that_a_load_in_kept_memory_does_not_show(self) -> None:
         bench, server = self.bench()
         bench.measurements.loaded("b", 1.0, 5 * MIB)
-        assert self.weigh(bench, server, 150) == [100, 100, 100]
+        assert self.measure_memory(bench, server, 150) == [100, 100, 100]
 
     @pytest.mark.parametrize("case", ["not used since its load", "elsewhere too", "of before this process", "declared"])
     def test_stay_while_it_is_not_certain_that_they_are(self, case: str) -> None:
         bench, server = self.bench()
-        self.weigh(bench, server, 900)
+        self.measure_memory(bench, server, 900)
         if case == "not used since its load":
             server.copies["a"].since_s = 2.0
         elif case == "elsewhere too":
             other = Server("s1", 1000 * MIB)
             bench.fleet.add_server(other)
-            bench.fleet.put_copy(other, Copy("a", READY, 300 * MIB, 0.0))
+            bench.fleet.put_replica(other, Replica("a", READY, 300 * MIB, 0.0))
         elif case == "declared":
             bench.fleet.models["a"].spec = ModelSpec("a", 300 * MIB)
         else:
@@ -260,4 +261,4 @@ class TestTooLargeSizes:
                 bench.describe(DescribedModel(ModelSpec("a"), file_bytes))
             bench.measurements.recall("a", Measured(11 * MIB, 300 * MIB))
             bench.fleet.models["a"].resident_bytes = 300 * MIB
-        assert self.weigh(bench, server, 300) == [300, 100, 100]
+        assert self.measure_memory(bench, server, 300) == [300, 100, 100]

@@ -8,7 +8,7 @@ import pytest
 
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, Overloaded, StoreUnavailable
 from control_plane.core.model import MODEL_NAME
-from control_plane.fleet.domain.memory import Measured, Wish
+from control_plane.fleet.domain.memory import DesiredState, Measured
 from control_plane.models.domain.description import DescribedModel, ModelSpec
 from tests.fakes.fleet_memory import FakeFleetMemory
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, play, running
@@ -71,7 +71,7 @@ class TestMeasurements:
                 other.state.measurements.loaded("a", 7.0, 30)
                 await asyncio.sleep(SOON_S)
                 assert not memory.models
-                other.is_owner, owner.is_owner = True, False
+                other.is_leader, owner.is_leader = True, False
                 await asyncio.sleep(SOON_S)
                 assert memory.models["a"].load_s == 7.0
 
@@ -81,7 +81,7 @@ class TestMeasurements:
         async def main() -> None:
             async with two() as (owner, other, memory):
                 memory.models["a"] = Measured(40, load_s=3.0)  # just before it lost the lease
-                owner.is_owner, other.is_owner = False, True
+                owner.is_leader, other.is_leader = False, True
                 await other.remembering.recall()
                 assert memory.models["a"].load_s == other.state.fleet.models["a"].load_s == 3.0
 
@@ -122,7 +122,9 @@ class TestMeasurements:
 
     def test_of_models_that_nobody_has_are_dropped_in_time(self) -> None:
         async def main() -> None:
-            memory = FakeFleetMemory({"gone": Measured(1), "away": Measured(1), "a": Measured(40)}, {"gone": Wish(1), "a": Wish(0)})
+            memory = FakeFleetMemory(
+                {"gone": Measured(1), "away": Measured(1), "a": Measured(40)}, {"gone": DesiredState(1), "a": DesiredState(0)}
+            )
             bench = await restarted(memory, model("a"))
             async with running(bench, reconciles=True, remembers=True):
                 await asyncio.sleep(HOUR_S / 2)
@@ -144,13 +146,13 @@ class TestFailures:
             async with two(servers=2) as (owner, other, memory):
                 for triton in owner.tritons.values():
                     triton.failures["a"] = ModelLoadFailed("its weights are missing")
-                owner.residency.loads.want("a")
+                owner.router.loads.load_if_none_is("a")
                 await asyncio.sleep(1.0 + SOON_S)
-                assert other.residency.loads.why_quarantined("a") == "its weights are missing"
+                assert other.router.loads.why_quarantined("a") == "its weights are missing"
                 with pytest.raises(Overloaded, match="its weights are missing"):
                     await other.use("a", 0.1)
                 again = await restarted(memory)
-                assert again.residency.loads.why_quarantined("a") == "its weights are missing"
+                assert again.router.loads.why_quarantined("a") == "its weights are missing"
 
         play(main)
 
@@ -162,7 +164,7 @@ class TestFailures:
                 with pytest.raises(Overloaded, match="no weights"):
                     await bench.use("a", 0.1)
                 await bench.models.keep("a")
-                assert bench.residency.ready() == {"a"}
+                assert bench.router.ready() == {"a"}
 
         play(main)
 
@@ -185,7 +187,7 @@ class TestOutages:
                 assert len(caplog.records) == 2  # one each
                 memory.is_away = False
                 await asyncio.sleep(SOON_S)
-                assert memory.models["a"].load_s == other.state.measurements.of("a").load_s == 1.0
+                assert memory.models["a"].load_s == other.state.measurements.record_of("a").load_s == 1.0
                 memory.is_away = True
                 await asyncio.sleep(30)
                 assert len(caplog.records) == 4
@@ -195,7 +197,7 @@ class TestOutages:
 
     def test_a_start_without_the_store_forgets_nothing(self) -> None:
         async def main() -> None:
-            memory = FakeFleetMemory({"a": Measured(40, load_s=9.0)}, {"b": Wish(is_withdrawn=True)}, is_away=True)
+            memory = FakeFleetMemory({"a": Measured(40, load_s=9.0)}, {"b": DesiredState(is_suspended=True)}, is_away=True)
             bench = await restarted(memory)
             async with running(bench, reconciles=True, remembers=True):
                 await asyncio.sleep(10)

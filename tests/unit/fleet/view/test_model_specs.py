@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.fleet.domain.memory import Wish
+from control_plane.fleet.domain.memory import DesiredState
 from control_plane.fleet.view.model_specs import ModelSpecs
 from control_plane.models.domain.description import DescribedModel, ModelSpec
 
@@ -12,23 +12,23 @@ from control_plane.models.domain.description import DescribedModel, ModelSpec
     [
         pytest.param(None, None, 3, id="as its folder says"),
         pytest.param(None, 4, 4, id="as this process was started"),
-        pytest.param(Wish(), 4, 4, id="administrators who say nothing of it"),
-        pytest.param(Wish(5), 4, 5, id="administrators"),
-        pytest.param(Wish(1), None, 3, id="a load does not stand against its folder"),
-        pytest.param(Wish(1), 1, 3, id="nor does the command line"),
-        pytest.param(Wish(2, is_withdrawn=True), 1, 0, id="what is unloaded is kept nowhere"),
+        pytest.param(DesiredState(), 4, 4, id="administrators who say nothing of it"),
+        pytest.param(DesiredState(5), 4, 5, id="administrators"),
+        pytest.param(DesiredState(1), None, 3, id="a load does not stand against its folder"),
+        pytest.param(DesiredState(1), 1, 3, id="nor does the command line"),
+        pytest.param(DesiredState(2, is_suspended=True), 1, 0, id="what is unloaded is kept nowhere"),
     ],
 )
-def test_who_says_how_many_copies_are_kept(wish: Wish | None, pin: int | None, least: int) -> None:
-    specs, model = ModelSpecs(), DescribedModel(ModelSpec("a", 1, min_copies=3), 1)
-    specs.wishes = {} if wish is None else {"a": wish, "b": Wish(9)}
+def test_who_says_how_many_copies_are_kept(wish: DesiredState | None, pin: int | None, least: int) -> None:
+    specs, model = ModelSpecs(), DescribedModel(ModelSpec("a", 1, min_replicas=3), 1)
+    specs.wishes = {} if wish is None else {"a": wish, "b": DesiredState(9)}
     if pin is not None:
         specs.pins["a"] = pin
-    assert specs.of(model).min_copies == least
-    assert specs.is_withdrawn("a") == (wish is not None and wish.is_withdrawn)
+    assert specs.merge(model).min_replicas == least
+    assert specs.is_suspended("a") == (wish is not None and wish.is_suspended)
 
 
 @pytest.mark.parametrize(("has_sequences", "most", "found"), [(True, None, 1), (True, 3, 3), (False, None, None), (False, 2, 2)])
 def test_what_has_sequences_has_one_copy_unless_its_owner_says_otherwise(has_sequences: bool, most: int | None, found: int | None) -> None:
-    model = DescribedModel(ModelSpec("a", max_copies=most), 1, has_sequences=has_sequences)
-    assert ModelSpecs().of(model).max_copies == found
+    model = DescribedModel(ModelSpec("a", max_replicas=most), 1, has_sequences=has_sequences)
+    assert ModelSpecs().merge(model).max_replicas == found

@@ -4,7 +4,7 @@ import pytest
 
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy
+from control_plane.fleet.domain.fleet import Replica
 from control_plane.fleet.view.sequences import Sequences
 
 
@@ -12,13 +12,13 @@ class Bench:
     def __init__(self) -> None:
         self.now_s = 100.0
         self.sequences = Sequences(lambda: self.now_s)
-        self.copy = Copy("m", ModelState.READY, 1, 0.0)
+        self.copy = Replica("m", ModelState.READY, 1, 0.0)
 
-    def held_at(self, call: InferCall) -> tuple[str, Copy] | None:
-        return self.sequences.held_at(call)
+    def held_at(self, call: InferCall) -> tuple[str, Replica] | None:
+        return self.sequences.holder_of(call)
 
     def hold(self, call: InferCall) -> None:
-        self.sequences.hold(call, "s0", self.copy)
+        self.sequences.bind(call, "s0", self.copy)
 
 
 def call(sequence: str = "7", *, model: str = "m", starts: bool = False, ends: bool = False) -> InferCall:

@@ -9,13 +9,13 @@ import pytest
 
 from control_plane.core.model import ModelVersion
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import Copy
+from control_plane.fleet.domain.fleet import Replica
 from control_plane.fleet.domain.memory import Measured
-from control_plane.fleet.view.claims import Claim
+from control_plane.fleet.view.reservations import Reservation
 from control_plane.fleet.view.state import FleetState
 from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
 from control_plane.triton.servers import Servers
-from tests.aio import run_in_virtual_time, settle
+from tests.aio import settle
 from tests.fakes import FakeUpstream
 from tests.unit.fleet.fleet_bench import LOADING, READY, UNLOADING, model
 
@@ -24,7 +24,7 @@ MODELS = (model("a"), model("b"), model("both", 100, steps=frozenset({"a", "b"})
 
 
 class State(FleetState):
-    """Of servers s0 and s1, s0 up, with a clock that a test sets."""
+    """View of servers s0 and s1, of which s0 is up, with a clock that a test sets."""
 
     def __init__(self, *models: DescribedModel, logs: bool = False) -> None:
         self.at_s = 100.0
@@ -35,14 +35,14 @@ class State(FleetState):
         self.describe({each.spec.name: each for each in models or MODELS})
 
     @property
-    def copies(self) -> dict[str, Copy]:
+    def copies(self) -> dict[str, Replica]:
         return self.fleet.servers["s0"].copies
 
     def see(self, **states: object) -> None:
         self.observe("s0", [ModelVersion(name, "1", state, "") for name, state in states.items()])  # type: ignore[arg-type]
 
-    def take(self, name: str) -> Claim:
-        claim = self.claim(name, "s0")
+    def take(self, name: str) -> Reservation:
+        claim = self.reserve(name, "s0")
         assert claim is not None
         return claim
 
@@ -79,8 +79,8 @@ class TestObserve:
 
     def test_keeps_what_is_announced_until_it_is_seen_and_drops_it_when_it_vanishes_then(self, state: State) -> None:
         server = state.fleet.servers["s0"]
-        announced = Copy("a", LOADING, 0, 100.0, 107.0)
-        state.fleet.put_copy(server, announced)
+        announced = Replica("a", LOADING, 0, 100.0, 107.0)
+        state.fleet.put_replica(server, announced)
         state.see(b=READY)
         assert state.copies["a"] is announced
         state.see(a=LOADING)
@@ -90,13 +90,13 @@ class TestObserve:
         assert not state.copies
 
     def test_what_settles_is_loading_whatever_the_index_says(self, state: State) -> None:
-        state.settling.add(("s0", "a"))
+        state.awaiting_fingerprint.add(("s0", "a"))
         state.see(a=READY, b=READY)
-        assert state.claim("a", "s0") is None
-        assert state.claim("b", "s0") is not None
-        state.settling.clear()
+        assert state.reserve("a", "s0") is None
+        assert state.reserve("b", "s0") is not None
+        state.awaiting_fingerprint.clear()
         state.see(a=READY, b=READY)
-        assert state.claim("a", "s0") is not None
+        assert state.reserve("a", "s0") is not None
 
 
 class TestEnsembles:
@@ -164,7 +164,7 @@ class TestClaims:
     @pytest.mark.parametrize("seen", [{}, {"a": LOADING}, {"a": UNLOADING}])
     def test_there_are_none_where_nothing_is_ready(self, state: State, seen: dict[str, object]) -> None:
         state.see(**seen)
-        assert state.claim("a", "s0") is None
+        assert state.reserve("a", "s0") is None
 
     def test_are_given_back_to_a_copy_that_is_gone_meanwhile(self, state: State) -> None:
         state.see(a=READY, b=READY)
@@ -180,7 +180,7 @@ class TestServers:
         state.see(a=READY)
         claim = state.take("a")
         state.members.down("it crashed")
-        assert state.claim("a", "s0") is None
+        assert state.reserve("a", "s0") is None
         assert (state.copies, state.fleet.holders) == ({}, {})
         assert not state.fleet.servers["s0"].is_up
         claim.release(answered=False)
@@ -247,8 +247,8 @@ class TestDescribe:
     def test_pins_and_what_was_measured_survive(self, state: State) -> None:
         state.pin("a", 2)
         state.fleet.models["a"].service_s = 0.5
-        state.describe({"a": model("a", min_copies=1), "b": model("b", min_copies=1)})
-        assert (state.fleet.models["a"].spec.min_copies, state.fleet.models["b"].spec.min_copies) == (2, 1)
+        state.describe({"a": model("a", min_replicas=1), "b": model("b", min_replicas=1)})
+        assert (state.fleet.models["a"].spec.min_replicas, state.fleet.models["b"].spec.min_replicas) == (2, 1)
         assert state.fleet.models["a"].service_s == 0.5
 
     def test_one_that_is_found_later_is_known_from_before(self) -> None:
@@ -269,30 +269,29 @@ class TestDescribe:
 
     def test_what_has_sequences_has_one_copy(self) -> None:
         state = State(
-            DescribedModel(ModelSpec("s", 1), 1, has_sequences=True), DescribedModel(ModelSpec("t", 1, max_copies=3), 1, has_sequences=True)
+            DescribedModel(ModelSpec("s", 1), 1, has_sequences=True),
+            DescribedModel(ModelSpec("t", 1, max_replicas=3), 1, has_sequences=True),
         )
-        assert {name: facts.spec.max_copies for name, facts in state.fleet.models.items()} == {"s": 1, "t": 3}
+        assert {name: facts.spec.max_replicas for name, facts in state.fleet.models.items()} == {"s": 1, "t": 3}
         assert state.fleet.models["s"].tier is Tier.WARM
 
 
-def test_waiters_wake_when_something_changes_and_when_their_time_is_over() -> None:
-    async def main() -> None:
-        state = State()
-        loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as tasks:
-            waiting = [tasks.create_task(state.wait_for_change(60.0)) for _ in range(3)]
-            tasks.create_task(state.wait_for_change(1.0))
-            await asyncio.sleep(2.0)
-            assert not any(each.done() for each in waiting)
-            state.changed()
-            await settle()
-            assert all(each.done() for each in waiting)
-            loads, room = tasks.create_task(state.wait_for_change(60.0)), tasks.create_task(state.wait_for_change(60.0, for_room=True))
-            await settle()
-            state.released()
-            await settle()
-            assert (loads.done(), room.done()) == (False, True)
-            state.changed()
-        assert loop.time() == 2.0
-
-    run_in_virtual_time(main())
+@pytest.mark.virtual_time
+async def test_waiters_wake_when_something_changes_and_when_their_time_is_over() -> None:
+    state = State()
+    loop = asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(state.wait_for_change(60.0)) for _ in range(3)]
+        tasks.create_task(state.wait_for_change(1.0))
+        await asyncio.sleep(2.0)
+        assert not any(each.done() for each in waiting)
+        state.changed()
+        await settle()
+        assert all(each.done() for each in waiting)
+        loads, room = tasks.create_task(state.wait_for_change(60.0)), tasks.create_task(state.wait_for_change(60.0, for_room=True))
+        await settle()
+        state.released()
+        await settle()
+        assert (loads.done(), room.done()) == (False, True)
+        state.changed()
+    assert loop.time() == 2.0

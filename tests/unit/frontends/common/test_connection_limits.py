@@ -10,7 +10,7 @@ from control_plane.frontends.common.connection_limits import ConnectionCaps, Por
 
 
 def taken(port: PortConnections, address: str, times: int) -> int:
-    return sum(port.take(address) is not None for _ in range(times))
+    return sum(port.acquire(address) is not None for _ in range(times))
 
 
 def test_a_port_takes_so_many_and_one_source_its_share() -> None:
@@ -18,19 +18,19 @@ def test_a_port_takes_so_many_and_one_source_its_share() -> None:
     assert taken(port, "192.0.2.1", 20) == 6
     assert taken(port, "192.0.2.2", 20) == 2
     assert taken(port, "192.0.2.3", 20) == 0
-    source = port.take("192.0.2.1")
+    source = port.acquire("192.0.2.1")
     assert source is None
 
 
 def test_what_is_given_back_may_be_taken_again_and_nothing_is_kept_of_who_has_left() -> None:
     port = PortConnections(4, share=0.5)
     for _ in range(100):
-        sources = [port.take("192.0.2.1"), port.take("192.0.2.1")]
+        sources = [port.acquire("192.0.2.1"), port.acquire("192.0.2.1")]
         assert None not in sources
-        assert port.take("192.0.2.1") is None
+        assert port.acquire("192.0.2.1") is None
         for source in sources:
             assert source is not None
-            port.give(source)
+            port.release(source)
     assert (len(port), len(port._held)) == (0, 0)
 
 
@@ -48,15 +48,15 @@ def test_what_is_given_back_may_be_taken_again_and_nothing_is_kept_of_who_has_le
 )
 def test_what_counts_as_one_source(first: str, second: str, are_one: bool) -> None:
     port = PortConnections(4, share=0.25)
-    assert port.take(first) is not None
-    assert (port.take(second) is None) is are_one
+    assert port.acquire(first) is not None
+    assert (port.acquire(second) is None) is are_one
 
 
 def test_trusted_proxies_may_have_all() -> None:
     port = PortConnections(8, share=0.25, exempt=[ip_network("10.0.0.0/8"), ip_network("2001:db8::/32")])
     assert taken(port, "10.1.2.3", 6) == 6
     assert taken(port, "2001:db8::1", 6) == 2
-    assert port.take("") is None
+    assert port.acquire("") is None
 
 
 def test_the_smallest_share_is_one_connection() -> None:

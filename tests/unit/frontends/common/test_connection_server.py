@@ -8,7 +8,7 @@ from ipaddress import IPv4Network
 import pytest
 
 from control_plane.frontends.common.connection_server import ConnectionServer
-from tests.aio import run, run_in_virtual_time
+from tests.aio import run_in_virtual_time
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,12 @@ class Limits:
 
 
 class Connection:
-    def __init__(self) -> None:
+    def __init__(self, *, is_idle: bool = False) -> None:
         self.told: list[str] = []
+        self.is_idle = is_idle
 
-    def check_time(self, now_s: float) -> None:
-        self.told.append("check_time")
+    def enforce_timeouts(self, now_s: float) -> None:
+        self.told.append("enforce_timeouts")
 
     def leave(self) -> None:
         self.told.append("leave")
@@ -35,29 +36,64 @@ class Connection:
         self.told.append("abort")
 
 
-def test_more_than_the_limit_are_refused_until_one_has_closed() -> None:
-    async def main() -> None:
-        server: ConnectionServer[Connection] = ConnectionServer(Limits())
-        first, second, third = Connection(), Connection(), Connection()
-        assert [server.opened(each, "192.0.2.1") for each in (first, second, third)] == [True, True, False]
-        server.closed(first)
-        assert server.opened(third, "192.0.2.1")
-
-    run(main())
+async def test_more_than_the_limit_are_refused_until_one_has_closed() -> None:
+    server: ConnectionServer[Connection] = ConnectionServer(Limits())
+    first, second, third = Connection(), Connection(), Connection()
+    assert [server.opened(each, "192.0.2.1") for each in (first, second, third)] == [True, True, False]
+    server.closed(first)
+    assert server.opened(third, "192.0.2.1")
 
 
-def test_one_source_leaves_room_for_others() -> None:
-    async def main() -> None:
-        server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=8, source_share=0.75))
-        held = [Connection() for _ in range(8)]
-        assert [server.opened(each, "192.0.2.1") for each in held] == [True] * 6 + [False] * 2
-        assert server.opened(Connection(), "192.0.2.2")
-        for each in held:  # also those that were refused: their end is told as well
-            server.closed(each)
-        assert len(server._held) == 1
+async def test_one_source_leaves_room_for_others() -> None:
+    server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=8, source_share=0.75))
+    held = [Connection() for _ in range(8)]
+    assert [server.opened(each, "192.0.2.1") for each in held] == [True] * 6 + [False] * 2
+    assert server.opened(Connection(), "192.0.2.2")
+    for each in held:  # also those that were refused: their end is told as well
+        server.closed(each)
+    assert len(server._held) == 1
+    assert server.opened(Connection(), "192.0.2.1")
+
+
+class TestRoomForASourceThatHasItsShare:
+    """One that fills its share with idle connections would shut out its own health checks."""
+
+    LIMITS = Limits(max_connections=40, source_share=0.5)
+
+    async def test_the_oldest_idle_connection_makes_room(self) -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(self.LIMITS)
+        busy, idle, later = Connection(), Connection(is_idle=True), [Connection(is_idle=True) for _ in range(18)]
+        assert all(server.opened(each, "192.0.2.1") for each in (busy, idle, *later))
         assert server.opened(Connection(), "192.0.2.1")
+        assert [each.told for each in (busy, idle, *later)] == [[], ["abort"], *[[]] * 18]
+        server.closed(idle)  # its transport tells once more
+        assert len(server._held) == 20
 
-    run(main())
+    async def test_none_is_closed_for_another_source(self) -> None:
+        server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=2))
+        held = [Connection(is_idle=True) for _ in range(2)]
+        assert all(server.opened(each, "192.0.2.1") for each in held)
+        assert not server.opened(Connection(), "192.0.2.2")
+        assert [each.told for each in held] == [[], []]
+
+    async def test_with_all_busy_a_newcomer_costs_few_looks_and_those_move_on(self) -> None:
+        looks: list[int] = []
+
+        class Busy(Connection):
+            def __init__(self, number: int) -> None:
+                self.told, self.number = [], number
+
+            @property
+            def is_idle(self) -> bool:  # type: ignore[override]
+                looks.append(self.number)
+                return False
+
+        server: ConnectionServer[Connection] = ConnectionServer(self.LIMITS)
+        assert all(server.opened(Busy(number), "192.0.2.1") for number in range(20))
+        assert not server.opened(Connection(), "192.0.2.1")
+        assert looks == list(range(8))
+        assert not server.opened(Connection(), "192.0.2.1")
+        assert looks == list(range(16))
 
 
 def test_that_it_refuses_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -75,54 +111,47 @@ def test_that_it_refuses_is_told_once_a_minute(caplog: pytest.LogCaptureFixture)
         run_in_virtual_time(main())
 
 
-def test_a_drain_asks_first_and_cuts_off_what_stays() -> None:
-    async def main() -> None:
-        server: ConnectionServer[Connection] = ConnectionServer(Limits())
-        stays = Connection()
-        server.opened(stays, "192.0.2.1")
-        await server.drain(5.0)
-        assert stays.told == ["leave", "abort"]
-        assert not server.opened(Connection(), "192.0.2.1")
-
-    run_in_virtual_time(main())
+@pytest.mark.virtual_time
+async def test_a_drain_asks_first_and_cuts_off_what_stays() -> None:
+    server: ConnectionServer[Connection] = ConnectionServer(Limits())
+    stays = Connection()
+    server.opened(stays, "192.0.2.1")
+    await server.drain(5.0)
+    assert stays.told == ["leave", "abort"]
+    assert not server.opened(Connection(), "192.0.2.1")
 
 
-def test_a_drain_waits_no_longer_than_for_the_last() -> None:
-    async def main() -> None:
-        server: ConnectionServer[Connection] = ConnectionServer(Limits())
+async def test_a_drain_waits_no_longer_than_for_the_last() -> None:
+    server: ConnectionServer[Connection] = ConnectionServer(Limits())
 
-        class Leaves(Connection):
-            def leave(self) -> None:
-                super().leave()
-                server.closed(self)
+    class Leaves(Connection):
+        def leave(self) -> None:
+            super().leave()
+            server.closed(self)
 
-        leaves = Leaves()
-        server.opened(leaves, "192.0.2.1")
-        await server.drain(1000.0)
-        assert leaves.told == ["leave"]
-
-    run(main())
+    leaves = Leaves()
+    server.opened(leaves, "192.0.2.1")
+    await server.drain(1000.0)
+    assert leaves.told == ["leave"]
 
 
-def test_the_time_of_many_connections_is_looked_at_a_few_in_a_turn() -> None:
-    async def main() -> None:
-        server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=1_000))
-        connections = [Connection() for _ in range(500)]
-        for each in connections:
-            server.opened(each, "192.0.2.1")
-        closed = connections.pop()
-        server._sweep()
-        server.closed(closed)
-        told: list[int] = []
-        while sum(told) < len(connections):
-            told.append(sum(len(each.told) for each in connections) - sum(told))
-            await asyncio.sleep(0)
-        assert max(told) <= 32
-        await asyncio.sleep(0.9)
-        assert [each.told for each in connections] == [["check_time"]] * len(connections)
-        await asyncio.sleep(0.2)
-        assert [each.told for each in connections] == [["check_time"] * 2] * len(connections)
-        assert len(closed.told) <= 1
-        await server.drain(0.0)
-
-    run_in_virtual_time(main())
+@pytest.mark.virtual_time
+async def test_the_time_of_many_connections_is_looked_at_a_few_in_a_turn() -> None:
+    server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=1_000))
+    connections = [Connection() for _ in range(500)]
+    for each in connections:
+        server.opened(each, "192.0.2.1")
+    closed = connections.pop()
+    server._sweep()
+    server.closed(closed)
+    told: list[int] = []
+    while sum(told) < len(connections):
+        told.append(sum(len(each.told) for each in connections) - sum(told))
+        await asyncio.sleep(0)
+    assert max(told) <= 32
+    await asyncio.sleep(0.9)
+    assert [each.told for each in connections] == [["enforce_timeouts"]] * len(connections)
+    await asyncio.sleep(0.2)
+    assert [each.told for each in connections] == [["enforce_timeouts"] * 2] * len(connections)
+    assert len(closed.told) <= 1
+    await server.drain(0.0)

@@ -1,4 +1,4 @@
-"""Every error in both forms: Triton's and OpenAI's, with the status of the one table."""
+"""Every error in both forms, Triton's and OpenAI's, with the status of the common table."""
 
 from __future__ import annotations
 

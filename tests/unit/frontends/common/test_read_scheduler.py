@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from control_plane.frontends.common.read_scheduler import ReadScheduler
-from tests.aio import run
 
 
 @dataclass
 class Clock:
-    """Stands still but for what reading takes."""
+    """Clock that advances only while a connection reads."""
 
     now_s: float = 0.0
 
@@ -22,15 +21,15 @@ class Clock:
 
 @dataclass(eq=False)
 class Flooding:
-    """Reads a piece, which takes so long, as often as it may."""
+    """Fake connection that reads pieces, each of which takes a fixed time, until its time is over."""
 
     clock: Clock
     left: int
     takes_s: float = 0.00001
     reads: list[int] = field(default_factory=list)
-    """How many pieces each time."""
+    """The number of pieces read in each call."""
 
-    def read_on(self, until_s: float) -> bool:
+    def read_backlog(self, until_s: float) -> bool:
         self.reads.append(0)
         while self.left:
             self.clock.now_s += self.takes_s
@@ -50,95 +49,80 @@ async def turns_until(done: Callable[[], bool]) -> int:
     return turns
 
 
-def test_one_that_is_behind_reads_a_little_in_each_turn_until_it_is_done() -> None:
-    async def main() -> None:
-        clock = Clock()
-        scheduler, flooding = ReadScheduler(clock), Flooding(clock, left=1_000)
-        scheduler.add(flooding)
-        await turns_until(lambda: flooding.left == 0)
-        assert max(flooding.reads) <= 21
-        assert len(flooding.reads) >= 1_000 / 21
-        await turns_until(lambda: not scheduler._is_running)
-        scheduler.add(flooding)
-        await turns_until(lambda: not scheduler._is_running)
-        assert flooding.reads[-1] == 0
-
-    run(main())
+async def test_one_that_is_behind_reads_a_little_in_each_turn_until_it_is_done() -> None:
+    clock = Clock()
+    scheduler, flooding = ReadScheduler(clock), Flooding(clock, left=1_000)
+    scheduler.add(flooding)
+    await turns_until(lambda: flooding.left == 0)
+    assert max(flooding.reads) <= 21
+    assert len(flooding.reads) >= 1_000 / 21
+    await turns_until(lambda: not scheduler._is_running)
+    scheduler.add(flooding)
+    await turns_until(lambda: not scheduler._is_running)
+    assert flooding.reads[-1] == 0
 
 
 @pytest.mark.parametrize("takes_s", [pytest.param(0.00001, id="little"), pytest.param(0.01, id="long")])
 @pytest.mark.parametrize("count", [2, 10, 16, 50, 500])
-def test_many_share_the_time_that_one_would_get(count: int, takes_s: float) -> None:
-    async def main() -> None:
-        clock = Clock()
-        scheduler = ReadScheduler(clock)
-        flooding = [Flooding(clock, left=40, takes_s=takes_s) for _ in range(count)]
-        for each in flooding:
-            scheduler.add(each)
-        for _ in range(100_000):
-            before = sum(sum(each.reads) for each in flooding)
-            await asyncio.sleep(0)
-            assert sum(sum(each.reads) for each in flooding) - before <= 21
-            spread = [each.left for each in flooding]
-            if not any(spread):
-                break
-            assert count > 16 or max(spread) - min(spread) <= 21
-        assert not any(each.left for each in flooding)
-
-    run(main())
-
-
-def test_they_take_turns() -> None:
-    async def main() -> None:
-        clock = Clock()
-        scheduler, order = ReadScheduler(clock), list[int]()
-
-        class Told(Flooding):
-            def read_on(self, until_s: float) -> bool:
-                order.append(flooding.index(self))
-                return super().read_on(until_s)
-
-        flooding = [Told(clock, left=3, takes_s=1.0) for _ in range(40)]
-        for each in (*flooding, *flooding):
-            scheduler.add(each)
-        await turns_until(lambda: not any(each.left for each in flooding))
-        assert order == list(range(40)) * 3
-
-    run(main())
-
-
-def test_one_that_has_closed_reads_no_more_even_if_another_closes_it() -> None:
-    async def main() -> None:
-        clock = Clock()
-        scheduler = ReadScheduler(clock)
-
-        class Closing(Flooding):
-            def read_on(self, until_s: float) -> bool:
-                scheduler.remove(others[0])
-                return super().read_on(until_s)
-
-        others = [Flooding(clock, left=5)]
-        first = Closing(clock, left=5)
-        scheduler.add(first)
-        scheduler.add(others[0])
-        await turns_until(lambda: first.left == 0)
-        scheduler.remove(first)
+async def test_many_share_the_time_that_one_would_get(count: int, takes_s: float) -> None:
+    clock = Clock()
+    scheduler = ReadScheduler(clock)
+    flooding = [Flooding(clock, left=40, takes_s=takes_s) for _ in range(count)]
+    for each in flooding:
+        scheduler.add(each)
+    for _ in range(100_000):
+        before = sum(sum(each.reads) for each in flooding)
         await asyncio.sleep(0)
-        assert others[0].left == 5
+        assert sum(sum(each.reads) for each in flooding) - before <= 21
+        spread = [each.left for each in flooding]
+        if not any(spread):
+            break
+        assert count > 16 or max(spread) - min(spread) <= 21
+    assert not any(each.left for each in flooding)
 
-    run(main())
+
+async def test_they_take_turns() -> None:
+    clock = Clock()
+    scheduler, order = ReadScheduler(clock), list[int]()
+
+    class Told(Flooding):
+        def read_backlog(self, until_s: float) -> bool:
+            order.append(flooding.index(self))
+            return super().read_backlog(until_s)
+
+    flooding = [Told(clock, left=3, takes_s=1.0) for _ in range(40)]
+    for each in (*flooding, *flooding):
+        scheduler.add(each)
+    await turns_until(lambda: not any(each.left for each in flooding))
+    assert order == list(range(40)) * 3
 
 
-def test_whoever_comes_meanwhile_gets_its_turn_of_the_loop() -> None:
-    async def main() -> None:
-        clock = Clock()
-        scheduler, flooding = ReadScheduler(clock), Flooding(clock, left=100_000)
-        scheduler.add(flooding)
-        for _ in range(50):
-            before = sum(flooding.reads)
-            await asyncio.sleep(0)
-            assert sum(flooding.reads) - before <= 21
-        assert flooding.left > 90_000
-        scheduler.remove(flooding)
+async def test_one_that_has_closed_reads_no_more_even_if_another_closes_it() -> None:
+    clock = Clock()
+    scheduler = ReadScheduler(clock)
 
-    run(main())
+    class Closing(Flooding):
+        def read_backlog(self, until_s: float) -> bool:
+            scheduler.remove(others[0])
+            return super().read_backlog(until_s)
+
+    others = [Flooding(clock, left=5)]
+    first = Closing(clock, left=5)
+    scheduler.add(first)
+    scheduler.add(others[0])
+    await turns_until(lambda: first.left == 0)
+    scheduler.remove(first)
+    await asyncio.sleep(0)
+    assert others[0].left == 5
+
+
+async def test_whoever_comes_meanwhile_gets_its_turn_of_the_loop() -> None:
+    clock = Clock()
+    scheduler, flooding = ReadScheduler(clock), Flooding(clock, left=100_000)
+    scheduler.add(flooding)
+    for _ in range(50):
+        before = sum(flooding.reads)
+        await asyncio.sleep(0)
+        assert sum(flooding.reads) - before <= 21
+    assert flooding.left > 90_000
+    scheduler.remove(flooding)

@@ -1,4 +1,4 @@
-"""Both doors' answers for a fleet of two servers, of which fake Tritons each tell what a test says."""
+"""Answers of both KServe frontends for a fleet of two servers, with fake Tritons."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tritonclient.grpc import service_pb2
 
 from control_plane.core.errors import UnparsableRequest, UpstreamUnavailable
 from control_plane.core.model import ModelState, ModelVersion
-from control_plane.fleet.domain.memory import Wish
-from control_plane.fleet.routing.dispatch import FleetDispatch
-from control_plane.fleet.routing.residency import Residency
+from control_plane.fleet.domain.memory import DesiredState
+from control_plane.fleet.routing.dispatch import FleetDispatcher
+from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.state import FleetState
 from control_plane.frontends.common.body_budget import BodyBudget
@@ -48,7 +48,7 @@ def counted(name: str, count: int, *, version: str = "1") -> dict[str, Any]:
 
 
 class Bench:
-    """`a` is on both servers, `b` on the first, `cold` on none."""
+    """A fleet in which `a` is on both servers, `b` on the first, and `cold` on none."""
 
     def __init__(self) -> None:
         self.servers = Servers(None, NAMES)
@@ -64,7 +64,7 @@ class Bench:
         self.grpc = GrpcFleetAnswers(catalogue)
 
     def tell(self, **statistics: list[dict[str, Any]]) -> None:
-        """What each server's Triton has counted, over both protocols."""
+        """Set the statistics of each server's Triton, for both protocols."""
         for name, found in statistics.items():
             body = orjson.dumps({"model_stats": found})
             message = service_pb2.ModelStatisticsResponse()
@@ -166,7 +166,7 @@ def test_one_server_that_has_it_is_enough_and_one_that_has_died_no_matter(bench:
     bench.upstreams["s1"].grpc.answer = lambda call: message_answer(service_pb2.ModelReadyResponse(ready=True).SerializeToString())
     assert bench.ask("GET", "/v2/models/a/versions/1/ready")[0] == 200
     assert read(bench.ready("a", "1"), service_pb2.ModelReadyResponse).ready
-    bench.state.follow({"a": Wish(min_copies=0, is_withdrawn=True)})
+    bench.state.apply_wishes({"a": DesiredState(min_replicas=0, is_suspended=True)})
     assert bench.ask("GET", "/v2/models/a/versions/1/ready")[0] == 400
     assert not read(bench.ready("a", "1"), service_pb2.ModelReadyResponse).ready
 
@@ -236,14 +236,14 @@ def test_a_server_that_has_just_died_is_left_out(bench: Bench) -> None:
 
 
 class Door:
-    """All of the HTTP door, with a route `r` to version 1 of `a`."""
+    """The whole HTTP frontend, with a route `r` to version 1 of `a`."""
 
     def __init__(self, bench: Bench, *scopes: str) -> None:
-        """With scopes, callers must show the key that has them."""
+        """With `scopes`, callers must send the key that has them."""
         routes, keys = (Route("r", "a", "1"), Route("cold-one", "cold")), (api_key(1, *scopes),) if scopes else ()
         governed = governance(known_state(routes=routes, keys=keys, tenants=(Tenant("team"),)), authentication=bool(scopes))
         catalogue = FleetCatalogue(bench.state, bench.servers)
-        dispatch = FleetDispatch(Residency(bench.state, {}, wait_s=1.0), catalogue=catalogue)
+        dispatch = FleetDispatcher(ModelRouter(bench.state, {}, wait_s=1.0), catalogue=catalogue)
         inference = InferenceService(
             servers=bench.servers, recorder=FakeRecorder(), governance=governed, default_timeout_s=5.0, dispatch=dispatch
         )

@@ -1,4 +1,4 @@
-"""What is SQLite's alone; the rest is tests/contract/test_usage_store.py."""
+"""Behaviour that only SQLite has; tests/contract/test_usage_store.py tests the rest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ONE = (UsageKey("2023-11-15", "a", "m"), Usage(requests=1))
 
 
 async def sent(path: Path, *ids: str) -> int:
-    """How many requests are counted after these."""
+    """Send these batches; return how many requests are counted then."""
     store = await open_sqlite_usage(path)
     for name in ids:
         await store.add(UsageBatch(name, (ONE,)))

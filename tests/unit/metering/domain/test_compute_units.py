@@ -66,7 +66,9 @@ def test_units_of_texts(rows: int, text_bytes: int, length: int) -> None:
 
 
 def test_the_length_of_texts_is_that_of_our_own_texts() -> None:
-    """Held against the texts in the repository where the tokenizer is built; the figures are those in the docstring."""
+    """Checks the estimate on the repository's texts, where the tokenizer is built; the docstring has these
+    figures.
+    """
     model_repository = Path(__file__).parents[4] / "model_repository"
     file = model_repository / "text_tokenizer/1/tokenizer.json"
     if not file.exists():

@@ -28,7 +28,7 @@ def test_what_is_new_since_the_last_look(before: ComputeTime | None, counted: Co
 
 
 def after(*looks: tuple[Computed, Computed], elapsed_s: float = 5.0) -> float | None:
-    """The mean, after looks that found so much after a load and otherwise."""
+    """Return the mean after polls with this much compute time, after a load and otherwise."""
     known = LearnedCost()
     for after_load, steady in looks:
         known = learn(known, after_load=after_load, steady=steady, elapsed_s=elapsed_s)

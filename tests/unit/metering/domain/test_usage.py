@@ -5,7 +5,7 @@ from dataclasses import astuple, fields
 import pytest
 
 from control_plane.core.infer_call import Outcome
-from control_plane.metering.domain.usage import COUNTED_AS, EVERY_DAY, Usage, UsageBatch, UsageKey, day_of, storable_key
+from control_plane.metering.domain.usage import COUNTED_AS, EVERY_DAY, Usage, UsageBatch, UsageKey, day_of, make_storable_key
 
 
 def test_every_outcome_is_counted_as_something() -> None:
@@ -53,5 +53,5 @@ def test_days_are_utcs(ended_s: float, day: str, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_key_is_something_that_every_store_can_hold(name: str, stored: str) -> None:
-    assert storable_key("2023-11-15", name, "m" + name) == UsageKey("2023-11-15", stored, "m" + stored)
+    assert make_storable_key("2023-11-15", name, "m" + name) == UsageKey("2023-11-15", stored, "m" + stored)
     stored.encode()

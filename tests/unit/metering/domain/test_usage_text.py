@@ -71,7 +71,7 @@ def test_what_was_cut_short_is_refused(cut: int) -> None:
 
 @pytest.mark.parametrize("text", [b"[]", b'{"id":"a"}', b'{"id":"a","events":[]}', b'{"id":"a","sums":[{}]}', b"[" * 100_000, b"\xff"])
 def test_what_is_no_batch_is_refused(text: bytes) -> None:
-    with pytest.raises(InvalidRequest, match="no batch of usage"):
+    with pytest.raises(InvalidRequest, match="not a batch of usage"):
         decode_batch(text)
 
 

@@ -1,4 +1,4 @@
-"""The recipes' program, run for real on recipes that tests write."""
+"""The build program, run for real on recipes that the tests write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_what_is_not_up_to_date_is_built_and_told_in_every_repository(tmp_path: 
 
     events = run(told(program))
 
-    assert [(event.kind, event.model, event.variant, event.may_be_chosen) for event in events] == [
+    assert [(event.kind, event.model, event.variant, event.is_auto_eligible) for event in events] == [
         (BEGUN, "m", "fp32", False),
         (BUILT, "m", "fp32", True),
         (BEGUN, "m", "bad", False),
@@ -70,7 +70,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_who_stops_listening_ends_it_and_what_it_has_started(tmp_path: Path) -> None:
+async def test_who_stops_listening_ends_it_and_what_it_has_started(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     model_folder(
         tmp_path,
@@ -90,9 +90,6 @@ def test_who_stops_listening_ends_it_and_what_it_has_started(tmp_path: Path) -> 
                 await asyncio.sleep(0.02)
             return [int(pid) for pid in pids.read_text().split()]
 
-    async def all_of_it() -> None:
-        for pid in await main():
-            while is_running(pid):
-                await asyncio.sleep(0.02)
-
-    run(all_of_it())
+    for pid in await main():
+        while is_running(pid):
+            await asyncio.sleep(0.02)

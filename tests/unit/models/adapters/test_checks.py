@@ -134,7 +134,7 @@ def test_a_link_that_leads_nowhere_is_told(tmp_path: Path, target: str, says: st
 
 @pytest.fixture
 def place_of_nobody() -> Iterator[Path]:
-    """A folder for a test that runs as an ordinary user, also where root runs the tests."""
+    """Return a folder for a test that runs as an ordinary user, even if root runs the tests."""
     with tempfile.TemporaryDirectory() as folder:
         is_root = os.geteuid() == 0
         if is_root:

@@ -16,7 +16,7 @@ def ensemble_of(*models: str) -> str:
 
 
 class Lab:
-    """Two source folders and the repository over them."""
+    """Test bench: two source folders and the repository over them."""
 
     def __init__(self, folder: Path) -> None:
         self.models, self.ensembles, self.state_dir = folder / "models", folder / "ensembles", folder / "state"
@@ -41,7 +41,7 @@ class Lab:
         return self.add(name, config=ensemble_of(*steps), source=self.ensembles)
 
     def placed(self) -> list[str]:
-        """Every path that Triton sees, but for models' folders."""
+        """Return every path that Triton sees, without the models' own folders."""
         root = self.state_dir / "triton/repository"
         return sorted(str(path.relative_to(root)) for path in root.glob("*/**/*"))
 
@@ -168,9 +168,9 @@ def test_what_an_ensemble_needs_is_told_without_placing_anything(lab: Lab) -> No
     lab.add_ensemble("inner", "b")
     for name in "ab":
         lab.add(name, "1/model.onnx")
-    assert (lab.repository.with_steps("outer"), lab.repository.with_steps("a")) == (["b", "inner", "a", "outer"], ["a"])
+    assert (lab.repository.ensemble_closure("outer"), lab.repository.ensemble_closure("a")) == (["b", "inner", "a", "outer"], ["a"])
     with pytest.raises(ModelNotFound):
-        lab.repository.with_steps("nowhere")
+        lab.repository.ensemble_closure("nowhere")
     assert not lab.state_dir.exists()
 
 
@@ -308,7 +308,7 @@ def test_parameters_give_triton_a_configuration_of_its_own_and_leave_the_source(
 
 
 def test_a_configuration_with_parameters_is_written_only_when_it_differs(lab: Lab) -> None:
-    """Triton would take a new time for a new model."""
+    """Triton would take a new modification time for a changed model."""
     source = lab.add("echo", "1/model.onnx")
     repository = ManagedRepository([lab.models], lab.state_dir, config_name="", parameters={"echo": {"variant": "fp32"}})
     repository.place("echo")

@@ -6,12 +6,12 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from control_plane.core.names import MOST_BYTES
+from control_plane.core.names import MAX_SIZE_BYTES
 from control_plane.fleet.adapters import memory_text as fleet_memory
-from control_plane.fleet.domain.memory import Wish
+from control_plane.fleet.domain.memory import DesiredState
 from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
 from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
-from control_plane.workers.messages import ModelsSeen, SeenModel, encode
+from control_plane.workers.messages import ModelsChanged, ModelSnapshot, encode
 
 MIB = 2**20
 
@@ -59,14 +59,16 @@ class TestDeclared:
             pytest.param({"resident_bytes": "200MiB"}, ModelSpec("m", resident_bytes=200 * MIB), id="bytes with a binary unit"),
             pytest.param({"resident_bytes": "1.5GB"}, ModelSpec("m", resident_bytes=1_500_000_000), id="bytes with a decimal unit"),
             pytest.param({"resident_bytes": "1024"}, ModelSpec("m", resident_bytes=1024), id="bytes alone"),
-            pytest.param({"min_copies": "2", "max_copies": " 3 "}, ModelSpec("m", min_copies=2, max_copies=3), id="copies"),
-            pytest.param({"min_copies": "3", "max_copies": "3"}, ModelSpec("m", min_copies=3, max_copies=3), id="exactly so many copies"),
+            pytest.param({"min_replicas": "2", "max_replicas": " 3 "}, ModelSpec("m", min_replicas=2, max_replicas=3), id="copies"),
+            pytest.param(
+                {"min_replicas": "3", "max_replicas": "3"}, ModelSpec("m", min_replicas=3, max_replicas=3), id="exactly so many copies"
+            ),
             pytest.param({"priority": "-1"}, ModelSpec("m", priority=-1), id="a low priority"),
             pytest.param({"latency_objective_ms": "12.5"}, ModelSpec("m", latency_objective_s=0.0125), id="an objective"),
             pytest.param({"server_labels": "gpu=h200"}, ModelSpec("m", server_labels={"gpu": "h200"}), id="a label"),
             pytest.param({"server_labels": "gpu=h200, zone = a"}, ModelSpec("m", server_labels={"gpu": "h200", "zone": "a"}), id="labels"),
-            pytest.param({"pinned": "true"}, ModelSpec("m", min_copies=1), id="pinned"),
-            pytest.param({"pinned": "True", "min_copies": "2"}, ModelSpec("m", min_copies=2), id="pinned, and more than one"),
+            pytest.param({"pinned": "true"}, ModelSpec("m", min_replicas=1), id="pinned"),
+            pytest.param({"pinned": "True", "min_replicas": "2"}, ModelSpec("m", min_replicas=2), id="pinned, and more than one"),
             pytest.param({"pinned": "false"}, ModelSpec("m"), id="not pinned"),
         ],
     )
@@ -85,14 +87,14 @@ class TestDeclared:
             pytest.param("resident_bytes", "-1MiB", "such as 200MiB", id="fewer than no bytes"),
             pytest.param("resident_bytes", "2EiB", "an EiB at most", id="more bytes than there are"),
             pytest.param("resident_bytes", "9" * 40, "an EiB at most", id="more bytes than can be told"),
-            pytest.param("min_copies", "1000001", "from 0 to 1000000", id="more copies than servers"),
-            pytest.param("max_copies", "9" * 40, "from 1 to 1000000", id="at most more than can be told"),
+            pytest.param("min_replicas", "1000001", "from 0 to 1000000", id="more copies than servers"),
+            pytest.param("max_replicas", "9" * 40, "from 1 to 1000000", id="at most more than can be told"),
             pytest.param("priority", "-1000000001", "within 1000000000 of 0", id="too low a priority"),
             pytest.param("priority", "9" * 40, "within 1000000000 of 0", id="a priority that cannot be told"),
             pytest.param("latency_objective_ms", "4e-324", "milliseconds above 0", id="a time that rounds to none"),
-            pytest.param("min_copies", "-1", "whole number from 0", id="fewer than no copies"),
-            pytest.param("min_copies", "1.5", "whole number from 0", id="half a copy"),
-            pytest.param("max_copies", "0", "whole number from 1", id="no copies at most"),
+            pytest.param("min_replicas", "-1", "whole number from 0", id="fewer than no copies"),
+            pytest.param("min_replicas", "1.5", "whole number from 0", id="half a copy"),
+            pytest.param("max_replicas", "0", "whole number from 1", id="no copies at most"),
             pytest.param("priority", "high", "whole number", id="a priority in words"),
             pytest.param("latency_objective_ms", "0", "milliseconds above 0", id="no time"),
             pytest.param("latency_objective_ms", "nan", "milliseconds above 0", id="a time that is none"),
@@ -114,11 +116,11 @@ class TestDeclared:
         assert right in warning
 
     def test_what_it_says_at_most_can_be_told_to_workers(self, repository: Repository, caplog: pytest.LogCaptureFixture) -> None:
-        most = {"resident_bytes": "1EiB", "min_copies": "1000000", "max_copies": "1000000", "priority": "-1000000000"}
+        most = {"resident_bytes": "1EiB", "min_replicas": "1000000", "max_replicas": "1000000", "priority": "-1000000000"}
         spec = repository.spec(**most, latency_objective_ms="1e308", server_labels="\u00e9=\U0001f600")
-        assert (caplog.messages, spec.min_copies) == ([], 10**6)
-        assert encode(ModelsSeen({"m": SeenModel(spec, Tier.WARM, MOST_BYTES, 1.0, 1.0)}))
-        assert fleet_memory.encode(Wish(spec.min_copies))
+        assert (caplog.messages, spec.min_replicas) == ([], 10**6)
+        assert encode(ModelsChanged({"m": ModelSnapshot(spec, Tier.WARM, MAX_SIZE_BYTES, 1.0, 1.0)}))
+        assert fleet_memory.encode(DesiredState(spec.min_replicas))
 
     def test_a_label_that_cannot_be_told_is_left_out(self, repository: Repository, caplog: pytest.LogCaptureFixture) -> None:
         repository.model("m")
@@ -126,24 +128,24 @@ class TestDeclared:
         assert len(caplog.messages) == 1
 
     def test_a_parameter_that_nobody_knows_is_told(self, repository: Repository, caplog: pytest.LogCaptureFixture) -> None:
-        assert repository.spec(min_copy="1") == ModelSpec("m")
-        assert "tidegate_min_copy is known, but tidegate_resident_bytes, tidegate_min_copies" in caplog.messages[0]
+        assert repository.spec(min_replica="1") == ModelSpec("m")
+        assert "tidegate_min_replica is known, but tidegate_resident_bytes, tidegate_min_replicas" in caplog.messages[0]
 
     def test_others_parameters_are_theirs(self, repository: Repository, caplog: pytest.LogCaptureFixture) -> None:
         repository.model("m", 'parameters { key: "priority" value: { string_value: "high" } }')
         assert repository.read()["m"].spec == ModelSpec("m")
         assert caplog.messages == []
 
-    @pytest.mark.parametrize("least", [{"min_copies": "3"}, {"pinned": "true", "min_copies": "3"}])
+    @pytest.mark.parametrize("least", [{"min_replicas": "3"}, {"pinned": "true", "min_replicas": "3"}])
     def test_at_most_is_left_out_where_it_is_less_than_at_least(
         self, repository: Repository, caplog: pytest.LogCaptureFixture, least: dict[str, str]
     ) -> None:
-        assert repository.spec(max_copies="2", **least) == ModelSpec("m", min_copies=3)
-        assert "tidegate_max_copies is 2, less than the 3" in caplog.messages[0]
+        assert repository.spec(max_replicas="2", **least) == ModelSpec("m", min_replicas=3)
+        assert "tidegate_max_replicas is 2, less than the 3" in caplog.messages[0]
 
     def test_the_command_line_comes_before_the_configuration(self, repository: Repository) -> None:
-        repository.model("m", declaring(priority="1", min_copies="1"))
-        assert repository.read(m={"tidegate_priority": "5", "variant": "int8"})["m"].spec == ModelSpec("m", priority=5, min_copies=1)
+        repository.model("m", declaring(priority="1", min_replicas="1"))
+        assert repository.read(m={"tidegate_priority": "5", "variant": "int8"})["m"].spec == ModelSpec("m", priority=5, min_replicas=1)
 
     def test_the_configuration_in_force_counts(self, repository: Repository) -> None:
         repository.model("m", declaring(priority="1"))
@@ -230,7 +232,7 @@ class TestFolders:
             os.truncate(hole.fileno(), 2**62)
             for name in "bcde":
                 (folder / "1" / name).symlink_to(f"/proc/self/fd/{hole.fileno()}")
-            assert repository.read()["m"].file_bytes == MOST_BYTES
+            assert repository.read()["m"].file_bytes == MAX_SIZE_BYTES
 
     def test_one_that_may_not_be_looked_into_costs_only_itself(self, repository: Repository) -> None:
         (repository.model("m", declaring(priority="1")) / "configs").mkdir()

@@ -1,4 +1,4 @@
-"""On real files; placed as the gateway places them."""
+"""Digests of models' files, on real files that are placed as the gateway places them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENSEMBLE = 'platform: "ensemble"\nensemble_scheduling {{ step [ {} ] }}\n'
 
 
 class Lab:
-    """A source folder with `m`, of version 1, and two ensembles of it; and a folder of backends."""
+    """Source folder with a model `m` of version 1 and two ensembles of it, and a folder of backends."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.sources, self.backends, self.state = tmp_path / "models", tmp_path / "python_backends", tmp_path / "state"
@@ -178,21 +178,21 @@ class TestParameters:
 class TestSteps:
     def test_are_followed_as_the_configurations_name_them(self, lab: Lab) -> None:
         lab.repository.place_all()
-        assert sorted(lab.files.with_steps("ee", None)) == ["e", "ee", "m"]
-        assert lab.files.with_steps("m", None) == ["m"]
-        assert lab.files.with_steps("nowhere", None) == ["nowhere"]
+        assert sorted(lab.files.ensemble_closure("ee", None)) == ["e", "ee", "m"]
+        assert lab.files.ensemble_closure("m", None) == ["m"]
+        assert lab.files.ensemble_closure("nowhere", None) == ["nowhere"]
         assert lab.files.read("e", None).steps == {"m"}
 
     def test_are_those_of_the_configuration_that_is_brought(self, lab: Lab) -> None:
         lab.repository.place_all()
         override = ModelOverride(config='{"ensembleScheduling": {"step": [{"modelName": "ee"}]}, "unheard_of": 1}')
-        assert sorted(lab.files.with_steps("new", override)) == ["e", "ee", "m", "new"]
+        assert sorted(lab.files.ensemble_closure("new", override)) == ["e", "ee", "m", "new"]
         assert lab.files.read("m", override).steps == {"ee"}
 
     @pytest.mark.parametrize("config", ["{", '{"backend": 1}', "1", "null", '{"parameters": 1}', "[[]]"])
     def test_of_a_configuration_that_is_none_are_not_known(self, lab: Lab, config: str) -> None:
         with pytest.raises(ModelLoadFailed, match="cannot be read"):
-            lab.files.with_steps("m", ModelOverride(config=config))
+            lab.files.ensemble_closure("m", ModelOverride(config=config))
 
 
 class TestBrought:
@@ -201,7 +201,7 @@ class TestBrought:
         before = lab.digest(override=override)
         lab.write("m/1/weights", "second")
         assert lab.digest(override=override) == before
-        assert lab.files.read("m", override).is_brought
+        assert lab.files.read("m", override).comes_with_load
         others = ({"file:1/weights": b"y"}, {"file:2/weights": b"x"}, {"file:1/weights": b"x", "file:1/more": b""})
         assert len({before, *(lab.digest(override=ModelOverride(config="{}", files=files)) for files in others)}) == 4
 
@@ -210,11 +210,11 @@ class TestBrought:
         before = lab.digest(override=override)
         lab.write("m/1/weights", "second")
         assert lab.digest(override=override) != before
-        assert not lab.files.read("m", override).is_brought
+        assert not lab.files.read("m", override).comes_with_load
 
 
 class TestCallingOthers:
-    """In code that a stub runs, whatever way leads to the server's class."""
+    """BLS calls in code that a stub runs, whichever way the server's class is imported."""
 
     CALL = "answer = pb_utils.InferenceRequest(model_name='x').exec()"
 
@@ -282,10 +282,10 @@ class TestLookingChanged:
         future_ns = time.time_ns() + 10**15
         os.utime(lab.sources / "m/1/weights", ns=(future_ns, future_ns))
         before = lab.digest()
-        lab.files.make_look_changed("m")
+        lab.files.mark_changed("m")
         version = lab.repository.root / "m/1"
         assert version.stat().st_mtime_ns == future_ns + 1
-        lab.files.make_look_changed("m")
+        lab.files.mark_changed("m")
         assert version.stat().st_mtime_ns == future_ns + 2
         assert lab.digest() == before
 
@@ -294,18 +294,18 @@ class TestLookingChanged:
         os.utime(lab.sources / "m/1/weights", ns=(future_ns, future_ns))
         lab.digest()
         lab.write("m/1/weights", "second")
-        lab.files.make_look_changed("m")
+        lab.files.mark_changed("m")
         assert (lab.repository.root / "m/1").stat().st_mtime_ns == future_ns + 1
 
     def test_touches_no_source(self, lab: Lab) -> None:
         lab.repository.place_all()
         before = {path: path.stat().st_mtime_ns for path in lab.sources.rglob("*")}
-        lab.files.make_look_changed("m")
+        lab.files.mark_changed("m")
         assert {path: path.stat().st_mtime_ns for path in lab.sources.rglob("*")} == before
 
     def test_of_what_is_not_placed_is_told(self, lab: Lab) -> None:
         with pytest.raises(ModelLoadFailed):
-            lab.files.make_look_changed("nowhere")
+            lab.files.mark_changed("nowhere")
 
 
 class TestFileDigests:
@@ -343,7 +343,7 @@ class TestFileDigests:
 
 
 class Growing(type(Path())):  # type: ignore[misc]
-    """A file that somebody writes to while it is read."""
+    """A file that another program writes to while it is read."""
 
     def open(self, mode: str = "r", *rest: object, **more: object) -> object:
         return _Growing(self) if mode == "rb" else super().open(mode, *rest, **more)

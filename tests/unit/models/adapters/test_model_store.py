@@ -1,4 +1,6 @@
-"""What is peculiar to folders and URLs; what all sources share is in tests/contract/test_model_store.py."""
+"""Model stores: what is particular to folders and URLs. All stores together are tested in
+tests/contract/test_model_store.py.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ def test_what_cannot_be_opened_is_a_store_that_cannot_be_read(folder: Path) -> N
 
 
 def test_a_client_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own tries, with pauses between them, take longer than a call may."""
+    """The client's own retries, with pauses between them, take longer than a call may."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.core.errors import ModelLoadFailed
-from control_plane.models.adapters.placed_tree import Tree, bring_in_line, tree_of
+from control_plane.models.adapters.placed_tree import Tree, reconcile_tree, tree_of
 
 LONG_AGO_NS = 1_600_000_000_000_000_000
 
 
 def shape(folder: Path) -> dict[str, str]:
-    """Every path below, with what it links to; folders with nothing."""
+    """Return every path below a folder with the target of its link; an empty text for folders."""
     return {str(path.relative_to(folder)): os.readlink(path) if path.is_symlink() else "" for path in sorted(folder.rglob("*"))}
 
 
@@ -40,7 +40,7 @@ def placed(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_folders_are_real_and_files_are_links(source: Path, placed: Path) -> None:
-    bring_in_line(placed, tree_of(source))
+    reconcile_tree(placed, tree_of(source))
     assert shape(placed) == {
         "1": "",
         "1/model.onnx": str(source / "1/model.onnx"),
@@ -51,20 +51,20 @@ def test_folders_are_real_and_files_are_links(source: Path, placed: Path) -> Non
 
 
 def test_nothing_is_touched_where_nothing_differs(source: Path, placed: Path) -> None:
-    bring_in_line(placed, tree_of(source))
+    reconcile_tree(placed, tree_of(source))
     for path in (placed, *placed.rglob("*")):
         os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS), follow_symlinks=False)
     (source / "1" / ".model.onnx.building").touch()
-    bring_in_line(placed, tree_of(source))
+    reconcile_tree(placed, tree_of(source))
     assert set(times(placed).values()) == {LONG_AGO_NS}
 
 
 def test_only_the_folder_that_differs_is_touched(source: Path, placed: Path) -> None:
-    bring_in_line(placed, tree_of(source))
+    reconcile_tree(placed, tree_of(source))
     for path in (placed, *placed.rglob("*")):
         os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS), follow_symlinks=False)
     (source / "1" / "vocabulary.txt").touch()
-    bring_in_line(placed, tree_of(source))
+    reconcile_tree(placed, tree_of(source))
     touched = {str(Path(path).relative_to(placed)) for path, time in times(placed).items() if time != LONG_AGO_NS}
     assert touched == {"1", "1/vocabulary.txt"}
 
@@ -91,7 +91,7 @@ def test_what_is_hidden_at_the_top_is_hidden_only_there(source: Path, name: str,
 
 def test_python_can_write_no_bytecode_beside_a_placed_model(source: Path, placed: Path) -> None:
     (source / "1" / "model.py").touch()
-    bring_in_line(placed, tree_of(source))
+    reconcile_tree(placed, tree_of(source))
     assert shape(placed)["1/__pycache__"] == os.devnull
     assert "__pycache__" not in shape(placed)
     assert "1/variables/__pycache__" not in shape(placed)
@@ -102,13 +102,13 @@ def test_python_can_write_no_bytecode_beside_a_placed_model(source: Path, placed
 def test_whatever_stands_there_gives_way_and_its_target_is_not_harmed(
     source: Path, placed: Path, tmp_path: Path, path: str, replaced_by: str
 ) -> None:
-    bring_in_line(placed, tree_of(source))
+    reconcile_tree(placed, tree_of(source))
     expected = shape(placed)
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("precious")
     _replace(placed / path, replaced_by, precious)
-    bring_in_line(placed, tree_of(source))
+    reconcile_tree(placed, tree_of(source))
     assert shape(placed) == expected
     assert (precious / "file").read_text() == "precious"
 
@@ -131,7 +131,7 @@ def test_links_in_the_source_are_followed_wherever_they_lead(source: Path, place
     (blobs / "sha256-1").touch()
     (source / "1" / "weights.bin").symlink_to(blobs / "sha256-1")
     (source / "2").symlink_to(blobs)
-    bring_in_line(placed, tree_of(source))
+    reconcile_tree(placed, tree_of(source))
     assert shape(placed)["1/weights.bin"] == str(blobs / "sha256-1")
     assert shape(placed)["2/sha256-1"] == str(blobs / "sha256-1")
     assert not (placed / "2").is_symlink()
@@ -140,10 +140,10 @@ def test_links_in_the_source_are_followed_wherever_they_lead(source: Path, place
 def test_a_link_that_was_pointed_elsewhere_is_seen(source: Path, placed: Path, tmp_path: Path) -> None:
     link = source / "1" / "weights.bin"
     link.symlink_to(tmp_path / "old")
-    bring_in_line(placed, tree_of(source))
+    reconcile_tree(placed, tree_of(source))
     link.unlink()
     link.symlink_to(tmp_path / "new")
-    bring_in_line(placed, tree_of(source))
+    reconcile_tree(placed, tree_of(source))
     assert shape(placed)["1/weights.bin"] == str(tmp_path / "new")
 
 
@@ -151,7 +151,7 @@ def test_links_that_lead_nowhere_are_placed_for_triton_to_report(source: Path, p
     (source / "1" / "dangling").symlink_to("/no/such/file")
     (source / "1" / "a").symlink_to("b")
     (source / "1" / "b").symlink_to("a")
-    bring_in_line(placed, tree_of(source))
+    reconcile_tree(placed, tree_of(source))
     assert shape(placed)["1/dangling"] == "/no/such/file"
     assert {"1/a", "1/b"} < set(shape(placed))
 
@@ -173,7 +173,7 @@ def test_a_source_that_went_and_a_place_that_cannot_be_written_are_named(source:
         tree_of(tmp_path / "nothing")
     placed.write_text("")
     with pytest.raises(ModelLoadFailed, match=r"placed/model cannot be written: .*Not a directory"):
-        bring_in_line(placed / "model", tree_of(source))
+        reconcile_tree(placed / "model", tree_of(source))
 
 
 def test_with_folder_adds_one_and_leaves_the_original(source: Path) -> None:
@@ -200,10 +200,10 @@ TREES = st.recursive(
 def test_any_tree_follows_any_other(tmp_path_factory: pytest.TempPathFactory, trees: list[Tree]) -> None:
     placed = tmp_path_factory.mktemp("placed") / "model"
     for tree in trees:
-        bring_in_line(placed, tree)
+        reconcile_tree(placed, tree)
         assert _read_back(placed) == tree
         before = times(placed)
-        bring_in_line(placed, tree)
+        reconcile_tree(placed, tree)
         assert times(placed) == before
 
 

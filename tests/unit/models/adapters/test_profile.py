@@ -56,7 +56,7 @@ def test_without_a_device_nobody_is_asked(repository: Path, tmp_path: Path) -> N
 
 
 def test_a_device_that_nothing_computes_on_is_left_alone(repository: Path, device: Path) -> None:
-    """README's CPU build of PyTorch beside a GPU: every model that asks for it would fail to load."""
+    """A GPU with README's CPU build of PyTorch: every model that asks for the GPU would fail to load."""
     chosen = profile(repository, device, NOTHING)
     assert chosen.name == ""
     assert (

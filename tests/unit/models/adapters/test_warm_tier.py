@@ -26,7 +26,7 @@ def source(files: dict[str, bytes] = FILES, name: str = "m", **fields: str) -> M
 
 
 class Reader:
-    """Gives a file's bytes, at most `most` of them before it breaks off; `asked` are the spans."""
+    """Fake read of a file that breaks off after `most` bytes; `asked` records the spans."""
 
     def __init__(self, content: bytes, most: int = 1 << 30) -> None:
         self.content, self.most, self.asked = content, most, list[range]()
@@ -52,7 +52,7 @@ def tier(tmp_path: Path) -> Iterator[DiskWarmTier]:
 
 
 def hold(tier: DiskWarmTier, files: dict[str, bytes] = FILES, name: str = "m") -> WarmCopy:
-    partial = tier.begin(source(files, name))
+    partial = tier.start_fetch(source(files, name))
     for file in source(files, name).files:
         partial.fetch(file, Reader(files[file.path]), ON)
     return partial.finish()
@@ -69,7 +69,7 @@ def test_making_one_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_copy_is_the_files_with_their_digests_and_nothing_of_it_is_seen_before(tier: DiskWarmTier) -> None:
-    partial = tier.begin(source())
+    partial = tier.start_fetch(source())
     for file in source().files:
         assert not tier.path("m").exists()
         partial.fetch(file, Reader(FILES[file.path]), ON)
@@ -84,11 +84,11 @@ def test_a_copy_is_the_files_with_their_digests_and_nothing_of_it_is_seen_before
 def test_a_break_loses_one_chunk_at_most_in_this_life_and_the_next(tier: DiskWarmTier) -> None:
     big = source().files[1]
     with pytest.raises(StoreUnavailable):
-        tier.begin(source()).fetch(big, Reader(FILES[big.path], most=200), ON)
+        tier.start_fetch(source()).fetch(big, Reader(FILES[big.path], most=200), ON)
     reopened(tier)
     assert tier.partial_bytes(["m"]) == 0
     assert tier.partial_bytes([]) == 200
-    second, reader = tier.begin(source()), Reader(FILES[big.path])
+    second, reader = tier.start_fetch(source()), Reader(FILES[big.path])
     second.fetch(big, reader, ON)
     assert reader.asked == [range(200, 256)]
     assert (second.new_bytes, second.done_bytes) == (56, 256)
@@ -96,17 +96,17 @@ def test_a_break_loses_one_chunk_at_most_in_this_life_and_the_next(tier: DiskWar
 
 def test_what_was_brought_of_another_version_or_before_the_machine_started_is_not_gone_on_with(tier: DiskWarmTier) -> None:
     big = source().files[1]
-    tier.begin(source()).fetch(big, Reader(FILES[big.path]), ON)
+    tier.start_fetch(source()).fetch(big, Reader(FILES[big.path]), ON)
     [folder] = (tier.folder / ".tidegate/partial/m").iterdir()
     for name in ("0" * 24 + folder.name[24:], folder.name[:24] + "-earlier0"):
         other = folder.with_name(name)
         shutil.copytree(folder, other)
-        tier.begin(source())
+        tier.start_fetch(source())
         assert [left.name for left in folder.parent.iterdir()] == [folder.name]
 
 
 def test_what_is_longer_than_it_should_be_begins_anew(tier: DiskWarmTier) -> None:
-    partial, file = tier.begin(source()), source().files[0]
+    partial, file = tier.start_fetch(source()), source().files[0]
     [folder] = (tier.folder / ".tidegate/partial/m").iterdir()
     (folder / file.path).write_bytes(b"much longer than the configuration")
     partial.fetch(file, Reader(b"config"), ON)
@@ -115,7 +115,7 @@ def test_what_is_longer_than_it_should_be_begins_anew(tier: DiskWarmTier) -> Non
 
 def test_what_is_not_as_listed_is_removed_and_can_come_right(tier: DiskWarmTier) -> None:
     listed = source().with_digests({"config.pbtxt": hashlib.sha256(b"config").hexdigest()})
-    partial, file = tier.begin(listed), listed.files[0]
+    partial, file = tier.start_fetch(listed), listed.files[0]
     with pytest.raises(ModelLoadFailed, match=r"config.pbtxt of model 'm' has the SHA-256 \w{64}, not \w{64} as its source's list says"):
         partial.fetch(file, Reader(b"cOnfig"), ON)
     assert partial.done_bytes == 0
@@ -125,7 +125,7 @@ def test_what_is_not_as_listed_is_removed_and_can_come_right(tier: DiskWarmTier)
 
 def test_an_etag_that_is_no_md5_is_believed_when_two_transfers_agree(tier: DiskWarmTier, caplog: pytest.LogCaptureFixture) -> None:
     file = SourceFile("x", 6, "e", md5="0" * 32)
-    partial = tier.begin(ModelSource("m", (file,)))
+    partial = tier.start_fetch(ModelSource("m", (file,)))
     for content in (b"config", b"cOnfig"):
         with pytest.raises(ModelLoadFailed, match="is not what its etag says, if that is an MD5"):
             partial.fetch(file, Reader(content), ON)
@@ -135,7 +135,7 @@ def test_an_etag_that_is_no_md5_is_believed_when_two_transfers_agree(tier: DiskW
 
 def test_a_right_etag_is_enough(tier: DiskWarmTier) -> None:
     file = SourceFile("x", 6, "e", md5=hashlib.md5(b"config").hexdigest())
-    tier.begin(ModelSource("m", (file,))).fetch(file, Reader(b"config"), ON)
+    tier.start_fetch(ModelSource("m", (file,))).fetch(file, Reader(b"config"), ON)
 
 
 def test_it_stops_when_told_to(tier: DiskWarmTier) -> None:
@@ -146,13 +146,13 @@ def test_it_stops_when_told_to(tier: DiskWarmTier) -> None:
         return [bytes(len(span))]
 
     with pytest.raises(StoreUnavailable, match="stopping"):
-        tier.begin(source()).fetch(file, read, stop)
+        tier.start_fetch(source()).fetch(file, read, stop)
     assert not tier.is_sound(hold(tier, name="held"), stop)
 
 
 def test_a_disk_that_takes_no_more_is_told_with_the_folder(tier: DiskWarmTier) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    partial = tier.begin(source())
+    partial = tier.start_fetch(source())
     resource.setrlimit(resource.RLIMIT_FSIZE, (150, hard))
     try:
         with pytest.raises(Overloaded, match=r"--warm-dir .*/warm cannot be written: File too large"):
@@ -225,12 +225,12 @@ def test_a_record_that_is_none_is_removed(tier: DiskWarmTier, record: bytes) -> 
 
 
 def test_an_end_between_record_and_folder_leaves_what_was_fetched(tier: DiskWarmTier) -> None:
-    partial = tier.begin(source())
+    partial = tier.start_fetch(source())
     for file in source().files:
         partial.fetch(file, Reader(FILES[file.path]), ON)
     (tier.folder / ".tidegate/copies/m.json").write_bytes(b'{"format": 1, "name": "m", "version": "v", "files": []}')
     assert reopened(tier) == []
-    again = tier.begin(source())
+    again = tier.start_fetch(source())
     for file in source().files:
         again.fetch(file, Reader(b"", most=-1), ON)  # nothing is asked for
     assert tier.use(again.finish())
@@ -280,7 +280,7 @@ def test_however_often_it_breaks_off_what_comes_out_is_whole(tmp_path_factory: p
     tier = opened(tmp_path_factory.mktemp("tier"), chunk_bytes=37)
     file, content = source().files[1], FILES["1/model.onnx"]
     for most in breaks:
-        partial = tier.begin(source())
+        partial = tier.start_fetch(source())
         try:
             partial.fetch(file, Reader(content, most), ON)
         except StoreUnavailable:

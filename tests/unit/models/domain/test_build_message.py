@@ -15,8 +15,8 @@ def test_what_the_recipes_program_says_is_understood() -> None:
     progress.begun("m/int8", "not built yet")
     with progress.step("quantise"):
         pass
-    progress.built("m/int8", may_be_chosen=True)
-    progress.built("m/pruned", may_be_chosen=False)
+    progress.built("m/int8", is_auto_eligible=True)
+    progress.built("m/pruned", is_auto_eligible=False)
     progress.skipped("m/bf16", "it needs PyTorch")
     progress.failed("tokenizer", "it is missing")
     progress.failed("", "no recipe")
@@ -24,7 +24,7 @@ def test_what_the_recipes_program_says_is_understood() -> None:
     assert [read_build_event(line) for line in stream.getvalue().encode().splitlines()] == [
         BuildEvent(BuildEventKind.BEGUN, "m", "int8", "not built yet"),
         BuildEvent(BuildEventKind.STEP, text="quantise"),
-        BuildEvent(BuildEventKind.BUILT, "m", "int8", may_be_chosen=True),
+        BuildEvent(BuildEventKind.BUILT, "m", "int8", is_auto_eligible=True),
         BuildEvent(BuildEventKind.BUILT, "m", "pruned"),
         BuildEvent(BuildEventKind.SKIPPED, "m", "bf16", "it needs PyTorch"),
         BuildEvent(BuildEventKind.FAILED, "tokenizer", "", "it is missing"),

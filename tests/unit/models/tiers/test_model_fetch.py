@@ -1,4 +1,4 @@
-"""How often it tries; what comes of it is in test_model_tiers.py."""
+"""How often a fetch is retried; its results are tested in test_model_tiers.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHUNK_BYTES = 10
 
 
 def fetch(folder: Path, store: FakeModelStore) -> tuple[WarmCopy, list[int]]:
-    """The copy, and the bytes that room was made for, each time."""
+    """Run a fetch; return the copy, and the bytes that room was made for each time."""
     rooms: list[int] = []
 
     async def make_room(source: ModelSource) -> None:
@@ -37,7 +37,7 @@ def fetch(folder: Path, store: FakeModelStore) -> tuple[WarmCopy, list[int]]:
 
 
 def breaking(store: FakeModelStore, at: set[int]) -> None:
-    """Those reads break off, by their number."""
+    """Make the reads with these numbers break off."""
 
     def look(path: str, span: range) -> None:
         if len(store.reads) in at:

@@ -8,65 +8,55 @@ import pytest
 
 from control_plane.models.ports import Stop
 from control_plane.models.tiers.stoppable_threads import StoppableThreads
-from tests.aio import run
 
 
-def test_a_result_and_an_error_come_back() -> None:
-    async def main() -> None:
-        threads = StoppableThreads(1, name="t")
+async def test_a_result_and_an_error_come_back() -> None:
+    threads = StoppableThreads(1, name="t")
 
-        def fail(stop: Stop) -> None:
-            raise ValueError("no")
+    def fail(stop: Stop) -> None:
+        raise ValueError("no")
 
-        assert await threads.run(lambda stop, number: number + 1, 1) == 2
-        with pytest.raises(ValueError, match="no"):
-            await threads.run(fail)
-        threads.close()
-
-    run(main())
+    assert await threads.run(lambda stop, number: number + 1, 1) == 2
+    with pytest.raises(ValueError, match="no"):
+        await threads.run(fail)
+    threads.close()
 
 
-def test_so_many_run_at_a_time() -> None:
-    async def main() -> None:
-        threads, lock = StoppableThreads(2, name="t"), threading.Lock()
-        running = most = 0
+async def test_so_many_run_at_a_time() -> None:
+    threads, lock = StoppableThreads(2, name="t"), threading.Lock()
+    running = most = 0
 
-        def work(stop: Stop) -> None:
-            nonlocal running, most
-            with lock:
-                running += 1
-                most = max(most, running)
-            time.sleep(0.01)
-            with lock:
-                running -= 1
+    def work(stop: Stop) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
 
-        await asyncio.gather(*(threads.run(work) for _ in range(8)))
-        assert most == 2
-        threads.close()
-
-    run(main())
+    await asyncio.gather(*(threads.run(work) for _ in range(8)))
+    assert most == 2
+    threads.close()
 
 
-def test_cancelling_tells_the_work_and_waits_for_its_end_and_one_that_waits_never_begins() -> None:
-    async def main() -> None:
-        threads, began = StoppableThreads(1, name="t"), list[str]()
+async def test_cancelling_tells_the_work_and_waits_for_its_end_and_one_that_waits_never_begins() -> None:
+    threads, began = StoppableThreads(1, name="t"), list[str]()
 
-        def work(stop: Stop, name: str) -> None:
-            began.append(name)
-            while not stop.is_set():
-                time.sleep(0.005)
-            began.append(f"{name} ended")
+    def work(stop: Stop, name: str) -> None:
+        began.append(name)
+        while not stop.is_set():
+            time.sleep(0.005)
+        began.append(f"{name} ended")
 
-        loop = asyncio.get_running_loop()
-        first = loop.create_task(threads.run(work, "first"))
-        second = loop.create_task(threads.run(work, "second"))
-        while not began:
-            await asyncio.sleep(0.005)
-        second.cancel()
-        first.cancel()
-        await asyncio.wait([first, second])
-        assert (first.cancelled(), second.cancelled(), began) == (True, True, ["first", "first ended"])
-        assert await threads.run(lambda stop: "the next") == "the next"
-        threads.close()
-
-    run(main())
+    loop = asyncio.get_running_loop()
+    first = loop.create_task(threads.run(work, "first"))
+    second = loop.create_task(threads.run(work, "second"))
+    while not began:
+        await asyncio.sleep(0.005)
+    second.cancel()
+    first.cancel()
+    await asyncio.wait([first, second])
+    assert (first.cancelled(), second.cancelled(), began) == (True, True, ["first", "first ended"])
+    assert await threads.run(lambda stop: "the next") == "the next"
+    threads.close()

@@ -1,4 +1,4 @@
-"""Tiers over stores in memory and a warm folder on disk."""
+"""Test bench: `WarmTierManager` over stores in memory and a warm folder on disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from control_plane.models.adapters.warm_tier.tier import DiskWarmTier
-from control_plane.models.tiers.model_tiers import ModelTiers
+from control_plane.models.tiers.warm_tier_manager import WarmTierManager
 from tests.fakes.model_store import FakeModelStore, Moves
 
 
@@ -17,7 +17,7 @@ def model(size: int = 100, fill: bytes = b"w") -> dict[str, bytes]:
 
 
 def needs(folder: Path) -> Sequence[str]:
-    """A configuration here is the names of the steps."""
+    """Return the steps of a model; a configuration file in these tests is just their names."""
     config = folder / "config.pbtxt"
     return config.read_text().split() if config.exists() else ()
 
@@ -27,7 +27,7 @@ class Bench:
         self.moves = Moves()
         self.folder = folder / "warm"
         tier = DiskWarmTier(self.folder, max_bytes=max_bytes)
-        self.tiers = ModelTiers(stores=stores, warm=tier, steps_of=needs, observer=self.moves, **options)  # type: ignore[arg-type]
+        self.tiers = WarmTierManager(stores=stores, warm=tier, steps_of=needs, observer=self.moves, **options)  # type: ignore[arg-type]
 
     async def warm(self, name: str, *, timeout_s: float = 10.0) -> Path:
         return await self.tiers.ensure_warm(name, deadline_s=asyncio.get_running_loop().time() + timeout_s)

@@ -1,4 +1,6 @@
-"""What is SQLite's alone; the rest is tests/contract/test_state_store.py."""
+"""SQLite state store: what is particular to SQLite. All stores together are tested in
+tests/contract/test_state_store.py.
+"""
 
 from __future__ import annotations
 
@@ -71,16 +73,13 @@ def test_what_was_acknowledged_is_there_after_kill_9_at_any_instant(tmp_path: Pa
         assert len(found) - len([name for name in found if int(name[1:]) <= acknowledged]) <= 1, "more than was under way"
 
 
-def test_the_numbers_go_on_where_they_ended(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = await open_sqlite_state(tmp_path / "a" / "state.sqlite")
-        put = await store.put(Kind.TENANT, "a", {})
-        await store.delete(Kind.TENANT, "a")
-        await store.close()
-        store = await open_sqlite_state(tmp_path / "a" / "state.sqlite")
-        assert (await store.put(Kind.TENANT, "b", {})).resource_version == put.resource_version + 2
-        with pytest.raises(Conflict):
-            await store.put(Kind.TENANT, "b", {}, expected=0)
-        await store.close()
-
-    run(main())
+async def test_the_numbers_go_on_where_they_ended(tmp_path: Path) -> None:
+    store = await open_sqlite_state(tmp_path / "a" / "state.sqlite")
+    put = await store.put(Kind.TENANT, "a", {})
+    await store.delete(Kind.TENANT, "a")
+    await store.close()
+    store = await open_sqlite_state(tmp_path / "a" / "state.sqlite")
+    assert (await store.put(Kind.TENANT, "b", {})).resource_version == put.resource_version + 2
+    with pytest.raises(Conflict):
+        await store.put(Kind.TENANT, "b", {}, expected=0)
+    await store.close()

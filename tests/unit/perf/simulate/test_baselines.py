@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, Server
+from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.simulation.router import Choice, Refusal
 from control_plane.fleet.simulation.workload import Request
 from control_plane.models.domain.description import ModelSpec
@@ -108,11 +108,11 @@ READY, LOADING, UNLOADING = ModelState.READY, ModelState.LOADING, ModelState.UNL
     ],
 )
 def test_what_was_used_last_stays(copies: list[tuple[str, ModelState, int, float]], needed: int, victims: list[str] | None) -> None:
-    at = Server("0", 3, copies={name: Copy(name, state, size, 0.0, last_used_s=used) for name, state, size, used in copies})
+    at = Server("0", 3, copies={name: Replica(name, state, size, 0.0, last_used_s=used) for name, state, size, used in copies})
     assert least_recently_used(at, needed) == victims
 
 
 def test_a_server_does_it_by_the_models_size() -> None:
     one = fleet(0)
-    one.put_copy(one.servers["0"], Copy("b", READY, 3, 0.0, last_used_s=0.0))
+    one.put_replica(one.servers["0"], Replica("b", READY, 3, 0.0, last_used_s=0.0))
     assert RoundRobin().victims("a", "0", one, 0.0) == ["b"]

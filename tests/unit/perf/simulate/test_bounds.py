@@ -50,6 +50,6 @@ def test_it_is_below_every_policy(policy: str, is_unequal: bool) -> None:
     outcome = simulate(Workload(requests, models), FleetShape(3, 300), POLICIES[policy](1))
     bound = fewest_loads(Workload(requests, models), 900)
     assert outcome.requests == 400
-    assert outcome.most_held_bytes <= 300
+    assert outcome.max_held_bytes <= 300
     # ModelMesh would rather refuse; each request that it refused may have saved it a load.
     assert 12 <= bound <= outcome.loads + outcome.refused

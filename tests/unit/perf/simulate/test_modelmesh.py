@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Copy, Fleet, ModelFacts, Server
+from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
 from control_plane.fleet.simulation.workload import Request
 from control_plane.models.domain.description import ModelSpec
@@ -24,7 +24,7 @@ def fleet(*servers: dict[str, tuple[ModelState, float]], slots: int = 2) -> Flee
         server = Server(str(number), slots)
         made.add_server(server)
         for name, (state, used_s) in copies.items():
-            made.put_copy(server, Copy(name, state, 1, 0.0, last_used_s=used_s))
+            made.put_replica(server, Replica(name, state, 1, 0.0, last_used_s=used_s))
     return made
 
 

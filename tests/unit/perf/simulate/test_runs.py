@@ -19,7 +19,7 @@ def test_figures_of_an_outcome() -> None:
     outcome = Outcome()
     for milliseconds in range(1, 1001):
         outcome.answer(milliseconds / 1000)
-    outcome.loads, outcome.evictions, outcome.refused, outcome.most_held_bytes = 3, 2, 1000, 50
+    outcome.loads, outcome.evictions, outcome.refused, outcome.max_held_bytes = 3, 2, 1000, 50
     made = Run.of(outcome, budget_bytes=100, bound_loads=1, took_s=2.0)
     assert made == Run(3, 2, 500.0, 990.0, 999.0, 0.05, 1000, 2000, 0.5, 1, 2.0)
     assert isnan(Run.of(Outcome(), budget_bytes=100, bound_loads=1, took_s=2.0).p99_ms)

@@ -1,4 +1,4 @@
-"""One end of an HTTP/2 connection for tests, with a listener that writes down what it is told; and frames by hand."""
+"""One end of an HTTP/2 connection for tests, with a recording listener; and frames written by hand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Listener:
 
 
 class Seen(NamedTuple):
-    """A frame that an end wrote."""
+    """A frame that an end has written, parsed."""
 
     kind: int
     flags: int
@@ -54,21 +54,22 @@ class Seen(NamedTuple):
 
 @dataclass
 class End:
-    """One end; `calls` are its streams' listeners in the order the streams began."""
+    """One end of a connection; `calls` are its streams' listeners in the order in which the streams were
+    opened."""
 
     connection: Http2Connection
     calls: list[Listener] = field(default_factory=list)
 
     @staticmethod
-    def server(limits: Http2Limits = LIMITS, *, answer_known: Callable[[WholeCall], WholeAnswer | None] | None = None) -> End:
-        """One that has been greeted, and whose own greeting has been taken."""
+    def server(limits: Http2Limits = LIMITS, *, answer_verbatim: Callable[[WholeCall], WholeAnswer | None] | None = None) -> End:
+        """An end that has received the peer's preface and settings, and whose own have been read."""
         end = End(None)  # type: ignore[arg-type]
 
         def accept(stream: Stream) -> Listener:
             end.calls.append(Listener(stream))
             return end.calls[-1]
 
-        end.connection = Http2Connection(KnownBlocks(), limits, accept=accept, answer_known=answer_known)
+        end.connection = Http2Connection(KnownBlocks(), limits, accept=accept, answer_verbatim=answer_verbatim)
         end.connection.start()
         end.take()
         end.connection.receive(h2.PREFACE)
@@ -82,7 +83,7 @@ class End:
         return end
 
     def open(self, *, ends: bool = False) -> Listener:
-        """A client's call."""
+        """Open a stream and send the head of a call."""
         listener = Listener()
         listener.stream = self.connection.open(listener)
         self.calls.append(listener)
@@ -90,7 +91,7 @@ class End:
         return listener
 
     def take(self) -> bytes:
-        """What it wants to write."""
+        """Take the bytes in its output."""
         data = b"".join(self.connection.output)
         self.connection.output.clear()
         return data
@@ -103,7 +104,7 @@ class End:
 
 
 def exchange(one: End, other: End) -> None:
-    """Carry bytes both ways until neither has more to say."""
+    """Carry bytes both ways until neither end has output."""
     while one.connection.output or other.connection.output:
         other.connection.receive(one.take())
         one.connection.receive(other.take())

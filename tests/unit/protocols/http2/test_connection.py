@@ -139,7 +139,7 @@ class TestSettings:
 
 
 class TestSending:
-    """Within the windows that the peer gives."""
+    """Data is sent within the peer's flow-control windows only."""
 
     def ready(self, **peers: int) -> tuple[End, Listener]:
         client = End.client()
@@ -278,10 +278,10 @@ class TestSending:
 
 
 class TestReceiving:
-    """Room is given back as what came is consumed, and never twice."""
+    """Bytes are returned to the peer's windows when they are consumed, and never twice."""
 
     def window_left(self, end: End, stream_id: int) -> int:
-        """As the other end counts it: what was given, less what it sent, which was `WINDOW`."""
+        """A window as the peer counts it: what was granted, minus what it has sent, which was `WINDOW`."""
         return sum(
             int.from_bytes(each.payload, "big") for each in end.frames() if (each.kind, each.stream_id) == (h2.WINDOW_UPDATE, stream_id)
         )
@@ -462,7 +462,7 @@ class TestLeaving:
 
     def test_streams_that_cross_the_announcement_are_taken(self) -> None:
         client, server = End.client(), End.server()
-        server.connection.announce_leaving()
+        server.connection.announce_drain()
         call = client.open(ends=True)
         server.connection.receive(client.take())
         client.connection.receive(server.take())
@@ -476,7 +476,7 @@ class TestLeaving:
 
     def test_a_ping_of_the_peers_own_ends_nothing(self) -> None:
         server = End.server()
-        server.connection.announce_leaving()
+        server.connection.announce_drain()
         server.connection.receive(frame(h2.PING, h2.ACK, 0, bytes(8)) + headers(1))
         assert len(server.calls) == 1
 

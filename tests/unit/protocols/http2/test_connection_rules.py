@@ -1,4 +1,4 @@
-"""What a peer may not do, and that any bytes of its are an event or one protocol error."""
+"""Rules that a peer must not break; and any bytes at all lead to events or to a single protocol error."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def first(begin: bytes, then: bytes) -> Callable[[int], bytes]:
 
 
 def varied(number: int, size: int) -> bytes:
-    """A call with a header block that nobody has seen."""
+    """A call with a header block that has not been seen before."""
     return headers(stream_of(number), (*HEAD, (b"x", b"%05d" % number * (size // 5))), ends=True)
 
 
@@ -164,8 +164,8 @@ class TestNuisance:
     def test_streams_that_took_long_may_be_reset_all_at_once(self) -> None:
         server = End.server(SERVER_OF_MANY)
         server.connection.receive(b"".join(headers(stream_of(number)) for number in range(1_000)))
-        server.connection.calm()
-        server.connection.calm()
+        server.connection.on_second()
+        server.connection.on_second()
         server.connection.receive(b"".join(h2.rst_stream(stream_of(number), Code.CANCEL) for number in range(1_000)))
         assert not server.connection.streams
 
@@ -195,7 +195,7 @@ class TestNuisance:
         server = End.server()
         for _ in range(10_000):
             server.connection.receive(frame(h2.PING, 0, 0, bytes(8)))
-            server.connection.calm()
+            server.connection.on_second()
 
     def test_the_rest_of_a_message_that_was_refused_is_none(self) -> None:
         server = End.server()
@@ -212,16 +212,16 @@ class TestNuisance:
 
 
 class TestSteps:
-    """What came at once is handled as little at a time as is asked for, and means the same."""
+    """Data that arrived at once is handled in bounded steps, with the same result."""
 
     @pytest.mark.parametrize("most", [1, 2, 3, 6])
     def test_so_many_frames_at_a_time(self, most: int) -> None:
         server = End.server()
         assert server.connection.receive(frame(h2.PING, 0, 0, bytes(8)) * 7, most)
         assert len(server.frames()) == most
-        taken, is_behind = most, True
-        while is_behind:
-            is_behind = server.connection.go_on(most)
+        taken, has_backlog = most, True
+        while has_backlog:
+            has_backlog = server.connection.go_on(most)
             taken += (now := len(server.frames()))
             assert now <= most
         assert taken == 7
@@ -241,10 +241,10 @@ class TestSteps:
             server.connection.send_data(call.stream, b"answer")
         server.take()
         assert server.connection.receive(settings_of(INITIAL_WINDOW_SIZE=10), 1)
-        sent, is_behind = server.kinds().count(h2.DATA), True
+        sent, has_backlog = server.kinds().count(h2.DATA), True
         assert 0 < sent < 50
-        while is_behind:
-            is_behind = server.connection.go_on(1)
+        while has_backlog:
+            has_backlog = server.connection.go_on(1)
             sent += (now := server.kinds().count(h2.DATA))
             assert now < 20
         assert sent == 100

@@ -26,12 +26,12 @@ def test_frames_are_the_same_in_whatever_slices_they_come(frames: list[tuple[int
 
 
 def test_of_heads_that_take_long_to_read_few_are_taken_at_a_time() -> None:
-    """One of 500 bytes may have 80 fields."""
+    """A head of 500 bytes may have 80 fields."""
     reader = FrameReader(1 << 14)
     reader.add(written([(h2.HEADERS, h2.END_HEADERS, 2 * number + 1, bytes(500)) for number in range(9)]))
-    taken = [len(reader.take(6))]
-    while reader.is_behind:
-        taken.append(len(reader.take(6)))
+    taken = [len(reader.split_more(6))]
+    while reader.has_backlog:
+        taken.append(len(reader.split_more(6)))
     assert (max(taken), sum(taken)) == (2, 9)
 
 
@@ -42,10 +42,10 @@ def test_frames_are_the_same_however_few_are_taken_at_a_time(frames: list[tuple[
     taken = []
     for start, end in pairwise(bounds):
         reader.add(data[start:end])
-        taken += (few := reader.take(most))
+        taken += (few := reader.split_more(most))
         assert len(few) <= most
-    while reader.is_behind:
-        taken += reader.take(most)
+    while reader.has_backlog:
+        taken += reader.split_more(most)
     assert taken == frames
 
 

@@ -1,4 +1,4 @@
-"""Held against hpack, which reads the same blocks by code of its own."""
+"""Compares the decoder with the library `hpack`, an independent implementation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reader(*, max_bytes: int = 1 << 20, max_fields: int = 10_000) -> HpackReader
 
 
 def peers_reading(peer: hpack.Decoder, block: bytes) -> Fields | None:
-    """None: it cannot be read."""
+    """Decode a block; None if it is invalid."""
     try:
         return tuple((bytes(name), bytes(value)) for name, value in peer.decode(block, raw=True))
     except (hpack.HPACKError, IndexError, ValueError):
@@ -78,7 +78,8 @@ def test_any_bytes_mean_what_they_mean_to_another_library(blocks: list[bytes]) -
 
 
 def is_refused_by_us_alone(block: bytes) -> bool:
-    """More than two changes of the table's size, which RFC 7541, 4.2 does not have, or a number of more than four bytes."""
+    """A block with more than two table size updates (RFC 7541, 4.2 allows two), or with a number of more than
+    four bytes."""
     return sum(0x20 <= byte < 0x40 for byte in block) > 2 or re.search(rb"[\x80-\xff]{4}", block) is not None
 
 

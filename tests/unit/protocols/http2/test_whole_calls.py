@@ -1,4 +1,4 @@
-"""Calls that come whole and are answered without a stream, and all that keeps them from it."""
+"""Calls that arrive whole are answered without a stream; and all conditions that prevent that."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def whole(stream_id: int, payload: bytes = BODY) -> bytes:
 
 @dataclass
 class Known:
-    """What is known of every call, and which calls were asked for."""
+    """Fake verbatim cache with one answer for every call; records the calls that were looked up."""
 
     answer: WholeAnswer | None = KNOWN
     asked: list[WholeCall] = field(default_factory=list)
@@ -38,8 +38,8 @@ class Known:
 
 
 def opened(known: Known, limits: Http2Limits = LIMITS, *, acknowledged: bool = True, no_table: bool = True, answered: bool = True) -> End:
-    """A server that has taken a first call, on stream 1, by the ordinary path."""
-    end = End.server(limits, answer_known=known)
+    """A server that has received a first call, on stream 1, by the ordinary path."""
+    end = End.server(limits, answer_verbatim=known)
     end.connection.receive(h2.settings_frame({}) + (h2.SETTINGS_ACK if acknowledged else b""))
     end.connection.receive(frame(h2.HEADERS, h2.END_HEADERS, 1, (NO_TABLE if no_table else b"") + BLOCK) + data(1, BODY, ends=True))
     stream = end.calls[0].stream
@@ -65,7 +65,7 @@ def test_a_known_call_is_answered_without_a_stream() -> None:
         (h2.HEADERS, ENDS, 3, KNOWN[2]),
     ]
     assert (end.calls, end.connection.streams) == ([], {})
-    assert (end.connection.last_peer_stream, end.connection.answered) == (3, answered + 1)
+    assert (end.connection.last_peer_stream_id, end.connection.answered) == (3, answered + 1)
 
 
 def test_a_refusal_is_one_frame_that_ends_the_stream() -> None:
@@ -91,7 +91,7 @@ def test_one_that_is_not_known_takes_the_ordinary_path_with_its_bytes() -> None:
 
 
 def test_trailers_and_the_last_data_of_a_call_are_not_taken_for_a_call() -> None:
-    """Else the answer to one call could be kept as that to another."""
+    """Otherwise the answer to one call could be cached as that to another."""
     known = Known()
     end = opened(known)
     end.connection.receive(headers(3) + data(3, b"first"))

@@ -23,14 +23,14 @@ _PARAMETERS = st.dictionaries(
 
 @dataclass(frozen=True)
 class Sent:
-    """A request as it travels: `body`, the header that splits it, and what it declares."""
+    """A request on the wire: `body`, the header field that splits it, and the tensors that it declares."""
 
     body: bytes
     header_length: bytes | None
     request_id: str
     tensors: tuple[Tensor, ...]
     text_bytes: int
-    """Of all strings, without what frames or quotes them."""
+    """Size of all strings, without framing and quotes."""
 
 
 @st.composite
@@ -60,7 +60,7 @@ def requests(draw: st.DrawFn) -> Sent:
 
 @st.composite
 def _entries(draw: st.DrawFn, tensor: Tensor) -> tuple[dict[str, object], bytes]:
-    """The JSON object of one input, and its bytes of the binary part."""
+    """The JSON object of one input, and its bytes in the binary part."""
     entry: dict[str, object] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
     parameters: dict[str, object] = dict(draw(_PARAMETERS))
     count, content = prod(tensor.shape), b""

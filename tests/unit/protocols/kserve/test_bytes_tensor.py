@@ -18,7 +18,7 @@ def check(count: int, data: bytes, *, start: int = 0, end: int | None = None) ->
 
 
 def naive_elements(data: bytes) -> list[bytes] | None:
-    """What a reader that copies would find; None where it runs out of bytes."""
+    """The elements as a simple copying reader finds them; None if it runs out of bytes."""
     found = []
     while data:
         if len(data) < 4:

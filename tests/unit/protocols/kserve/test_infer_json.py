@@ -1,4 +1,4 @@
-"""The table of single mistakes: every refusal, its class, and what it says."""
+"""A table of single mistakes: every refusal, with its class and text."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def read(body: bytes, header_length: bytes | None = None) -> InferCall:
 
 
 def with_input(**changes: object) -> bytes:
-    """One input, `FP32` with these fields changed; None takes a field away."""
+    """One `FP32` input with these fields changed; None removes a field."""
     entry = {name: value for name, value in (FP32 | changes).items() if value is not None}
     return json.dumps({"inputs": [entry]}).encode()
 
 
 def binary(datatype: str, shape: list[int], size: object, content: bytes) -> tuple[bytes, bytes]:
-    """A body of one binary input, and its header length."""
+    """A body with one binary input, and the length of its JSON header."""
     entry = {"name": "X", "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}
     text = json.dumps({"inputs": [entry]}).encode()
     return text + content, b"%d" % len(text)
@@ -338,7 +338,7 @@ class TestBinaryData:
 
 class TestSharedMemory:
     REGION = {"parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 4}}
-    """Of an input that has no data then."""
+    """Shared memory parameters, of an input that then has no data."""
 
     @pytest.mark.parametrize(
         ("request_", "uses_it"),
@@ -360,7 +360,7 @@ class TestSharedMemory:
 
 
 class TestLarge:
-    """JSON that is outlined before it is parsed."""
+    """JSON so large that it is outlined before it is parsed."""
 
     DATA = "[" + ",".join(["1.5"] * 200_000) + "]"
 
@@ -415,7 +415,7 @@ TEXTS = "[" + ",".join(['"a,[b","c\\",d"'] * 50_000) + "]"
 
 
 class TestElements:
-    """What is written out is counted before Triton makes an object of each element."""
+    """Elements in JSON are counted before Triton allocates an object for each."""
 
     @pytest.mark.parametrize(
         ("shape", "datatype", "data"),

@@ -31,7 +31,7 @@ def _pair(key: str, is_escaped: bool, value: str) -> str:
 
 
 def _repeats_a_key(text: str) -> bool:
-    """By a parser that shows every pair of every object."""
+    """Whether a key repeats, by a parser that shows every pair of every object."""
     found = False
 
     def look(pairs: list[tuple[str, Any]]) -> None:

@@ -32,7 +32,7 @@ def read(message: bytes) -> InferCall:
 
 
 def finished(steps: Steps[ResultT]) -> ResultT:
-    """What the steps come to."""
+    """Run `infer_request_steps` to its result."""
     while True:
         try:
             next(steps)
@@ -42,7 +42,7 @@ def finished(steps: Steps[ResultT]) -> ResultT:
 
 
 def outlined(message: bytes) -> service_pb2.ModelInferRequest:
-    """The message as the outline and its contents say."""
+    """The message, rebuilt from its outline and raw contents."""
     outline, contents = finished(outline_steps(memoryview(message), BodyLimits()))
     request = service_pb2.ModelInferRequest.FromString(outline)
     assert not request.raw_input_contents
@@ -51,7 +51,7 @@ def outlined(message: bytes) -> service_pb2.ModelInferRequest:
 
 
 def message(datatype: str = "FP32", shape: tuple[int, ...] = (1,), raw: list[bytes] | None = None) -> service_pb2.ModelInferRequest:
-    """One input X with these raw contents."""
+    """A request with one input X and these raw contents."""
     request = service_pb2.ModelInferRequest(model_name="m", model_version="3", id="17", raw_input_contents=raw or [])
     request.inputs.add(name="X", datatype=datatype, shape=shape)
     return request
@@ -187,7 +187,7 @@ def _read_or_refuse(raw: bytes) -> None:
 
 
 class TestLarge:
-    """A message beyond what the parser is given whole."""
+    """A message so large that it is outlined before it is parsed."""
 
     def test_is_read_as_a_small_one(self) -> None:
         request = message(shape=(LARGE,), raw=[bytes(4 * LARGE)])
@@ -297,7 +297,7 @@ def contents(field: str, values: list[object]) -> bytes:
 
 
 class TestCounts:
-    """Of two bytes on the wire a parser makes an object of fifty."""
+    """Two bytes on the wire can become an object of fifty in a parser."""
 
     @pytest.mark.parametrize(
         "whole",

@@ -25,7 +25,7 @@ LIMITS = BodyLimits()
 
 
 def elements(value: Any) -> int:
-    """Of an array and those in it."""
+    """Count the elements of an array, those of nested arrays included."""
     return sum(map(elements, value)) if isinstance(value, list) else 1
 
 
@@ -44,7 +44,7 @@ def _outside_strings(value: Any) -> str:
 
 
 def expected(value: Any) -> Any:
-    """What an outline must say, worked out on what the text says."""
+    """The expected outline, computed from the parsed text."""
     if is_long(value):
         return "" if isinstance(value, str) else elements(value)
     if isinstance(value, dict):

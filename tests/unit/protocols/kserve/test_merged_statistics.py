@@ -49,7 +49,7 @@ SUM: dict[str, Any] = {
 
 
 def with_text_numbers(value: Any, key: str = "") -> Any:
-    """As protobuf's JSON form has numbers of 64 bits."""
+    """Statistics with 64-bit numbers as strings, as in protobuf's JSON form."""
     if isinstance(value, dict):
         return {name: with_text_numbers(each, name) for name, each in value.items()}
     if isinstance(value, list):

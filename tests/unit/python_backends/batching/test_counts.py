@@ -1,4 +1,4 @@
-"""What batches add up to, also from several threads."""
+"""Counters of batches, also from several threads."""
 
 from __future__ import annotations
 

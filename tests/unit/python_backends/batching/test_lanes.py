@@ -215,18 +215,18 @@ def test_closing_wakes_those_that_found_nothing_to_run(start: Start) -> None:
 def test_at_once_computes_in_the_callers_thread_and_sends_nothing(start: Start) -> None:
     lanes, waiters = start(Model()), [ask(8), ask(9)]
 
-    computed = lanes.compute_at_once(waiters)
+    computed = lanes.try_compute_inline(waiters)
 
     assert computed is not None
     assert [shape(answer) for answer in computed] == [[2, 9], [2, 9]]
     assert not any(one.request.answers for one in waiters)
-    assert lanes.compute_at_once([ask(100)]) is None
+    assert lanes.try_compute_inline([ask(100)]) is None
 
 
 def test_what_fails_at_once_frees_its_lane(start: Start) -> None:
     lanes, good = start(Model(poison=7), count=1), ask(10)
 
-    (answer,) = lanes.compute_at_once([ask(7)]) or pytest.fail("not at once")
+    (answer,) = lanes.try_compute_inline([ask(7)]) or pytest.fail("not at once")
     lanes.submit([good])
 
     assert isinstance(answer, ExecutionError)

@@ -81,5 +81,5 @@ def test_a_server_without_metrics_is_served_all_the_same(
 
     handing_over.close()
 
-    assert "Triton takes no metrics" in caplog.text
+    assert "Triton accepts no metrics" in caplog.text
     assert tally.take() == {}

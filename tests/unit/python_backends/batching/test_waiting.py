@@ -1,4 +1,4 @@
-"""Which batch is next: who overtakes whom, that nothing starves, and that nothing is lost or run twice."""
+"""The choice of the next batch: overtaking, no starvation, and no request lost or run twice."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from python_backends.batching.plan import CostColumns
-from python_backends.batching.waiting import MOST_PARTS, Batch, Waiter, Waiting
+from python_backends.batching.waiting import MAX_PARTS, Batch, Waiter, Waiting
 
 MAX_ROWS = 8
 
 
 def cost_ms(rows: int, length: int) -> float:
-    """1 ms for a sentence of 10, 10 ms for a page of 100: no gain from batching but for equal lengths; 8 is the least ever paid for."""
+    """Cost 1 ms for a sentence of 10, 10 ms for a page of 100: only equal lengths gain by batching; at least
+    8 is charged.
+    """
     return 0.1 + rows * max(length, 8) / 10
 
 
@@ -109,7 +111,7 @@ def test_of_many_short_ones_as_many_overtake_as_the_last_lane_has_room_for() -> 
     assert names(queue.take(0.0, [])) == ["sentence"] * 3
 
 
-WAITERS = st.lists(st.builds(waiter, st.just(""), st.integers(1, 300), rows=st.integers(1, MAX_ROWS)), max_size=3 * MOST_PARTS)
+WAITERS = st.lists(st.builds(waiter, st.just(""), st.integers(1, 300), rows=st.integers(1, MAX_ROWS)), max_size=3 * MAX_PARTS)
 
 
 @given(WAITERS)
@@ -129,7 +131,7 @@ def test_everything_is_taken_once_in_batches_with_room_however_much_waits(waiter
 
 
 def test_more_than_can_be_planned_is_planned_by_neighbours() -> None:
-    queue = filled([waiter("", length) for length in range(10, 4 * MOST_PARTS + 10)])
+    queue = filled([waiter("", length) for length in range(10, 4 * MAX_PARTS + 10)])
 
     lengths = [one.length for one in (queue.take(0.0, []) or pytest.fail("nothing to run")).waiters]
 

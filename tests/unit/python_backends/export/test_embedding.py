@@ -10,7 +10,7 @@ TOKEN_IDS = [[1, 2], [3], [4, 5, 6, 7], [8], [9, 10]]
 
 
 class Recorder:
-    """Embeds a sequence as (sum of its unmasked ids, their number), remembering the shapes it was given."""
+    """Embed a sequence as (sum of its unmasked ids, their number), and record the shapes."""
 
     def __init__(self) -> None:
         self.shapes: list[tuple[int, ...]] = []

@@ -1,4 +1,4 @@
-"""The command: what it builds, when, and how it says that it could not."""
+"""The build command: what it builds, when, and how it reports failures."""
 
 from __future__ import annotations
 

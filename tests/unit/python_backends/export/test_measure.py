@@ -14,10 +14,10 @@ from hypothesis.extra.numpy import arrays
 from python_backends.export.measure import (
     BATCHES,
     BUDGET_S,
-    FEWEST_ROUNDS,
     LENGTHS,
-    MOST_ROUNDS,
-    MOST_RUNS,
+    MAX_ROUNDS,
+    MAX_RUNS,
+    MIN_ROUNDS,
     largest_cell,
     latency_table,
     rising,
@@ -25,7 +25,9 @@ from python_backends.export.measure import (
 
 
 class Machine:
-    """Runs take `ms_per_token` on a clock of its own; one listed in `disturbed` (by its number) takes a second more."""
+    """Runs take `ms_per_token` on a clock of its own; one listed in `disturbed` (by its number) takes a
+    second more.
+    """
 
     def __init__(self, ms_per_token: float, disturbed: tuple[int, ...] = ()) -> None:
         self.cells: list[tuple[int, int]] = []
@@ -92,7 +94,7 @@ def test_what_is_short_is_run_several_times_a_round() -> None:
 
     latency_table(machine.run, threads=1, clock=machine.clock)
 
-    assert machine.cells.count((1, 8)) - 1 == MOST_RUNS * rounds(machine)
+    assert machine.cells.count((1, 8)) - 1 == MAX_RUNS * rounds(machine)
     assert machine.cells.count((16, 256)) - 1 == rounds(machine)
 
 
@@ -111,7 +113,7 @@ def _cells_of_one_round() -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize(
     ("ms_per_token", "expected"),
-    [pytest.param(10.0, FEWEST_ROUNDS, id="slow"), pytest.param(0.0001, MOST_ROUNDS, id="fast")],
+    [pytest.param(10.0, MIN_ROUNDS, id="slow"), pytest.param(0.0001, MAX_ROUNDS, id="fast")],
 )
 def test_rounds_are_few_where_they_are_long(ms_per_token: float, expected: int) -> None:
     machine = Machine(ms_per_token)
@@ -127,12 +129,12 @@ def test_more_rounds_than_the_fewest_stay_within_the_budget() -> None:
     latency_table(machine.run, threads=2, clock=machine.clock)
 
     one_round_s = (machine.now_s - _first_round_s(machine)) / rounds(machine)
-    assert FEWEST_ROUNDS < rounds(machine) < MOST_ROUNDS
+    assert MIN_ROUNDS < rounds(machine) < MAX_ROUNDS
     assert rounds(machine) * one_round_s <= BUDGET_S < (rounds(machine) + 1) * one_round_s
 
 
 def _first_round_s(machine: Machine) -> float:
-    """A run of each cell."""
+    """Fill a latency table by running each cell."""
     return sum(batch * length for batch, length in set(machine.cells)) * 0.07 / 1000
 
 

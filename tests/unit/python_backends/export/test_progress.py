@@ -1,4 +1,4 @@
-"""What a build says, to people and to a program."""
+"""Progress reports of a build, for people and for a program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def play(progress: Progress) -> None:
     with progress.step("quantise"):
         pass
     progress.found("spearman 0.8")
-    progress.built("m/int8", may_be_chosen=True)
+    progress.built("m/int8", is_auto_eligible=True)
     progress.skipped("m/bf16", "it needs PyTorch")
     progress.failed("m/engine", "it does not fit")
     progress.failed("", "no recipe")
@@ -60,7 +60,7 @@ def test_a_program_gets_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> 
         {"event": "begun", "target": "m/int8", "text": "not built yet"},
         {"event": "step", "text": "quantise"},
         {"event": "step", "text": "spearman 0.8"},
-        {"event": "built", "target": "m/int8", "may_be_chosen": True},
+        {"event": "built", "target": "m/int8", "is_auto_eligible": True},
         {"event": "skipped", "target": "m/bf16", "text": "it needs PyTorch"},
         {"event": "failed", "target": "m/engine", "text": "it does not fit"},
         {"event": "failed", "target": "", "text": "no recipe"},

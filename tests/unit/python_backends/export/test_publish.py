@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from python_backends.export.publish import leftovers, only_builder, remove_leftovers, replacing
+from python_backends.export.publish import atomic_replace, build_lock, leftovers, remove_leftovers
 from python_backends.export.recipe import BuildError
 
 
@@ -30,7 +30,7 @@ def names(directory: Path) -> list[str]:
 
 
 def test_a_first_version_appears_whole(version_directory: Path) -> None:
-    with replacing(version_directory.parent, version_directory) as staging:
+    with atomic_replace(version_directory.parent, version_directory) as staging:
         (staging / "new").touch()
         assert not version_directory.exists()
 
@@ -41,7 +41,7 @@ def test_a_first_version_appears_whole(version_directory: Path) -> None:
 def test_a_new_version_replaces_the_old_one_file_for_file(version_directory: Path) -> None:
     old_version(version_directory)
 
-    with replacing(version_directory.parent, version_directory) as staging:
+    with atomic_replace(version_directory.parent, version_directory) as staging:
         (staging / "new").touch()
         assert names(version_directory) == ["old"]
 
@@ -52,7 +52,7 @@ def test_a_new_version_replaces_the_old_one_file_for_file(version_directory: Pat
 @pytest.mark.parametrize("error", [BuildError("not good enough"), KeyboardInterrupt(), OSError(28, "No space left on device")])
 def test_a_build_that_fails_leaves_what_was_there_and_nothing_else(version_directory: Path, error: BaseException) -> None:
     def build() -> None:
-        with replacing(version_directory.parent, version_directory) as staging:
+        with atomic_replace(version_directory.parent, version_directory) as staging:
             (staging / "half").touch()
             raise error
 
@@ -68,7 +68,7 @@ def test_a_build_that_fails_leaves_what_was_there_and_nothing_else(version_direc
 def test_ended_between_the_renames_the_old_one_is_put_back(version_directory: Path) -> None:
     old_version(version_directory)
 
-    with pytest.raises(FileNotFoundError), replacing(version_directory.parent, version_directory) as staging:
+    with pytest.raises(FileNotFoundError), atomic_replace(version_directory.parent, version_directory) as staging:
         staging.rmdir()
 
     assert names(version_directory) == ["old"]
@@ -79,8 +79,8 @@ def test_a_killed_build_leaves_nothing_that_the_next_one_uses(version_directory:
     script = f"""
 import os, signal
 from pathlib import Path
-from python_backends.export.publish import leftovers, only_builder, remove_leftovers, replacing
-with replacing(Path({str(version_directory.parent)!r}), Path({str(version_directory)!r})) as staging:
+from python_backends.export.publish import leftovers, build_lock, remove_leftovers, atomic_replace
+with atomic_replace(Path({str(version_directory.parent)!r}), Path({str(version_directory)!r})) as staging:
     (staging / "half").touch()
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -88,19 +88,19 @@ with replacing(Path({str(version_directory.parent)!r}), Path({str(version_direct
 
     assert killed.returncode == -signal.SIGKILL
     assert names(version_directory.parent) == [".1.building"]
-    with replacing(version_directory.parent, version_directory) as staging:
+    with atomic_replace(version_directory.parent, version_directory) as staging:
         assert names(staging) == []
     assert names(version_directory.parent) == ["1"]
 
 
 def test_a_variant_is_replaced_without_touching_its_neighbours(version_directory: Path) -> None:
     for variant in ("fp32", "int8"):
-        with replacing(version_directory.parent, version_directory / variant) as staging:
+        with atomic_replace(version_directory.parent, version_directory / variant) as staging:
             (staging / variant).touch()
             # Where neither Triton nor who mirrors the folder looks.
             assert staging == version_directory.parent / f".1.{variant}.building"
 
-    with replacing(version_directory.parent, version_directory / "int8") as staging:
+    with atomic_replace(version_directory.parent, version_directory / "int8") as staging:
         (staging / "new").touch()
 
     assert (names(version_directory), names(version_directory.parent)) == (["fp32", "int8"], ["1"])
@@ -108,14 +108,14 @@ def test_a_variant_is_replaced_without_touching_its_neighbours(version_directory
 
 
 def test_a_first_variant_that_fails_leaves_no_version_directory(version_directory: Path) -> None:
-    with pytest.raises(BuildError), replacing(version_directory.parent, version_directory / "int8"):
+    with pytest.raises(BuildError), atomic_replace(version_directory.parent, version_directory / "int8"):
         raise BuildError("not good enough")
 
     assert names(version_directory.parent) == []
 
 
 def test_two_builds_of_one_model_do_not_meet(tmp_path: Path) -> None:
-    with only_builder(tmp_path), pytest.raises(BuildError, match="another process is building it now"), only_builder(tmp_path):
+    with build_lock(tmp_path), pytest.raises(BuildError, match="another process is building it now"), build_lock(tmp_path):
         pytest.fail("the second build began")
 
 
@@ -123,7 +123,7 @@ def test_a_build_that_has_ended_holds_nothing(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
 
     for _ in range(2):
-        with only_builder(tmp_path):
+        with build_lock(tmp_path):
             pass
 
     assert len(os.listdir("/proc/self/fd")) == before

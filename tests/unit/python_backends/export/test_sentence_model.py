@@ -1,4 +1,4 @@
-"""A published encoder: read once, and the same in each of its forms."""
+"""A published encoder: read once, with equal results in each of its forms."""
 
 from __future__ import annotations
 

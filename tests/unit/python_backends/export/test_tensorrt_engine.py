@@ -1,4 +1,6 @@
-"""Building engines: what the builder is told, on a TensorRT that only writes it down, and what is said where there is none."""
+"""Building engines: what the builder is told, on a TensorRT that only writes it down, and what is said where
+there is none.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ SHORT, LONG = Profile((1, 1), (1, 16), (8, 32)), Profile((1, 1), (32, 64), (64, 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine that seems to have all it takes."""
+    """Make this machine look as if it had everything a build needs."""
     monkeypatch.setattr(tensorrt_engine, "gpu_name", lambda: "NVIDIA H200")
     with fake_tensorrt.installed():
         yield

@@ -187,7 +187,7 @@ def test_a_program_is_told_what_may_be_served_now(tmp_path: Path, capsys: Output
     assert run("--json", tmp_path) == 1
 
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(each["event"], each["target"], each.get("may_be_chosen")) for each in told if each["event"] != "step"] == [
+    assert [(each["event"], each["target"], each.get("is_auto_eligible")) for each in told if each["event"] != "step"] == [
         ("begun", "m/fp32", None),
         ("built", "m/fp32", True),
         ("begun", "m/weak", None),

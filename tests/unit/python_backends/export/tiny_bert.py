@@ -13,7 +13,7 @@ HEADS, HIDDEN_SIZE, NEURONS, LAYERS = 4, 32, 64, 2
 
 
 def tiny_encoder(*, seed: int = 0) -> SentenceEncoder:
-    """Random, in eval mode; every parameter differs from its default, biases and normalisations included."""
+    """Make a random model in eval mode, in which every parameter differs from its default."""
     torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=50,

@@ -15,7 +15,7 @@ MAX_TOKENS = 6
 
 
 class GivenFile:
-    """Stands for a `WheelFile`."""
+    """Fake of a `WheelFile`."""
 
     def __init__(self, content: bytes) -> None:
         self.reads = 0

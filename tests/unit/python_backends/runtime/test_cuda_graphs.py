@@ -25,13 +25,13 @@ BUCKETS = Buckets({"batch": [1, 4], "length": [8, 16]})
 
 
 def module(ids: Tensor, mask: Tensor) -> Sequence[Tensor]:
-    """Blind to padding, as an encoder is."""
+    """A model whose output does not depend on padding, like an encoder's."""
     return (ids * mask).sum(dim=1), 2 * ids
 
 
 @dataclass
 class PretendedGraphs:
-    """On the CPU: a recording is computed again in place; whatever happens outside of the stream is an error."""
+    """Fake device on the CPU: replays by computing again in place; work outside of the stream is an error."""
 
     recorded: list[tuple[int, ...]] = field(default_factory=list)
     replayed: int = 0

@@ -137,7 +137,7 @@ def test_a_single_request_that_fails_is_not_tried_twice() -> None:
 def test_an_output_that_has_not_a_row_per_row_cannot_be_divided() -> None:
     group = [request(rows(1, 2)), request(rows(2, 2))]
 
-    with pytest.raises(ExecutionError, match=r"output 'DOUBLE' has the shape \[7\] for a batch of 3: its first dimension is no batch"):
+    with pytest.raises(ExecutionError, match=r"output 'DOUBLE' has the shape \[7\] for a batch of 3: its first dimension is not the batch"):
         split({"DOUBLE": np.zeros(7)}, group)
 
 

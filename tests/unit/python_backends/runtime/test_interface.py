@@ -1,4 +1,4 @@
-"""What a model says of itself, and what is refused before it runs."""
+"""A model's interface, and inputs that are refused before it runs."""
 
 from __future__ import annotations
 

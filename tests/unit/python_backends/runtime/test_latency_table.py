@@ -1,4 +1,4 @@
-"""What a table says between, at and beyond what was measured, and which tables are refused."""
+"""Latency tables: costs between, at and beyond measured cells, and tables that are refused."""
 
 from __future__ import annotations
 

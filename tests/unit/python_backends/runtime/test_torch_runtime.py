@@ -15,7 +15,7 @@ from python_backends.export.torch_program import export_program
 from python_backends.runtime.errors import ConfigError, ExecutionError
 from python_backends.runtime.execution import Array
 from python_backends.runtime.interface import Interface, TensorSpec
-from python_backends.runtime.torch_runtime import DEFAULT_MODES, MODES, TorchRuntime, never_one, on_device, open_model
+from python_backends.runtime.torch_runtime import DEFAULT_MODES, MODES, TorchRuntime, on_device, open_model, pad_ones_to_two
 from tests.unit.python_backends import tiny_encoder
 from tests.unit.python_backends.configs import config, parameters
 from tests.unit.python_backends.tiny_encoder import texts
@@ -157,7 +157,7 @@ def test_a_length_of_one_is_padded_for_the_compiler(shape: tuple[int, int], comp
         shapes.append(x.shape)
         return [2 * x]
 
-    (y,) = never_one(double, INTERFACE)([np.full(shape, 3)])
+    (y,) = pad_ones_to_two(double, INTERFACE)([np.full(shape, 3)])
 
     assert shapes == [computed]
     assert y.tolist() == np.full(shape, 6).tolist()

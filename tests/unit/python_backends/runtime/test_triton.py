@@ -1,4 +1,4 @@
-"""The edge to Triton: what its requests become, and what it is answered."""
+"""Conversion of Triton's requests, and of answers to its responses."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ INACCURATE = "the cosine with fp32 at the worst percentile is 0.87500, below 0.9
 
 
 def table(short_ms: float, long_ms: float | None = None) -> LatencyTable:
-    """Of one row of 16 tokens, and 64 of 256."""
+    """Milliseconds of one row of 16 tokens, and of 64 rows of 256."""
     long_ms = 1000 * short_ms if long_ms is None else long_ms
     return LatencyTable((1, 64), (16, 256), ((short_ms, short_ms), (long_ms, long_ms)))
 
 
 def candidate(name: str = "int8", ms: float | LatencyTable | None = 4.0, **changes: Any) -> Candidate:
-    """One that `auto` may take on a CPU."""
+    """A candidate that `auto` may choose on a CPU."""
     described = {"runtime": "onnxruntime", "device": "cpu", "machine": HERE, "objection": "", "there": True, **changes}
     directory = Path("/models/text_encoder/1", name)
     measured = table(ms) if isinstance(ms, float) else ms

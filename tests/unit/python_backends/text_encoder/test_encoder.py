@@ -12,7 +12,7 @@ from python_backends.batching.counts import Tally
 from python_backends.batching.waiting import Batch, Waiter
 from python_backends.runtime.errors import BackendError, RequestCancelled, RequestError
 from python_backends.runtime.execution import Answer, Array, InferenceRequest, Tensors
-from python_backends.text_encoder.encoder import ASKED_AFTER_S, Encoder, EncoderRequest, to_waiter
+from python_backends.text_encoder.encoder import CANCELLATION_CHECK_AFTER_S, Encoder, EncoderRequest, to_waiter
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Model:
 
 @dataclass
 class Client:
-    """Whether it has left, and how often that was asked."""
+    """Fake client: whether it has left, and how often that was checked."""
 
     has_left: bool = False
     asked: int = 0
@@ -49,7 +49,7 @@ def sums(answer: Answer) -> list[int]:
     return answer["SUM"].tolist()  # type: ignore[no-any-return]
 
 
-LONG_S = 10 * ASKED_AFTER_S
+LONG_S = 10 * CANCELLATION_CHECK_AFTER_S
 
 
 def test_a_request_waits_as_rows_of_a_length() -> None:

@@ -1,4 +1,6 @@
-"""Backend `text_encoder` from Triton's side, with a file that like an encoder is blind to what its mask hides."""
+"""Backend `text_encoder` from Triton's side, with a file that like an encoder is blind to what its mask
+hides.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def backend(version_directory: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def load(backend: Any, version_directory: Path) -> Iterator[Callable[..., Any]]:
-    """A loaded instance, with `changes` to its configuration; finalized at the end, where no thread may be left."""
+    """A loaded instance, with `changes` to its configuration; finalized at the end, where no thread may be
+    left.
+    """
     before, loaded = threading.active_count(), []
 
     def load_one(**changes: Any) -> Any:
@@ -121,7 +125,7 @@ def test_what_finds_no_room_is_refused_as_unavailable(load: Callable[..., Any]) 
     first, second = answers(encoder, requests)
 
     assert first.arrays()["EMBEDDING"].shape == (2, 3)
-    assert second.error == TritonError("2 rows wait already: try again later", TritonError.UNAVAILABLE)
+    assert second.error == TritonError("2 rows are waiting already: try again later", TritonError.UNAVAILABLE)
 
 
 def test_finalizing_answers_what_waits_and_hands_over_the_counts(backend: Any, version_directory: Path) -> None:
@@ -191,7 +195,9 @@ def test_names_and_dimensions_are_the_configurations_and_checked_against_the_fil
         pytest.param({"parameters": parameters(max_waiting="-1")}, "'max_waiting' must be at least 1, not -1", id="waiting"),
         pytest.param({"max_batch_size": 0}, "max_batch_size must be at least 1", id="no-batch"),
         pytest.param({"parameters": parameters(variant="int8")}, "variant 'int8' is not built", id="variant"),
-        pytest.param({"parameters": parameters(variant_mix="short")}, "parameter 'variant_mix': 'short' is no ROWSxTOKENS", id="mix"),
+        pytest.param(
+            {"parameters": parameters(variant_mix="short")}, "parameter 'variant_mix': 'short' is not of the form ROWSxTOKENS", id="mix"
+        ),
     ],
 )
 def test_a_configuration_that_cannot_be_served_says_why(load: Callable[..., Any], changes: dict[str, Any], words: str) -> None:
@@ -217,7 +223,7 @@ def test_a_variants_manifest_brings_the_costs(load: Callable[..., Any], version_
 
 
 def served() -> list[dict[str, str]]:
-    """What Triton's metrics say is served now."""
+    """Return the variants that Triton's metrics report now."""
     return [dict(labels) for (name, labels), value in MetricFamily.values.items() if name == "tidegate_served_variant" and value > 1.7e9]
 
 

@@ -1,4 +1,4 @@
-"""One rectangle out of sequences of different lengths."""
+"""Padding of sequences of different lengths to one array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many tokens a text has: for who asks, and nobody's file."""
+"""The output `TOKENS`: only on request, and never of the model's file."""
 
 from __future__ import annotations
 

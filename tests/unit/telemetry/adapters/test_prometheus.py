@@ -12,7 +12,7 @@ from control_plane.core.steps import finish
 from control_plane.telemetry.adapters.metric_labels import OTHER
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
 from control_plane.telemetry.adapters.request_counter import RequestCounter
-from control_plane.telemetry.request_counts import Cached, CacheHolding, Shed
+from control_plane.telemetry.request_counts import CacheSize, CacheStatusCount, ShedCount
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 from control_plane.telemetry.shed_reason import ShedReason
 
@@ -42,7 +42,7 @@ class Bench:
         return finish(self.metrics.render()).decode()
 
     def samples(self, name: str) -> dict[tuple[str, ...], float]:
-        """Values by labels, in the order of their names."""
+        """Return a metric's values by its labels, which are sorted by name."""
         families = text_string_to_metric_families(self.page())
         found = [sample for family in families for sample in family.samples if sample.name == name]
         return {tuple(value for _, value in sorted(sample.labels.items())): sample.value for sample in found}
@@ -72,7 +72,9 @@ def test_durations_are_a_histogram() -> None:
 
 
 def test_models_beyond_the_limit_are_counted_together() -> None:
-    """Even if somebody let any name through: 4,000 names made a page of 8 MB, and a scrape that held up everybody for 5 s."""
+    """The bound holds even if made-up names get this far: 4,000 made a page of 8 MB, whose scrape blocked
+    requests for 5 s.
+    """
     bench = Bench()
     bench.existing.update(f"model-{number}" for number in range(4000))
     for number in range(4000):
@@ -114,8 +116,8 @@ def test_models_that_are_gone_make_room_and_stay_in_the_sum() -> None:
 def test_tenants_and_models_of_the_cache_are_bounded_too() -> None:
     bench = Bench()
     bench.cache = {
-        "cached": tuple(Cached(f"model-{number:04d}", CacheStatus.HIT, 1) for number in range(MOST + 5)),
-        "shed": tuple(Shed(f"tenant-{number:04d}", ShedReason.RATE, 2) for number in range(MOST + 5)),
+        "cached": tuple(CacheStatusCount(f"model-{number:04d}", CacheStatus.HIT, 1) for number in range(MOST + 5)),
+        "shed": tuple(ShedCount(f"tenant-{number:04d}", ShedReason.RATE, 2) for number in range(MOST + 5)),
     }
     for name, other in (("tidegate_cache_answers_total", (OTHER, "hit")), ("tidegate_requests_shed_total", ("rate", OTHER))):
         found = bench.samples(name)
@@ -144,8 +146,8 @@ def test_the_response_cache_is_shown_and_a_shared_one_where_there_is_one() -> No
     bench = Bench()
     assert "tidegate_shared_cache" not in bench.page()
     bench.cache = {
-        "cached": (Cached("a", CacheStatus.HIT, 5), Cached("a", CacheStatus.MISS, 2)),
-        "holding": CacheHolding(3, 30, 300),
+        "cached": (CacheStatusCount("a", CacheStatus.HIT, 5), CacheStatusCount("a", CacheStatus.MISS, 2)),
+        "holding": CacheSize(3, 30, 300),
         "shared_cache": SharedCacheCounts(hits=1, misses=2, late=3, damaged=4, failed=5, away=6, slow=7, written=8, dropped=9),
         "shared_cache_away": 1,
         "shared_cache_answer_s": 0.002,

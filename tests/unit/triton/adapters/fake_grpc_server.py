@@ -1,4 +1,4 @@
-"""A real gRPC server, grpc's own, that plays Triton."""
+"""gRPC server for tests, grpc's own, in Triton's place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ StreamHandler = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
 
 
 class FakeServer(grpc.GenericRpcHandler):
-    """Answers any method by `handle`, those that end in `Stream` by `stream`; notes what arrives."""
+    """Handler that answers every method by `handle`, and those that end in `Stream` by `stream`; it records
+    what arrives.
+    """
 
     def __init__(self, handle: Handler, stream: StreamHandler | None = None) -> None:
         self.handle = handle

@@ -1,4 +1,6 @@
-"""A TCP server that says what the test tells it to, byte for byte, and sees who connects."""
+"""Scripted TCP server in Triton's place: it sends what a test tells it to, byte for byte, and counts
+connections.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ Script = Callable[["Exchange"], Awaitable[bytes]]
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request: on which connection, and which one of all it is; both count from 0."""
+    """Request that arrived: the numbers of its connection and of the request itself, both from 0."""
 
     connection: int
     number: int
@@ -30,7 +32,7 @@ async def answer_ok(exchange: Exchange) -> bytes:
 @dataclass
 class ScriptedTriton:
     script: Script = answer_ok
-    """Gives the bytes of an answer; empty ones close the connection."""
+    """Script of the server: returns the bytes of a response; no bytes close the connection."""
     host: str = "127.0.0.1"
     port: int = 0
     accepted: int = 0
@@ -86,7 +88,7 @@ class ScriptedTriton:
 
 @asynccontextmanager
 async def scripted_triton(script: Script = answer_ok, host: str = "127.0.0.1") -> AsyncIterator[ScriptedTriton]:
-    """Listening on a port of its own; every connection must be closed before it ends, or it closes them itself."""
+    """Run the server on a free port; connections that are still open at the end are closed."""
     triton = ScriptedTriton(script, host)
     server = await asyncio.start_server(triton.serve, host, 0)
     triton.port = server.sockets[0].getsockname()[1]
@@ -107,7 +109,7 @@ async def _read_request(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _unless_closed(answer: Awaitable[bytes], reader: asyncio.StreamReader) -> bytes:
-    """The script's answer, or none when the client closes first."""
+    """Return the script's response, or nothing if the client closes first."""
     making = asyncio.ensure_future(answer)  # noqa: TID251 - owned here: awaited or cancelled below
     leaving = asyncio.ensure_future(reader.read(1))  # noqa: TID251
     try:

@@ -122,13 +122,17 @@ def test_nobody_there_is_an_error(run: Run, tmp_path: Path) -> None:
 
 @pytest.fixture
 def on_uvloop() -> Iterator[Run]:
-    """As in production; asyncio's own loop takes what the kernel says of a full queue for progress."""
+    """Run on uvloop, as in production; asyncio's own loop mistakes the kernel's error for a full queue for
+    progress.
+    """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         yield runner.run
 
 
 def test_a_full_queue_is_waited_for(on_uvloop: Run, tmp_path: Path) -> None:
-    """A TCP listener drops what it has no room for and the client tries again; a Unix one refuses at once."""
+    """With a full queue a TCP listener drops the attempt, which the client's kernel retries; a Unix socket
+    refuses at once.
+    """
 
     async def main() -> None:
         with listening(str(tmp_path / "s"), queue=0) as listener:

@@ -21,11 +21,11 @@ def later() -> float:
 
 
 async def held_by_greedy(slots: ConnectionSlots, lane: str) -> int:
-    """How many a lane gets that wants all."""
+    """Return how many slots a lane gets that wants all of them."""
     held = 0
     while True:
         try:
-            await slots.take(lane, soon())
+            await slots.acquire(lane, soon())
         except DeadlineExceeded:
             return held
         held += 1
@@ -40,89 +40,71 @@ class TestShares:
             pytest.param(1, ["a"], [1], id="a single slot is not kept for anybody"),
         ],
     )
-    def test_a_lane_gets_no_more_than_it_leaves(self, count: int, lanes: list[str], expected: list[int]) -> None:
-        async def main() -> None:
-            slots = ConnectionSlots(count)
-            assert [await held_by_greedy(slots, lane) for lane in lanes] == expected
+    async def test_a_lane_gets_no_more_than_it_leaves(self, count: int, lanes: list[str], expected: list[int]) -> None:
+        slots = ConnectionSlots(count)
+        assert [await held_by_greedy(slots, lane) for lane in lanes] == expected
 
-        run(main())
+    async def test_beside_a_lane_that_waits_another_gets_one_at_once(self) -> None:
+        slots = ConnectionSlots(4)
+        for _ in range(2):
+            await slots.acquire("slow", later())
+        async with asyncio.TaskGroup() as tasks:
+            waiting = [tasks.create_task(slots.acquire("slow", later())) for _ in range(10)]
+            await asyncio.sleep(0)
+            await asyncio.wait_for(slots.acquire("other", later()), timeout=5)
+            for task in waiting:
+                task.cancel()
 
-    def test_beside_a_lane_that_waits_another_gets_one_at_once(self) -> None:
-        async def main() -> None:
-            slots = ConnectionSlots(4)
-            for _ in range(2):
-                await slots.take("slow", later())
-            async with asyncio.TaskGroup() as tasks:
-                waiting = [tasks.create_task(slots.take("slow", later())) for _ in range(10)]
-                await asyncio.sleep(0)
-                await asyncio.wait_for(slots.take("other", later()), timeout=5)
-                for task in waiting:
-                    task.cancel()
+    async def test_those_that_wait_take_turns_by_lane(self) -> None:
+        slots, order = ConnectionSlots(1), list[str]()
 
-        run(main())
+        async def one(lane: str) -> None:
+            await slots.acquire(lane, later())
+            order.append(lane)
+            slots.release(lane)
 
-    def test_those_that_wait_take_turns_by_lane(self) -> None:
-        async def main() -> None:
-            slots, order = ConnectionSlots(1), list[str]()
-
-            async def one(lane: str) -> None:
-                await slots.take(lane, later())
-                order.append(lane)
-                slots.give(lane)
-
-            await slots.take("first", later())
-            async with asyncio.TaskGroup() as tasks:
-                for lane in ("a", "a", "a", "b", "b"):
-                    tasks.create_task(one(lane))
-                await asyncio.sleep(0)
-                slots.give("first")
-            assert order == ["a", "b", "a", "b", "a"]
-
-        run(main())
+        await slots.acquire("first", later())
+        async with asyncio.TaskGroup() as tasks:
+            for lane in ("a", "a", "a", "b", "b"):
+                tasks.create_task(one(lane))
+            await asyncio.sleep(0)
+            slots.release("first")
+        assert order == ["a", "b", "a", "b", "a"]
 
 
 class TestWaiting:
-    def test_a_deadline_ends_it_and_leaves_nothing_behind(self) -> None:
-        async def main() -> None:
-            slots = ConnectionSlots(1)
-            await slots.take("a", later())
-            with pytest.raises(DeadlineExceeded, match="busy until the request's deadline"):
-                await slots.take("a", soon())
-            slots.give("a")
-            await slots.take("b", soon())
+    async def test_a_deadline_ends_it_and_leaves_nothing_behind(self) -> None:
+        slots = ConnectionSlots(1)
+        await slots.acquire("a", later())
+        with pytest.raises(DeadlineExceeded, match="busy until the request's deadline"):
+            await slots.acquire("a", soon())
+        slots.release("a")
+        await slots.acquire("b", soon())
 
-        run(main())
+    async def test_a_slot_that_comes_as_the_waiter_leaves_goes_to_the_next(self) -> None:
+        slots = ConnectionSlots(1)
+        await slots.acquire("a", later())
+        async with asyncio.TaskGroup() as tasks:
+            leaving = tasks.create_task(slots.acquire("a", later()))
+            staying = tasks.create_task(slots.acquire("a", later()))
+            await asyncio.sleep(0)
+            slots.release("a")
+            leaving.cancel()
+            await asyncio.wait_for(staying, timeout=5)
 
-    def test_a_slot_that_comes_as_the_waiter_leaves_goes_to_the_next(self) -> None:
-        async def main() -> None:
-            slots = ConnectionSlots(1)
-            await slots.take("a", later())
-            async with asyncio.TaskGroup() as tasks:
-                leaving = tasks.create_task(slots.take("a", later()))
-                staying = tasks.create_task(slots.take("a", later()))
-                await asyncio.sleep(0)
-                slots.give("a")
-                leaving.cancel()
-                await asyncio.wait_for(staying, timeout=5)
+    async def test_a_closed_pool_fails_all_who_wait(self) -> None:
+        slots = ConnectionSlots(1)
+        await slots.acquire("a", later())
 
-        run(main())
+        async def wait(lane: str) -> None:
+            with pytest.raises(UpstreamUnavailable):
+                await slots.acquire(lane, later())
 
-    def test_a_closed_pool_fails_all_who_wait(self) -> None:
-        async def main() -> None:
-            slots = ConnectionSlots(1)
-            await slots.take("a", later())
-
-            async def wait(lane: str) -> None:
-                with pytest.raises(UpstreamUnavailable):
-                    await slots.take(lane, later())
-
-            async with asyncio.TaskGroup() as tasks:
-                for lane in "aab":
-                    tasks.create_task(wait(lane))
-                await asyncio.sleep(0)
-                slots.fail(UpstreamUnavailable("closed"))
-
-        run(main())
+        async with asyncio.TaskGroup() as tasks:
+            for lane in "aab":
+                tasks.create_task(wait(lane))
+            await asyncio.sleep(0)
+            slots.fail(UpstreamUnavailable("closed"))
 
 
 @given(
@@ -134,7 +116,7 @@ def test_however_they_come_and_go_no_slot_is_lost_or_given_twice(count: int, eve
         slots, held, waiting = ConnectionSlots(count), Counter[str](), list[tuple[str, asyncio.Task[None]]]()
 
         async def take(lane: str) -> None:
-            await slots.take(lane, later())
+            await slots.acquire(lane, later())
             held[lane] += 1
 
         async with asyncio.TaskGroup() as tasks:
@@ -143,7 +125,7 @@ def test_however_they_come_and_go_no_slot_is_lost_or_given_twice(count: int, eve
                     waiting.append((lane, tasks.create_task(take(lane))))
                 elif event == "give" and held[lane]:
                     held[lane] -= 1
-                    slots.give(lane)
+                    slots.release(lane)
                 elif event == "leave" and waiting:
                     waiting.pop()[1].cancel()
                 await asyncio.sleep(0)
@@ -153,7 +135,7 @@ def test_however_they_come_and_go_no_slot_is_lost_or_given_twice(count: int, eve
                 task.cancel()
         for lane, number in held.items():
             for _ in range(number):
-                slots.give(lane)
+                slots.release(lane)
         assert await held_by_greedy(slots, "a") == (count + 1) // 2
 
     run(main())

@@ -1,4 +1,4 @@
-"""Against a real gRPC server that plays Triton."""
+"""Model control client against a real gRPC server in Triton's place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import LoadedConfig
 from control_plane.core.model import ModelOverride, ModelState, ModelVersion
-from control_plane.triton.adapters.control import TritonGrpc
+from control_plane.triton.adapters.control import ControlClient
 from control_plane.triton.compute_time import ComputeTime
 from tests.aio import run
 from tests.unit.triton.adapters.fake_grpc_server import FakeServer, Handler, aborting, never, serving
@@ -26,9 +26,9 @@ SERVICE = "/inference.GRPCInferenceService/"
 
 
 @asynccontextmanager
-async def triton(handle: Handler) -> AsyncIterator[tuple[TritonGrpc, FakeServer]]:
+async def triton(handle: Handler) -> AsyncIterator[tuple[ControlClient, FakeServer]]:
     async with serving(handle) as fake:
-        client = TritonGrpc(TcpAddress("127.0.0.1", fake.port))
+        client = ControlClient(TcpAddress("127.0.0.1", fake.port))
         try:
             yield client, fake
         finally:
@@ -44,7 +44,7 @@ def answering(message: Any) -> Handler:
 
 
 def loaded_config(text: str) -> LoadedConfig:
-    """As it is read from Triton's answer."""
+    """Decoding of Triton's ModelConfig response."""
 
     async def main() -> LoadedConfig:
         config = text_format.Parse(text, model_config_pb2.ModelConfig())
@@ -59,15 +59,12 @@ def loaded_config(text: str) -> LoadedConfig:
 
 class TestControl:
     @pytest.mark.parametrize("method", ["load", "unload"])
-    def test_names_the_model(self, method: str) -> None:
-        async def main() -> None:
-            async with triton(answering(service_pb2.RepositoryModelLoadResponse())) as (client, fake):
-                await getattr(client, method)("a", timeout_s=10)
-                path, message, _ = await fake.arrivals.get()
-                assert path == SERVICE + f"RepositoryModel{method.capitalize()}"
-                assert service_pb2.RepositoryModelLoadRequest.FromString(message).model_name == "a"
-
-        run(main())
+    async def test_names_the_model(self, method: str) -> None:
+        async with triton(answering(service_pb2.RepositoryModelLoadResponse())) as (client, fake):
+            await getattr(client, method)("a", timeout_s=10)
+            path, message, _ = await fake.arrivals.get()
+            assert path == SERVICE + f"RepositoryModel{method.capitalize()}"
+            assert service_pb2.RepositoryModelLoadRequest.FromString(message).model_name == "a"
 
     @pytest.mark.parametrize(
         ("code", "error"),
@@ -80,38 +77,29 @@ class TestControl:
         ],
     )
     @pytest.mark.parametrize("method", ["load", "unload"])
-    def test_that_fails_tells_tritons_text(self, method: str, code: grpc.StatusCode, error: type[ControlPlaneError]) -> None:
-        async def main() -> None:
-            async with triton(aborting(code, "bad weights")) as (client, _):
-                with pytest.raises(error) as caught:
-                    await getattr(client, method)("a", timeout_s=10)
-            assert str(caught.value).endswith("bad weights")
-            if isinstance(caught.value, ModelLoadFailed):  # the doors answer as Triton did, word for word
-                assert (str(caught.value), caught.value.upstream_code) == ("bad weights", code.value[0])
+    async def test_that_fails_tells_tritons_text(self, method: str, code: grpc.StatusCode, error: type[ControlPlaneError]) -> None:
+        async with triton(aborting(code, "bad weights")) as (client, _):
+            with pytest.raises(error) as caught:
+                await getattr(client, method)("a", timeout_s=10)
+        assert str(caught.value).endswith("bad weights")
+        if isinstance(caught.value, ModelLoadFailed):  # the doors answer as Triton did, word for word
+            assert (str(caught.value), caught.value.upstream_code) == ("bad weights", code.value[0])
 
-        run(main())
+    async def test_an_override_travels_as_tritons_parameters(self) -> None:
+        async with triton(answering(service_pb2.RepositoryModelLoadResponse())) as (client, fake):
+            await client.load("a", override=ModelOverride("{}", {"file:1/model.py": b"\xff"}), timeout_s=10)
+            await client.unload("a", unload_dependents=True, timeout_s=10)
+            load = service_pb2.RepositoryModelLoadRequest.FromString((await fake.arrivals.get())[1])
+            unload = service_pb2.RepositoryModelUnloadRequest.FromString((await fake.arrivals.get())[1])
+        assert (load.parameters["config"].string_param, load.parameters["file:1/model.py"].bytes_param) == ("{}", b"\xff")
+        assert unload.parameters["unload_dependents"].bool_param
 
-    def test_an_override_travels_as_tritons_parameters(self) -> None:
-        async def main() -> None:
-            async with triton(answering(service_pb2.RepositoryModelLoadResponse())) as (client, fake):
-                await client.load("a", override=ModelOverride("{}", {"file:1/model.py": b"\xff"}), timeout_s=10)
-                await client.unload("a", unload_dependents=True, timeout_s=10)
-                load = service_pb2.RepositoryModelLoadRequest.FromString((await fake.arrivals.get())[1])
-                unload = service_pb2.RepositoryModelUnloadRequest.FromString((await fake.arrivals.get())[1])
-            assert (load.parameters["config"].string_param, load.parameters["file:1/model.py"].bytes_param) == ("{}", b"\xff")
-            assert unload.parameters["unload_dependents"].bool_param
-
-        run(main())
-
-    def test_without_an_override_there_are_no_parameters(self) -> None:
-        async def main() -> None:
-            async with triton(answering(service_pb2.RepositoryModelLoadResponse())) as (client, fake):
-                await client.load("a", timeout_s=10)
-                await client.unload("a", timeout_s=10)
-                for message in (service_pb2.RepositoryModelLoadRequest, service_pb2.RepositoryModelUnloadRequest):
-                    assert not message.FromString((await fake.arrivals.get())[1]).parameters
-
-        run(main())
+    async def test_without_an_override_there_are_no_parameters(self) -> None:
+        async with triton(answering(service_pb2.RepositoryModelLoadResponse())) as (client, fake):
+            await client.load("a", timeout_s=10)
+            await client.unload("a", timeout_s=10)
+            for message in (service_pb2.RepositoryModelLoadRequest, service_pb2.RepositoryModelUnloadRequest):
+                assert not message.FromString((await fake.arrivals.get())[1]).parameters
 
     @pytest.mark.parametrize(
         ("text", "response_cache", "is_repeatable"),
@@ -142,66 +130,48 @@ class TestControl:
         assert loaded_config(parameters("x", "y", "z")).content == loaded_config(parameters("z", "y", "x")).content
         assert len({loaded_config(text).content for text in ("", "max_batch_size: 1", "max_batch_size: 2", 'name: "x"')}) == 4
 
-    def test_shows_triton_the_secret_where_there_is_one(self) -> None:
-        async def main() -> None:
-            async with serving(answering(service_pb2.RepositoryModelLoadResponse())) as fake:
-                for secret in ("s3cret", ""):
-                    client = TritonGrpc(TcpAddress("127.0.0.1", fake.port), control_secret=secret)
-                    await client.load("a", timeout_s=10)
-                    metadata = dict((await fake.arrivals.get())[2].invocation_metadata())
-                    await client.close()
-                    assert metadata.get("triton-grpc-protocol-tidegate-control", "") == secret
-
-        run(main())
-
-    def test_the_servers_version(self) -> None:
-        async def main() -> None:
-            async with triton(answering(service_pb2.ServerMetadataResponse(name="triton", version="2.51.0"))) as (client, _):
-                assert await client.server_version() == "2.51.0"
-
-        run(main())
-
-    def test_a_load_that_never_ends_is_a_deadline(self) -> None:
-        async def main() -> None:
-            async with triton(never) as (client, _):
-                with pytest.raises(DeadlineExceeded):
-                    await client.load("a", timeout_s=0.2)
-
-        run(main())
-
-    def test_closing_ends_a_load_in_flight_as_unavailable(self) -> None:
-        async def main() -> None:
-            async with triton(never) as (client, fake):
-                async with asyncio.TaskGroup() as tasks:
-                    task = tasks.create_task(_failure(client.load("a", timeout_s=30)))
-                    await fake.arrivals.get()
-                    await client.close()
-                assert isinstance(task.result(), UpstreamUnavailable)
-
-        run(main())
-
-    def test_cancelling_a_load_is_a_cancellation(self) -> None:
-        async def main() -> None:
-            async with triton(never) as (client, fake):
-                async with asyncio.TaskGroup() as tasks:
-                    task = tasks.create_task(client.load("a", timeout_s=30))
-                    await fake.arrivals.get()
-                    task.cancel()
-                assert task.cancelled()
-
-        run(main())
-
-    def test_after_closing_every_call_is_unavailable(self) -> None:
-        async def main() -> None:
-            async with triton(never) as (client, _):
+    async def test_shows_triton_the_secret_where_there_is_one(self) -> None:
+        async with serving(answering(service_pb2.RepositoryModelLoadResponse())) as fake:
+            for secret in ("s3cret", ""):
+                client = ControlClient(TcpAddress("127.0.0.1", fake.port), control_secret=secret)
+                await client.load("a", timeout_s=10)
+                metadata = dict((await fake.arrivals.get())[2].invocation_metadata())
                 await client.close()
-                for call in (client.index(), client.load("a", timeout_s=1), client.memory_bytes()):
-                    assert isinstance(await _failure(call), UpstreamUnavailable)
-                assert not await client.is_live()
+                assert metadata.get("triton-grpc-protocol-tidegate-control", "") == secret
 
-        run(main())
+    async def test_the_servers_version(self) -> None:
+        async with triton(answering(service_pb2.ServerMetadataResponse(name="triton", version="2.51.0"))) as (client, _):
+            assert await client.server_version() == "2.51.0"
 
-    def test_index(self) -> None:
+    async def test_a_load_that_never_ends_is_a_deadline(self) -> None:
+        async with triton(never) as (client, _):
+            with pytest.raises(DeadlineExceeded):
+                await client.load("a", timeout_s=0.2)
+
+    async def test_closing_ends_a_load_in_flight_as_unavailable(self) -> None:
+        async with triton(never) as (client, fake):
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(_failure(client.load("a", timeout_s=30)))
+                await fake.arrivals.get()
+                await client.close()
+            assert isinstance(task.result(), UpstreamUnavailable)
+
+    async def test_cancelling_a_load_is_a_cancellation(self) -> None:
+        async with triton(never) as (client, fake):
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(client.load("a", timeout_s=30))
+                await fake.arrivals.get()
+                task.cancel()
+            assert task.cancelled()
+
+    async def test_after_closing_every_call_is_unavailable(self) -> None:
+        async with triton(never) as (client, _):
+            await client.close()
+            for call in (client.index(), client.load("a", timeout_s=1), client.memory_bytes()):
+                assert isinstance(await _failure(call), UpstreamUnavailable)
+            assert not await client.is_live()
+
+    async def test_index(self) -> None:
         response = service_pb2.RepositoryIndexResponse()
         response.models.add(name="a", version="2", state="READY")
         response.models.add(name="a", version="1", state="UNAVAILABLE", reason="unloaded")
@@ -210,26 +180,20 @@ class TestControl:
         )
         response.models.add(name="never-loaded")
 
-        async def main() -> None:
-            async with triton(answering(response)) as (client, _):
-                assert await client.index() == [
-                    ModelVersion("a", "2", ModelState.READY, ""),
-                    ModelVersion("a", "1", ModelState.UNAVAILABLE, "unloaded"),
-                    ModelVersion("b", "1", ModelState.UNAVAILABLE, "Internal: ValueError: x"),
-                    ModelVersion("never-loaded", "", ModelState.UNAVAILABLE, ""),
-                ]
+        async with triton(answering(response)) as (client, _):
+            assert await client.index() == [
+                ModelVersion("a", "2", ModelState.READY, ""),
+                ModelVersion("a", "1", ModelState.UNAVAILABLE, "unloaded"),
+                ModelVersion("b", "1", ModelState.UNAVAILABLE, "Internal: ValueError: x"),
+                ModelVersion("never-loaded", "", ModelState.UNAVAILABLE, ""),
+            ]
 
-        run(main())
+    async def test_an_index_that_fails(self) -> None:
+        async with triton(aborting(grpc.StatusCode.INTERNAL, "disk")) as (client, _):
+            with pytest.raises(UpstreamFailed, match="RepositoryIndex: disk"):
+                await client.index()
 
-    def test_an_index_that_fails(self) -> None:
-        async def main() -> None:
-            async with triton(aborting(grpc.StatusCode.INTERNAL, "disk")) as (client, _):
-                with pytest.raises(UpstreamFailed, match="RepositoryIndex: disk"):
-                    await client.index()
-
-        run(main())
-
-    def test_memory_is_summed_where_the_backend_tells_it(self) -> None:
+    async def test_memory_is_summed_where_the_backend_tells_it(self) -> None:
         response = service_pb2.ModelStatisticsResponse()
         told = response.model_stats.add(name="a")
         told.memory_usage.add(type="CPU", byte_size=3)
@@ -237,50 +201,35 @@ class TestControl:
         response.model_stats.add(name="a", version="2").memory_usage.add(type="CPU", byte_size=5)
         response.model_stats.add(name="silent")
 
-        async def main() -> None:
-            async with triton(answering(response)) as (client, _):
-                assert await client.memory_bytes() == {"a": 12}
-
-        run(main())
+        async with triton(answering(response)) as (client, _):
+            assert await client.memory_bytes() == {"a": 12}
 
 
 class TestLiveness:
-    def test_at_an_ipv6_address(self) -> None:
-        async def main() -> None:
-            server = grpc.aio.server(handlers=(FakeServer(answering(service_pb2.ServerLiveResponse(live=True))),))
-            port = server.add_insecure_port("[::1]:0")
-            await server.start()
-            client = TritonGrpc(TcpAddress("::1", port))
-            assert await client.is_live()
-            await client.close()
-            await server.stop(0)
-
-        run(main())
+    async def test_at_an_ipv6_address(self) -> None:
+        server = grpc.aio.server(handlers=(FakeServer(answering(service_pb2.ServerLiveResponse(live=True))),))
+        port = server.add_insecure_port("[::1]:0")
+        await server.start()
+        client = ControlClient(TcpAddress("::1", port))
+        assert await client.is_live()
+        await client.close()
+        await server.stop(0)
 
     @pytest.mark.parametrize("live", [True, False])
-    def test_as_triton_says(self, live: bool) -> None:
-        async def main() -> None:
-            async with triton(answering(service_pb2.ServerLiveResponse(live=live))) as (client, _):
-                assert await client.is_live() is live
-
-        run(main())
+    async def test_as_triton_says(self, live: bool) -> None:
+        async with triton(answering(service_pb2.ServerLiveResponse(live=live))) as (client, _):
+            assert await client.is_live() is live
 
     @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL])
-    def test_an_error_is_not_live(self, code: grpc.StatusCode) -> None:
-        async def main() -> None:
-            async with triton(aborting(code)) as (client, _):
-                assert not await client.is_live()
+    async def test_an_error_is_not_live(self, code: grpc.StatusCode) -> None:
+        async with triton(aborting(code)) as (client, _):
+            assert not await client.is_live()
 
-        run(main())
-
-    def test_one_that_hangs_is_not_live_after_a_second(self) -> None:
-        async def main() -> None:
-            async with triton(never) as (client, _):
-                started_s = asyncio.get_running_loop().time()
-                assert not await client.is_live()
-                assert asyncio.get_running_loop().time() - started_s < 60.0
-
-        run(main())
+    async def test_one_that_hangs_is_not_live_after_a_second(self) -> None:
+        async with triton(never) as (client, _):
+            started_s = asyncio.get_running_loop().time()
+            assert not await client.is_live()
+            assert asyncio.get_running_loop().time() - started_s < 60.0
 
 
 async def _failure(call: Awaitable[object]) -> Exception:
@@ -298,25 +247,19 @@ def _counted(*batches: tuple[int, int, int]) -> list[service_pb2.InferBatchStati
     ]
 
 
-def test_compute_times_count_a_batch_once_and_all_versions_together() -> None:
+async def test_compute_times_count_a_batch_once_and_all_versions_together() -> None:
     answer = service_pb2.ModelStatisticsResponse()
     answer.model_stats.add(name="a", version="1", batch_stats=_counted((1, 3, 30), (8, 2, 50)))
     answer.model_stats.add(name="a", version="2", batch_stats=_counted((1, 1, 7)))
     answer.model_stats.add(name="idle", version="1")
 
-    async def main() -> None:
-        async with triton(answering(answer)) as (client, fake):
-            assert await client.compute_times() == {"a": ComputeTime(20, 87), "idle": ComputeTime(0, 0)}
-            path, message, _ = await fake.arrivals.get()
-            assert (path, message) == (SERVICE + "ModelStatistics", b"")
-
-    run(main())
+    async with triton(answering(answer)) as (client, fake):
+        assert await client.compute_times() == {"a": ComputeTime(20, 87), "idle": ComputeTime(0, 0)}
+        path, message, _ = await fake.arrivals.get()
+        assert (path, message) == (SERVICE + "ModelStatistics", b"")
 
 
-def test_compute_times_of_a_triton_that_is_away_are_unavailable() -> None:
-    async def main() -> None:
-        async with triton(aborting(grpc.StatusCode.UNAVAILABLE)) as (client, _):
-            with pytest.raises(UpstreamUnavailable):
-                await client.compute_times()
-
-    run(main())
+async def test_compute_times_of_a_triton_that_is_away_are_unavailable() -> None:
+    async with triton(aborting(grpc.StatusCode.UNAVAILABLE)) as (client, _):
+        with pytest.raises(UpstreamUnavailable):
+            await client.compute_times()

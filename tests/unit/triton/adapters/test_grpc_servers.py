@@ -1,4 +1,6 @@
-"""Against the `h2` library as Triton, where a server does what grpc's never does at will."""
+"""gRPC client of Triton, against servers on the `h2` library, for behaviour that grpc's own server cannot be
+made to show.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,7 @@ from control_plane.protocols.grpc import GrpcHead, answer_of, frame_message
 from control_plane.protocols.http2 import frames as frames
 from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
 from control_plane.triton.adapters import grpc as triton_http2
-from control_plane.triton.adapters.grpc import TritonHttp2
-from tests.aio import run
+from control_plane.triton.adapters.grpc import GrpcClient
 from tests.h2_peer import H2Peer
 from tests.unit.triton.adapters.test_grpc import GRPC_ANSWER, _greeting, answer_next, call, scripted
 
@@ -29,47 +30,41 @@ DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 
 
 class TestAnotherServer:
-    """With HTTP/2 in ways that grpc's server has no switch for."""
+    """Server that uses HTTP/2 in ways for which grpc's server has no switch."""
 
-    def test_streams_beyond_its_limit_go_by_more_connections_which_are_used_again(self) -> None:
+    async def test_streams_beyond_its_limit_go_by_more_connections_which_are_used_again(self) -> None:
         async def serve(peer: H2Peer) -> None:
             await peer.start(settings={h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: 2})
             while True:
                 await answer_next(peer)
 
-        async def main() -> None:
-            async with scripted(serve) as (client, peers):
-                for _ in range(5):
-                    await client.unary(call(), timeout_s=10)
-                    answers = await asyncio.gather(*(client.unary(call(), timeout_s=10) for _ in range(4)))
-                    assert [answer.code for answer in answers] == [0] * 4
-                assert 1 <= len(peers) <= 3
+        async with scripted(serve) as (client, peers):
+            for _ in range(5):
+                await client.unary(call(), timeout_s=10)
+                answers = await asyncio.gather(*(client.unary(call(), timeout_s=10) for _ in range(4)))
+                assert [answer.code for answer in answers] == [0] * 4
+            assert 1 <= len(peers) <= 3
 
-        run(main())
-
-    def test_one_that_leaves_finishes_what_it_has_and_gets_nothing_new(self) -> None:
-        async def main() -> None:
-            async with scripted(_greeting) as (client, peers), asyncio.TaskGroup() as tasks:
-                first = tasks.create_task(client.unary(call(), timeout_s=10))
-                while not peers:
-                    await asyncio.sleep(0.001)
-                await peers[0].wait_for(h2.events.StreamEnded)
-                peers[0].state.close_connection(last_stream_id=1)
-                await peers[0].send_raw(peers[0].state.data_to_send())
-                await asyncio.sleep(0.05)
-                second = tasks.create_task(client.unary(call(), timeout_s=10))
-                while len(peers) < 2:
-                    await asyncio.sleep(0.001)
-                await answer_next(peers[1])
-                assert (await second).message == b"1"
-                await peers[0].send_raw(_answer_frames(1))
-                assert (await first).message == b"1"
-                assert await peers[0].reader.read() is not None  # it is closed when its last call has ended
-
-        run(main())
+    async def test_one_that_leaves_finishes_what_it_has_and_gets_nothing_new(self) -> None:
+        async with scripted(_greeting) as (client, peers), asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(client.unary(call(), timeout_s=10))
+            while not peers:
+                await asyncio.sleep(0.001)
+            await peers[0].wait_for(h2.events.StreamEnded)
+            peers[0].state.close_connection(last_stream_id=1)
+            await peers[0].send_raw(peers[0].state.data_to_send())
+            await asyncio.sleep(0.05)
+            second = tasks.create_task(client.unary(call(), timeout_s=10))
+            while len(peers) < 2:
+                await asyncio.sleep(0.001)
+            await answer_next(peers[1])
+            assert (await second).message == b"1"
+            await peers[0].send_raw(_answer_frames(1))
+            assert (await first).message == b"1"
+            assert await peers[0].reader.read() is not None  # it is closed when its last call has ended
 
     @pytest.mark.parametrize("code", [h2.errors.ErrorCodes.REFUSED_STREAM, h2.errors.ErrorCodes.INTERNAL_ERROR])
-    def test_a_call_that_is_reset_within_its_answer_is_unavailable_and_nothing_else(self, code: h2.errors.ErrorCodes) -> None:
+    async def test_a_call_that_is_reset_within_its_answer_is_unavailable_and_nothing_else(self, code: h2.errors.ErrorCodes) -> None:
         async def serve(peer: H2Peer) -> None:
             await peer.start()
             ended = await peer.wait_for(h2.events.StreamEnded)
@@ -79,15 +74,12 @@ class TestAnotherServer:
             await peer.flush()
             await answer_next(peer)
 
-        async def main() -> None:
-            async with scripted(serve) as (client, _):
-                answer = await client.unary(call(), timeout_s=10)
-                assert (answer.code, answer.headers, answer.body) == (UNAVAILABLE, (), ())
-                assert (await client.unary(call(), timeout_s=10)).message == b"1"
+        async with scripted(serve) as (client, _):
+            answer = await client.unary(call(), timeout_s=10)
+            assert (answer.code, answer.headers, answer.body) == (UNAVAILABLE, (), ())
+            assert (await client.unary(call(), timeout_s=10)).message == b"1"
 
-        run(main())
-
-    def test_an_answer_before_the_request_is_whole_ends_the_call(self) -> None:
+    async def test_an_answer_before_the_request_is_whole_ends_the_call(self) -> None:
         async def serve(peer: H2Peer) -> None:
             peer.reads_on = False
             await peer.start(settings={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 19})
@@ -99,54 +91,42 @@ class TestAnotherServer:
             await peer.flush()
             await answer_next(peer)
 
-        async def main() -> None:
-            async with scripted(serve) as (client, peers):
-                assert (await client.unary(call(bytes(1 << 20)), timeout_s=10)).code == 8
-                assert (await client.unary(call(bytes((1 << 18) + 1)), timeout_s=10)).message == b"1"
-                assert len(peers) == 1
+        async with scripted(serve) as (client, peers):
+            assert (await client.unary(call(bytes(1 << 20)), timeout_s=10)).code == 8
+            assert (await client.unary(call(bytes((1 << 18) + 1)), timeout_s=10)).message == b"1"
+            assert len(peers) == 1
 
-        run(main())
-
-    def test_what_is_no_http2_ends_the_connection(self) -> None:
+    async def test_what_is_no_http2_ends_the_connection(self) -> None:
         async def serve(peer: H2Peer) -> None:
             await peer.send_raw(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-        async def main() -> None:
-            async with scripted(serve) as (client, _):
-                assert (await client.unary(call(), timeout_s=10)).code == UNAVAILABLE
-                assert not client._open
+        async with scripted(serve) as (client, _):
+            assert (await client.unary(call(), timeout_s=10)).code == UNAVAILABLE
+            assert not client._open
 
-        run(main())
-
-    def test_one_that_accepts_and_says_nothing_is_given_up_at_the_deadline(self) -> None:
+    async def test_one_that_accepts_and_says_nothing_is_given_up_at_the_deadline(self) -> None:
         async def serve(peer: H2Peer) -> None: ...
 
-        async def main() -> None:
-            async with scripted(serve) as (client, _):
-                assert (await client.unary(call(), timeout_s=0.1)).code == DEADLINE_EXCEEDED
-
-        run(main())
+        async with scripted(serve) as (client, _):
+            assert (await client.unary(call(), timeout_s=0.1)).code == DEADLINE_EXCEEDED
 
     @pytest.mark.parametrize(
         ("own_s", "expected"), [pytest.param(0.1, DEADLINE_EXCEEDED, id="its caller's time"), pytest.param(None, UNAVAILABLE, id="ours")]
     )
-    def test_one_that_cannot_be_connected_to_in_time(self, own_s: float | None, expected: int) -> None:
-        async def main() -> None:
-            with socket.socket() as full, ExitStack() as waiting:  # a listener whose queue is full drops what comes
-                full.bind(("127.0.0.1", 0))
-                full.listen(0)
-                for _ in range(2):
-                    one = waiting.enter_context(socket.socket())
-                    one.setblocking(False)
-                    one.connect_ex(full.getsockname())
-                client = TritonHttp2(TcpAddress("127.0.0.1", full.getsockname()[1]))
-                answer = await client.unary(call(head=GrpcHead("/m", (CONTENT_TYPE,), own_s)), timeout_s=0.1)
-                assert answer.code == expected
-                await client.close()
+    async def test_one_that_cannot_be_connected_to_in_time(self, own_s: float | None, expected: int) -> None:
+        with socket.socket() as full, ExitStack() as waiting:  # a listener whose queue is full drops what comes
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for _ in range(2):
+                one = waiting.enter_context(socket.socket())
+                one.setblocking(False)
+                one.connect_ex(full.getsockname())
+            client = GrpcClient(TcpAddress("127.0.0.1", full.getsockname()[1]))
+            answer = await client.unary(call(head=GrpcHead("/m", (CONTENT_TYPE,), own_s)), timeout_s=0.1)
+            assert answer.code == expected
+            await client.close()
 
-        run(main())
-
-    def test_a_stream_whose_message_is_too_long_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_stream_whose_message_is_too_long_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(triton_http2, "_MAX_MESSAGE_BYTES", 10)
 
         async def serve(peer: H2Peer) -> None:
@@ -157,17 +137,14 @@ class TestAnotherServer:
             await peer.flush()
             await peer.wait_for(h2.events.StreamReset)
 
-        async def main() -> None:
-            async with scripted(serve) as (client, _):
-                it = await client.open_stream(STREAM_HEAD, timeout_s=10)
-                assert await it.receive() is None
-                assert answer_of(it.headers, (), it.trailers).code == grpc.StatusCode.INTERNAL.value[0]
-
-        run(main())
+        async with scripted(serve) as (client, _):
+            it = await client.open_stream(STREAM_HEAD, timeout_s=10)
+            assert await it.receive() is None
+            assert answer_of(it.headers, (), it.trailers).code == grpc.StatusCode.INTERNAL.value[0]
 
 
 def _answer_frames(stream_id: int) -> bytes:
-    """A whole answer, for a connection whose h2 state says that it is closed."""
+    """Return the bytes of a complete response, for a connection that h2 considers closed."""
 
     def written(kind: int, flags: int, payload: bytes) -> bytes:
         return frames.frame_head(kind, flags, stream_id, len(payload)) + payload

@@ -11,7 +11,7 @@ from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
-from control_plane.triton.adapters.http import TritonHttp
+from control_plane.triton.adapters.http import HttpClient
 from tests.aio import run, settle
 from tests.unit.triton.adapters.scripted_triton import OK, Exchange, Script, ScriptedTriton, answer_ok, scripted_triton
 
@@ -21,9 +21,9 @@ TRACE = HeaderForwarding.of("^x-trace$")
 
 
 @asynccontextmanager
-async def pool(script: Script = answer_ok, *, limit: int = 10) -> AsyncIterator[tuple[TritonHttp, ScriptedTriton]]:
+async def pool(script: Script = answer_ok, *, limit: int = 10) -> AsyncIterator[tuple[HttpClient, ScriptedTriton]]:
     async with scripted_triton(script) as triton:
-        http = TritonHttp(TcpAddress("127.0.0.1", triton.port), max_connections=limit, forwarding=TRACE)
+        http = HttpClient(TcpAddress("127.0.0.1", triton.port), max_connections=limit, forwarding=TRACE)
         try:
             yield http, triton
         finally:
@@ -32,7 +32,7 @@ async def pool(script: Script = answer_ok, *, limit: int = 10) -> AsyncIterator[
 
 
 class Gate:
-    """A script that holds every answer back until it is let through."""
+    """Script that holds every response back until the test releases it."""
 
     def __init__(self) -> None:
         self._doors: dict[int, asyncio.Event] = {}
@@ -49,18 +49,18 @@ class Gate:
         return self._doors.setdefault(number, asyncio.Event())
 
 
-async def send(http: TritonHttp, timeout_s: float = 20.0) -> HttpAnswer:
+async def send(http: HttpClient, timeout_s: float = 20.0) -> HttpAnswer:
     return await http.send(REQUEST, timeout_s=timeout_s)
 
 
-async def failure(http: TritonHttp, error: type[ControlPlaneError], timeout_s: float = 20.0) -> str:
+async def failure(http: HttpClient, error: type[ControlPlaneError], timeout_s: float = 20.0) -> str:
     with pytest.raises(error) as caught:
         await send(http, timeout_s)
     return str(caught.value)
 
 
-async def assert_all_slots_are_there(http: TritonHttp, triton: ScriptedTriton, limit: int) -> None:
-    """As many requests as the limit travel at once, and one more waits."""
+async def assert_all_slots_are_there(http: HttpClient, triton: ScriptedTriton, limit: int) -> None:
+    """As many requests as the limit are sent at once, and one more waits."""
     gate = Gate()
     triton.script = gate
     first = len(triton.exchanges)
@@ -77,15 +77,12 @@ async def assert_all_slots_are_there(http: TritonHttp, triton: ScriptedTriton, l
 
 
 class TestExchange:
-    def test_sends_the_request_and_returns_the_answer_as_they_are(self) -> None:
-        async def main() -> None:
-            async with pool() as (http, triton):
-                assert await send(http) == HttpAnswer(200, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"ok")
-                host = f"Host: 127.0.0.1:{triton.port}\r\n".encode()
-                expected = b"POST /v2/models/m/infer HTTP/1.1\r\n" + host + b"X-Trace: 7\r\nContent-Length: 4\r\n\r\nbody"
-                assert triton.exchanges[0].request == expected
-
-        run(main())
+    async def test_sends_the_request_and_returns_the_answer_as_they_are(self) -> None:
+        async with pool() as (http, triton):
+            assert await send(http) == HttpAnswer(200, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"ok")
+            host = f"Host: 127.0.0.1:{triton.port}\r\n".encode()
+            expected = b"POST /v2/models/m/infer HTTP/1.1\r\n" + host + b"X-Trace: 7\r\nContent-Length: 4\r\n\r\nbody"
+            assert triton.exchanges[0].request == expected
 
     @pytest.mark.parametrize(
         ("target", "shows"),
@@ -98,119 +95,92 @@ class TestExchange:
             (b"/v2/models/m/infer", False),
         ],
     )
-    def test_shows_triton_the_secret_for_its_repository_only(self, target: bytes, shows: bool) -> None:
-        async def main() -> None:
-            async with scripted_triton(answer_ok) as triton:
-                address = TcpAddress("127.0.0.1", triton.port)
-                http = TritonHttp(address, max_connections=1, control_secret="s3cret", forwarding=TRACE)
-                await http.send(HttpRequest(b"POST", target, [(b"X-Trace", b"7")], b"body"), timeout_s=20)
-                await http.close()
-                await triton.wait_until_open(0)
-                assert (b"\r\ntidegate-control: s3cret\r\nX-Trace: 7\r\n" in triton.exchanges[0].request) is shows
-                assert (b"s3cret" in triton.exchanges[0].request) is shows
+    async def test_shows_triton_the_secret_for_its_repository_only(self, target: bytes, shows: bool) -> None:
+        async with scripted_triton(answer_ok) as triton:
+            address = TcpAddress("127.0.0.1", triton.port)
+            http = HttpClient(address, max_connections=1, control_secret="s3cret", forwarding=TRACE)
+            await http.send(HttpRequest(b"POST", target, [(b"X-Trace", b"7")], b"body"), timeout_s=20)
+            await http.close()
+            await triton.wait_until_open(0)
+            assert (b"\r\ntidegate-control: s3cret\r\nX-Trace: 7\r\n" in triton.exchanges[0].request) is shows
+            assert (b"s3cret" in triton.exchanges[0].request) is shows
 
-        run(main())
-
-    def test_an_answer_in_pieces(self) -> None:
+    async def test_an_answer_in_pieces(self) -> None:
         async def piecewise(exchange: Exchange) -> bytes:
             for byte in OK[:-1]:
                 exchange.writer.write(bytes([byte]))
                 await asyncio.sleep(0)
             return OK[-1:]
 
-        async def main() -> None:
-            async with pool(piecewise) as (http, _):
-                assert (await send(http)).body == b"ok"
+        async with pool(piecewise) as (http, _):
+            assert (await send(http)).body == b"ok"
 
-        run(main())
-
-    def test_megabytes_both_ways(self) -> None:
+    async def test_megabytes_both_ways(self) -> None:
         async def back(exchange: Exchange) -> bytes:
             body = exchange.request.partition(b"\r\n\r\n")[2]
             return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
-        async def main() -> None:
-            body = bytes(range(256)) * 20_000
-            async with pool(back) as (http, _):
-                assert (await http.send(HttpRequest(b"POST", b"/v2", [], body), timeout_s=20)).body == body
+        body = bytes(range(256)) * 20_000
+        async with pool(back) as (http, _):
+            assert (await http.send(HttpRequest(b"POST", b"/v2", [], body), timeout_s=20)).body == body
 
-        run(main())
-
-    def test_an_ipv6_address_is_bracketed_in_host(self) -> None:
-        async def main() -> None:
-            async with scripted_triton(host="::1") as triton:
-                http = TritonHttp(TcpAddress("::1", triton.port), max_connections=1)
-                await send(http)
-                assert f"\r\nHost: [::1]:{triton.port}\r\n".encode() in triton.exchanges[0].request
-                await http.close()
-
-        run(main())
+    async def test_an_ipv6_address_is_bracketed_in_host(self) -> None:
+        async with scripted_triton(host="::1") as triton:
+            http = HttpClient(TcpAddress("::1", triton.port), max_connections=1)
+            await send(http)
+            assert f"\r\nHost: [::1]:{triton.port}\r\n".encode() in triton.exchanges[0].request
+            await http.close()
 
 
 class TestReuse:
-    def test_one_connection_serves_one_request_after_the_other(self) -> None:
-        async def main() -> None:
-            async with pool() as (http, triton):
-                for _ in range(5):
-                    await send(http)
-                assert triton.accepted == 1
-
-        run(main())
-
-    def test_the_one_returned_last_is_taken_first(self) -> None:
-        async def main() -> None:
-            gate = Gate()
-            async with pool(gate) as (http, triton):
-                async with asyncio.TaskGroup() as tasks:
-                    sent = []
-                    for _ in range(3):
-                        sent.append(tasks.create_task(send(http)))
-                        await triton.arrivals.get()
-                    for number in (2, 0, 1):
-                        gate.let(number)
-                        await sent[number]
-                gate.let(3, 4)
+    async def test_one_connection_serves_one_request_after_the_other(self) -> None:
+        async with pool() as (http, triton):
+            for _ in range(5):
                 await send(http)
-                await send(http)
-                assert [exchange.connection for exchange in triton.exchanges[3:]] == [1, 1]
+            assert triton.accepted == 1
 
-        run(main())
+    async def test_the_one_returned_last_is_taken_first(self) -> None:
+        gate = Gate()
+        async with pool(gate) as (http, triton):
+            async with asyncio.TaskGroup() as tasks:
+                sent = []
+                for _ in range(3):
+                    sent.append(tasks.create_task(send(http)))
+                    await triton.arrivals.get()
+                for number in (2, 0, 1):
+                    gate.let(number)
+                    await sent[number]
+            gate.let(3, 4)
+            await send(http)
+            await send(http)
+            assert [exchange.connection for exchange in triton.exchanges[3:]] == [1, 1]
 
-    def test_a_connection_that_triton_closes_after_the_answer_is_not_reused(self) -> None:
+    async def test_a_connection_that_triton_closes_after_the_answer_is_not_reused(self) -> None:
         async def closing(exchange: Exchange) -> bytes:
             return OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
 
-        async def main() -> None:
-            async with pool(closing) as (http, triton):
-                await send(http)
-                await triton.wait_until_open(0)
-                await send(http)
-                assert triton.accepted == 2
+        async with pool(closing) as (http, triton):
+            await send(http)
+            await triton.wait_until_open(0)
+            await send(http)
+            assert triton.accepted == 2
 
-        run(main())
+    async def test_a_connection_that_triton_closes_while_it_is_idle_is_replaced(self) -> None:
+        async with pool() as (http, triton):
+            await send(http)
+            triton.exchanges[0].writer.close()
+            await triton.wait_until_open(0)
+            await settle()
+            assert (await send(http)).status == 200
+            assert triton.accepted == 2
 
-    def test_a_connection_that_triton_closes_while_it_is_idle_is_replaced(self) -> None:
-        async def main() -> None:
-            async with pool() as (http, triton):
-                await send(http)
-                triton.exchanges[0].writer.close()
-                await triton.wait_until_open(0)
-                await settle()
-                assert (await send(http)).status == 200
-                assert triton.accepted == 2
-
-        run(main())
-
-    def test_a_connection_that_speaks_unasked_is_not_reused(self) -> None:
-        async def main() -> None:
-            async with pool() as (http, triton):
-                await send(http)
-                triton.exchanges[0].writer.write(OK)
-                await triton.wait_until_open(0)
-                assert (await send(http)).status == 200
-                assert triton.accepted == 2
-
-        run(main())
+    async def test_a_connection_that_speaks_unasked_is_not_reused(self) -> None:
+        async with pool() as (http, triton):
+            await send(http)
+            triton.exchanges[0].writer.write(OK)
+            await triton.wait_until_open(0)
+            assert (await send(http)).status == 200
+            assert triton.accepted == 2
 
 
 class TestFailure:
@@ -224,126 +194,102 @@ class TestFailure:
             pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", "cannot be read", id="an endless length"),
         ],
     )
-    def test_what_is_no_answer_is_unavailable_and_costs_the_connection(self, answer: bytes, text: str) -> None:
+    async def test_what_is_no_answer_is_unavailable_and_costs_the_connection(self, answer: bytes, text: str) -> None:
         async def scripted(exchange: Exchange) -> bytes:
             return answer
 
-        async def main() -> None:
-            async with pool(scripted, limit=1) as (http, triton):
-                assert text in await failure(http, UpstreamUnavailable)
-                await triton.wait_until_open(0)
-                triton.script = answer_ok
-                assert (await send(http)).status == 200
-                assert triton.accepted == 2
-
-        run(main())
+        async with pool(scripted, limit=1) as (http, triton):
+            assert text in await failure(http, UpstreamUnavailable)
+            await triton.wait_until_open(0)
+            triton.script = answer_ok
+            assert (await send(http)).status == 200
+            assert triton.accepted == 2
 
     @pytest.mark.parametrize("cut", [1, 17, len(OK) - 1])
-    def test_closing_within_the_answer_is_unavailable(self, cut: int) -> None:
+    async def test_closing_within_the_answer_is_unavailable(self, cut: int) -> None:
         async def scripted(exchange: Exchange) -> bytes:
             exchange.writer.write(OK[:cut])
             return b""
 
-        async def main() -> None:
-            async with pool(scripted, limit=1) as (http, _):
-                assert "closed the connection before it answered" in await failure(http, UpstreamUnavailable)
+        async with pool(scripted, limit=1) as (http, _):
+            assert "closed the connection before it answered" in await failure(http, UpstreamUnavailable)
 
-        run(main())
-
-    def test_what_was_not_sent_is_told_from_what_may_have_been_computed(self) -> None:
+    async def test_what_was_not_sent_is_told_from_what_may_have_been_computed(self) -> None:
         async def drop(exchange: Exchange) -> bytes:
             return b""
 
-        async def main() -> None:
-            async with pool(drop) as (http, _):
-                with pytest.raises(UpstreamUnavailable) as sent:
-                    await send(http)
-            with pytest.raises(UpstreamUnavailable) as unsent:
+        async with pool(drop) as (http, _):
+            with pytest.raises(UpstreamUnavailable) as sent:
                 await send(http)
-            with pytest.raises(UpstreamUnavailable) as nobody:
-                await send(TritonHttp(TcpAddress("127.0.0.1", 1), max_connections=1))
-            assert [each.value.is_unsent for each in (sent, unsent, nobody)] == [False, True, True]
+        with pytest.raises(UpstreamUnavailable) as unsent:
+            await send(http)
+        with pytest.raises(UpstreamUnavailable) as nobody:
+            await send(HttpClient(TcpAddress("127.0.0.1", 1), max_connections=1))
+        assert [each.value.is_not_sent for each in (sent, unsent, nobody)] == [False, True, True]
 
-        run(main())
+    async def test_nobody_there_is_unavailable_and_loses_no_slot(self) -> None:
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            http = HttpClient(TcpAddress("127.0.0.1", bound.getsockname()[1]), max_connections=1)
+            for _ in range(3):
+                assert "cannot connect to Triton at 127.0.0.1:" in await failure(http, UpstreamUnavailable)
 
-    def test_nobody_there_is_unavailable_and_loses_no_slot(self) -> None:
-        async def main() -> None:
-            with socket.socket() as bound:
-                bound.bind(("127.0.0.1", 0))
-                http = TritonHttp(TcpAddress("127.0.0.1", bound.getsockname()[1]), max_connections=1)
-                for _ in range(3):
-                    assert "cannot connect to Triton at 127.0.0.1:" in await failure(http, UpstreamUnavailable)
-
-        run(main())
-
-    def test_nothing_is_sent_twice(self) -> None:
-        """The caller decides whether an inference may run again."""
+    async def test_nothing_is_sent_twice(self) -> None:
+        """No retry: the caller decides whether an inference may run twice."""
 
         async def drop(exchange: Exchange) -> bytes:
             return b""
 
-        async def main() -> None:
-            async with pool(drop) as (http, triton):
-                await failure(http, UpstreamUnavailable)
-                await triton.wait_until_open(0)
-                assert len(triton.exchanges) == 1
-
-        run(main())
+        async with pool(drop) as (http, triton):
+            await failure(http, UpstreamUnavailable)
+            await triton.wait_until_open(0)
+            assert len(triton.exchanges) == 1
 
 
 class TestLimit:
-    def test_no_more_than_half_of_the_limit_travel_at_once_for_one_model_and_the_rest_go_in_order(self) -> None:
-        async def main() -> None:
-            gate = Gate()
-            async with pool(gate, limit=4) as (http, triton):
-                done: list[int] = []
+    async def test_no_more_than_half_of_the_limit_travel_at_once_for_one_model_and_the_rest_go_in_order(self) -> None:
+        gate = Gate()
+        async with pool(gate, limit=4) as (http, triton):
+            done: list[int] = []
 
-                async def one(number: int) -> None:
-                    await http.send(HttpRequest(b"POST", b"/%d" % number), timeout_s=20)
-                    done.append(number)
+            async def one(number: int) -> None:
+                await http.send(HttpRequest(b"POST", b"/%d" % number), timeout_s=20)
+                done.append(number)
 
-                async with asyncio.TaskGroup() as tasks:
-                    for number in range(6):
-                        tasks.create_task(one(number))
-                        await settle()
-                    for number in range(6):
-                        gate.let((await triton.arrivals.get()).number)
-                        assert triton.in_progress <= 2, number
-                assert [exchange.request.split()[1] for exchange in triton.exchanges] == [b"/%d" % number for number in range(6)]
-                assert sorted(done) == list(range(6))
-                assert triton.accepted == 2
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(6):
+                    tasks.create_task(one(number))
+                    await settle()
+                for number in range(6):
+                    gate.let((await triton.arrivals.get()).number)
+                    assert triton.in_progress <= 2, number
+            assert [exchange.request.split()[1] for exchange in triton.exchanges] == [b"/%d" % number for number in range(6)]
+            assert sorted(done) == list(range(6))
+            assert triton.accepted == 2
 
-        run(main())
-
-    def test_waiting_for_a_slot_ends_at_the_deadline(self) -> None:
-        async def main() -> None:
-            gate = Gate()
-            async with pool(gate, limit=1) as (http, triton):
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(send(http))
-                    await triton.arrivals.get()
-                    assert "all connections to Triton that this model may use were busy" in await failure(
-                        http, DeadlineExceeded, timeout_s=0.05
-                    )
-                    gate.let(0)
-                await assert_all_slots_are_there(http, triton, 1)
-
-        run(main())
+    async def test_waiting_for_a_slot_ends_at_the_deadline(self) -> None:
+        gate = Gate()
+        async with pool(gate, limit=1) as (http, triton):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(send(http))
+                await triton.arrivals.get()
+                assert "all connections to Triton that this model may use were busy" in await failure(
+                    http, DeadlineExceeded, timeout_s=0.05
+                )
+                gate.let(0)
+            await assert_all_slots_are_there(http, triton, 1)
 
     @pytest.mark.parametrize("who", [1, 2, 3])
-    def test_one_that_stops_waiting_gives_its_place_to_the_next(self, who: int) -> None:
-        async def main() -> None:
-            gate = Gate()
-            async with pool(gate, limit=1) as (http, triton):
-                async with asyncio.TaskGroup() as tasks:
-                    sent = [tasks.create_task(http.send(HttpRequest(b"POST", b"/%d" % number), timeout_s=20)) for number in range(4)]
-                    await triton.arrivals.get()
-                    sent[who].cancel()
-                    gate.let(0, 1, 2)
-                assert [exchange.request.split()[1] for exchange in triton.exchanges] == [b"/%d" % n for n in range(4) if n != who]
-                await assert_all_slots_are_there(http, triton, 1)
-
-        run(main())
+    async def test_one_that_stops_waiting_gives_its_place_to_the_next(self, who: int) -> None:
+        gate = Gate()
+        async with pool(gate, limit=1) as (http, triton):
+            async with asyncio.TaskGroup() as tasks:
+                sent = [tasks.create_task(http.send(HttpRequest(b"POST", b"/%d" % number), timeout_s=20)) for number in range(4)]
+                await triton.arrivals.get()
+                sent[who].cancel()
+                gate.let(0, 1, 2)
+            assert [exchange.request.split()[1] for exchange in triton.exchanges] == [b"/%d" % n for n in range(4) if n != who]
+            await assert_all_slots_are_there(http, triton, 1)
 
     @pytest.mark.parametrize("turns", range(8))
     def test_one_that_leaves_as_its_turn_comes_passes_the_turn_on(self, turns: int) -> None:
@@ -368,66 +314,51 @@ class TestLimit:
 
 
 class TestLeaving:
-    def test_cancelling_closes_the_connection_and_gives_the_slot_back(self) -> None:
-        async def main() -> None:
-            async with pool(Gate(), limit=1) as (http, triton):
-                async with asyncio.TaskGroup() as tasks:
-                    task = tasks.create_task(send(http))
-                    await triton.arrivals.get()
-                    task.cancel()
-                await triton.wait_until_open(0)
-                await assert_all_slots_are_there(http, triton, 1)
+    async def test_cancelling_closes_the_connection_and_gives_the_slot_back(self) -> None:
+        async with pool(Gate(), limit=1) as (http, triton):
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(send(http))
+                await triton.arrivals.get()
+                task.cancel()
+            await triton.wait_until_open(0)
+            await assert_all_slots_are_there(http, triton, 1)
 
-        run(main())
+    async def test_the_deadline_closes_the_connection_and_gives_the_slot_back(self) -> None:
+        async with pool(Gate(), limit=1) as (http, triton):
+            assert "did not answer within the request's deadline" in await failure(http, DeadlineExceeded, timeout_s=0.05)
+            await triton.wait_until_open(0)
+            await assert_all_slots_are_there(http, triton, 1)
 
-    def test_the_deadline_closes_the_connection_and_gives_the_slot_back(self) -> None:
-        async def main() -> None:
-            async with pool(Gate(), limit=1) as (http, triton):
-                assert "did not answer within the request's deadline" in await failure(http, DeadlineExceeded, timeout_s=0.05)
-                await triton.wait_until_open(0)
-                await assert_all_slots_are_there(http, triton, 1)
+    async def test_an_answer_that_comes_too_late_is_nobodys(self) -> None:
+        gate = Gate()
+        async with pool(gate, limit=1) as (http, triton):
+            await failure(http, DeadlineExceeded, timeout_s=0.05)
+            gate.let(0)
+            triton.script = answer_ok
+            assert (await http.send(HttpRequest(b"GET", b"/second"), timeout_s=20)).status == 200
+            assert triton.accepted == 2
 
-        run(main())
+    async def test_the_deadline_of_one_that_was_answered_is_not_the_next_ones(self) -> None:
+        gate = Gate()
+        async with pool(gate, limit=1) as (http, triton):
+            gate.let(0)
+            await send(http, timeout_s=0.1)
+            async with asyncio.TaskGroup() as tasks:
+                second = tasks.create_task(send(http))
+                await asyncio.sleep(0.15)
+                gate.let(1)
+            assert second.result().status == 200
+            assert triton.accepted == 1
 
-    def test_an_answer_that_comes_too_late_is_nobodys(self) -> None:
-        async def main() -> None:
-            gate = Gate()
-            async with pool(gate, limit=1) as (http, triton):
-                await failure(http, DeadlineExceeded, timeout_s=0.05)
-                gate.let(0)
-                triton.script = answer_ok
-                assert (await http.send(HttpRequest(b"GET", b"/second"), timeout_s=20)).status == 200
-                assert triton.accepted == 2
-
-        run(main())
-
-    def test_the_deadline_of_one_that_was_answered_is_not_the_next_ones(self) -> None:
-        async def main() -> None:
-            gate = Gate()
-            async with pool(gate, limit=1) as (http, triton):
-                gate.let(0)
-                await send(http, timeout_s=0.1)
-                async with asyncio.TaskGroup() as tasks:
-                    second = tasks.create_task(send(http))
-                    await asyncio.sleep(0.15)
-                    gate.let(1)
-                assert second.result().status == 200
-                assert triton.accepted == 1
-
-        run(main())
-
-    def test_no_time_left_is_a_deadline_and_no_hanging(self) -> None:
-        async def main() -> None:
-            async with pool(Gate(), limit=1) as (http, triton):
-                with pytest.raises((DeadlineExceeded, UpstreamUnavailable)):
-                    await send(http, timeout_s=0.0)
-                await assert_all_slots_are_there(http, triton, 1)
-
-        run(main())
+    async def test_no_time_left_is_a_deadline_and_no_hanging(self) -> None:
+        async with pool(Gate(), limit=1) as (http, triton):
+            with pytest.raises((DeadlineExceeded, UpstreamUnavailable)):
+                await send(http, timeout_s=0.0)
+            await assert_all_slots_are_there(http, triton, 1)
 
     @pytest.mark.parametrize("turns", range(12))
     def test_leaving_as_the_answer_arrives_leaves_no_connection_behind(self, turns: int) -> None:
-        """One that is neither used nor closed would hold up Triton's exit."""
+        """A connection that is neither used nor closed would hold up Triton's exit."""
 
         async def main() -> None:
             gate = Gate()
@@ -447,54 +378,39 @@ class TestLeaving:
 
 
 class TestClose:
-    def test_fails_what_is_in_flight_and_what_waits(self) -> None:
-        async def main() -> None:
-            async with pool(Gate(), limit=4) as (http, triton):
-                async with asyncio.TaskGroup() as tasks:
-                    failing = [tasks.create_task(failure(http, UpstreamUnavailable)) for _ in range(4)]
-                    for _ in range(2):
-                        await triton.arrivals.get()
-                    await http.close()
-                assert len({task.result() for task in failing}) == 2
-                assert triton.accepted == 2, "one that waited opened a connection after the close"
-
-        run(main())
-
-    def test_closes_idle_connections(self) -> None:
-        async def main() -> None:
-            async with pool() as (http, triton):
-                await send(http)
+    async def test_fails_what_is_in_flight_and_what_waits(self) -> None:
+        async with pool(Gate(), limit=4) as (http, triton):
+            async with asyncio.TaskGroup() as tasks:
+                failing = [tasks.create_task(failure(http, UpstreamUnavailable)) for _ in range(4)]
+                for _ in range(2):
+                    await triton.arrivals.get()
                 await http.close()
-                await triton.wait_until_open(0)
+            assert len({task.result() for task in failing}) == 2
+            assert triton.accepted == 2, "one that waited opened a connection after the close"
 
-        run(main())
+    async def test_closes_idle_connections(self) -> None:
+        async with pool() as (http, triton):
+            await send(http)
+            await http.close()
+            await triton.wait_until_open(0)
 
-    def test_nothing_is_sent_afterwards(self) -> None:
-        async def main() -> None:
-            async with pool() as (http, triton):
-                await send(http)
+    async def test_nothing_is_sent_afterwards(self) -> None:
+        async with pool() as (http, triton):
+            await send(http)
+            await http.close()
+            assert "connections to Triton have been closed" in await failure(http, UpstreamUnavailable)
+            assert triton.accepted == len(triton.exchanges) == 1
+
+    async def test_a_connection_that_is_being_opened_is_closed_too(self) -> None:
+        async with pool() as (http, triton):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(failure(http, UpstreamUnavailable))
+                await asyncio.sleep(0)
                 await http.close()
-                assert "connections to Triton have been closed" in await failure(http, UpstreamUnavailable)
-                assert triton.accepted == len(triton.exchanges) == 1
+            await triton.wait_until_open(0)
+            assert triton.exchanges == []
 
-        run(main())
-
-    def test_a_connection_that_is_being_opened_is_closed_too(self) -> None:
-        async def main() -> None:
-            async with pool() as (http, triton):
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(failure(http, UpstreamUnavailable))
-                    await asyncio.sleep(0)
-                    await http.close()
-                await triton.wait_until_open(0)
-                assert triton.exchanges == []
-
-        run(main())
-
-    def test_twice_is_once(self) -> None:
-        async def main() -> None:
-            async with pool() as (http, _):
-                await http.close()
-                await http.close()
-
-        run(main())
+    async def test_twice_is_once(self) -> None:
+        async with pool() as (http, _):
+            await http.close()
+            await http.close()

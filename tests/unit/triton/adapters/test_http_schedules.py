@@ -1,4 +1,6 @@
-"""Whatever callers and Triton do to each other, and in whatever order: no slot is lost, no connection is left behind."""
+"""Random schedules of callers and Triton: whatever happens in whatever order, no slot is lost and no
+connection leaks.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.protocols.http1 import HttpRequest
-from control_plane.triton.adapters.http import TritonHttp
+from control_plane.triton.adapters.http import HttpClient
 from tests.aio import run
 from tests.unit.triton.adapters.scripted_triton import OK, Exchange, scripted_triton
 from tests.unit.triton.adapters.test_http import assert_all_slots_are_there
@@ -28,7 +30,9 @@ _ANSWERS = {
 
 @dataclass(frozen=True)
 class Act:
-    """One caller: how many turns of the loop Triton takes, what it says, and after how many the caller leaves."""
+    """Behaviour of one call: after how many turns of the loop Triton answers, what, and after how many the
+    caller leaves.
+    """
 
     triton_turns: int
     answer: str
@@ -54,7 +58,7 @@ def test_every_slot_and_no_connection_is_left(acts: list[Act]) -> None:
             await asyncio.sleep(0)
         return _ANSWERS[act.answer]
 
-    async def caller_does(http: TritonHttp, number: int) -> None:
+    async def caller_does(http: HttpClient, number: int) -> None:
         act = acts[number]
         async with asyncio.TaskGroup() as tasks:
             sending = tasks.create_task(_send(http, number, act.timeout_s))
@@ -65,7 +69,7 @@ def test_every_slot_and_no_connection_is_left(acts: list[Act]) -> None:
 
     async def main() -> None:
         async with scripted_triton(triton_does) as triton:
-            http = TritonHttp(TcpAddress("127.0.0.1", triton.port), max_connections=LIMIT)
+            http = HttpClient(TcpAddress("127.0.0.1", triton.port), max_connections=LIMIT)
             async with asyncio.TaskGroup() as tasks:
                 for number in range(len(acts)):
                     tasks.create_task(caller_does(http, number))
@@ -77,7 +81,7 @@ def test_every_slot_and_no_connection_is_left(acts: list[Act]) -> None:
     run(main(), loop_factory=asyncio.SelectorEventLoop)
 
 
-async def _send(http: TritonHttp, number: int, timeout_s: float) -> None:
+async def _send(http: HttpClient, number: int, timeout_s: float) -> None:
     try:
         answer = await http.send(HttpRequest(b"POST", b"/%d" % number), timeout_s=timeout_s)
     except (DeadlineExceeded, UpstreamUnavailable):

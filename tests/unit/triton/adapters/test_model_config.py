@@ -25,7 +25,7 @@ ensemble_scheduling {
 
 
 def model(folder: Path, config: str | bytes | None = None, **custom: str) -> Path:
-    """A model folder with this `config.pbtxt`, and these under `configs/`."""
+    """Make a model folder with this `config.pbtxt`, and these files under `configs/`."""
     if config is not None:
         (folder / "config.pbtxt").write_bytes(config.encode() if isinstance(config, str) else config)
     for name, text in custom.items():

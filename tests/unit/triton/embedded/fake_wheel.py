@@ -1,4 +1,4 @@
-"""A wheel of the real one's layout, whose programs are scripts that report how they were run."""
+"""Fake wheel with the layout of the real one, whose programs are scripts that report how they were run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FILES = {
 
 
 def write_wheel(cache_dir: Path, *, without: str = "") -> Path:
-    """Put it where `make setup` puts the real one."""
+    """Put the fake wheel where `make setup` puts the real one."""
     wheel = cache_dir / "wheels" / NAME
     wheel.parent.mkdir(parents=True)
     with zipfile.ZipFile(wheel, "w") as archive:

@@ -1,9 +1,9 @@
-"""A stand-in for Triton: shares memory, has a child that ends for SIGKILL only, and ends as it is told.
+"""Stand-in for Triton: it uses shared memory, has a child that only SIGKILL ends, and ends as a test says.
 
-    stand_in.py REPORT REGION [stubborn] [escape] [exit=N] [raise=N]
+stand_in.py REPORT REGION [stubborn] [escape] [exit=N] [raise=N]
 
-Writes its own and its child's pid to REPORT, then waits for SIGTERM. `stubborn` ignores that; the child of `escape` is
-nobody's child and in a session of its own.
+Writes its own and its child's pid to REPORT, then waits for SIGTERM. `stubborn` ignores that; the child of
+`escape` is nobody's child and in a session of its own.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""A region of shared memory as Triton 24.10 lays it out, with a process in Triton's place that waits in it for a stub that is gone."""
+"""Answering in place of a dead stub, in a region with Triton 24.10's layout, where a process waits as Triton
+would.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.core.errors import StartupError
-from control_plane.triton.embedded.account import Account, find_account, let_through, require_reach
+from control_plane.triton.embedded.account import Account, find_account, grant_traversal, require_reach
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 SYSTEM = {"PATH": "/usr/bin:/bin"}
@@ -17,7 +17,7 @@ SYSTEM = {"PATH": "/usr/bin:/bin"}
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """One that every user gets to, as pytest's own may not be."""
+    """Return a folder that every user can reach; pytest's own may be closed to others."""
     folder = Path(tempfile.mkdtemp(prefix="tidegate-account-"))
     folder.chmod(0o755)
     yield folder
@@ -57,8 +57,8 @@ def test_who_cannot_be_become(name: str, our_uid: int, says: str) -> None:
 def test_only_what_was_ours_alone_is_opened_and_only_to_go_through(tmp_path: Path, mode: int, becomes: int, is_its_group: bool) -> None:
     account = find_account("nobody")
     tmp_path.chmod(mode)
-    let_through(account, [tmp_path])
-    let_through(account, [tmp_path])
+    grant_traversal(account, [tmp_path])
+    grant_traversal(account, [tmp_path])
     assert tmp_path.stat().st_mode & 0o7777 == becomes
     assert (tmp_path.stat().st_gid == account.gid) is is_its_group
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,15 @@ import pytest
 from control_plane.core.endpoints import Endpoints, TritonEndpoints, TritonSockets
 from control_plane.core.errors import StartupError
 from control_plane.settings import TritonSettings
-from control_plane.triton.embedded.command import TritonFolders, choose_ports, make_sockets, shm_prefix, triton_command, triton_folders
+from control_plane.triton.embedded.command import (
+    TritonFolders,
+    choose_ports,
+    http_threads,
+    make_sockets,
+    shm_prefix,
+    triton_command,
+    triton_folders,
+)
 from control_plane.triton.embedded.installation import TritonInstallation
 
 INSTALLATION = TritonInstallation(Path("/t/tritonserver"), Path("/t/python"), Path("/t/caches"), Path("/t/libs"))
@@ -48,15 +57,21 @@ def test_flags(folders: TritonFolders) -> None:
         "metrics-address": "127.0.0.1",
         "http-port": "1",
         "grpc-port": "2",
+        "http-thread-count": str(http_threads(resource.getrlimit(resource.RLIMIT_NOFILE)[0])),
         "metrics-port": "3",
         "shm-region-prefix-name": shm_prefix(folders.root),
         "stub-timeout-seconds": "300",
     }
 
 
+@pytest.mark.parametrize(("open_files", "threads"), [(-1, 64), (1_000_000, 64), (1024, 32), (256, 8), (20, 8)])
+def test_there_are_as_many_http_threads_as_descriptors_allow(open_files: int, threads: int) -> None:
+    assert http_threads(open_files) == threads
+
+
 def test_sockets_are_named_from_its_working_directory_so_that_no_state_folder_is_too_long(folders: TritonFolders) -> None:
     said = flags(folders, TritonSockets(f"{folders.sockets}/1.x"))
-    assert {name: value for name, value in said.items() if name.startswith(("http", "grpc", "metrics"))} == {
+    assert {name: value for name, value in said.items() if name.endswith(("-address", "-port"))} == {
         "http-address": "unix:../sockets/1.x/http.sock",
         "grpc-address": "unix:../sockets/1.x/grpc.sock",
         "grpc-port": "1",

@@ -1,4 +1,4 @@
-"""The program that becomes Triton, with a few lines of Python in Triton's place."""
+"""The program that drops privileges and becomes Triton, with a few lines of Python in Triton's place."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def run(*command: str, folder: Path, user: str = "") -> subprocess.CompletedProc
 
 @pytest.fixture
 def modes(tmp_path: Path) -> Any:
-    """Of files made and changed by a child of what was confined: the mode each was made with, and what `fchmod` made of it."""
+    """Return the modes of files that a confined program's child created: at creation, and after an
+    `fchmod`.
+    """
     (tmp_path / "program.py").write_text(SETS_MODES)
     done = run(*PYTHON, str(tmp_path / "program.py"), folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -76,7 +78,7 @@ def test_it_gains_no_rights_by_setuid_programs(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_it_becomes_another_user_for_good_and_still_dies_with_its_parent(tmp_path: Path) -> None:
-    """Programs of the system's, since that user may not be able to read this Python."""
+    """The test uses programs of the system, since the other user may not be able to read this Python."""
     status = run("/bin/cat", "/proc/self/status", folder=tmp_path, user="65534:65533:65532,65531").stdout
     fields = dict(line.split(":", 1) for line in status.splitlines())
     assert fields["Uid"].split() == ["65534"] * 4
@@ -94,7 +96,7 @@ def test_it_becomes_another_user_for_good_and_still_dies_with_its_parent(tmp_pat
 
 
 def comm(pid: int) -> str:
-    """The program that runs; empty where it has ended, also while nobody has reaped it."""
+    """Return the program that a process runs; empty if it has ended, also while it is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
     except OSError:

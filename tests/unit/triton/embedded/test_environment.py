@@ -13,7 +13,7 @@ LIBRARIES = Path("/s/lib")
 
 
 def passed_on(*names: str, named: tuple[str, ...] = ()) -> set[str]:
-    """Which of these variables Triton gets."""
+    """Return which of these variables Triton gets."""
     return {name for name, value in triton_environment(dict.fromkeys(names, "x"), libraries=LIBRARIES, named=named).items() if value == "x"}
 
 

@@ -1,4 +1,4 @@
-"""The real guardian over real processes; only Triton is a stand-in."""
+"""The real guardian with real processes; only Triton is a stand-in."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from tests.unit.triton.embedded import waiting
 STAND_IN = Path(__file__).with_name("stand_in.py")
 SHARED_MEMORY = Path("/dev/shm")
 SOON_S = 60.0
-"""Much more than anything here takes, and less than the grace that would hide a failure."""
+"""Time limit of the tests' waits: far more than anything here takes, and less than the grace that would hide
+a failure.
+"""
 
 
 @dataclass
 class Lab:
-    """One state folder's worth of guardians."""
+    """Test bench: the guardians of one state folder."""
 
     folder: Path
     prefix: str
@@ -73,7 +75,7 @@ class Lab:
         process.stdin.flush()
 
     def pids(self) -> list[int]:
-        """The stand-in's and its child's, once both are there."""
+        """Return the process ids of the stand-in and its child, once both run."""
         wait_for(self.report.exists, "the stand-in")
         return [int(pid) for pid in self.report.read_text().split()]
 
@@ -148,7 +150,9 @@ def test_an_ordered_stop_lets_triton_end_by_itself_and_kills_what_it_left(lab: L
 
 
 def test_an_order_that_is_there_before_triton_is_not_lost_on_its_way(lab: Lab) -> None:
-    """Triton is not another program yet when it is told to end: 13 of 20 such stops took their whole grace."""
+    """The order to stop comes before Triton's exec: without blocking the signal 13 of 20 such stops took
+    their whole grace.
+    """
     for _ in range(5):
         process = lab.run(lab.guarded("/bin/sleep", "600"))
         lab.order(process, b"%d\n" % SOON_S)
@@ -206,7 +210,7 @@ time.sleep(60)
 
 
 def start_owned(lab: Lab, *how: str) -> tuple[subprocess.Popen[bytes], int]:
-    """A process of its own that owns the guardian, and a fork of it, which inherited the pipe."""
+    """The guardian's owner is a process of its own, with a fork that has inherited the pipe."""
     command = [part if part != str(os.getpid()) else "OWNER" for part in lab.command(*how)]
     owner = subprocess.Popen([*PYTHON, "-c", OWNER, *command], stdout=subprocess.PIPE, start_new_session=True)
     lab.started.append(owner)

@@ -1,4 +1,4 @@
-"""Loads as a test says they go, beside real processes in the place of stubs."""
+"""The watchdog of loads: the loads are fakes, the stubs are real processes."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ import pytest
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamUnavailable
 from control_plane.triton.embedded.account import Account
-from control_plane.triton.embedded.load_watch import AnswerAsTriton, LoadWatch
+from control_plane.triton.embedded.load_watch import AbandonedLoadAnswerer, LoadWatch
 from control_plane.triton.embedded.log_file import open_log
-from control_plane.triton.embedded.stubs import Seen, Stub, Stubs, now_s
+from control_plane.triton.embedded.stubs import Stub, StubObservation, Stubs, now_s
 
 _ANSWER = "load failed for model 'm': version 1 is at UNAVAILABLE state: "
 
 
 class FakeStubs(Stubs):
-    """What a test says there is."""
+    """Fake observer of stubs, which reports what a test sets."""
 
     def __init__(self) -> None:
-        self.seen = Seen({}, {}, set())
+        self.seen = StubObservation({}, {}, set())
         self.looks = 0
 
-    def look(self) -> Seen:
+    def observe(self) -> StubObservation:
         seen = self.seen
         self.looks += 1
         return seen
 
     async def looked_at(self) -> None:
-        """Return when what is there now has been."""
+        """Wait until the watchdog has observed the present state."""
         enough = self.looks + 2
         while self.looks < enough:
             await asyncio.sleep(0.01)
@@ -46,9 +46,9 @@ class Lab:
     stubs: FakeStubs = field(default_factory=FakeStubs)
     limits_s: list[float] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    """Regions that were to be answered in."""
+    """Regions for which an answer was requested."""
     answers: list[bool] = field(default_factory=list)
-    """Whether Triton waits there, at one time after the other; then it does not."""
+    """Results of the calls in turn: whether Triton waits there; after the last one it does not."""
 
     def __post_init__(self) -> None:
         log, self._output = open_log(self.folder / "triton.log")
@@ -100,7 +100,7 @@ def test_one_that_succeeds_is_let_be(lab: Lab) -> None:
 
 
 def test_it_begins_at_once(lab: Lab) -> None:
-    """Who may load has just been asked; a moment later the answer may be another."""
+    """The caller has just checked that this process may load; a moment later that may be untrue."""
 
     async def main() -> None:
         has_begun = False
@@ -136,11 +136,11 @@ def test_what_is_no_failure_of_the_load_passes_as_it_is(lab: Lab) -> None:
 
 
 def test_of_a_stub_that_has_died_it_is_said_how(lab: Lab) -> None:
-    lab.stubs.seen = Seen({7: Stub(7, "r", "m", "/m/1/model.py", 0.0)}, {}, set())
+    lab.stubs.seen = StubObservation({7: Stub(7, "r", "m", "/m/1/model.py", 0.0)}, {}, set())
 
     async def load(limit_s: float) -> None:
         await lab.stubs.looked_at()
-        lab.stubs.seen = Seen({}, {7: "ended with exit status 3"}, set())
+        lab.stubs.seen = StubObservation({}, {7: "ended with exit status 3"}, set())
         await lab.stubs.looked_at()
         raise ModelLoadFailed(f"{_ANSWER}Internal: Received unexpected response from Python backend stub: m")
 
@@ -150,13 +150,13 @@ def test_of_a_stub_that_has_died_it_is_said_how(lab: Lab) -> None:
 
 
 def test_where_a_stub_has_died_it_is_answered_for_as_often_as_triton_waits(lab: Lab) -> None:
-    lab.stubs.seen = Seen({}, {}, {"region"})
+    lab.stubs.seen = StubObservation({}, {}, {"region"})
     lab.answers = [True, True]
 
     async def load(limit_s: float) -> None:
         while len(lab.asked) < 3:
             await lab.stubs.looked_at()
-        lab.stubs.seen = Seen({}, {}, set())
+        lab.stubs.seen = StubObservation({}, {}, set())
         await lab.stubs.looked_at()
         lab.asked.clear()
         await lab.stubs.looked_at()
@@ -169,7 +169,7 @@ def test_a_region_whose_stub_is_only_just_to_come_is_let_be(lab: Lab) -> None:
     async def load(limit_s: float) -> None:
         await lab.stubs.looked_at()
         for pid in range(5):
-            lab.stubs.seen = Seen({}, {}, {f"region{pid}"})
+            lab.stubs.seen = StubObservation({}, {}, {f"region{pid}"})
             looks = lab.stubs.looks
             while lab.stubs.looks == looks:
                 await asyncio.sleep(0.01)
@@ -194,15 +194,17 @@ _SAYS = """test "$(id -u) $(id -G) $(pwd) $SECRET$GIVEN" = """
 def test_what_answers_has_no_more_than_triton_has(account: Account | None, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "of the gateway's")
     environment = {"GIVEN": "this", "PATH": os.defpath}
-    answer = AnswerAsTriton(environment, account, program=("/bin/sh", "-c", f'{_SAYS}"{seen}" && test "$0" = /dev/shm/region'))
+    answer = AbandonedLoadAnswerer(environment, account, program=("/bin/sh", "-c", f'{_SAYS}"{seen}" && test "$0" = /dev/shm/region'))
     assert asyncio.run(answer("region"))
     assert not asyncio.run(answer("another"))
 
 
 def test_the_program_that_answers_runs_by_its_text(tmp_path: Path) -> None:
-    """Where there is no such region it says that nobody waits, and no more."""
-    assert not asyncio.run(AnswerAsTriton({})("tidegate_nowhere"))
-    ended = subprocess.run([*AnswerAsTriton({}).program, str(tmp_path / "nowhere")], cwd="/", capture_output=True, text=True, timeout=60)
+    """For a region that does not exist the program reports that nobody waits, and prints nothing."""
+    assert not asyncio.run(AbandonedLoadAnswerer({})("tidegate_nowhere"))
+    ended = subprocess.run(
+        [*AbandonedLoadAnswerer({}).program, str(tmp_path / "nowhere")], cwd="/", capture_output=True, text=True, timeout=60
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
 
 
@@ -219,7 +221,7 @@ class TestDeadline:
         }
 
         async def load(limit_s: float) -> None:
-            lab.stubs.seen = Seen(stubs, {}, set())
+            lab.stubs.seen = StubObservation(stubs, {}, set())
             await asyncio.to_thread(of_this.wait)
             raise ModelLoadFailed("Stub process 'm_0' is not healthy.")
 
@@ -243,7 +245,7 @@ class TestDeadline:
             asyncio.run(lab.watch.carry_out(("m",), load, timeout_s=0.1))
 
     def test_one_that_triton_gives_no_answer_of_in_time_is_told_as_such(self, lab: Lab) -> None:
-        """The call's own limit may be over before the watch has noticed its."""
+        """The call's own time limit may pass before the watchdog notices that its limit has."""
         told = failing(lab, DeadlineExceeded("RepositoryModelLoad: Deadline Exceeded"), DeadlineExceeded)
         assert str(told) == "model 'm' was not loaded within 300 s (TIDEGATE_LOAD_TIMEOUT_S); Triton goes on with it"
 

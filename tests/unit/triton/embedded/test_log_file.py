@@ -6,7 +6,7 @@ from control_plane.triton.embedded.log_file import open_log
 
 
 def life(path: Path, text: bytes) -> str:
-    """What the tail of a life that wrote this is."""
+    """Return the tail of the log of a Triton that wrote this text."""
     log, output = open_log(path)
     with output:
         output.write(text)

@@ -32,7 +32,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 
 
 class Lab:
-    """A state folder, a cache with the stand-in's wheel, and the launcher over both."""
+    """Test bench: a state folder, a cache with the stand-in's wheel, and the launcher over both."""
 
     def __init__(self, folder: Path) -> None:
         self.cache_dir = folder / "cache"
@@ -49,7 +49,7 @@ class Lab:
         return EmbeddedTritonLauncher(self.settings, self.state_dir, environment={"PATH": os.environ["PATH"], **environment})
 
     async def start(self, **environment: str) -> EmbeddedTriton:
-        """Start one and wait until the stand-in has said how it was run."""
+        """Start a Triton and wait until the stand-in has reported how it was run."""
         (self.state_dir / "triton/report").unlink(missing_ok=True)
         process = await self.launcher(**environment).start()
         while not (self.state_dir / "triton/report").exists():

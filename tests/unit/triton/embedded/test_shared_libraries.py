@@ -23,7 +23,9 @@ TRACE = """\
 
 
 def patched_program(folder: Path, library: bytes) -> Path:
-    """A real program, whose C library has another name of the same length."""
+    """Return a real program in which the name of the C library is replaced by another one of the same
+    length.
+    """
     program = folder / "program"
     bash = shutil.which("bash")
     assert bash is not None

@@ -1,4 +1,6 @@
-"""Real processes with the arguments of stubs: a guardian, a Triton of Python's, and its children."""
+"""Observation of stubs, on real processes with the arguments of stubs: a guardian, a Python program as
+Triton, its children.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def region() -> str:
 
 
 class Lab:
-    """A Triton with these children, by their arguments."""
+    """Start a Triton with children that have these arguments."""
 
     def __init__(self, folder: Path, *children: str) -> None:
         self.guardian = subprocess.Popen(
@@ -45,14 +47,14 @@ class Lab:
         self.guardian.stdin.write("|".join(children) + "\n")
         self.guardian.stdin.flush()
         self.pids = [int(pid) for pid in self.guardian.stdout.readline().split()]
-        # Popen goes on when exec closes its pipe, a moment before the arguments can be read.
+        # Popen returns when exec closes its pipe, which is a moment before the arguments can be read.
         wait_for(lambda: all(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in self.pids), "the children's arguments", SOON_S)
         self.stubs = Stubs(self.guardian.pid, PREFIX, folder=folder)
 
     def end(self, number: int, how: int) -> None:
-        """A zombie, since nobody asks for it."""
+        """Make a zombie: a child that has ended and that nobody waits for."""
         os.kill(self.pids[number], how)
-        wait_for(lambda: self.pids[number] in self.stubs.look().ended, "a child's end", SOON_S)
+        wait_for(lambda: self.pids[number] in self.stubs.observe().ended, "a child's end", SOON_S)
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_stubs_are_known_by_their_arguments_and_how_they_ended(tmp_path: Path, l
     began_s = now_s()
     lab = Lab(tmp_path, arguments("a", shared[0]), arguments("b", shared[1], "b_0"), arguments("c", shared[2]))
     labs.append(lab)
-    seen = lab.stubs.look()
+    seen = lab.stubs.observe()
     started_s = {pid: stub.started_s for pid, stub in seen.living.items()}
     assert all(began_s - 2 * TICK_S <= each <= now_s() for each in started_s.values())
     assert seen.living == {
@@ -84,12 +86,12 @@ def test_stubs_are_known_by_their_arguments_and_how_they_ended(tmp_path: Path, l
         for pid, each, instance in zip(lab.pids, shared, ("a", "b_0", "c"), strict=True)
     }
     assert seen.ended == {}
-    assert seen.deserted == set()
+    assert seen.abandoned == set()
     lab.end(1, signal.SIGSEGV)
-    seen = lab.stubs.look()
+    seen = lab.stubs.observe()
     assert set(seen.living) == {lab.pids[0], lab.pids[2]}
     assert seen.ended == {lab.pids[1]: "was killed by SIGSEGV"}
-    assert seen.deserted == {shared[1]}
+    assert seen.abandoned == {shared[1]}
 
 
 def test_while_a_child_may_yet_become_a_stub_no_region_is_deserted(tmp_path: Path, labs: list[Lab]) -> None:
@@ -97,9 +99,9 @@ def test_while_a_child_may_yet_become_a_stub_no_region_is_deserted(tmp_path: Pat
     (tmp_path / shared).touch()
     lab = Lab(tmp_path, "not one yet")
     labs.append(lab)
-    assert lab.stubs.look().deserted == set()
+    assert lab.stubs.observe().abandoned == set()
     lab.end(0, signal.SIGTERM)
-    assert lab.stubs.look().deserted == {shared}
+    assert lab.stubs.observe().abandoned == {shared}
 
 
 def test_of_a_triton_that_is_gone_there_is_nothing(tmp_path: Path, labs: list[Lab]) -> None:
@@ -107,7 +109,7 @@ def test_of_a_triton_that_is_gone_there_is_nothing(tmp_path: Path, labs: list[La
     labs.append(lab)
     guardian.kill_all(guardian.session_members(lab.guardian.pid))
     lab.guardian.wait()
-    seen = lab.stubs.look()
+    seen = lab.stubs.observe()
     assert (seen.living, seen.ended) == ({}, {})
 
 

@@ -1,4 +1,4 @@
-"""Waits for what other processes do."""
+"""Helper that waits for conditions that other processes bring about."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def wait_for(condition: Callable[[], bool], what: str, within_s: float) -> None:
-    """Poll until it is so; AssertionError when the time is over."""
+    """Poll until the condition holds. Raises AssertionError: it does not within the time."""
     deadline_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline_s, f"{what} did not come about within {within_s} s"

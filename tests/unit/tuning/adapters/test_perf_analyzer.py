@@ -54,7 +54,7 @@ class Lab:
         return PerfAnalyzer(self.cache, self.libraries)
 
     def pid(self) -> str:
-        """Of the program that hangs, once it runs."""
+        """Process id of the program that hangs, once it runs."""
         noted = Path(f"{self.notes}.pid")
         return noted.read_text().strip() if noted.exists() else ""
 

@@ -1,4 +1,4 @@
-"""What is placed for a candidate; that Triton serves it is tests/e2e/test_tune.py."""
+"""Files that are placed for a candidate; tests/e2e/test_tune.py tests that Triton serves them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Lab:
         return EmbeddedTuningServers(given, model=model, tuned=self.models / "encoder", config_of=config_of)
 
     def placed(self) -> dict[str, str]:
-        """Every file that Triton sees, with its text."""
+        """Return every file that Triton sees, with its text."""
         root = self.state / "triton" / "repository"
         return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
 

@@ -56,7 +56,7 @@ def test_many_texts_all_come() -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 2, 8, 32, 64])
 def test_every_connection_of_perf_analyzer_comes_to_every_text(concurrency: int) -> None:
-    """The n-th takes every `concurrency`-th entry, from the n-th on, over and over."""
+    """Return the entries of the n-th caller: every `concurrency`-th, from the n-th on, over and over."""
     texts = sent("95\tshort\n5\tlong")
     for first in range(concurrency):
         assert Counter(texts[(first + step * concurrency) % len(texts)] for step in range(len(texts))) == Counter(texts)
@@ -85,5 +85,5 @@ def test_other_json_is_refused(text: str) -> None:
 
 
 def test_broken_json_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match=r"the mix is no JSON: .*line 1"):
+    with pytest.raises(InvalidRequest, match=r"the mix is not JSON: .*line 1"):
         parse_json('{"data": [')

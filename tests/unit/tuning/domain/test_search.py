@@ -119,7 +119,7 @@ AXES = (Axis(Knob.INSTANCES, (2, 4)), Axis(Knob.THREADS, (1, 2)))
 
 
 def search(axes: Sequence[Axis], worth: Mapping[Candidate, Round], otherwise: Round = ()) -> list[Candidate]:
-    """Everything that is measured, in order, where each is worth what `worth` says."""
+    """Run the search where each candidate scores as `worth` says; return all candidates measured, in order."""
     screened: dict[Candidate, Round] = {}
     while (candidate := next_candidate(axes, screened, limit_ms=10)) is not None:
         assert candidate not in screened, "measured twice"
@@ -320,6 +320,6 @@ def test_there_are_no_more_finalists_than_have_been_measured() -> None:
     ],
 )
 def test_final_rounds_take_what_is_left(left_s: float, expected: float) -> None:
-    """Rounds of four seconds, of which the measurements were asked to take one each."""
+    """Costs of rounds of four seconds, whose measurements were asked to take one second each."""
     found = final_run_s(Costs(start_s=2.0, round_s=4.0, run_s=1.0), finalists=3, left_s=left_s)
     assert found == pytest.approx(expected)

@@ -1,0 +1,416 @@
+"""Loads and unloads replicas, each in a background task: a caller that goes away does not end the load that
+others wait for.
+
+`fleet/routing/model_router` and `fleet/reconciler` call it, and decide what should be where. One plan of
+`fleet/domain/load_plan` runs at a time on each server (`fleet/loading/load_plans`); victims are chosen when a
+load's turn has come, not when it is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
+from typing import Protocol
+
+from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, Overloaded, StoreUnavailable, UpstreamUnavailable
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.event import FleetEventKind
+from control_plane.fleet.domain.fleet import NEVER_S, Fleet, ModelFacts, Replica, Server
+from control_plane.fleet.domain.placement import LIMITS, Obstacle, Placement, PlacementLimits, Refusal, place
+from control_plane.fleet.view.state import FleetState
+
+_log = logging.getLogger(__name__)
+
+RequestReplica = Callable[[str, str | None], bool]
+"""Asks the leader to load a model, in a pool if one is named; False if this process is the leader and must do
+it itself."""
+
+RequestRepair = Callable[[str, str], bool]
+"""Asks the leader to load a server's dead replica of a model anew; False if this process is the leader and
+must do it itself."""
+
+_LEADERS_TO_JUDGE = frozenset((Obstacle.IN_USE, Obstacle.CHURN, Obstacle.LATE, Obstacle.ON_TRIAL))
+"""Obstacles that depend on what other processes use and how much, and on earlier loads: the leader knows
+these best."""
+
+_IN_POOL = replace(LIMITS, stays_in_pool=True)
+_PAUSE_S = 0.5
+"""Pause after a load that could not even begin; tried again at once it would fail at once, in a loop."""
+
+
+class Plans(Protocol):
+    """Port through which one server's models are loaded and unloaded: `fleet/loading/server_loads`."""
+
+    async def load_after_evicting(self, model: ModelFacts, victims: tuple[str, ...]) -> None:
+        """Unload the victims, wait for their memory, and load the model. Raises ControlPlaneError: it is not
+        there, or that is unknown."""
+
+    async def reload(self, model: ModelFacts) -> None:
+        """Load a model anew over itself, which for a while takes its memory twice. Raises
+        ControlPlaneError."""
+
+    async def repair(self, model: ModelFacts) -> None:
+        """Load a model anew whose stub has died. Raises ControlPlaneError."""
+
+    async def unload(self, model: str) -> None:
+        """Unload a model. Raises ControlPlaneError."""
+
+
+class Files(Protocol):
+    """Where models' files are: `fleet/view/files`."""
+
+    def is_cold(self, model: str) -> bool:
+        """Whether the model has to be fetched first."""
+
+    def expected_fetch_s(self, model: str) -> float:
+        """Seconds until a fetch of the model has ended."""
+
+    def held_locally(self, model: str) -> AbstractAsyncContextManager[None]:
+        """Context manager: within the block the model's files are here, stay here, and are described.
+
+        Raises ControlPlaneError, also if the files show that no server could load the model.
+        """
+
+
+class ReplicaLoader:
+    """Replica loader: begins loads, once `run` runs, if this process is the fleet's leader; otherwise it asks
+    the leader to."""
+
+    def __init__(
+        self,
+        state: FleetState,
+        plans: Mapping[str, Plans],
+        *,
+        files: Files | None = None,
+        request_replica: RequestReplica = lambda model, pool: False,
+        request_repair: RequestRepair = lambda server, model: False,
+    ) -> None:
+        """`plans` is by server; servers may join and leave it."""
+        self._request_replica = request_replica
+        self._request_repair = request_repair
+        self._files = files
+        self._state = state
+        self._plans = plans
+        self._tasks: asyncio.TaskGroup | None = None
+        self._loads: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """(model, server) -> the load under way."""
+        self._fetching: dict[str, float] = {}
+        """Model whose files are being fetched -> the load time expected once they are here."""
+        self._leaving: set[tuple[str, str]] = set()
+        """(model, server) of replicas that are being unloaded, or wait for their turn to be."""
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Server -> the lock that lets one load or unload run there at a time."""
+
+    async def run(self) -> None:
+        """Own the loads under way, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self._tasks = None  # before the group ends, which takes no more tasks then
+
+    def is_loading(self, model: str) -> bool:
+        """Whether a replica of the model is being loaded, or fetched to be loaded."""
+        holders = self._state.fleet.holders.get(model, {})
+        return model in self._fetching or any(server.copies[model].state is ModelState.LOADING for server in holders.values())
+
+    def expected_s(self, facts: ModelFacts) -> float:
+        """Seconds until the first replica that is being loaded is ready, or, if there is none, until one
+        would be that begins now."""
+        if facts.name in self._fetching and self._files is not None:
+            return self._files.expected_fetch_s(facts.name) + self._fetching[facts.name]
+        holders, now_s = self._state.fleet.holders.get(facts.name, {}), self._state.now_s()
+        ready = [server.copies[facts.name].ready_s for server in holders.values() if server.copies[facts.name].state is ModelState.LOADING]
+        return max(0.0, min(ready, default=now_s + facts.load_s) - now_s)
+
+    def load_if_none_is(self, model: str, *, pool: str | None = None) -> None:
+        """Begin to load one more replica, in this pool only, if placement agrees. Nothing happens while
+        another one is being loaded."""
+        if not self.is_loading(model):
+            self.load_replica(self._state.fleet.models[model], pool=pool, limits=_IN_POOL)
+
+    def load_replica(
+        self, facts: ModelFacts, *, pool: str | None = None, must_beat_s: float = math.inf, limits: PlacementLimits = LIMITS
+    ) -> Refusal | None:
+        """Load one more replica if placement agrees; returns None if it is under way, otherwise why not.
+        Raises as `begin`."""
+        # Fetched before it is placed: its size, by which it is placed, is not known before.
+        if self._fetches_first(facts, pool):
+            return None
+        now_s = self._state.now_s()
+        placement = place(self._state.fleet, facts.name, now_s, must_beat_s=must_beat_s, pool=pool, limits=limits)
+        if isinstance(placement, Refusal):
+            self.is_left_to_leader(facts, placement, pool=pool)
+            return placement
+        self.load_as_placed(facts, placement, pool=pool)
+        return None
+
+    def is_left_to_leader(self, facts: ModelFacts, refusal: Refusal, *, pool: str | None = None) -> bool:
+        """Whether the leader, another process, has been asked: it may load the model in spite of this
+        refusal."""
+        return refusal.obstacle in _LEADERS_TO_JUDGE and self._request_replica(facts.name, pool)
+
+    def _fetches_first(self, facts: ModelFacts, pool: str | None) -> bool:
+        """Whether the model's files are being fetched. It is placed only once they are here and its size is
+        known, so no server waits meanwhile."""
+        if self._files is None or facts.quarantined_until_s > self._state.now_s():
+            return False
+        if facts.name not in self._fetching and self.is_cold(facts.name):
+            self._begun().create_task(self._fetch_and_load(facts, self._files, pool), name=f"fetch-{facts.name}")
+            # What remains of the expected load time once the fetch is over.
+            self._fetching[facts.name] = max(0.0, facts.load_s - self._files.expected_fetch_s(facts.name))
+        return facts.name in self._fetching
+
+    async def _fetch_and_load(self, facts: ModelFacts, files: Files, pool: str | None) -> None:
+        """Fetch a model, and keep its files until the load is over. If there is no room for it then, requests
+        that wait will ask again."""
+        try:
+            async with files.held_locally(facts.name):
+                del self._fetching[facts.name]
+                if self.load_replica(facts, pool=pool) is None:
+                    await self.wait_for_loads(facts.name, timeout_s=math.inf)
+        except Exception as exc:  # as in `_bring_in`
+            self._quarantine(facts, "", exc)
+        finally:
+            self._fetching.pop(facts.name, None)
+            self._state.changed()
+
+    def is_cold(self, model: str) -> bool:
+        """Whether the model has to be fetched first; until then its size is a guess."""
+        return self._files is not None and self._files.is_cold(model)
+
+    def is_being_unloaded(self, model: str, server: str) -> bool:
+        """Whether the replica is being unloaded, or waits for its turn to be."""
+        return (model, server) in self._leaving
+
+    def schedule_unload(
+        self, model: str, server: str, *, kind: FleetEventKind, reason: str, still: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Schedule an unload of the replica in a background task; it is dropped if `still` no longer holds
+        when its turn comes."""
+        if self._tasks is not None and (model, server) not in self._leaving:
+            self._leaving.add((model, server))
+            self._tasks.create_task(self._unload_in_turn(model, server, kind, reason, still), name=f"unload-{model}")
+
+    async def _unload_in_turn(self, model: str, server: str, kind: FleetEventKind, reason: str, still: Callable[[], bool]) -> None:
+        """Unload the replica in the server's turn. A failure is only logged: the reconciler will see what is
+        left and try again."""
+        try:
+            async with self._turns[server]:
+                # Asked again inside the turn: a request may have come while the unload waited.
+                if still():
+                    await self._plans_of(server).unload(model)
+                    self._tell(kind, model, server, reason)
+        except ControlPlaneError as exc:
+            _log.warning("a copy could not be unloaded: %s", exc, extra={"model": model, "server": server})
+        finally:
+            self._leaving.discard((model, server))
+
+    def repair(self, copy: Replica, server: Server, *, reason: str) -> None:
+        """Load a replica anew whose stub has died, in a background task, or have the leader do so. No request
+        is sent to it until then."""
+        if self._request_repair(server.name, copy.model):
+            return
+        if self._tasks is not None and (server.name, copy.model) not in self._state.awaiting_fingerprint:
+            # Triton goes on listing the dead replica as READY; this keeps it LOADING in the view until it is
+            # repaired.
+            self._state.awaiting_fingerprint.add((server.name, copy.model))
+            copy.state, copy.ready_s = ModelState.LOADING, self._state.now_s() + self._state.fleet.models[copy.model].load_s
+            self._tell(FleetEventKind.LOST, copy.model, server.name, reason)
+            self._tasks.create_task(self._revive(copy, server), name=f"revive-{copy.model}")
+
+    async def _revive(self, copy: Replica, server: Server) -> None:
+        """Carry out the repair in the server's turn."""
+        facts, began_s = self._state.fleet.models[copy.model], self._state.now_s()
+        try:
+            async with self._turns[server.name]:
+                # Another load may have replaced the dead replica while this one waited for its turn.
+                if server.copies.get(copy.model) is copy:
+                    await self._plans_of(server.name).repair(facts)
+                    self._tell(FleetEventKind.LOADED, copy.model, server.name, "", self._state.now_s() - began_s)
+        except Exception as exc:  # as in `_bring_in`
+            self._quarantine(facts, server.name, exc)
+        finally:
+            self._state.awaiting_fingerprint.discard((server.name, copy.model))
+            self._state.changed()
+
+    async def wait_for_loads(self, model: str, *, timeout_s: float) -> None:
+        """Return when no load of the model is under way, or after `timeout_s`."""
+        tasks = [task for (name, _), task in self._loads.items() if name == model]
+        if tasks:
+            await asyncio.wait(tasks, timeout=None if timeout_s == math.inf else timeout_s)
+
+    async def reload(self, model: str, server: str, *, reason: str = "an administrator asked for it") -> None:
+        """Load one replica anew. If there is no room for it twice it is unloaded first, and its requests
+        wait. Raises ControlPlaneError."""
+        facts = self._state.fleet.models[model]
+        async with self._turns[server]:
+            plans = self._plans_of(server)
+            # With room for two the old replica serves until the new one is ready.
+            if self._state.fleet.servers[server].free_bytes >= facts.resident_bytes:
+                await plans.reload(facts)
+            else:
+                await plans.load_after_evicting(facts, (model,))
+        self._tell(FleetEventKind.LOADED, model, server, reason)
+
+    async def unload(self, model: str, server: str, *, kind: FleetEventKind, reason: str) -> None:
+        """Unload one replica and wait for that. Raises ControlPlaneError."""
+        async with self._turns[server]:
+            await self._plans_of(server).unload(model)
+        self._tell(kind, model, server, reason)
+
+    def _plans_of(self, server: str) -> Plans:
+        """Return the server's plans. Raises UpstreamUnavailable: the server left the fleet while the caller
+        waited for its turn."""
+        if server not in self._plans or server not in self._state.fleet.servers:
+            raise UpstreamUnavailable(f"server '{server}' has left the fleet")
+        return self._plans[server]
+
+    def forget(self, server: str) -> None:
+        """Forget a server that has left; callers that still wait for a turn there find that out in
+        `_plans_of`."""
+        self._turns.pop(server, None)
+
+    def why_quarantined(self, model: str) -> str | None:
+        """Why the model is in quarantine; None if it is not."""
+        return self._state.measurements.why_quarantined(model)
+
+    def why_failed(self, model: str) -> str | None:
+        """Why the model's last load failed; None if it did not, or has been forgiven."""
+        return self._state.measurements.why_failed(model)
+
+    def forgive(self, model: str) -> None:
+        """Lift the model's quarantine."""
+        self._state.measurements.forgive(model)
+
+    def load_as_placed(self, facts: ModelFacts, placement: Placement, *, pool: str | None = None) -> None:
+        """Load the model as `placement` says, or have the leader load it where it likes. Raises
+        UpstreamUnavailable: nothing is loaded now."""
+        if self._request_replica(facts.name, pool):
+            return
+        tasks = self._begun()
+        server = self._state.fleet.servers[placement.server]
+        copy = self._announce(facts, server, placement)
+        key = (facts.name, server.name)
+        task = self._loads[key] = tasks.create_task(self._load(facts, server, copy), name=f"load-{facts.name}-on-{server.name}")
+        # For a task that is cancelled before it has begun: then nothing of `_load` runs.
+        task.add_done_callback(lambda task: self._ended(key, task))
+
+    def _begun(self) -> asyncio.TaskGroup:
+        """Return the group that owns loads. Raises UpstreamUnavailable: `run` does not run."""
+        if self._tasks is None:
+            raise UpstreamUnavailable("models cannot be loaded while the gateway starts or stops; try again shortly")
+        return self._tasks
+
+    def _ended(self, key: tuple[str, str], task: asyncio.Task[None] | None) -> None:
+        if self._loads.get(key) is task:
+            del self._loads[key]
+        self._state.changed()
+
+    async def _load(self, facts: ModelFacts, server: Server, copy: Replica) -> None:
+        """Load a replica when its turn comes. It does not raise: those who wait look at the view again, and
+        find the replica or a reason."""
+        fleet = self._state.fleet
+        try:
+            # The files first, then the turn: a fetch may take minutes, and must not hold up the server's
+            # other loads.
+            async with self._here(facts), self._turns[server.name]:
+                there, victims = server.copies.get(facts.name), self._victims(facts, server)
+                # Another load may have brought the model in while this one waited, or an administrator may
+                # have suspended it.
+                has_come = there is not None and there is not copy and there.state is ModelState.READY
+                if victims is not None and not has_come and not self._state.is_suspended(facts.name):
+                    await self._bring_in(facts, server, victims)
+        except Exception as exc:  # as in `_bring_in`
+            self._quarantine(facts, server.name, exc)
+        finally:
+            if server.copies.get(facts.name) is copy:
+                fleet.drop_replica(server, facts.name)
+            self._reckon(server)
+            # Not left to the task's callback: those who are woken by the change must not find this load still
+            # under way.
+            self._ended((facts.name, server.name), asyncio.current_task())
+
+    def _here(self, facts: ModelFacts) -> AbstractAsyncContextManager[None]:
+        """Hold the model's files. Even warm files may have to be verified or fetched again, so this comes
+        before the server's turn, and before anything is evicted."""
+        return nullcontext() if self._files is None else self._files.held_locally(facts.name)
+
+    def _reckon(self, server: Server) -> None:
+        """Recompute when the loads that wait on the server will have ended, now that one has ended sooner or
+        later than expected."""
+        until_s, models = self._state.now_s(), self._state.fleet.models
+        loading = [
+            copy for copy in server.copies.values() if copy.state is ModelState.LOADING and not copy.is_step and copy.model in models
+        ]
+        # Loads run one after the other, in the order in which they were announced.
+        for copy in sorted(loading, key=lambda copy: copy.ready_s):
+            until_s += models[copy.model].load_s
+            copy.ready_s = until_s
+        server.loads_until_s = until_s
+
+    def _announce(self, facts: ModelFacts, server: Server, placement: Placement) -> Replica:
+        """Add the planned replica to the view, so that routing and placement take it into account. Its memory
+        counts only from its load on."""
+        now_s = self._state.now_s()
+        copy = Replica(facts.name, ModelState.LOADING, 0, now_s, placement.ready_s, last_used_s=now_s)
+        server.loads_until_s = max(server.loads_until_s, placement.ready_s)
+        self._state.fleet.put_replica(server, copy)
+        return copy
+
+    def _victims(self, facts: ModelFacts, server: Server) -> tuple[str, ...] | None:
+        """Choose victims anew, as of this turn: other loads may have run since the placement. None if there
+        is no room any more."""
+        fleet = self._state.fleet
+        # Placement takes no server that has a replica of the model already, even an announced one.
+        announced = server.copies.get(facts.name)
+        fleet.drop_replica(server, facts.name)
+        found = place(Fleet({server.name: server}, fleet.models, fleet.holders), facts.name, self._state.now_s())
+        if announced is not None:
+            fleet.put_replica(server, announced)
+        return found.victims if isinstance(found, Placement) else None
+
+    async def _bring_in(self, facts: ModelFacts, server: Server, victims: tuple[str, ...]) -> None:
+        """Carry out the load; what has been evicted for it is recorded even if it fails."""
+        began_s = self._state.now_s()
+        try:
+            await self._plans_of(server.name).load_after_evicting(facts, victims)
+        except Exception as exc:  # the root of a task: one model's broken files must not end the gateway
+            self._quarantine(facts, server.name, exc)
+            return
+        finally:
+            for victim in victims:
+                if victim not in server.copies:
+                    self._tell(FleetEventKind.EVICTED, victim, server.name, f"for '{facts.name}', which is asked for")
+        took_s = self._state.now_s() - began_s
+        self._state.measurements.forgive(facts.name)
+        facts.refused_since_s = NEVER_S
+        self._tell(FleetEventKind.LOADED, facts.name, server.name, "", took_s)
+
+    def _quarantine(self, facts: ModelFacts, server: str, error: Exception) -> None:
+        """Record a failed load: quarantine the model if the failure may be its own, otherwise only pause."""
+        # No fault of the model: the server went down, the lease was lost, or another load took the room.
+        if isinstance(error, UpstreamUnavailable | Overloaded):
+            facts.quarantined_until_s = self._state.now_s() + _PAUSE_S
+            return
+        # Such a failure quarantines the model, too, but it is not put on trial for it.
+        is_transient = isinstance(error, StoreUnavailable) or (isinstance(error, ModelLoadFailed) and error.is_transient)
+        self._state.measurements.failed(facts, str(error), is_transient=is_transient)
+        self._tell(FleetEventKind.FAILED, facts.name, server, str(error))
+        unexpected = None if isinstance(error, ControlPlaneError) else error
+        _log.error("model could not be loaded: %s", error, extra={"model": facts.name, "server": server}, exc_info=unexpected)
+
+    def drop(self, server: Server, copy: Replica, kind: FleetEventKind, reason: str) -> None:
+        """Remove a replica that is gone from the view, and record why."""
+        self._state.fleet.drop_replica(server, copy.model)
+        self._tell(kind, copy.model, server.name, reason)
+        self._state.changed()
+
+    def _tell(self, kind: FleetEventKind, model: str, server: str, reason: str, seconds: float = 0.0) -> None:
+        self._state.events.record(kind, model=model, server=server, reason=reason, seconds=seconds)

@@ -1,0 +1,93 @@
+"""The router that decides as `fleet/routing/model_router` and `fleet/reconciler` do in production, by the same
+policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf
+from random import Random
+
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.autoscaling import desired_replicas, replica_to_remove
+from control_plane.fleet.domain.fleet import NEVER_S, Fleet
+from control_plane.fleet.domain.placement import LIMITS, Placement, PlacementLimits, place
+from control_plane.fleet.domain.routing import RoutingLimits, choose
+from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
+from control_plane.fleet.simulation.workload import Request
+
+
+class ProductionRouter:
+    """Production's router: the replica that is expected to serve a request first, and a load where there is
+    none or where it is sooner."""
+
+    tick_s: float | None = 0.5
+    """The reconciler's tick."""
+    requests_may_move = True
+
+    def __init__(
+        self,
+        random: Random,
+        *,
+        routing_limits: RoutingLimits | None = None,
+        placement_limits: PlacementLimits | None = None,
+    ) -> None:
+        self._random = random
+        self._routing_limits = routing_limits or RoutingLimits()
+        self._placement_limits = placement_limits or LIMITS
+        self._no_further_replica: dict[str, tuple[float, float]] = {}
+        """Negative cache, as in `ModelRouter`."""
+
+    def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
+        """Choose a replica, or place a new one if that is expected to be sooner."""
+        model = request.model
+        found = choose(fleet, model, now_s, self._random.random(), limits=self._routing_limits)
+        before_s, unless_longer_than_s = self._no_further_replica.get(model, (now_s, inf))
+        if found.needs_placement and (found.server is None or now_s >= before_s or found.expected_s > unless_longer_than_s):
+            placed = place(fleet, model, now_s, must_beat_s=found.expected_s, limits=self._placement_limits)
+            if isinstance(placed, Placement):
+                return Choice(placed.server)
+            if found.server is None:
+                return self._refused(fleet, model, now_s, placed.retry_after_s)
+            until_s = now_s + self._placement_limits.negative_cache_loads * fleet.models[model].load_s
+            self._no_further_replica[model] = until_s, placed.must_beat_s
+        assert found.server is not None  # Else it asks to place.
+        return Choice(found.server)
+
+    def _refused(self, fleet: Fleet, model: str, now_s: float, retry_after_s: float) -> Refusal:
+        """Let the request ask again later, as long as its deadline allows."""
+        facts = fleet.models[model]
+        if facts.refused_since_s == NEVER_S:
+            facts.refused_since_s = now_s
+        return Refusal(retry_after_s)
+
+    def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
+        """Choose victims for a model's load on this server, as if the model had not been announced there."""
+        # Placement takes no server that has a replica already, even an announced one.
+        announced = fleet.servers[server]
+        copy = announced.copies[model]
+        fleet.drop_replica(announced, model)
+        alone = Fleet({server: announced}, fleet.models, fleet.holders)
+        placed = place(alone, model, now_s, limits=self._placement_limits)
+        fleet.put_replica(announced, copy)
+        return placed.victims if isinstance(placed, Placement) else None
+
+    def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
+        """Have as many replicas as demand asks for, changing them by one at a time."""
+        for facts in list(fleet.models.values()):
+            have, wanted = _copies(fleet, facts.name), desired_replicas(facts, fleet, now_s)
+            if have < wanted and not _is_loading(fleet, facts.name):
+                placed = place(fleet, facts.name, now_s, limits=self._placement_limits)
+                if isinstance(placed, Placement):
+                    yield Load(facts.name, placed.server)
+            elif have > wanted and (server := replica_to_remove(facts, fleet, now_s)) is not None:
+                yield Unload(facts.name, server)
+
+
+def _is_loading(fleet: Fleet, model: str) -> bool:
+    return any(server.copies[model].state is ModelState.LOADING for server in fleet.holders.get(model, {}).values())
+
+
+def _copies(fleet: Fleet, model: str) -> int:
+    holders = fleet.holders.get(model, {})
+    return sum(server.is_up and server.copies[model].state is not ModelState.UNLOADING for server in holders.values())

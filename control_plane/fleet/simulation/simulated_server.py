@@ -1,0 +1,230 @@
+"""One server of the simulated fleet: its queue, its loads, its memory.
+
+It behaves as `fleet/routing/model_router` and Triton do together: one load at a time, unloaded memory is free
+once the last request there has ended, and requests for a model that is being loaded wait for it while other
+requests are served.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.fleet import NEVER_S, Fleet, Replica, Server
+from control_plane.fleet.simulation.clock import Clock
+from control_plane.fleet.simulation.outcome import Outcome
+from control_plane.fleet.simulation.workload import Request
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request at a server."""
+
+    request: Request
+    expected_s: float
+    """Service time as known beforehand: the model's mean."""
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SharedState:
+    """Clock, fleet, outcome and callbacks that all servers of one simulation share."""
+
+    clock: Clock
+    fleet: Fleet
+    outcome: Outcome
+    unload_s: Mapping[str, float]
+    """Time of an unload, by model."""
+    victims: Callable[[str, str], Sequence[str] | None]
+    """`Router.victims`: the models to evict for a model on a server."""
+    reroute: Callable[[str], None]
+    """Routes the requests that wait for this model anew, if they may move."""
+
+
+class SimulatedServer:
+    """Simulated server, which keeps its `Server` in the fleet true."""
+
+    def __init__(self, server: Server, surroundings: SharedState) -> None:
+        self.server = server
+        self._around = surroundings
+        self._clock, self._fleet = surroundings.clock, surroundings.fleet
+        self._queue: deque[Job] = deque()
+        self._running: dict[Job, None] = {}
+        self._waiting: dict[str, list[Job]] = {}
+        """Model -> requests that wait for its load."""
+        self._wanted: dict[str, None] = {}
+        """Models whose plans have not begun, in order (a dict as an ordered set)."""
+        self._planned: Replica | None = None
+        """The replica whose plan is under way."""
+        self._load_is_on = False
+        self._is_gone = False
+
+    def admit(self, job: Job) -> None:
+        """Take a request: serve it, or let it wait for its model's load."""
+        model = job.request.model
+        copy = self.server.copies.get(model)
+        self.server.work_s += job.expected_s
+        if copy is not None and copy.state is not ModelState.UNLOADING:
+            copy.in_flight += 1
+            copy.last_used_s = self._clock.now_s
+        if copy is not None and copy.state is ModelState.READY:
+            self._queue.append(job)
+            self._serve()
+        else:
+            self._waiting.setdefault(model, []).append(job)
+            self.want(model)
+
+    def want(self, model: str) -> None:
+        """Load the model when the plans before it have ended."""
+        copy = self.server.copies.get(model)
+        if model in self._wanted or (copy is not None and copy.state is not ModelState.UNLOADING):
+            return
+        self._wanted[model] = None
+        if copy is None:
+            self._announce(model)
+        self._begin_plan()
+
+    def unload(self, model: str) -> None:
+        """Unload a model; its memory is free once its last request has ended."""
+        copy = self.server.copies[model]
+        if copy.state is not ModelState.READY:
+            raise ValueError(f"{model} on {self.server.name} is {copy.state.value}: only what is READY can be unloaded")
+        copy.state, copy.since_s = ModelState.UNLOADING, self._clock.now_s
+        self._around.outcome.evictions += 1
+        if not copy.in_flight:
+            self._end_unload(copy)
+
+    def give_up(self, model: str) -> list[Job]:
+        """Return the requests that wait here for the model's load, which is now no longer theirs; the load
+        goes on."""
+        jobs, copy = self._waiting.pop(model, []), self.server.copies.get(model)
+        if copy is not None and copy.state is ModelState.LOADING:
+            copy.in_flight -= len(jobs)
+        self.server.work_s = max(0.0, self.server.work_s - sum(job.expected_s for job in jobs))
+        return jobs
+
+    def leave(self) -> list[Job]:
+        """Remove the server; returns the requests that were there."""
+        self._is_gone = True
+        return [*self._running, *self._queue, *(job for jobs in self._waiting.values() for job in jobs)]
+
+    def _announce(self, model: str) -> None:
+        """Add the planned replica to the fleet, for the router to see; its memory counts only from its load
+        on."""
+        now_s, server = self._clock.now_s, self.server
+        load_s = self._fleet.models[model].load_s
+        server.loads_until_s = max(now_s, server.loads_until_s) + load_s
+        # A server without cores to spare does the load as part of its work.
+        if not server.serves_while_loading:
+            server.work_s += load_s
+        waiting = len(self._waiting.get(model, ()))
+        copy = Replica(model, ModelState.LOADING, 0, now_s, server.loads_until_s, last_used_s=now_s, in_flight=waiting)
+        self._fleet.put_replica(server, copy)
+
+    def _begin_plan(self) -> None:
+        """Begin the next plan, unless one is under way or the model is still being unloaded."""
+        model = next(iter(self._wanted), None)
+        copy = self.server.copies.get(model) if model is not None else None
+        if model is None or copy is None or copy.state is ModelState.UNLOADING or self._planned is not None:
+            return
+        victims = self._around.victims(model, self.server.name)
+        if victims is None:
+            self._put_off(copy)
+            return
+        self._check(model, victims)
+        del self._wanted[model]
+        self._planned = copy
+        for victim in victims:
+            self.unload(victim)
+        self._load_if_there_is_room()
+
+    def _put_off(self, copy: Replica) -> None:
+        """There is no room: route the waiting requests anew, and drop the load if none of them stays."""
+        self._around.reroute(copy.model)
+        if not copy.in_flight:
+            del self._wanted[copy.model]
+            self._fleet.drop_replica(self.server, copy.model)
+            self._begin_plan()
+
+    def _check(self, model: str, victims: Sequence[str]) -> None:
+        """Raise if the router's victims do not make enough room."""
+        server = self.server
+        staying = sum(copy.bytes for copy in server.copies.values() if copy.state is not ModelState.UNLOADING and copy.model not in victims)
+        if staying + self._fleet.models[model].resident_bytes > server.budget_bytes:
+            raise ValueError(f"{model} has no room on {server.name} without {', '.join(victims) or 'anything unloaded'}")
+
+    def _load_if_there_is_room(self) -> None:
+        """Begin the planned load as soon as the victims' memory is free."""
+        copy = self._planned
+        if copy is None or self._load_is_on or self._fleet.models[copy.model].resident_bytes > self.server.free_bytes:
+            return
+        facts, now_s, outcome = self._fleet.models[copy.model], self._clock.now_s, self._around.outcome
+        self._load_is_on = True
+        # The load begins later than announced if its victims took their time; the loads behind it shift as
+        # well.
+        self.server.loads_until_s += max(0.0, now_s + facts.load_s - copy.ready_s)
+        copy.bytes, copy.since_s, copy.ready_s = facts.resident_bytes, now_s, now_s + facts.load_s
+        outcome.loads += 1
+        outcome.max_held_bytes = max(outcome.max_held_bytes, self.server.held_bytes)
+        self._clock.at(copy.ready_s, self._loaded, copy)
+
+    def _loaded(self, copy: Replica) -> None:
+        """End a load: serve the requests that waited for it, and begin the next plan."""
+        if self._is_gone:
+            return
+        copy.state, copy.since_s = ModelState.READY, self._clock.now_s
+        facts = self._fleet.models[copy.model]
+        facts.refused_since_s = NEVER_S
+        if not self.server.serves_while_loading:
+            self.server.work_s = max(0.0, self.server.work_s - facts.load_s)
+        self._planned, self._load_is_on = None, False
+        self._queue.extend(self._waiting.pop(copy.model, ()))
+        self._begin_plan()
+        self._serve()
+        self._around.reroute(copy.model)
+
+    def _end_unload(self, copy: Replica) -> None:
+        self._clock.at(self._clock.now_s + self._around.unload_s[copy.model], self._release, copy)
+
+    def _release(self, copy: Replica) -> None:
+        if self._is_gone:
+            return
+        self._fleet.drop_replica(self.server, copy.model)
+        if copy.model in self._wanted:
+            self._announce(copy.model)
+        self._load_if_there_is_room()
+        self._begin_plan()
+
+    def _serve(self) -> None:
+        """Begin queued requests while the server has capacity."""
+        server, clock = self.server, self._clock
+        while self._queue and len(self._running) < server.parallel and (server.serves_while_loading or not self._load_is_on):
+            job = self._queue.popleft()
+            if clock.now_s > job.deadline_s:
+                self._around.outcome.refused += 1
+                self._end(job)
+                continue
+            self._running[job] = None
+            clock.at(clock.now_s + job.request.service_s, self._answer, job)
+
+    def _answer(self, job: Job) -> None:
+        if self._is_gone:
+            return
+        del self._running[job]
+        self._around.outcome.answer(self._clock.now_s - job.request.at_s)
+        self._end(job)
+        self._serve()
+
+    def _end(self, job: Job) -> None:
+        """Subtract a request that has ended; the last one of an unloading model ends its unload."""
+        server = self.server
+        # Never below zero: it is a sum of floats.
+        server.work_s = max(0.0, server.work_s - job.expected_s)
+        copy = server.copies[job.request.model]
+        copy.in_flight -= 1
+        if copy.state is ModelState.UNLOADING and not copy.in_flight:
+            self._end_unload(copy)
+        elif self._wanted and self._planned is None:
+            self._begin_plan()

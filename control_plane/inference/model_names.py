@@ -1,0 +1,97 @@
+"""Bounds the cardinality of model names: only names of existing models become labels, queues and metering
+rows.
+
+Callers can make up any number of names, and each would otherwise cost memory and a time series. A name is
+known from the fleet's model descriptions, from the repository index of the only Triton (read every few
+seconds, and soon after a request for an unlisted name), or from an answer, since Triton gives none for a
+model that does not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from control_plane.core.errors import ControlPlaneError
+from control_plane.core.model import MODEL_NAME, UNKNOWN_MODEL
+from control_plane.triton.ports import ModelControl
+from control_plane.triton.servers import Servers
+
+_log = logging.getLogger(__name__)
+
+_READ_EVERY_S = 5.0
+_MIN_READ_INTERVAL_S = 1.0
+"""Shortest time between two reads of the index: a flood of made-up names must not become a flood of index
+calls."""
+
+
+class ModelNames:
+    """Set of the names of existing models, as far as this process knows."""
+
+    def __init__(self, servers: Servers, *, is_described: Callable[[str], bool] | None = None) -> None:
+        """`is_described` says which models a fleet has; None: there is one Triton, whose index `run`
+        reads."""
+        self._servers = servers
+        self._is_described = is_described
+        self._listed: set[str] = set()
+        self._answered: set[str] = set()
+        """Names that have answered since the last read of the index began."""
+        self._missed = asyncio.Event()
+
+    def __contains__(self, name: object) -> bool:
+        if self._is_described is not None:
+            return isinstance(name, str) and self._is_described(name)
+        return name in self._listed or name in self._answered
+
+    def name_of(self, name: str) -> str:
+        """`name` if such a model is known, else `UNKNOWN_MODEL`, which stands for all other names."""
+        if name in self._listed or name in self._answered or name in self:
+            return name
+        if name:
+            self._missed.set()
+        return UNKNOWN_MODEL
+
+    def answered(self, name: str) -> None:
+        """Learn a name from an answer: a model of that name has answered a request, so it exists."""
+        if name and name not in self._listed and self._is_described is None:
+            self._answered.add(name)
+
+    async def run(self) -> None:
+        """Read the index every few seconds until cancelled; return at once in a fleet, which has descriptions
+        instead."""
+        while self._is_described is None:
+            await self.refresh()
+            await asyncio.sleep(_MIN_READ_INTERVAL_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_READ_EVERY_S - _MIN_READ_INTERVAL_S):
+                    await self._missed.wait()
+
+    async def refresh(self) -> None:
+        """Read the index now; the names known so far stay if it cannot be read."""
+        if self._is_described is not None:
+            return
+        self._missed.clear()
+        # Names that answer while the index is being read may be missing in it, so they go into a new set that
+        # is kept.
+        before, self._answered = self._answered, set()
+        try:
+            names = await _names_at(self._servers.pick().control)
+            self._listed, before = {name for name in names if MODEL_NAME.fullmatch(name)}, set()
+        except ControlPlaneError as exc:
+            _log.debug("the repository index could not be read: %s", exc)  # debug: the supervisor warns that Triton is down
+            self._missed.set()
+        finally:
+            self._answered |= before
+
+
+async def _names_at(control: ModelControl) -> set[str]:
+    """Names in Triton's repository index, or of its loaded models where the index is restricted.
+
+    Raises ControlPlaneError.
+    """
+    try:
+        return {line.name for line in await control.index()}
+    except ControlPlaneError:
+        return set(await control.compute_times())

@@ -1,0 +1,59 @@
+"""Tells which models are decoupled (any number of responses for one request).
+
+Triton refuses ModelInfer for decoupled models. So `frontends/kserve/grpc_stream` relays their requests over a
+stream to Triton, and the requests to all other models as ModelInfer calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from control_plane.core.errors import ControlPlaneError
+from control_plane.inference.inference import Dispatch
+from control_plane.triton.ports import Upstream
+
+_KEPT_S = 2.0
+"""Seconds an answer is cached; short, since a model may be reloaded with the other transaction policy."""
+
+_MAX_KEPT = 10_000
+
+_TIMEOUT_S = 30.0
+"""Limit for reaching the only server; generous, since a server that is down refuses at once."""
+
+
+class TransactionPolicies:
+    """Short-lived cache of each model's transaction policy, read from Triton's model configuration."""
+
+    def __init__(self, dispatch: Dispatch, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._dispatch = dispatch
+        self._now_s = now_s
+        self._known: dict[str, tuple[bool, float]] = {}
+
+    async def is_decoupled(self, model_name: str) -> bool | None:
+        """Whether the model is decoupled; None if no server that has it loaded can say.
+
+        The question does not count as a use of the model, and in a fleet it loads nothing.
+        """
+        known = self._known.get(model_name)
+        if known is not None and self._now_s() < known[1]:
+            return known[0]
+        for server in await self._servers_of(model_name):
+            try:
+                is_decoupled = await server.control.is_decoupled(model_name)
+            except ControlPlaneError:
+                continue
+            if len(self._known) >= _MAX_KEPT:  # entries live for 2 s only, so starting anew is cheaper than ordering them
+                self._known.clear()
+            self._known[model_name] = (is_decoupled, self._now_s() + _KEPT_S)
+            return is_decoupled
+        return None
+
+    async def _servers_of(self, model_name: str) -> list[Upstream]:
+        catalogue = self._dispatch.catalogue
+        if catalogue is not None:
+            return catalogue.servers_of(model_name)
+        try:
+            return [await self._dispatch.reading(model_name, timeout_s=_TIMEOUT_S)]
+        except ControlPlaneError:
+            return []

@@ -1,0 +1,132 @@
+"""Verbatim cache: answers cache hits to byte-equal messages before anything of the message is parsed.
+
+A frontend looks a message up by its bytes. Everything that follows from the bytes (caller, route, cache key)
+was worked out by the first hit and holds until access rules or loaded contents change. What remains for each
+hit is that check, the tenant's limits, and counting, which is flushed to metrics and metering ten times a
+second and before they are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from control_plane.admission.tenant_limits import TenantUsage
+from control_plane.cache.domain.cached_response import RequestMemo
+from control_plane.cache.domain.eviction import CacheEntry
+from control_plane.cache.response_cache import CacheScope, ResponseCache
+from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.infer_call import CacheStatus, Door, InferCall
+from control_plane.core.principal import Principal
+from control_plane.inference.running_requests import RunningRequests
+
+MessageT = TypeVar("MessageT", bound=Hashable)
+AnswerT = TypeVar("AnswerT")
+
+_MAX_BYTES = 2**24
+_MAX_ENTRY_BYTES = _MAX_BYTES // 1024
+"""A table of few large answers would be cleared often; larger ones take the ordinary path."""
+_FLUSH_EVERY_S = 0.1
+"""Seconds between two flushes of counts."""
+
+
+@dataclass(slots=True, eq=False)
+class _VerbatimEntry(Generic[AnswerT]):
+    """One entry: the answer, and all that must be unchanged for it to hold."""
+
+    answer: AnswerT
+    size_bytes: int
+    kept: CacheEntry
+    principal: Principal
+    account: TenantUsage
+    call: InferCall
+    """The call as it goes to Triton, after routing."""
+    access_generation: int
+    contents_generation: int
+    unflushed: int = 0
+    """Hits that have not been flushed to metrics and metering."""
+
+
+class VerbatimCache(Generic[MessageT, AnswerT]):
+    """Verbatim cache of one data port: message bytes -> encoded answer.
+
+    A message includes its sender's credentials, and nothing else that its answer depends on comes from the
+    connection.
+    """
+
+    def __init__(
+        self, door: Door, running: RunningRequests, cache: ResponseCache | None, *, today_s: Callable[[], float] = time.time
+    ) -> None:
+        """`today_s` is seconds since 1970."""
+        self._door = door
+        self._running = running
+        self._cache = cache
+        self._access = running.governance.access
+        self._admission = running.governance.admission
+        self._today_s = today_s
+        self._hits: BoundedCache[MessageT, _VerbatimEntry[AnswerT]] = BoundedCache(_MAX_BYTES, max_entry_bytes=_MAX_ENTRY_BYTES)
+        self._untold: list[_VerbatimEntry[AnswerT]] = []
+        self._telling: asyncio.TimerHandle | None = None
+
+    def answer(self, message: MessageT) -> AnswerT | None:
+        """The answer to this message, if it is cached, still valid, and its tenant is surely within its
+        limits; else None.
+
+        Raises LimitExceeded, after recording the refused request.
+        """
+        hit = self._hits.get(message)
+        if hit is None:
+            return None
+        if not self._holds(hit):
+            self._hits.forget(message, size_bytes=hit.size_bytes)
+            return None
+        # A tenant without limits need not be admitted.
+        if hit.account.is_limited and not self._running.count_completed(self._door, hit.principal, hit.call, named=hit.call):
+            return None
+        if not hit.unflushed:  # one timer for all entries, and each entry is listed once
+            self._untold.append(hit)
+            if self._telling is None:
+                self._telling = asyncio.get_running_loop().call_later(_FLUSH_EVERY_S, self.flush_counts)
+        hit.unflushed += 1
+        return hit.answer
+
+    def keep(self, message: MessageT, principal: Principal, repeated: RequestMemo[Any], answer: AnswerT, *, size_bytes: int) -> None:
+        """Cache the `answer` just given to `message` by a hit on `repeated`; `size_bytes` counts both."""
+        # Not with a request log: each of its lines needs the request's id and time, which this path does not
+        # read.
+        scope = repeated.scope
+        if self._cache is None or not principal.is_known or not isinstance(scope, CacheScope) or self._running.governance.meter.has_log:
+            return
+        kept = self._cache.entry(repeated.key)
+        if kept is not None:
+            call = replace(repeated.call, model_name=scope.model)
+            account = self._admission.account(principal.tenant)
+            hit = _VerbatimEntry(answer, size_bytes, kept, principal, account, call, self._access.generation, self._cache.generation)
+            self._hits.keep(message, hit, size_bytes=size_bytes)
+
+    def flush_counts(self) -> None:
+        """Flush the counts of all hits so far to metrics and metering."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        for hit in self._untold:
+            count, hit.unflushed = hit.unflushed, 0
+            self._running.hits(self._door, hit.principal, hit.call, count)
+            if self._cache is not None:
+                self._cache.counts[hit.call.model_name, CacheStatus.HIT] += count
+        self._untold.clear()
+
+    def _holds(self, hit: _VerbatimEntry[AnswerT]) -> bool:
+        """Whether rules, contents, the caller's key and the cached entry are as they were; refreshes the
+        entry's last use."""
+        cache, expires_s = self._cache, hit.principal.expires_s
+        return (
+            cache is not None
+            and hit.access_generation == self._access.generation
+            and hit.contents_generation == cache.generation
+            and (expires_s is None or self._today_s() < expires_s)
+            and cache.reuse(hit.kept)
+        )

@@ -1,0 +1,217 @@
+"""Replicates the parent's view of the fleet to its worker processes, and takes in their load reports.
+
+The parent's side of a fleet with `--workers`; the worker's side is `workers/fleet_follower`. Workers choose
+servers, the parent loads models. Only changes are sent, and at once, so that a request that waits in a worker
+for its model goes on a few milliseconds after the parent has seen it ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
+from control_plane.fleet.domain.report import LoadReport
+from control_plane.fleet.ownership.reports import ReportCollector
+from control_plane.fleet.view.state import FleetState
+from control_plane.triton.ports import Upstream
+from control_plane.triton.servers import Servers
+from control_plane.workers.messages import (
+    LoadReported,
+    ModelsChanged,
+    ModelSnapshot,
+    ReplicasChanged,
+    ReplicaSnapshot,
+    ServersChanged,
+    ServerSnapshot,
+    ToWorker,
+    UpstreamDown,
+    UpstreamUp,
+)
+
+_TICK_S = 0.5
+_COALESCE_S = 0.003
+"""Changes are collected for so long: one poll of a server may change several replicas."""
+_MODELS_AT_ONCE = 1000
+"""Models in one message: a worker answers requests between two messages."""
+_LOOKING_SHARE = 20
+"""Comparing thousands of models takes milliseconds: at most one part in so many of the time goes to that."""
+_MIN_RELATIVE_CHANGE = 0.1
+"""Relative change of a model's expected load time that is sent; smaller ones come with each fetch of any
+model."""
+
+
+class FleetPublisher:
+    """Publisher of the fleet's view to workers: `fleet/ports.FleetWorkers`, and `triton/servers.ServerObserver` as
+    well.
+
+    Keeps what workers have been told, to send differences only, and all of it to a worker that starts later.
+    """
+
+    def __init__(self, state: FleetState, servers: Servers, reports: ReportCollector) -> None:
+        self._state = state
+        self._reports = reports
+        self._tell: Callable[[ToWorker], None] = lambda message: None
+        self._upstreams: dict[str, UpstreamUp | UpstreamDown] = {}
+        self._servers: dict[str, ServerSnapshot | None] = {}
+        self._copies: dict[str, ReplicasChanged] = {}
+        self._models: dict[str, ModelSnapshot] = {}
+        self._view_inputs: dict[str, tuple[object, ...]] = {}
+        # A number for each replica's life. It keeps the replica object, too: an `id()` could be given to
+        # another one later.
+        self._lives: dict[tuple[str, str], tuple[Replica, int]] = {}
+        self._numbers = itertools.count()
+        self._models_from_s = 0.0
+        for name in servers.members:
+            self._upstreams[name] = UpstreamDown("Triton is starting", name)
+        servers.follow(self)
+
+    def begin(self, tell: Callable[[ToWorker], None]) -> None:
+        """Send messages to all workers through `tell` from now on."""
+        self._tell = tell
+
+    async def run(self) -> None:
+        """Send changes until cancelled."""
+        while True:
+            await self._state.wait_for_change(_TICK_S)
+            await asyncio.sleep(_COALESCE_S)
+            self.publish_changes(of_models=self._state.now_s() >= self._models_from_s)
+            self._reports.expire()
+
+    def snapshot(self) -> list[ToWorker]:
+        """The messages that bring a starting worker up to date with the others."""
+        self._tell_servers()
+        # Servers come first: a worker can place models and replicas only at servers that it knows.
+        return [ServersChanged(dict(self._servers)), *self._upstreams.values(), *_in_parts(self._models), *self._copies.values()]
+
+    def reported(self, report: LoadReport) -> None:
+        """Take in a worker's load report."""
+        self._reports.apply(report)
+
+    def relay(self, report: LoadReport) -> None:
+        """Forward a process's load report to all workers, so that all route by the same load."""
+        self._tell(LoadReported(replace(report, wanted=(), died=())))
+
+    def publish_changes(self, *, of_models: bool = True) -> None:
+        """Send all changes now, before any message that presumes them."""
+        self._tell_servers()
+        if of_models:
+            began_s = self._state.now_s()
+            self._tell_models()
+            self._models_from_s = began_s + min(_TICK_S, _LOOKING_SHARE * (self._state.now_s() - began_s))
+        self._tell_copies()
+
+    # `triton/servers.ServerObserver`
+
+    def up(self, upstream: Upstream, server: str) -> None:
+        self._tell_upstream(UpstreamUp(upstream.endpoints, server))
+
+    def down(self, reason: str, server: str) -> None:
+        self._tell_upstream(UpstreamDown(reason, server))
+
+    def left(self, server: str) -> None:
+        self._upstreams.pop(server, None)
+        self._tell_servers()
+
+    def _tell_upstream(self, message: UpstreamUp | UpstreamDown) -> None:
+        self._tell_servers()
+        self._upstreams[message.server] = message
+        self._tell(message)
+
+    def _tell_servers(self) -> None:
+        now = {name: _seen_server(server) for name, server in self._state.fleet.servers.items()}
+        gone = self._servers.keys() - now.keys()
+        changes = {name: seen for name, seen in now.items() if seen != self._servers.get(name)}
+        if changes or gone:
+            self._servers = dict(now)
+            for name in gone:
+                self._copies.pop(name, None)
+            self._tell(ServersChanged({**changes, **dict.fromkeys(gone)}))
+
+    def _tell_copies(self) -> None:
+        lives = dict[tuple[str, str], tuple[Replica, int]]()
+        for server in self._state.fleet.servers.values():
+            lives |= {(server.name, name): self._life_of(server, copy) for name, copy in server.copies.items()}
+            seen = ReplicasChanged(
+                server.name, {name: _seen_copy(copy, lives[server.name, name][1]) for name, copy in server.copies.items()}
+            )
+            if seen != self._copies.get(server.name):
+                self._copies[server.name] = seen
+                self._tell(seen)
+        self._lives = lives
+
+    def _life_of(self, server: Server, copy: Replica) -> tuple[Replica, int]:
+        known = self._lives.get((server.name, copy.model))
+        return known if known is not None and known[0] is copy else (copy, next(self._numbers))
+
+    def _tell_models(self) -> None:
+        state = self._state
+        changes: dict[str, ModelSnapshot | None] = dict.fromkeys(self._models.keys() - state.fleet.models.keys())
+        for name in changes:
+            del self._models[name], self._view_inputs[name]
+        # Cheap test first, then the message itself is compared: most changes of measurements are too small to
+        # be sent.
+        for name, facts in state.fleet.models.items():
+            made_of = self._view_inputs_now(facts)
+            if made_of != self._view_inputs.get(name):
+                self._view_inputs[name] = made_of
+                seen, before = self._seen_model(facts), self._models.get(name)
+                if before is None or _differs(seen, before):
+                    changes[name] = self._models[name] = seen
+        for message in _in_parts(changes):
+            self._tell(message)
+
+    def _view_inputs_now(self, facts: ModelFacts) -> tuple[object, ...]:
+        """The objects that a `ModelSnapshot` is made of: cheaper to compare than building it for each of
+        thousands of models."""
+        name, state = facts.name, self._state
+        known = state.measurements.known.get(name)
+        return (facts.spec, facts.tier, facts.resident_bytes, facts.load_s, known, state.is_suspended(name), state.has_sequences(name))
+
+    def _seen_model(self, facts: ModelFacts) -> ModelSnapshot:
+        name, state = facts.name, self._state
+        known = state.measurements.record_of(name)
+        return ModelSnapshot(
+            facts.spec,
+            facts.tier,
+            facts.resident_bytes,
+            facts.load_s,
+            facts.service_s,
+            has_sequences=state.has_sequences(name),
+            is_suspended=state.is_suspended(name),
+            failures=known.failures,
+            quarantined_until_s=known.quarantined_until_s,
+            why=known.why,
+        )
+
+
+def _in_parts(models: Mapping[str, ModelSnapshot | None]) -> list[ModelsChanged]:
+    found = list(models.items())
+    return [ModelsChanged(dict(found[first : first + _MODELS_AT_ONCE])) for first in range(0, len(found), _MODELS_AT_ONCE)]
+
+
+def _seen_server(server: Server) -> ServerSnapshot:
+    return ServerSnapshot(
+        server.budget_bytes,
+        server.pool,
+        dict(server.labels),
+        is_draining=server.is_draining,
+        parallel=server.parallel,
+        serves_while_loading=server.serves_while_loading,
+    )
+
+
+def _seen_copy(copy: Replica, life: int) -> ReplicaSnapshot:
+    ready_s = copy.ready_s if copy.state is ModelState.LOADING else None
+    return ReplicaSnapshot(life, copy.state, copy.bytes, copy.since_s, ready_s, copy.is_step)
+
+
+def _differs(seen: ModelSnapshot, before: ModelSnapshot) -> bool:
+    """Whether a change is worth a message; service times change with each request, and workers measure their
+    own."""
+    if abs(seen.load_s - before.load_s) > _MIN_RELATIVE_CHANGE * before.load_s:
+        return True
+    return replace(seen, load_s=before.load_s, service_s=before.service_s) != before

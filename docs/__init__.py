@@ -1,0 +1,1 @@
+"""The documents: pages in Markdown, what writes the reference (`generate.py`), and what makes links work in the site (`links.py`)."""

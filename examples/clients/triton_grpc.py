@@ -1,0 +1,13 @@
+"""One inference over gRPC with NVIDIA's client."""
+
+import numpy as np
+import tritonclient.grpc as triton
+
+texts = np.array([["the tide waits for no one"]], dtype=object)
+
+with triton.InferenceServerClient("localhost:8001") as client:
+    tensor = triton.InferInput("TEXT", texts.shape, "BYTES").set_data_from_numpy(texts)
+    answer = client.infer("text_embedding", [tensor], client_timeout=10)  # seconds, and the gateway's deadline, too
+
+embedding = answer.as_numpy("EMBEDDING")[0]
+print(len(embedding), "dimensions:", *(f"{value:.2f}" for value in embedding[:3]))

@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
+from control_plane.admission.domain.fair_queue import QueueLimits, Ticket
+from control_plane.telemetry.shed_reason import ShedReason
+from tests.aio import run_in_virtual_time, settle
+
+pytestmark = pytest.mark.virtual_time
+
+Task = asyncio.Task[ShedReason | None]
+
+
+def claim(tenant: str = "a", *, cost: float = 1.0) -> Ticket:
+    return Ticket(tenant=tenant, weight=1.0, priority=0, cost=cost)
+
+
+def give(slots: ConcurrencyLimiter, held_s: float = 1.0) -> None:
+    """Give one of the held slots back."""
+    slots.release(next(iter(slots._held)), cost=1.0, held_s=held_s)
+
+
+class Bench:
+    """A model's slots, all taken, and the requests that wait for one."""
+
+    def __init__(self, tasks: asyncio.TaskGroup, count: int = 1, *, room: int = 100) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.slots = ConcurrencyLimiter(SlotLimits(count, count), QueueLimits(room, room), self.loop.time)
+        self.order: list[str] = []
+        self._tasks = tasks
+        for _ in range(count):
+            assert self.slots.try_acquire("a")
+
+    def in_(self, seconds: float) -> float:
+        return self.loop.time() + seconds
+
+    async def waiting(self, tenant: str, *, seconds: float = 1000.0, cost: float = 1.0) -> Task:
+        """Start a request that waits for a slot and keeps it."""
+        task = self._tasks.create_task(self._take(tenant, seconds, cost))
+        await settle()
+        return task
+
+    async def _take(self, tenant: str, seconds: float, cost: float) -> ShedReason | None:
+        reason = await self.slots.acquire(claim(tenant, cost=cost), self.in_(seconds))
+        if reason is None:
+            self.order.append(tenant)
+        return reason
+
+    def give(self, held_s: float = 0.0) -> None:
+        give(self.slots, held_s)
+
+    def free(self) -> int:
+        """Take all free slots and return how many there were."""
+        count = 0
+        while self.slots.try_acquire("a"):
+            count += 1
+        return count
+
+
+class TestTurns:
+    def test_there_are_as_many_slots_as_were_asked_for(self) -> None:
+        slots = ConcurrencyLimiter(SlotLimits(3, 3), QueueLimits(), lambda: 0.0)
+        assert [slots.try_acquire("a") for _ in range(4)] == [True, True, True, False]
+        give(slots)
+        assert slots.try_acquire("a")
+
+    async def test_a_slot_given_back_goes_to_the_next_tenant_by_turns(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            bench = Bench(tasks)
+            for tenant in ("a", "a", "a", "b"):
+                await bench.waiting(tenant)
+            for _ in range(4):
+                bench.give()
+                assert not bench.slots.try_acquire("a")  # it is promised to who waits
+                await settle()
+            assert bench.order == ["a", "b", "a", "a"]
+            timers = [timer for timer in bench.loop._scheduled if timer.when() <= 1000.0]  # type: ignore[attr-defined]
+            assert all(timer.cancelled() for timer in timers)
+            bench.give()
+            assert bench.free() == 1
+            assert not bench.slots.are_idle
+            bench.give()
+            assert bench.slots.are_idle
+
+
+class TestDeadlines:
+    async def test_one_that_passes_while_it_waits_ends_it_then(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            bench = Bench(tasks)
+            task = await bench.waiting("a", seconds=5.0)
+            assert await task is ShedReason.DEADLINE
+            assert bench.loop.time() == pytest.approx(5.0, abs=0.1)
+            assert bench.slots.waiting == 0
+            bench.give()
+            assert bench.free() == 1
+
+    async def test_one_that_cannot_be_met_is_refused_at_once(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            bench = Bench(tasks)
+            await bench.waiting("a")
+            bench.give(held_s=10.0)
+            await bench.waiting("a")
+            assert await bench.slots.acquire(claim(), bench.in_(29.0)) is ShedReason.DEADLINE  # one before it, its own slot, itself
+            assert bench.loop.time() == 0.0
+            assert not (await bench.waiting("a", seconds=31.0)).done()
+            bench.give(held_s=10.0)
+            bench.give(held_s=10.0)
+
+    async def test_without_measurements_none_is_refused_for_it(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            bench = Bench(tasks)
+            waiting = [await bench.waiting("a", seconds=0.001, cost=1e9) for _ in range(20)]
+            assert not any(task.done() for task in waiting)
+            assert {await task for task in waiting} == {ShedReason.DEADLINE}
+
+    @pytest.mark.parametrize(
+        ("held_s", "told_s"),
+        [
+            pytest.param(None, 1.0, id="not known"),
+            pytest.param(0.01, 1.0, id="soon"),
+            pytest.param(2.5, 10.0, id="when those that wait are done"),
+            pytest.param(100.0, 60.0, id="not beyond a minute"),
+        ],
+    )
+    async def test_when_to_come_back(self, held_s: float | None, told_s: float) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            bench = Bench(tasks)
+            if held_s is not None:
+                bench.give(held_s)
+                assert bench.free() == 1
+            waiting = [await bench.waiting("a") for _ in range(4)]
+            assert bench.slots.retry_after_s == pytest.approx(told_s)
+            for task in waiting:
+                task.cancel()
+
+
+async def test_a_full_queue_refuses_the_newest_of_the_longest_and_lets_another_in() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        bench = Bench(tasks, room=3)
+        flood = [await bench.waiting("a") for _ in range(3)]
+        light = await bench.waiting("b")
+        assert await flood[2] is ShedReason.QUEUE_FULL
+        assert await (await bench.waiting("a")) is ShedReason.QUEUE_FULL
+        for _ in range(3):
+            bench.give()
+        await settle()
+        assert bench.order == ["a", "b", "a"]
+        assert light.done()
+
+
+def _slot_comes(bench: Bench, _: Task) -> None:
+    bench.give()
+
+
+def _deadline_passes(bench: Bench, _: Task) -> None:
+    (waiter,) = bench.slots._queue._where
+    bench.slots._expire(waiter)
+
+
+class TestLeaving:
+    """A waiter is cancelled, before or after something else has ended its wait but it has not gone on yet."""
+
+    async def test_while_it_waits(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            bench = Bench(tasks)
+            leaving = await bench.waiting("a")
+            await bench.waiting("b")
+            leaving.cancel()
+            await settle()
+            assert leaving.cancelled()
+            assert bench.slots.waiting == 1
+            bench.give()
+            await settle()
+            assert bench.order == ["b"]
+
+    async def test_as_its_slot_comes(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            bench = Bench(tasks)
+            leaving, staying = await bench.waiting("a"), await bench.waiting("b")
+            bench.give()
+            leaving.cancel()
+            await settle()
+            assert leaving.cancelled()
+            assert await staying is None
+            assert bench.order == ["b"]
+
+    async def test_just_before_its_slot_would_come(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            bench = Bench(tasks)
+            leaving, staying = await bench.waiting("a"), await bench.waiting("b")
+            leaving.cancel()
+            bench.give()
+            assert await staying is None
+            assert bench.slots.waiting == 0
+
+    @pytest.mark.parametrize("is_first", [True, False], ids=["cancelled first", "cancelled last"])
+    @pytest.mark.parametrize("event", [_slot_comes, _deadline_passes])
+    async def test_together_with_whatever_else_ends_the_wait(self, event: Callable[[Bench, Task], None], is_first: bool) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            bench = Bench(tasks)
+            leaving = await bench.waiting("a")
+            if is_first:
+                leaving.cancel()
+            event(bench, leaving)
+            if not is_first:
+                leaving.cancel()
+            await settle()
+            assert leaving.cancelled()
+            assert bench.slots.waiting == 0
+            if event is not _slot_comes:
+                bench.give()
+            assert bench.free() == 1
+
+    @pytest.mark.parametrize("is_first", [True, False], ids=["cancelled first", "cancelled last"])
+    async def test_as_it_is_refused_for_another(self, is_first: bool) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            bench = Bench(tasks, room=2)
+            await bench.waiting("a")
+            leaving = await bench.waiting("a")
+            light = tasks.create_task(bench.slots.acquire(claim("light"), bench.in_(1000.0)))
+            if is_first:
+                leaving.cancel()
+                await asyncio.sleep(0)
+            else:
+                await asyncio.sleep(0)
+                leaving.cancel()
+            await settle()
+            assert leaving.done()
+            assert bench.slots.waiting == 2
+            bench.give()
+            bench.give()
+            assert await light is None
+            bench.give()
+            assert bench.free() == 1
+
+
+events = st.lists(st.tuples(st.sampled_from(["come", "give", "leave", "time"]), st.sampled_from("abc"), st.booleans()), max_size=60)
+
+
+@given(count=st.integers(1, 4), room=st.integers(1, 6), events=events)
+@settings(max_examples=150)
+def test_however_they_come_and_go_no_slot_is_idle_lost_or_held_twice(count: int, room: int, events: list[tuple[str, str, bool]]) -> None:
+    async def main() -> None:
+        held, came = 0, list[asyncio.Task[None]]()
+        loop = asyncio.get_running_loop()
+        slots = ConcurrencyLimiter(SlotLimits(count, count), QueueLimits(room, room), loop.time)
+
+        async def come(tenant: str) -> None:
+            nonlocal held
+            if slots.try_acquire("a") or await slots.acquire(claim(tenant), loop.time() + 2.5) is None:
+                held += 1
+
+        async with asyncio.TaskGroup() as tasks:
+            for event, tenant, settles in events:
+                if event == "come":
+                    came.append(tasks.create_task(come(tenant)))
+                elif event == "give" and held:
+                    held -= 1
+                    give(slots)
+                elif event == "leave" and came:
+                    came.pop(len(tenant) % len(came)).cancel()
+                elif event == "time":
+                    await asyncio.sleep(1.0)
+                if settles:
+                    await settle()
+                    assert held == slots._taken <= count
+                    assert slots.waiting <= room
+                    assert held == count or not slots.waiting
+            for task in came:
+                task.cancel()
+        assert slots.waiting == 0
+        for _ in range(held):
+            give(slots)
+        assert slots.are_idle
+        assert sum(slots.try_acquire("a") for _ in range(count + 1)) == count
+
+    run_in_virtual_time(main())
+
+
+@given(count=st.integers(1, 4), events=events)
+@settings(max_examples=100)
+def test_the_same_where_some_go_by_and_what_there_is_changes(count: int, events: list[tuple[str, str, bool]]) -> None:
+    async def main() -> None:
+        loop, holders = asyncio.get_running_loop(), list[str]()
+        slots = ConcurrencyLimiter(SlotLimits(alone=9, shared=count), QueueLimits(), loop.time)
+
+        async def come(tenant: str) -> None:
+            if slots.try_acquire(tenant) or await slots.acquire(claim(tenant), loop.time() + 2.5) is None:
+                holders.append(tenant)
+
+        async with asyncio.TaskGroup() as tasks:
+            for event, tenant, settles in events:
+                if event == "come":
+                    tasks.create_task(come(tenant))
+                elif event == "give" and holders:
+                    slots.release(holders.pop(0), cost=1.0, held_s=0.1)
+                elif event == "time":
+                    await asyncio.sleep(1.0)
+                if settles:
+                    await settle()
+                    assert len(holders) == slots._taken <= 9
+                    assert Counter(holders) == slots._held
+        while holders:
+            slots.release(holders.pop(), cost=1.0, held_s=0.1)
+        assert slots.are_idle
+        assert not slots._held
+
+    run_in_virtual_time(main())

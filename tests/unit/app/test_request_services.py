@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from control_plane.app.request_services import open_request_services
+from control_plane.core.errors import StartupError
+from control_plane.settings import load_settings
+from control_plane.triton.servers import Servers
+from tests.aio import run
+from tests.redis_server import free_port
+
+
+def opened(tmp_path: Path, *, admits_requests: bool = True, **given: object) -> bool:
+    """Open the governance of these settings, run its tasks, and return whether it has a shared cache."""
+
+    async def main() -> bool:
+        settings = load_settings({"state_dir": tmp_path, **given})
+        async with open_request_services(settings, Servers(), admits_requests=admits_requests) as governing, asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(governing.run())
+            await asyncio.sleep(0.1)
+            assert not running.done()
+            running.cancel()
+            return governing.shared_cache is not None
+
+    return run(main())
+
+
+def test_a_cache_that_is_away_holds_nothing_up(tmp_path: Path) -> None:
+    assert opened(tmp_path, cache_url=f"redis://127.0.0.1:{free_port()}")
+
+
+def test_where_there_is_none(tmp_path: Path) -> None:
+    url = f"redis://127.0.0.1:{free_port()}"
+    assert not opened(tmp_path)
+    assert not opened(tmp_path, cache_url=url, admits_requests=False)
+
+
+def test_without_room_for_answers_a_shared_cache_is_not_used_and_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert not opened(tmp_path, cache_url=f"redis://127.0.0.1:{free_port()}", cache_bytes=0)
+    assert "--cache-url is not used" in caplog.text
+
+
+def test_a_url_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match="--cache-url is not a Redis"):
+        opened(tmp_path, cache_url="http://h")

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
+from control_plane.fleet.view.reservations import Reservation
+from control_plane.models.domain.description import ModelSpec
+from tests.fakes import FakeUpstream
+
+
+class Bench:
+    """A replica on a server, with a clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+        self.facts = ModelFacts(ModelSpec("m"), 1, load_s=1.0, service_s=1.0)
+        self.copy = Replica("m", ModelState.READY, 1, 0.0)
+        self.server = Server("s", 10, copies={"m": self.copy})
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def released(self) -> None: ...
+
+    def claim(self) -> Reservation:
+        return Reservation(self, FakeUpstream(), self.server, self.copy, self.facts)
+
+    def release(self, claim: Reservation, at_s: float) -> None:
+        self.at_s = at_s
+        claim.release(answered=True)
+
+
+def test_a_request_that_nobody_hampered_says_how_long_it_took() -> None:
+    bench = Bench()
+    claim = bench.claim()
+    bench.release(claim, 2.0)
+    assert claim.unshared_service_s == 2.0
+    assert bench.facts.service_s == pytest.approx(1.2)
+
+
+def test_one_that_came_behind_others_or_before_them_does_not() -> None:
+    bench = Bench()
+    first, second = bench.claim(), bench.claim()
+    bench.release(first, 2.0)
+    bench.release(second, 4.0)
+    assert first.unshared_service_s is second.unshared_service_s is None
+    assert bench.facts.service_s == pytest.approx(1.2), "of the four seconds the first took its part"
+
+
+def test_how_long_an_answer_is_expected_to_take_counts_what_is_there() -> None:
+    bench = Bench()
+    claims = [bench.claim() for _ in range(3)]
+    assert [claim.expected_s for claim in claims] == [1.0, 2.0, 3.0]
+    bench.server.parallel = 3
+    assert bench.claim().expected_s == pytest.approx(2.0)
