@@ -4,7 +4,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-PYTHON ?= python3.11
+# A distribution's Python is optimised for its own profile (PGO, LTO) and up to twice as fast as one built without that,
+# which pyenv puts first in the PATH.
+PYTHON ?= $(shell /usr/bin/python3.11 -c 'import ensurepip' 2> /dev/null && echo /usr/bin/python3.11 || echo python3.11)
 VENV := .venv
 BIN := $(VENV)/bin
 WHEELS := .cache/wheels
