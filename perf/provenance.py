@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -59,13 +60,19 @@ def machine() -> dict[str, Any]:
 def python() -> dict[str, Any]:
     """Builds of one version differ by a factor: whether its compiler was told to optimise matters most."""
     flags = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    # Debian's rules ask make for both, which configure's arguments do not show (debian/rules: profile-opt, -flto).
+    is_debians = os.path.realpath(sys.executable).startswith("/usr/bin/") and _system() in ("debian", "ubuntu")
     return {
         "version": platform.python_version(),
         "compiler": platform.python_compiler(),
         "built": platform.python_build()[1],
-        "optimised": "--enable-optimizations" in flags,
-        "link_time_optimised": "--with-lto" in flags,
+        "optimised": is_debians or "--enable-optimizations" in flags,
+        "link_time_optimised": is_debians or "--with-lto" in flags,
     }
+
+
+def _system() -> str:
+    return _field(Path("/etc/os-release"), "ID", "=").strip('"')
 
 
 def told(measured: Mapping[str, Any]) -> str:
