@@ -130,7 +130,7 @@ $(VENV)/.dev: $(VENV)/.torch $(VENV)/.perf
 	@touch $@
 
 programs: | $(VENV)/.created
-	@missing="$$($(BIN)/python -m perf.processes)"; [ -z "$$missing" ] \
+	@missing="$$($(BIN)/python -m perf.servers.processes)"; [ -z "$$missing" ] \
 		|| { echo "==> Debian packages $$missing"; $$([ "$$(id -u)" = 0 ] || echo sudo -n) sh -c "apt-get update -qq && apt-get install -y -qq $$missing"; } \
 		|| $(call explain,tests and scenarios run these programs: run apt-get install $$missing as root and then this again)
 

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from perf import documents
-from perf.processes import PROJECT
-from perf.provenance import CLEAN, tree_state
+from perf.measurement.provenance import CLEAN, tree_state
 from perf.scenarios import SCENARIOS, Scenario
+from perf.servers.processes import PROJECT
 
 _QUIET = 0.3
 """Load average at most, for each CPU, of a machine that is said to be quiet."""

@@ -21,10 +21,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from perf.markdown import table
-from perf.processes import PROJECT
-from perf.report import RESULTS
+from perf.measurement.markdown import table
+from perf.measurement.report import RESULTS
 from perf.scenarios import SCENARIOS
+from perf.servers.processes import PROJECT
 
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "perf/README.md", "docs/**/*.md")
 """Globs; each must find something."""

@@ -1,7 +1,7 @@
 """Every scenario there is, in the order in which `make perf` runs them.
 
-A new one is a module `perf/NAME.py` that calls `perf.harness.carry_out`, a `Report` beside it, a line here, a run of a few seconds in
-`tests/e2e/test_perf.py`, and a section with its block in perf/README.md.
+A new one is a package `perf/NAME` whose `__main__` calls `perf.measurement.harness.carry_out`, a `Report` beside it, a line
+here, a run of a few seconds in `tests/e2e/test_perf.py`, and a section with its block in perf/README.md.
 """
 
 from __future__ import annotations
@@ -10,22 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perf import (
-    batching_report,
-    cache_faults_report,
-    cache_hits_report,
-    embedding_report,
-    eviction_report,
-    gateway_report,
-    repeats_report,
-    smoke_report,
-    tenants_report,
-    waiting_report,
-)
+from perf.batching import report as batching_report
+from perf.cache_faults import report as cache_faults_report
+from perf.cache_hits import report as cache_hits_report
+from perf.embedding import report as embedding_report
+from perf.eviction import report as eviction_report
 from perf.fleet import report as fleet_report
 from perf.floods import report as floods_report
-from perf.report import Report
+from perf.gateway import report as gateway_report
+from perf.measurement.report import Report
+from perf.repeats import report as repeats_report
 from perf.simulate import report as simulate_report
+from perf.smoke import report as smoke_report
+from perf.tenants import report as tenants_report
+from perf.waiting import report as waiting_report
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class Scenario:
     told: str
     report: type[Report]
     programs: Sequence[str] = ()
-    """That it runs, of Debian's; see `perf.processes`."""
+    """That it runs, of Debian's; see `perf.servers.processes`."""
     traces: Mapping[str, str] = field(default_factory=dict)
     """Its options that take a file of a published trace, with the name that such a file has in the folder of `--data`."""
     trace_folder: str = ""

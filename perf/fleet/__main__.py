@@ -28,7 +28,6 @@ from time import monotonic
 
 from control_plane.fleet.simulation.router import Router
 from control_plane.fleet.simulation.workload import MIB, Request
-from perf import harness, serving
 from perf.fleet import alone, models, plot, trace
 from perf.fleet.alone import AllAlone
 from perf.fleet.clients import PATIENCE_S, Answers, replay
@@ -36,9 +35,11 @@ from perf.fleet.prediction import Costs, predict
 from perf.fleet.report import ROUND_ROBIN, STICKY_HASH, TIDEGATE, Case, Memory, Report, Run
 from perf.fleet.servers import Logged, logged_in, tritons, watching_memory
 from perf.fleet.sites import Proxy
-from perf.interleaved import interleave
-from perf.processes import PROJECT
-from perf.report import Result
+from perf.measurement import harness
+from perf.measurement.interleaved import interleave
+from perf.measurement.report import Result
+from perf.servers import serving
+from perf.servers.processes import PROJECT
 from perf.simulate.baselines import ConsistentHash, RoundRobin
 
 _RULES: dict[str, type[Router]] = {ROUND_ROBIN: RoundRobin, STICKY_HASH: ConsistentHash}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from perf import report
-from perf.markdown import figure, table
-from perf.report import Target
+from perf.measurement import report
+from perf.measurement.markdown import figure, table
+from perf.measurement.report import Target
 
 TIDEGATE, ROUND_ROBIN, STICKY_HASH = "tidegate", "round-robin", "sticky-hash"
 _NEAR_PERCENT = 20.0

@@ -24,7 +24,7 @@ from control_plane.triton.adapters.connected import UpstreamClient
 from control_plane.triton.embedded import guardian
 from control_plane.triton.embedded.process import EmbeddedTriton, EmbeddedTritonLauncher
 from perf.fleet.report import Memory
-from perf.processes import PROJECT, tree
+from perf.servers.processes import PROJECT, tree
 
 _LIVE_S = 60.0
 _STOP_S = 5.0

@@ -16,15 +16,15 @@ from multiprocessing import get_context
 from typing import Any
 
 from control_plane.objects.domain.tenant import Tenant
-from perf import harness
 from perf.floods.bystander import Bystander
 from perf.floods.flooder import Flooded, give_way
 from perf.floods.report import ALONE, Case, Report, Run
 from perf.floods.table import FLOODS, flood_for
-from perf.keys import make_keys
-from perf.report import Result
-from perf.serving import Tidegate, attached
-from perf.upstreams import triton
+from perf.load.keys import make_keys
+from perf.measurement import harness
+from perf.measurement.report import Result
+from perf.servers.serving import Tidegate, attached
+from perf.servers.upstreams import triton
 
 _HARMLESS, _HARMFUL = "harmless", "harmful"
 _KEYS_ARE_KNOWN_S = 1.0

@@ -12,9 +12,9 @@ import numpy as np
 
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2.headers import NO_TABLE, Fields, encode_fields
-from perf.echo_requests import GRPC_PATH, framed, grpc_request
 from perf.floods.report import Run
-from perf.waiting_clients import http_inference
+from perf.load.echo_requests import GRPC_PATH, framed, grpc_request
+from perf.waiting.clients import http_inference
 
 _INTERVAL_S = 0.004
 _GIVE_UP_S = 5.0

@@ -10,8 +10,8 @@ import numpy as np
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2.frames import Code, Setting
 from control_plane.protocols.http2.headers import NO_TABLE, Fields, encode_fields
-from perf.echo_requests import GRPC_PATH, GRPC_SERVICE, framed, grpc_request
 from perf.floods.flood import Flood, Pieces, repeated
+from perf.load.echo_requests import GRPC_PATH, GRPC_SERVICE, framed, grpc_request
 
 _STREAMING = GRPC_SERVICE + "ModelStreamInfer"
 _BURST = 500

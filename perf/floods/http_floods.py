@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perf.floods.flood import Flood, Pieces, repeated
-from perf.waiting_clients import http_inference
+from perf.waiting.clients import http_inference
 
 _LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _CLOSING = _LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")

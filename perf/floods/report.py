@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from perf import report
 from perf.floods.table import FLOODS
-from perf.markdown import figure, table
-from perf.report import Target
+from perf.measurement import report
+from perf.measurement.markdown import figure, table
+from perf.measurement.report import Target
 
 ALONE = "alone"
 _MOVED_AT_MOST = 2.0

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from perf.processes import free_port, program, running
+from perf.servers.processes import free_port, program, running
 
 _CONFIG = """
 worker_processes 1;

@@ -9,9 +9,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from control_plane.fleet.simulation.engine import simulate
-from perf import harness
 from perf import simulate as package
-from perf.report import Result
+from perf.measurement import harness
+from perf.measurement.report import Result
 from perf.simulate import plot
 from perf.simulate.bounds import fewest_loads
 from perf.simulate.cases import CASES, Files, make
@@ -21,7 +21,6 @@ from perf.simulate.report import Case, Report, Run
 
 def main() -> None:
     parser = harness.parser(package.__doc__)
-    parser.prog = "perf.simulate"
     parser.add_argument("--trace", type=Path, help="GenTD26's requests, .csv.gz")
     parser.add_argument("--load-times", type=Path, help="GenTD26's load times of base models, .csv.gz")
     parser.add_argument("--busy", type=float, default=0.4, help="part of what the servers can do")

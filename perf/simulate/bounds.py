@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from control_plane.fleet.simulation.workload import Workload
-from perf.eviction_bounds import most_hits
-from perf.eviction_traces import numbered
+from perf.eviction.bounds import most_hits
+from perf.eviction.traces import numbered
 
 
 def fewest_loads(workload: Workload, memory_bytes: int) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from control_plane.fleet.simulation.outcome import Outcome
-from perf import report
-from perf.markdown import figure, table
-from perf.report import Target
+from perf.measurement import report
+from perf.measurement.markdown import figure, table
+from perf.measurement.report import Target
 from perf.simulate.cases import CASES
 from perf.simulate.policies import OURS, ROUND_ROBIN
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from perf.processes import free_port, running
+from perf.servers.processes import free_port, running
 from tests.chaos_proxy import ChaosProxy, chaos_proxy
 from tests.e2e.accounts import Administrator, make_first_key
 from tests.e2e.conftest import Start

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from perf.embedding_report import Report as EmbeddingReport
+from perf.embedding.report import Report as EmbeddingReport
 from perf.floods.report import Report as FloodsReport
-from perf.processes import missing_packages
-from perf.repeats_report import NO_CACHE, SHIPPED, Case
-from perf.report import Report
+from perf.measurement.report import Report
+from perf.repeats.report import NO_CACHE, SHIPPED, Case
 from perf.scenarios import SCENARIOS
+from perf.servers.processes import missing_packages
 from tests.e2e.tidegate import PROJECT
 
 _TIMEOUT_S = 300

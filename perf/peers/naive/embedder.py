@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from perf.processes import PROJECT
+from perf.servers.processes import PROJECT
 from python_backends.export.minilm import CONFIG, TOKENIZER, VOCABULARY, WEIGHTS
 
 _FOLDER = PROJECT / ".cache" / "all-MiniLM-L6-v2"

@@ -1,7 +1,7 @@
 """Isolation of tenants: what one tenant's flood costs another at a model that both use, with simulated models
 in virtual time.
 
-The measure is that of `perf/tenants.py`: the 99th percentile of the quiet tenant's latency, from its first
+The measure is that of `perf/tenants/__main__.py`: the 99th percentile of the quiet tenant's latency, from its first
 try to its answer, while the loud tenant has 50 times as many callers, divided by the same while it has as
 many as the quiet one (8). Callers send their next request when they were answered (a closed loop).
 """

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from perf import tenants_report as tenants
 from perf.documents import BLOCK, measured, paths, quoted, renewed
-from perf.processes import PROJECT
-from perf.provenance import CLEAN, provenance
-from perf.report import Result
+from perf.measurement.provenance import CLEAN, provenance
+from perf.measurement.report import Result
 from perf.scenarios import SCENARIOS
-from perf.smoke_report import Case, Report, Run
+from perf.servers.processes import PROJECT
+from perf.smoke.report import Case, Report, Run
+from perf.tenants import report as tenants
 
 MEASURED = {**provenance(), "command": "python -m perf.smoke", "took_s": 60.0}
 RUNS = {Case("http", 1, way): [Run(p50_ms, 2.0, 900.0)] for way, p50_ms in (("direct", 1.0), ("gateway", 1.25))}

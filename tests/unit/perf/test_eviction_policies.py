@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from perf.eviction import simulate
-from perf.eviction_bounds import most_hits
-from perf.eviction_report import BOUND, Case
-from perf.eviction_traces import Trace, numbered
+from perf.eviction.__main__ import simulate
+from perf.eviction.bounds import most_hits
+from perf.eviction.report import BOUND, Case
+from perf.eviction.traces import Trace, numbered
 from perf.policies import OURS, POLICIES, Policy
 
 SIZE = 2000

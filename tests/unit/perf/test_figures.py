@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from perf import batching_report, cache_faults_report, embedding_report, eviction_report, gateway_report, repeats_report
+from perf.batching import report as batching_report
+from perf.cache_faults import report as cache_faults_report
+from perf.embedding import report as embedding_report
+from perf.eviction import report as eviction_report
 from perf.fleet import report as fleet_report
 from perf.floods import report as floods_report
-from perf.report import Report, Result
+from perf.gateway import report as gateway_report
+from perf.measurement.report import Report, Result
+from perf.repeats import report as repeats_report
 from perf.simulate import report as simulate_report
 
 

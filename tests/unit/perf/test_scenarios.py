@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from perf import harness
-from perf.processes import PROJECT
+from perf.measurement import harness
 from perf.scenarios import SCENARIOS
+from perf.servers.processes import PROJECT
 
 
 def test_every_scenario_is_a_module() -> None:

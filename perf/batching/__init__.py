@@ -1,0 +1,1 @@
+"""Length-aware batching beside other ways of batching; `python -m perf.batching`."""

@@ -1,0 +1,135 @@
+"""Length-aware batching beside other ways of batching, through the real Triton: one encoder, fed with token ids of mixed lengths.
+
+    python -m perf.batching [--rounds 5] [--seconds 1.5] [--callers 64] [--instances 1] [--variants fp32 int8] [--mixes 95/5 80/20 equal]
+                            [--ways length-aware one-by-one ...] [--queries FILE] [--paragraphs FILE]
+
+Straight at Triton over HTTP, with callers that ask again when they were answered. Load generator and Triton share this machine's cores.
+Writes perf/results/batching.json, .md and .png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from perf.batching import plot as batching_plot
+from perf.batching.models import WAYS, place_way
+from perf.batching.report import Case, Report, Run
+from perf.load import closed_loop
+from perf.load.closed_loop import Ask
+from perf.load.inference_requests import binary_vector, tokens_post
+from perf.load.texts import LONG, MIXES, PARAGRAPHS, QUERIES, SHORT, Texts
+from perf.measurement import harness
+from perf.measurement.interleaved import interleave
+from perf.measurement.report import Result
+from perf.servers.serving import serving_models, triton_addresses
+from perf.servers.triton_statistics import METRICS_PERIOD_S, metrics
+
+_TEXTS = 2000
+"""Of a mix, asked for over and over: nothing here remembers an answer."""
+_CHECKED_TEXTS = 12
+_MINIMUM_COSINE = 0.97
+"""Of the worst with fp32's; the gate wants 0.99 of 99 in 100."""
+
+
+def main() -> None:
+    parser = harness.parser(__doc__, rounds=5, seconds=1.5)
+    parser.add_argument("--callers", type=int, default=64)
+    parser.add_argument("--instances", type=int, default=1, help="of the others' models; they share the threads")
+    parser.add_argument("--variants", nargs="+", default=["fp32", "int8"], help="of text_encoder")
+    parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--queries", type=Path, default=QUERIES, help="short texts, one a line (or a tsv's last column), gzip or not")
+    parser.add_argument("--paragraphs", type=Path, default=PARAGRAPHS, help="long texts")
+    harness.carry_out(Report, parser.parse_args(), _measure, batching_plot.draw)
+
+
+def _measure(arguments: argparse.Namespace) -> Result:
+    texts = Texts(arguments.queries, arguments.paragraphs)
+    runs: dict[Case, list[Run]] = {}
+    for variant in arguments.variants:
+        runs |= _measure_variant(variant, _token_ids(texts, arguments.mixes), arguments)
+    return Result(runs, texts.describe())
+
+
+Sequences = list[tuple[list[int], str]]
+"""Token ids and kind."""
+
+
+def _token_ids(texts: Texts, mixes: list[str]) -> dict[str, Sequences]:
+    """By mix."""
+    decks = {mix: list(itertools.islice(texts.deck(mix, seed=0), _TEXTS)) for mix in mixes}
+    return {
+        mix: list(zip(texts.token_ids([text.text for text in deck]), [text.kind for text in deck], strict=True))
+        for mix, deck in decks.items()
+    }
+
+
+def _measure_variant(variant: str, sequences: dict[str, Sequences], arguments: argparse.Namespace) -> dict[Case, list[Run]]:
+    with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder:
+        models = {way: place_way(Path(folder), way, variant, instances=arguments.instances) for way in arguments.ways}
+        with serving_models([Path(folder)], list(models.values())) as started:
+            triton = _Triton(triton_addresses(started), arguments)
+            triton.require_agreement(list(models.values()), next(iter(sequences.values())))
+            ways = {
+                Case(variant, mix, way): partial(triton.run, model, sequences[mix], seconds=arguments.seconds)
+                for mix in sequences
+                for way, model in models.items()
+            }
+            return interleave(ways, arguments.rounds)
+
+
+class _Triton:
+    """Asks one model at a time."""
+
+    def __init__(self, addresses: dict[str, str], arguments: argparse.Namespace) -> None:
+        self._addresses, self._callers = addresses, arguments.callers
+        self._counted: dict[str, dict[str, float]] = {}
+
+    def run(self, model: str, sequences: Sequences, *, seconds: float) -> Run:
+        harness.say(model)
+        asks = itertools.cycle([Ask(tokens_post(model, token_ids), kind) for token_ids, kind in sequences])
+        loaded = closed_loop.run("http", self._addresses["http"], asks, callers=self._callers, duration_s=seconds)
+        counted = self._counted_since(model)
+        return Run(
+            sequences_per_s=loaded.requests / loaded.seconds,
+            p50_ms=loaded.percentile_ms(50),
+            p99_ms=loaded.percentile_ms(99),
+            short_p99_ms=loaded.percentile_ms(99, SHORT),
+            long_p99_ms=loaded.percentile_ms(99, LONG),
+            padding=counted["tidegate_batching_padded_tokens_total"] / counted["tidegate_batching_useful_tokens_total"],
+            rows_per_batch=counted["tidegate_batching_rows_total"] / counted["tidegate_batching_batches_total"],
+            client_share=loaded.client_cpu_s / loaded.seconds,
+            errors=loaded.errors,
+        )
+
+    def require_agreement(self, models: list[str], sequences: Sequences) -> None:
+        """Raises SystemExit when two ways answer differently."""
+        answers = {model: self._embed(model, sequences[:_CHECKED_TEXTS]) for model in models}
+        reference = answers[models[0]]
+        for model, vectors in answers.items():
+            cosines = np.einsum("ij,ij->i", vectors, reference)
+            if not cosines.min() >= _MINIMUM_COSINE:
+                raise SystemExit(f"{model} answers something else than {models[0]}: cosine {cosines.min():.4f}")
+            self._counted_since(model)
+
+    def _embed(self, model: str, sequences: Sequences) -> np.ndarray:
+        asks = [Ask(tokens_post(model, token_ids), kind) for token_ids, kind in sequences]
+        return np.stack([binary_vector(body) for body in closed_loop.collect("http", self._addresses["http"], asks)])
+
+    def _counted_since(self, model: str) -> dict[str, float]:
+        """What was counted of the model since it was last asked; nobody else asks it."""
+        time.sleep(METRICS_PERIOD_S)
+        now, before = metrics(self._addresses["metrics"], model), self._counted.get(model, {})
+        self._counted[model] = now
+        return {name: value - before.get(name, 0.0) for name, value in now.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What callers feel of a second level of the cache that fails; `python -m perf.cache_faults`."""

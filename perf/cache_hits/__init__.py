@@ -1,0 +1,1 @@
+"""What an answer from the cache costs; `python -m perf.cache_hits`."""

@@ -1,0 +1,67 @@
+"""The report of `perf.cache_hits`: how many hits a second, and what each costs, beside nginx."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from perf.measurement import report
+from perf.measurement.markdown import figure, table
+from perf.measurement.report import Target
+
+NGINX = "nginx"
+_AT_LEAST = 0.7
+"""Of nginx's throughput."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    door: str
+    connections: int
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    requests_per_s: float
+    p50_ms: float
+    p99_ms: float
+    cpu_us: float
+    """Of the peer's processes, per request."""
+    errors: int
+
+
+class Report(report.Report):
+    name, title, case, run = "cache-hits", "What an answer from the cache costs", Case, Run
+
+    def figures(self) -> dict[str, float]:
+        ours = [case for case in self.runs if case.peer != NGINX]
+        shares = {_key(case, "of_nginx"): self._of_nginx(case) for case in ours}
+        return shares | {_key(case, "cpu_us"): self.median(case).cpu_us for case in ours}
+
+    def targets(self) -> Sequence[Target]:
+        return [
+            Target(_key(case, "of_nginx"), f"{_told(case)}: throughput / nginx's", _AT_LEAST, at_least=True)
+            for case in self.runs
+            if case.peer != NGINX
+        ]
+
+    def summary(self) -> str:
+        head = ("", "connections", "peer", "requests/s", "of nginx's", "p50 ms", "p99 ms", "CPU us per request", "errors")
+        return table(head, [self._row(case) for case in self.runs])
+
+    def _row(self, case: Case) -> tuple[str, ...]:
+        run = self.median(case)
+        figures = (run.requests_per_s, self._of_nginx(case), run.p50_ms, run.p99_ms, run.cpu_us)
+        return case.door, str(case.connections), case.peer, *map(figure, figures), f"{run.errors:g}"
+
+    def _of_nginx(self, case: Case) -> float:
+        return self.over_rounds(case, replace(case, peer=NGINX), lambda own, other: own.requests_per_s / other.requests_per_s)
+
+
+def _key(case: Case, what: str) -> str:
+    return f"{case.door}_{case.connections}_{case.peer}_{what}"
+
+
+def _told(case: Case) -> str:
+    return f"{case.peer}, {case.door}, {case.connections} connection{'s' * (case.connections > 1)}"

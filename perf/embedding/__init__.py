@@ -1,0 +1,1 @@
+"""Embedding texts beside what people first write; `python -m perf.embedding`."""

@@ -1,0 +1,1 @@
+"""Which answers to keep, on traces; `python -m perf.eviction`."""

@@ -1,0 +1,1 @@
+"""A hop beside nginx's and Python proxies'; `python -m perf.gateway`."""

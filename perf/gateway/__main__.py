@@ -1,0 +1,130 @@
+"""What the gateway's hop costs beside nginx's and a Python proxy's: one upstream behind all of them, in turns within one run.
+
+    python -m perf.gateway [--upstream stand-in|triton] [--only http|grpc] [--rounds 5] [--seconds 2]
+                           [--connections 1 8 64] [--sizes 1536 1048576] [--peers tidegate nginx ...]
+
+Load generator, peer and upstream share this machine's cores: where they want more than there are, throughput says how much CPU
+all three need together, and added latency is partly waiting for a core. CPU per request is the figure that does not depend on it.
+Writes perf/results/gateway.json, .md and .svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from perf.gateway import plot as gateway_plot
+from perf.gateway.report import Case, Report, Run, size_of
+from perf.load.echo_requests import Echo
+from perf.load.keys import LIMITED, make_keys
+from perf.load.load_generators import Grpc, Http
+from perf.measurement import harness
+from perf.measurement.interleaved import interleave
+from perf.measurement.report import Result
+from perf.peers.nginx import nginx
+from perf.servers.processes import cpu_s, free_port, running
+from perf.servers.serving import DOORS, Tidegate, attached
+from perf.servers.upstreams import UPSTREAMS, Addresses, upstream
+
+PEERS = {
+    "http": ("straight", "nginx", "tidegate", "tidegate-keys", "starlette-aiohttp", "fastapi-httpx"),
+    "grpc": ("straight", "nginx", "tidegate", "tidegate-keys", "grpc-aio", "grpc-aio-to-http"),
+}
+"""`tidegate-keys` is the same with authentication, for a tenant with every limit. All peers are sent the key."""
+_UPSTREAM_DOOR = {"grpc-aio-to-http": "http"}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    door: str
+    name: str
+    address: str
+    pid: int | None
+    """None for the upstream itself."""
+
+
+def main() -> None:
+    parser = harness.parser(__doc__, rounds=5, seconds=2)
+    parser.add_argument("--upstream", choices=UPSTREAMS, default="stand-in")
+    parser.add_argument("--only", choices=DOORS, help="one door")
+    parser.add_argument("--connections", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[384 * 4, 1 << 20], help="bytes of the tensor, which comes back as well")
+    parser.add_argument("--peers", nargs="+", choices=sorted({*PEERS["http"], *PEERS["grpc"]}), help="besides straight; all of them")
+    harness.carry_out(Report, parser.parse_args(), _measure, gateway_plot.draw)
+
+
+def _measure(arguments: argparse.Namespace) -> Result:
+    runs: dict[Case, list[Run]] = {}
+    for tensor_bytes in arguments.sizes:
+        runs |= _measure_size(tensor_bytes, arguments)
+    return Result(runs)
+
+
+def _measure_size(tensor_bytes: int, arguments: argparse.Namespace) -> dict[Case, list[Run]]:
+    echo = Echo(tensor_bytes)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-perf-")))
+        addresses = stack.enter_context(upstream(arguments.upstream, echo))
+        state = folder / "state"
+        state.mkdir(mode=0o700)
+        key = make_keys(state, LIMITED)[LIMITED.name]
+        generators = {"http": Http(echo, folder, key=key), "grpc": Grpc(echo, folder, key=key)}
+        ways: dict[Case, Callable[[], Run]] = {}
+        for peer in _start_peers(stack, addresses, state, arguments):
+            for connections in arguments.connections:
+                case = Case(peer.door, tensor_bytes, connections, peer.name)
+                ways[case] = partial(_run, peer, echo, generators[peer.door], connections, arguments.seconds)
+        # A case's peers one after the other: what is compared is measured within seconds.
+        return interleave({case: ways[case] for case in sorted(ways, key=_beside_its_peers)}, arguments.rounds)
+
+
+def _beside_its_peers(case: Case) -> tuple[int, int]:
+    return DOORS.index(case.door), case.connections
+
+
+def _run(peer: Peer, echo: Echo, generator: Http | Grpc, connections: int, seconds: int) -> Run:
+    harness.say(f"{peer.door} {peer.name}, {size_of(echo.tensor_bytes)}, {connections} connections")
+    echo.check(peer.door, peer.address, key=generator.key)
+    before_s = cpu_s(peer.pid) if peer.pid else 0.0
+    loaded = generator.run(peer.address, connections=connections, duration_s=seconds)
+    used_s = cpu_s(peer.pid) - before_s if peer.pid else 0.0
+    return Run(loaded.requests / loaded.seconds, loaded.p50_ms, loaded.p99_ms, used_s / max(loaded.requests, 1) * 1e6, loaded.errors)
+
+
+def _start_peers(stack: contextlib.ExitStack, addresses: Addresses, state: Path, arguments: argparse.Namespace) -> Iterator[Peer]:
+    """Every peer of the doors asked for; all of them run to the end, idle while another is measured."""
+    doors = [arguments.only] if arguments.only else DOORS
+    wanted = {name for door in doors for name in PEERS[door] if arguments.peers is None or name in ("straight", *arguments.peers)}
+    ours: dict[str, Tidegate] = {}
+    if "tidegate" in wanted:
+        ours["tidegate"] = stack.enter_context(attached(addresses))
+    if "tidegate-keys" in wanted:
+        ours["tidegate-keys"] = stack.enter_context(attached(addresses, "--authentication", state=state))
+    for door in doors:
+        for name in PEERS[door]:
+            if name == "straight":
+                yield Peer(door, name, addresses[door], None)
+            elif name in ours:
+                yield Peer(door, name, ours[name].addresses[door], ours[name].pid)
+            elif name in wanted:
+                upstream_address = addresses[_UPSTREAM_DOOR.get(name, door)]
+                started = nginx(door, upstream_address) if name == "nginx" else _python_peer(name, upstream_address)
+                yield Peer(door, name, *stack.enter_context(started))
+
+
+@contextlib.contextmanager
+def _python_peer(name: str, upstream_address: str) -> Iterator[tuple[str, int]]:
+    port = free_port()
+    command = [sys.executable, "-m", f"perf.peers.{name.replace('-', '_')}", "--port", str(port), "--upstream", upstream_address]
+    with running(command, port) as pid:
+        yield f"127.0.0.1:{port}", pid
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What sends requests: closed loops, wrk and h2load, and the requests and texts themselves."""

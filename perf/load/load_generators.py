@@ -1,0 +1,121 @@
+"""Runs wrk (HTTP) and h2load (gRPC) and reads what they measured. Both are closed loops: a connection asks again when it was answered."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from perf.load.echo_requests import GRPC_PATH, HEADER_LENGTH, HTTP_PATH, Echo
+from perf.servers.processes import program
+
+_GRACE_S = 30.0
+_SHORT_ANSWERS = 0.98
+"""h2load counts the bytes of answers that its end cuts off, and not their requests; more than this is missing when calls fail."""
+
+_WRK_SCRIPT = """
+function init(arguments)
+  wrk.method = "POST"
+  wrk.headers["Content-Type"] = "application/octet-stream"
+  wrk.headers["%s"] = arguments[2]
+  wrk.headers["x-api-key"] = arguments[3]
+  local file = assert(io.open(arguments[1], "rb"))
+  wrk.body = file:read("*a")
+  file:close()
+end
+
+function done(summary, latency, requests)
+  local failed = summary.errors
+  io.write(string.format('RESULT {"requests": %%d, "seconds": %%f, "p50_us": %%f, "p99_us": %%f, "errors": %%d}\\n',
+    summary.requests, summary.duration / 1e6, latency:percentile(50), latency:percentile(99),
+    failed.connect + failed.read + failed.write + failed.status + failed.timeout))
+end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """One run of a generator."""
+
+    requests: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+    errors: int
+
+
+class Http:
+    """wrk, one thread, a keep-alive connection per caller."""
+
+    def __init__(self, echo: Echo, folder: Path, *, key: str = "none") -> None:
+        request, self.key = echo.http_request(), key
+        self._script, self._body, self._header_length = folder / "wrk.lua", folder / "http.body", request.header_length
+        self._script.write_text(_WRK_SCRIPT % HEADER_LENGTH)
+        self._body.write_bytes(request.body)
+
+    def run(self, address: str, *, connections: int, duration_s: int) -> Loaded:
+        words = _run(
+            ["wrk", "-t1", f"-c{connections}", f"-d{duration_s}s", "--timeout", "30s", "--latency", "-s", str(self._script),
+             f"http://{address}{HTTP_PATH}", "--", str(self._body), str(self._header_length), self.key],
+            duration_s,
+        )  # fmt: skip
+        return read_wrk(words)
+
+
+def read_wrk(words: str) -> Loaded:
+    """What our script for wrk printed. Raises RuntimeError when there is nothing."""
+    found = re.search(r"^RESULT (.*)$", words, re.MULTILINE)
+    if found is None:
+        raise RuntimeError(f"wrk measured nothing:\n{words[-2000:]}")
+    result = json.loads(found.group(1))
+    return Loaded(result["requests"], result["seconds"], result["p50_us"] / 1e3, result["p99_us"] / 1e3, result["errors"])
+
+
+class Grpc:
+    """h2load, one thread, a connection per caller with one call at a time."""
+
+    def __init__(self, echo: Echo, folder: Path, *, key: str = "none") -> None:
+        self.key = key
+        self._message, self._log = folder / "grpc.message", folder / "h2load.log"
+        self._message.write_bytes(echo.grpc_request())
+        self._answer_bytes = len(echo.grpc_answer())
+
+    def run(self, address: str, *, connections: int, duration_s: int) -> Loaded:
+        self._log.unlink(missing_ok=True)
+        words = _run(
+            ["h2load", "-t1", f"-c{connections}", "-m1", f"-D{duration_s}", "-d", str(self._message), f"--log-file={self._log}",
+             "-H", "content-type: application/grpc", "-H", "te: trailers", "-H", f"x-api-key: {self.key}", f"http://{address}{GRPC_PATH}"],
+            duration_s,
+        )  # fmt: skip
+        return read_h2load(words, self._log.read_bytes(), answer_bytes=self._answer_bytes, seconds=float(duration_s))
+
+
+def read_h2load(words: str, log: bytes, *, answer_bytes: int, seconds: float) -> Loaded:
+    """What h2load printed, and its log: a line of start, status and microseconds for each request.
+
+    Calls that failed in gRPC only are counted too: h2load does not read trailers, but such an answer has no message of `answer_bytes`.
+
+    Raises:
+        RuntimeError: no request succeeded, or the words are not understood.
+    """
+    columns = np.array(log.split(), dtype=np.int64).reshape(-1, 3)
+    latencies_us = columns[columns[:, 1] == 200, 2]
+    failed = re.search(r"(\d+) failed, (\d+) errored, (\d+) timeout", words)
+    data = re.search(r"headers \(.*?\), .*?\((\d+)\) data", words)
+    if not len(latencies_us) or failed is None or data is None:
+        raise RuntimeError(f"h2load measured nothing:\n{words[-2000:]}")
+    p50_us, p99_us = (float(each) for each in np.percentile(latencies_us, [50, 99]))
+    requests, answered = len(latencies_us), int(data.group(1)) / answer_bytes
+    unanswered = 0 if answered >= _SHORT_ANSWERS * requests else round(requests - answered)
+    return Loaded(requests, seconds, p50_us / 1e3, p99_us / 1e3, sum(map(int, failed.groups())) + unanswered)
+
+
+def _run(command: list[str], duration_s: int) -> str:
+    done = subprocess.run([program(command[0]) or command[0], *command[1:]], capture_output=True, text=True, timeout=duration_s + _GRACE_S)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout

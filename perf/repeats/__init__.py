@@ -1,0 +1,1 @@
+"""What the cache does for texts that repeat; `python -m perf.repeats`."""

@@ -1,0 +1,137 @@
+"""Starts a program for a scenario and ends it by its own pid, also on Ctrl-C; and reads from /proc what it used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+_START_TIMEOUT_S = 60.0
+_LOWEST_PORT = 20_000
+_END_TIMEOUT_S = 15.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+# Debian's packages of the programs that scenarios run; the Makefile installs them.
+_PACKAGES = {"wrk": "wrk", "nginx": "nginx-light", "h2load": "nghttp2-client", "nghttpd": "nghttp2-server", "redis-server": "redis-server"}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process and all beneath it hold now."""
+
+    threads: int
+    rss_bytes: int
+
+
+def require_programs(names: Sequence[str]) -> None:
+    """Raises SystemExit with what to install when one is missing."""
+    if missing := missing_packages(names):
+        raise SystemExit(f"missing: run apt-get install {' '.join(missing)} as root and then this again")
+
+
+def missing_packages(names: Iterable[str]) -> list[str]:
+    return [_PACKAGES[name] for name in names if program(name) is None]
+
+
+def program(name: str) -> str | None:
+    """Where a program lies; nginx's folder is often not on a user's PATH."""
+    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+
+
+def free_port() -> int:
+    """A port that nobody listens on now, and that no outgoing connection will be given.
+
+    One from the kernel's own range may be taken by any client on this machine before a program that takes long to start has bound it.
+    """
+    while True:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", _port_below_ephemeral())) as probe:
+            return int(probe.getsockname()[1])
+
+
+def _port_below_ephemeral() -> int:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return random.randrange(_LOWEST_PORT, lowest) if lowest > _LOWEST_PORT else 0
+
+
+def exit_on_sigterm() -> None:
+    """Make SIGTERM unwind like Ctrl-C, so that everything that was started is ended."""
+    signal.signal(signal.SIGTERM, lambda number, frame: exit(128 + number))
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], port: int, *, environment: Mapping[str, str] | None = None, start_timeout_s: float = _START_TIMEOUT_S
+) -> Iterator[int]:
+    """The pid of `command`, once something accepts at `port`; ended afterwards. Raises RuntimeError with its words if it never does."""
+    with tempfile.TemporaryFile() as words:
+        process = subprocess.Popen(
+            command, stdout=words, stderr=words, cwd=PROJECT, start_new_session=True, env={**os.environ, **(environment or {})}
+        )
+        try:
+            if not _accepts(process, port, start_timeout_s):
+                words.seek(0)
+                raise RuntimeError(f"{' '.join(command)} did not start:\n{words.read().decode(errors='replace')[-2000:]}")
+            yield process.pid
+        finally:
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, and SIGKILL when that is not heard."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of CPU that the process and all beneath it have used, user and system."""
+    return sum(_stat(each, 11) + _stat(each, 12) for each in tree(pid)) / _TICKS_PER_S
+
+
+def usage(pid: int) -> Usage:
+    """Threads and resident memory of the process and all beneath it."""
+    pids = tree(pid)
+    return Usage(sum(_stat(each, 17) for each in pids), sum(_stat(each, 21) for each in pids) * os.sysconf("SC_PAGE_SIZE"))
+
+
+def tree(pid: int) -> list[int]:
+    """The process and all its descendants."""
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            children += map(int, task.read_text().split())
+    return [pid, *(each for child in children for each in tree(child))]
+
+
+def _stat(pid: int, index: int) -> int:
+    """A number of /proc/PID/stat, counted from the field after the name, which may itself hold blanks."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[index])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def _accepts(process: subprocess.Popen[bytes], port: int, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+if __name__ == "__main__":
+    print(*missing_packages(_PACKAGES))  # for the Makefile, which installs them

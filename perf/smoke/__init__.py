@@ -1,0 +1,1 @@
+"""What the gateway's hop costs, by perf_analyzer; `python -m perf.smoke`."""

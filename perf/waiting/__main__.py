@@ -1,0 +1,195 @@
+"""What waiting costs: 2,000 requests that wait for a slow model, and large uploads beside small requests, against the real Triton.
+
+    python -m perf.waiting [--requests 2000] [--only http|grpc] [--rounds 3] [--seconds 4] [--upload-mib 128] [--upload-mib-s 0]
+
+Over HTTP every waiting request has a connection, over gRPC they share 20. Health checks and small requests to another model are
+asked one at a time, every 5 ms. Uploads are 128 MiB each, two at a time, also straight at Triton and through nginx: what
+they cost there is this machine's doing, not the gateway's. An answer that takes longer than 2 s counts as 2 s.
+Writes perf/results/waiting.json and .md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import uvloop
+
+from perf.measurement import harness
+from perf.measurement.report import Result
+from perf.peers.nginx import nginx
+from perf.servers.processes import usage
+from perf.servers.serving import DOORS, Tidegate, attached
+from perf.servers.upstreams import triton
+from perf.waiting.clients import CALLERS, Caller, upload_until
+from perf.waiting.report import (
+    FAILED,
+    GATEWAY,
+    MEMORY,
+    NGINX,
+    STRAIGHT,
+    THREADS,
+    UPLOAD_MEMORY,
+    Case,
+    Report,
+    Run,
+    upload_p99,
+    waiting_p99,
+)
+
+_ASKED = ("live", "ready", "small")
+_GRPC_CONNECTIONS = 20
+_INTERVAL_S = 0.005
+_GIVE_UP_S = 2.0
+_SETTLE_S = 1.0
+_MAX_SECONDS = 6.0
+_UPLOADS = 2
+
+Runs = dict[Case, list[Run]]
+
+
+def main() -> None:
+    parser = harness.parser(__doc__, rounds=3, seconds=4.0)
+    parser.add_argument("--requests", type=int, default=2000, help="that wait at the same time")
+    parser.add_argument("--only", choices=DOORS, help="one door")
+    parser.add_argument("--upload-mib", type=int, default=128, help="of one upload")
+    parser.add_argument("--upload-mib-s", type=float, default=0.0, help="of one upload over HTTP; 0 is as fast as loopback goes")
+    arguments = parser.parse_args()
+    if arguments.seconds > _MAX_SECONDS:
+        parser.error(f"the waiting requests would pass the gateway's deadline of 30 s; --seconds may be {_MAX_SECONDS:g} at most")
+    harness.carry_out(Report, arguments, _measure)
+
+
+def _measure(arguments: argparse.Namespace) -> Result:
+    runs: Runs = {}
+    with triton(("echo", "hold", "swallow")) as addresses:
+        for door in [arguments.only] if arguments.only else DOORS:
+            with (
+                attached(addresses) as gateway,
+                nginx(door, addresses[door]) as (nginx_address, _),
+                asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+            ):
+                ways = {STRAIGHT: addresses[door], NGINX: nginx_address, GATEWAY: gateway.addresses[door]}
+                for number in range(arguments.rounds):
+                    harness.say(f"{door}, round {number + 1}")
+                    for what, run in runner.run(_round(door, gateway, ways, arguments)).items():
+                        runs.setdefault(Case(door, what), []).append(run)
+    return Result(runs)
+
+
+async def _round(door: str, gateway: Tidegate, ways: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, Run]:
+    """By what was measured."""
+    waiting = await _measure_waiting(door, gateway, arguments)
+    return waiting | await _measure_uploads(door, gateway, ways, arguments)
+
+
+async def _measure_waiting(door: str, gateway: Tidegate, arguments: argparse.Namespace) -> dict[str, Run]:
+    address = gateway.addresses[door]
+    async with _callers(door, address, 1) as (prober,):
+        before = await _probe(prober, arguments.seconds)
+        idle = usage(gateway.pid)
+        async with _waiting(door, address, arguments) as failures:
+            during = await _probe(prober, arguments.seconds)
+            busy = usage(gateway.pid)
+    for text, count in Counter(failures).most_common(3):
+        print(f"{count} of {arguments.requests} waiting requests failed: {text}", file=sys.stderr)
+    return {
+        FAILED: Run(0, len(failures)),
+        THREADS: Run(idle.threads, busy.threads),
+        MEMORY: Run(idle.rss_bytes / 2**20, busy.rss_bytes / 2**20),
+        **{waiting_p99(what): Run(before[what], during[what]) for what in _ASKED},
+    }
+
+
+@contextlib.asynccontextmanager
+async def _waiting(door: str, address: str, arguments: argparse.Namespace) -> AsyncIterator[list[str]]:
+    """Inside, all the requests wait; after it they have ended, and the list says why some failed."""
+    failures: list[str] = []
+
+    async def wait(asked: Awaitable[None]) -> None:
+        try:
+            await asked
+        except (RuntimeError, OSError, asyncio.IncompleteReadError) as exc:
+            failures.append(str(exc))
+
+    hold_s = 3 * _SETTLE_S + len(_ASKED) * (arguments.seconds + _GIVE_UP_S)
+    count = _GRPC_CONNECTIONS if door == "grpc" else arguments.requests
+    async with _callers(door, address, count) as callers, asyncio.TaskGroup() as tasks:
+        held = tasks.create_task(wait(callers[0].hold(hold_s)), name="hold")
+        await asyncio.sleep(_SETTLE_S)
+        for number in range(1, arguments.requests):
+            tasks.create_task(wait(callers[number % count].ask("behind")), name=f"behind {number}")
+        await asyncio.sleep(_SETTLE_S)
+        yield failures
+        if held.done():
+            raise RuntimeError("the requests no longer waited when the last figure was taken")
+
+
+async def _probe(caller: Caller, each_s: float) -> dict[str, float]:
+    return {what: await _p99_ms(caller, what, each_s) for what in _ASKED}
+
+
+async def _measure_uploads(door: str, gateway: Tidegate, ways: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, Run]:
+    """Small requests without and with uploads; `ways` has the address by the way there."""
+    runs: dict[str, Run] = {}
+    idle_bytes = peak_bytes = usage(gateway.pid).rss_bytes
+    for way, address in ways.items():
+        async with _callers(door, address, 1) as (caller,):
+            alone_ms = await _p99_ms(caller, "small", arguments.seconds)
+            async with _uploading(door, address, arguments):
+                beside_ms = await _p99_ms(caller, "small", arguments.seconds)
+                peak_bytes = max(peak_bytes, usage(gateway.pid).rss_bytes)
+        runs[upload_p99(way)] = Run(alone_ms, beside_ms)
+    return runs | {UPLOAD_MEMORY: Run(idle_bytes / 2**20, peak_bytes / 2**20)}
+
+
+@contextlib.asynccontextmanager
+async def _callers(door: str, address: str, count: int) -> AsyncIterator[Sequence[Caller]]:
+    callers = [CALLERS[door](address) for _ in range(count)]
+    try:
+        yield callers
+    finally:
+        for caller in callers:
+            await caller.close()
+
+
+@contextlib.asynccontextmanager
+async def _uploading(door: str, address: str, arguments: argparse.Namespace) -> AsyncIterator[None]:
+    stop = threading.Event()
+    upload = partial(upload_until, door, address, stop, mib=arguments.upload_mib, mib_per_s=arguments.upload_mib_s)
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(_UPLOADS):
+            tasks.create_task(asyncio.to_thread(upload), name=f"upload {number}")
+        try:
+            await asyncio.sleep(_SETTLE_S)
+            yield
+        finally:
+            stop.set()
+
+
+async def _p99_ms(caller: Caller, what: str, seconds: float) -> float:
+    """Ask every 5 ms. One that is not answered in 2 s counts as that, and ends it: what comes after would only wait behind it."""
+    measured_s: list[float] = []
+    until_s = time.perf_counter() + seconds
+    while (sent_s := time.perf_counter()) < until_s:
+        try:
+            async with asyncio.timeout(_GIVE_UP_S):
+                await caller.ask(what)
+        except TimeoutError:
+            measured_s.append(_GIVE_UP_S)
+            break
+        measured_s.append(time.perf_counter() - sent_s)
+        await asyncio.sleep(max(0.0, _INTERVAL_S - measured_s[-1]))
+    return float(np.percentile(measured_s, 99)) * 1e3
+
+
+if __name__ == "__main__":
+    main()

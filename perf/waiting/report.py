@@ -1,0 +1,76 @@
+"""The report of `perf.waiting`: what others feel before and while requests wait, and without and with large uploads beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perf.measurement import report
+from perf.measurement.markdown import figure, table
+from perf.measurement.report import Target
+
+STRAIGHT, NGINX, GATEWAY = "at Triton", "through nginx", "through the gateway"
+FAILED, THREADS, MEMORY, UPLOAD_MEMORY = "waiting: failed requests", "waiting: threads", "waiting: memory, MiB", "uploads: memory, MiB"
+_HEALTH_P99_MS = 20.0
+_SMALL_P99_RATIO = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    door: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    before: float
+    during: float
+
+
+def waiting_p99(asked: str) -> str:
+    return f"waiting: {asked} p99, ms"
+
+
+def upload_p99(way: str) -> str:
+    return f"uploads: small p99 {way}, ms"
+
+
+class Report(report.Report):
+    name, title, case, run = "waiting", "What waiting requests and large uploads cost everybody else", Case, Run
+
+    def figures(self) -> dict[str, float]:
+        return {name: value for door in self.names("door") for name, value in self._figures_of(door).items()}
+
+    def targets(self) -> Sequence[Target]:
+        return [
+            target
+            for door in self.names("door")
+            for target in (
+                Target(f"{door}_failed", f"{door}: waiting requests that failed", 0, at_least=False),
+                Target(f"{door}_more_threads", f"{door}: more threads while they wait", 0, at_least=False),
+                Target(f"{door}_live_p99_ms", f"{door}: live p99 while they wait, ms", _HEALTH_P99_MS, at_least=False),
+                Target(f"{door}_ready_p99_ms", f"{door}: ready p99 while they wait, ms", _HEALTH_P99_MS, at_least=False),
+                Target(f"{door}_upload_p99_times", f"{door}: small p99 beside uploads, times its own", _SMALL_P99_RATIO, at_least=False),
+            )
+        ]
+
+    def summary(self) -> str:
+        doors = self.names("door")
+        rows = [(what, *(self._cell(Case(door, what)) for door in doors)) for what in self.names("what")]
+        return table(("", *(f"{door}: before / during" for door in doors)), rows)
+
+    def _cell(self, case: Case) -> str:
+        run = self.median(case)
+        return f"{figure(run.before)} / {figure(run.during)}"
+
+    def _figures_of(self, door: str) -> dict[str, float]:
+        failed, threads, live, ready, small = (
+            self.median(Case(door, what)) for what in (FAILED, THREADS, waiting_p99("live"), waiting_p99("ready"), upload_p99(GATEWAY))
+        )
+        return {
+            f"{door}_failed": failed.during,
+            f"{door}_more_threads": threads.during - threads.before,
+            f"{door}_live_p99_ms": live.during,
+            f"{door}_ready_p99_ms": ready.during,
+            f"{door}_upload_p99_times": small.during / small.before,
+        }

@@ -1,0 +1,62 @@
+"""What wrk and h2load print is read as they mean it, and failures of gRPC that h2load does not see are counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from perf.load.load_generators import Loaded, read_h2load, read_wrk
+
+WRK = """Running 1s test @ http://127.0.0.1:1/v2/models/echo/infer
+  1 threads and 8 connections
+RESULT {"requests": 300, "seconds": 1.5, "p50_us": 120.0, "p99_us": 900.0, "errors": 2}
+"""
+H2LOAD = """finished in 1.00s, 4.00 req/s, 102.66MB/s
+requests: 4 total, 8 started, 4 done, 4 succeeded, {failed} failed, {errored} errored, 0 timeout
+status codes: 4 2xx, 0 3xx, 0 4xx, 0 5xx
+traffic: 102.66MB (107650864) total, 781.99KB (800760) headers (space savings 93.10%), 6.2KB ({data}) data
+"""
+LOG = b"1795256070724487\t200\t100\n1795256070724593\t200\t200\n1795256070724602\t200\t300\n1795256070724700\t200\t400\n"
+
+
+def h2load(*, data: int = 400, failed: int = 0, errored: int = 0, log: bytes = LOG) -> Loaded:
+    return read_h2load(H2LOAD.format(data=data, failed=failed, errored=errored), log, answer_bytes=100, seconds=2.0)
+
+
+def test_wrk() -> None:
+    assert read_wrk(WRK) == Loaded(requests=300, seconds=1.5, p50_ms=0.12, p99_ms=0.9, errors=2)
+
+
+def test_wrk_without_a_result() -> None:
+    with pytest.raises(RuntimeError, match="unable to connect"):
+        read_wrk("unable to connect to 127.0.0.1:1 Connection refused")
+
+
+def test_h2load() -> None:
+    loaded = h2load()
+    assert (loaded.requests, loaded.seconds, loaded.errors) == (4, 2.0, 0)
+    assert loaded.p50_ms == pytest.approx(0.25)
+    assert loaded.p99_ms == pytest.approx(0.397)
+
+
+def test_failed_streams_count_as_errors_and_not_as_latencies() -> None:
+    loaded = h2load(failed=2, errored=1, log=LOG + b"1795256070724800\t-1\t99999999\n")
+    assert (loaded.requests, loaded.errors) == (4, 3)
+    assert loaded.p99_ms < 1
+
+
+@pytest.mark.parametrize(
+    ("data", "errors"),
+    [
+        pytest.param(420, 0, id="an answer that the end cut off was counted as data only"),
+        pytest.param(394, 0, id="answers a little shorter than ours"),
+        pytest.param(300, 1, id="one had no message"),
+        pytest.param(0, 4, id="none had"),
+    ],
+)
+def test_answers_without_a_message_failed(data: int, errors: int) -> None:
+    assert h2load(data=data).errors == errors
+
+
+def test_h2load_without_a_success() -> None:
+    with pytest.raises(RuntimeError, match="measured nothing"):
+        h2load(log=b"1795256070724487\t404\t100\n")
