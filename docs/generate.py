@@ -251,7 +251,7 @@ def _backend_rows() -> Iterator[tuple[str, str, str]]:
     labels = "`model`, `version`, `variant`"
     for name, meaning in batching.COUNTERS.items():
         yield f"`tidegate_batching_{name}`", labels, f"{meaning}."
-    constants = _constants(PROJECT / "python_backends" / "runtime" / "served_variant.py")  # only Triton's stubs can import it
+    constants = _constants(PROJECT / "python_backends" / "runtime" / "variants" / "served_variant.py")  # only Triton's stubs can import it
     yield f"`{constants['NAME']}`", f"{labels}, `reason`", f"{constants['DESCRIPTION']}."
 
 

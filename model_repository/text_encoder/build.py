@@ -7,14 +7,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from python_backends.export import minilm, tensorrt_engine
+from python_backends.export.encoders import minilm
+from python_backends.export.encoders.sentence_model import SentenceModel
+from python_backends.export.encoders.sentence_trial import SentenceTrial
 from python_backends.export.progress import Progress
 from python_backends.export.recipe import AUTO, Agreement, Calibration, Gate, Recipe, Serving
-from python_backends.export.sentence_model import SentenceModel
-from python_backends.export.sentence_trial import SentenceTrial
+from python_backends.export.variants import tensorrt_engine
 from python_backends.runtime.machine import gpu_name
 
 HERE = Path(__file__).parent
+EXPORT = minilm.SOURCE.parents[1]
 SENTENCES = HERE / "texts" / "sentences.txt"
 SIMILARITY = HERE / "texts" / "similarity.tsv"
 CALIBRATION = Calibration(HERE / "texts" / "calibration.txt", texts=400)
@@ -60,7 +62,7 @@ def build_pruned(directory: Path, progress: Progress) -> Agreement:
     """Write model.onnx with fewer neurons and heads, then INT8 products."""
     _read(progress)
     with progress.step(f"prune, calibrating on {CALIBRATION.texts} texts"):
-        from python_backends.export.prune import prune
+        from python_backends.export.variants.prune import prune
 
         texts = MODEL.tokenize(CALIBRATION.read())
         pruned = prune(MODEL.weights, MODEL.shape, texts, keep_neurons=KEEP_NEURONS, keep_heads=KEEP_HEADS)
@@ -70,7 +72,7 @@ def build_pruned(directory: Path, progress: Progress) -> Agreement:
 
 def _write_int8(fused: bytes, directory: Path, progress: Progress) -> None:
     with progress.step(f"quantise, calibrating on {CALIBRATION.texts} texts"):
-        from python_backends.export.quantize import quantize
+        from python_backends.export.variants.quantize import quantize
 
         (directory / "model.onnx").write_bytes(quantize(fused, MODEL.tokenize(CALIBRATION.read())))
 
@@ -87,7 +89,7 @@ def build_compiled(directory: Path, progress: Progress) -> Agreement:
 
 def build_tensorrt(directory: Path, progress: Progress) -> Agreement:
     """Write model.plan, whose layer norms do not overflow in bfloat16 as they do in FP16."""
-    from python_backends.export.tensorrt_engine import FILENAME, Profile, build_engine
+    from python_backends.export.variants.tensorrt_engine import FILENAME, Profile, build_engine
 
     _read(progress)
     with progress.step("build the engine"):
@@ -99,7 +101,7 @@ def build_tensorrt(directory: Path, progress: Progress) -> Agreement:
 def _build_program(directory: Path, progress: Progress, *, mode: str) -> Agreement:
     _read(progress)
     with progress.step("export the PyTorch program"):
-        from python_backends.export.torch_program import export_program
+        from python_backends.export.variants.torch_program import export_program
 
         export_program(MODEL.encoder, directory, precision="bf16", mode=mode)
     return {}
@@ -116,7 +118,7 @@ def _needs_torch_on_a_gpu() -> str | None:
         return "it needs an NVIDIA GPU and a CUDA build of PyTorch"
     if missing := _needs_torch():
         return missing
-    from python_backends.export.torch_program import missing_for_gpu
+    from python_backends.export.variants.torch_program import missing_for_gpu
 
     return missing_for_gpu()
 
@@ -129,8 +131,9 @@ def _read(progress: Progress) -> None:
 def _recipe(
     build: Callable[[Path, Progress], Agreement], serving: Serving, *, steps: Sequence[str], libraries: Sequence[str], **more: Any
 ) -> Recipe:
-    """`steps` are the modules of python_backends/export, and `libraries` the packages, that this variant depends on and not all do."""
-    modules = [minilm.SOURCE.with_name(f"{step}.py") for step in ("minilm", "sentence_model", "bert_graph", *steps)]
+    """`steps` are the modules in python_backends/export, and `libraries` the packages, that this variant depends on and not all do."""
+    always = ("encoders/minilm", "encoders/sentence_model", "encoders/bert_graph")
+    modules = [EXPORT / f"{step}.py" for step in (*always, *steps)]
     return Recipe(
         build=build,
         provenance=minilm.provenance(minilm.WEIGHTS),
@@ -153,33 +156,33 @@ RECIPES = {
         build_int8,
         # Where it does no better than `auto` asks, falling back to fp32 would be a defect.
         Serving("onnxruntime", "model.onnx", TRIAL, AUTO),
-        steps=["observe", "quantize"],
+        steps=["variants/observe", "variants/quantize"],
         libraries=[],
         calibration=CALIBRATION,
     ),
     "pruned": _recipe(
         build_pruned,
         Serving("onnxruntime", "model.onnx", TRIAL, PRUNED),
-        steps=["observe", "prune", "quantize"],
+        steps=["variants/observe", "variants/prune", "variants/quantize"],
         libraries=[],
         calibration=CALIBRATION,
     ),
     "bf16": _recipe(
         build_bf16,
         Serving("torch", "model.pt2", TRIAL, HALF_PRECISION, needs=_needs_torch),
-        steps=["sentence_encoder", "torch_program"],
+        steps=["encoders/sentence_encoder", "variants/torch_program"],
         libraries=["torch", "transformers"],
     ),
     "compiled": _recipe(
         build_compiled,
         Serving("torch", "model.pt2", TRIAL, HALF_PRECISION, device="gpu", needs=_needs_torch_on_a_gpu),
-        steps=["sentence_encoder", "torch_program"],
+        steps=["encoders/sentence_encoder", "variants/torch_program"],
         libraries=["torch", "transformers"],
     ),
     "tensorrt": _recipe(
         build_tensorrt,
         Serving("tensorrt", "model.plan", TRIAL, HALF_PRECISION, device="gpu", needs=tensorrt_engine.missing_for_gpu),
-        steps=["tensorrt_engine"],
+        steps=["variants/tensorrt_engine"],
         libraries=["tensorrt"],
     ),
 }

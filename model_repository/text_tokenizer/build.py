@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenizers import BertWordPieceTokenizer, Tokenizer
 
-from python_backends.export import minilm
+from python_backends.export.encoders import minilm
 from python_backends.export.progress import Progress
 from python_backends.export.recipe import Agreement, BuildError, Recipe
 

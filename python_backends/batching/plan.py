@@ -16,7 +16,7 @@ from math import inf
 from operator import add
 from typing import Protocol
 
-from python_backends.runtime.latency_table import CostMs
+from python_backends.runtime.variants.latency_table import CostMs
 
 # Costs by rows for one length. Position 0 stands for an item that is larger than any batch and runs alone,
 # whatever it costs.

@@ -27,7 +27,7 @@ from python_backends.export.opening import opened
 from python_backends.export.progress import Progress
 from python_backends.export.publish import atomic_replace, build_lock, leftovers, remove_leftovers
 from python_backends.export.recipe import BuildError
-from python_backends.runtime.cpu import usable_cpu_count
+from python_backends.runtime.engines.cpu import usable_cpu_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Manifest of built artefacts: `manifest.json` beside the artefacts of a version, or of each of its variants.
 
-It records what was built, from which inputs, and the measurements. `runtime/variant.py` reads it with code of
+It records what was built, from which inputs, and the measurements. `runtime/variants/variant.py` reads it with code of
 its own, since an image for serving need not contain this package. The manifest changes only together with the
 artefacts, except for the results of `--sts`, so it causes no extra reloads.
 """

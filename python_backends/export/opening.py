@@ -8,11 +8,11 @@ from pathlib import Path
 
 from python_backends.export.discovery import Target
 from python_backends.export.recipe import BuildError
-from python_backends.runtime.cpu import usable_cpu_count
+from python_backends.runtime.engines.cpu import usable_cpu_count
 from python_backends.runtime.errors import BackendError
 from python_backends.runtime.execution import Run
 from python_backends.runtime.runtimes import open_runtime
-from python_backends.runtime.variant_choice import Variant
+from python_backends.runtime.variants.variant_choice import Variant
 
 
 @contextmanager

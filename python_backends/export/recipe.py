@@ -114,7 +114,7 @@ class Trial(Protocol):
 class Serving:
     """How a variant is served, and what it must pass before.
 
-    `runtime` is a name in `runtime/variant.py`, `file` the artefact that it opens, `device` "cpu" or "gpu".
+    `runtime` is a name in `runtime/variants/variant.py`, `file` the artefact that it opens, `device` "cpu" or "gpu".
     `needs` returns what a build needs that this machine lacks ("it needs an NVIDIA GPU"), or None. `sha256`
     is the digest of a file that is identical wherever it is built and was verified once: it may be served
     before it is measured here.

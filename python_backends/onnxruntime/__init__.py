@@ -4,5 +4,5 @@ is not installed.
 Differences from the native backend: inputs with `allow_ragged_batch` run per shape instead of flattened;
 `batch_input`, `batch_output` and implicit sequence state are refused at load; wrong input gets INVALID_ARG,
 not INTERNAL; strings must be UTF-8; `--backend-config=onnxruntime,...` is ignored; and instances share the
-CPUs by default (`runtime/session.py` says why).
+CPUs by default (`runtime/engines/session.py` says why).
 """

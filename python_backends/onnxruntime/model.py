@@ -10,9 +10,9 @@ import triton_python_backend_utils as pb_utils
 
 from python_backends.onnxruntime.adapt import decode_strings, with_scalars
 from python_backends.onnxruntime.auto_complete import complete, is_complete
+from python_backends.runtime.engines.session import find_model_file, open_model, open_session_to_describe
 from python_backends.runtime.execution import GroupRunner, concatenate, group_by_shape, one_by_one
 from python_backends.runtime.model_config import parse_model_config
-from python_backends.runtime.session import find_model_file, open_model, open_session_to_describe
 from python_backends.runtime.signature import check_signature, read_signature
 from python_backends.runtime.triton import serve, version_directory
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from python_backends.runtime.cpu import usable_cpu_count
+from python_backends.runtime.engines.cpu import usable_cpu_count
 
 CPUINFO = Path("/proc/cpuinfo")
 NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")

@@ -11,13 +11,13 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Protocol
 
-from python_backends.runtime.cpu import THREADS_PARAMETER
+from python_backends.runtime.engines.cpu import THREADS_PARAMETER
 from python_backends.runtime.errors import ConfigError
 from python_backends.runtime.execution import Array, Tensors
 from python_backends.runtime.model_config import ModelConfig
 from python_backends.runtime.signature import Signature
-from python_backends.runtime.variant import RUNTIMES
-from python_backends.runtime.variant_choice import Variant
+from python_backends.runtime.variants.variant import RUNTIMES
+from python_backends.runtime.variants.variant_choice import Variant
 
 
 class Runtime(Protocol):

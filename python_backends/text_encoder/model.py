@@ -20,16 +20,16 @@ from python_backends.batching.plan import CostColumns
 from python_backends.batching.waiting import Waiter, Waiting
 from python_backends.runtime.errors import BackendError, ConfigError, QueueFull
 from python_backends.runtime.execution import Answer
-from python_backends.runtime.latency_table import CostMs, token_cost
 from python_backends.runtime.machine import this_machine
 from python_backends.runtime.model_config import ModelConfig, parse_model_config
 from python_backends.runtime.runtimes import Runtime, open_runtime
-from python_backends.runtime.served_variant import ServedVariant
 from python_backends.runtime.signature import check_signature
 from python_backends.runtime.triton import read, respond, send, version_directory
-from python_backends.runtime.variant import choose_variant
-from python_backends.runtime.variant_choice import AUTO, Variant
-from python_backends.runtime.variant_mix import ONE_SHORT_TEXT, PARAMETER, Mix
+from python_backends.runtime.variants.latency_table import CostMs, token_cost
+from python_backends.runtime.variants.served_variant import ServedVariant
+from python_backends.runtime.variants.variant import choose_variant
+from python_backends.runtime.variants.variant_choice import AUTO, Variant
+from python_backends.runtime.variants.variant_mix import ONE_SHORT_TEXT, PARAMETER, Mix
 from python_backends.text_encoder.encoder import Encoder, EncoderRequest, to_waiter
 from python_backends.text_encoder.inputs import TokenInputs
 from python_backends.text_tokenizer.token_count import without_count

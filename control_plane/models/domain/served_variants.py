@@ -1,7 +1,7 @@
 """Decoder of the served variants on Triton's metrics page: `tidegate_served_variant{model, reason, variant,
 version} SINCE`.
 
-`python_backends/runtime/served_variant.py` writes the metric. Source: Prometheus' exposition format 0.0.4.
+`python_backends/runtime/variants/served_variant.py` writes the metric. Source: Prometheus' exposition format 0.0.4.
 """
 
 from __future__ import annotations

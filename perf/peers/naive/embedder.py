@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from perf.servers.processes import PROJECT
-from python_backends.export.minilm import CONFIG, TOKENIZER, VOCABULARY, WEIGHTS
+from python_backends.export.encoders.minilm import CONFIG, TOKENIZER, VOCABULARY, WEIGHTS
 
 _FOLDER = PROJECT / ".cache" / "all-MiniLM-L6-v2"
 

@@ -11,7 +11,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
 from python_backends.export.discovery import load_targets
-from python_backends.runtime.execution_providers import execution_providers
+from python_backends.runtime.engines.execution_providers import execution_providers
 from python_backends.runtime.model_config import ModelConfig, parse_model_config
 from python_backends.runtime.signature import Signature, TensorSignature, check_signature
 from python_backends.text_tokenizer.token_count import without_count

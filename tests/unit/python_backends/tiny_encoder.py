@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import BertConfig, BertModel
 
-from python_backends.export.bert_graph import BertShape, bert_graph
-from python_backends.export.sentence_encoder import SentenceEncoder
+from python_backends.export.encoders.bert_graph import BertShape, bert_graph
+from python_backends.export.encoders.sentence_encoder import SentenceEncoder
 from python_backends.runtime.execution import Array
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, LONGEST = 2010, 16, 1, 2, 40

@@ -16,7 +16,7 @@ from python_backends.runtime.machine import this_machine
 from python_backends.runtime.model_config import parse_model_config
 from python_backends.runtime.runtimes import open_runtime
 from python_backends.runtime.triton import serve, version_directory
-from python_backends.runtime.variant import choose_variant
+from python_backends.runtime.variants.variant import choose_variant
 from python_backends.text_encoder.padding import pad_and_concatenate
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from control_plane.core.infer_call import InferCall
 from control_plane.core.tensor import Tensor
 from control_plane.metering.domain.compute_units import UNKNOWN, ModelCost, UnitTable, estimated_tokens, read_unit_table, request_costs
-from python_backends.runtime.latency_table import LatencyTable
+from python_backends.runtime.variants.latency_table import LatencyTable
 
 TABLE = UnitTable((8, 16, 32), (1.0, 2.0, 6.0))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from python_backends.batching.plan import MAX_COLUMNS, CostColumns, Item, divide, plan
-from python_backends.runtime.latency_table import CostMs, LatencyTable
+from python_backends.runtime.variants.latency_table import CostMs, LatencyTable
 
 LENGTHS = (4, 8, 16)
 MAX_ROWS = 5

@@ -22,7 +22,7 @@ from python_backends.export.manifest import (
 )
 from python_backends.export.recipe import Calibration, Recipe
 from python_backends.runtime.machine import this_machine
-from python_backends.runtime.variant import find_candidates
+from python_backends.runtime.variants.variant import find_candidates
 from tests.unit.python_backends.export.recipes import model_folder, variants_folder
 
 AGREEMENT = {"against_reference": {"cosine_min": 0.99995}}

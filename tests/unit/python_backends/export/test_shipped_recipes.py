@@ -11,8 +11,8 @@ import pytest
 from python_backends.export.discovery import Target, find_model_directories, load_targets
 from python_backends.export.recipe import AUTO
 from python_backends.runtime.machine import gpu_name
-from python_backends.runtime.variant import RUNTIMES
-from python_backends.runtime.variant_choice import REFERENCE
+from python_backends.runtime.variants.variant import RUNTIMES
+from python_backends.runtime.variants.variant_choice import REFERENCE
 
 PROJECT = Path(__file__).resolve().parents[4]
 TARGETS = [target for folder in find_model_directories([PROJECT / "model_repository"]) for target in load_targets(folder)]

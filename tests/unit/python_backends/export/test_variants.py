@@ -14,7 +14,7 @@ import pytest
 
 from python_backends.export.__main__ import main
 from python_backends.export.measure import BATCHES, LENGTHS
-from python_backends.runtime.variant import choose_variant
+from python_backends.runtime.variants.variant import choose_variant
 from tests.unit.python_backends.export.recipes import model_folder, variants_folder
 
 PROJECT = Path(__file__).resolve().parents[4]

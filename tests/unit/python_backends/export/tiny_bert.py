@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from transformers import BertConfig, BertModel
 
-from python_backends.export.bert_graph import BertShape
-from python_backends.export.sentence_encoder import SentenceEncoder
+from python_backends.export.encoders.bert_graph import BertShape
+from python_backends.export.encoders.sentence_encoder import SentenceEncoder
 from python_backends.runtime.execution import Array
 
 HEADS, HIDDEN_SIZE, NEURONS, LAYERS = 4, 32, 64, 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from python_backends.export.sentence_model import SentenceModel
+from python_backends.export.encoders.sentence_model import SentenceModel
 from tests.unit.python_backends import tiny_encoder
 from tests.unit.python_backends.text_tokenizer.tiny_tokenizer import save_tokenizer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from python_backends.runtime.cpu import usable_cpu_count
+from python_backends.runtime.engines.cpu import usable_cpu_count
 from python_backends.runtime.machine import NO_GPU, Machine, cpu_kind, gpu_name, this_machine
 
 X86 = """processor\t: 0

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from python_backends.export.torch_program import export_program
+from python_backends.export.variants.torch_program import export_program
 from python_backends.runtime.errors import ConfigError, RequestError
 from python_backends.runtime.model_config import ModelConfig
 from python_backends.runtime.runtimes import Runtime, open_runtime
 from python_backends.runtime.signature import Signature, TensorSignature, check_signature
-from python_backends.runtime.variant import RUNTIMES
-from python_backends.runtime.variant_choice import Variant
+from python_backends.runtime.variants.variant import RUNTIMES
+from python_backends.runtime.variants.variant_choice import Variant
 from tests.unit.python_backends import tiny_encoder
 from tests.unit.python_backends.configs import config, parameters, tensor
 from tests.unit.python_backends.tiny_encoder import HIDDEN, LONGEST, VOCABULARY, NumpyEncoder, texts

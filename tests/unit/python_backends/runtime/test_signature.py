@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from python_backends.runtime.engines.session import open_session_to_describe
 from python_backends.runtime.errors import ConfigError
-from python_backends.runtime.session import open_session_to_describe
 from python_backends.runtime.signature import Signature, TensorSignature, check_signature, read_signature
 from tests.unit.python_backends import tiny_onnx
 from tests.unit.python_backends.configs import config, tensor

@@ -1,0 +1,1 @@
+"""Sentence encoders as published: weights, graphs in ONNX and PyTorch, and the trial of their variants."""
