@@ -17,8 +17,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from control_plane.cli.backup_lines import Backup, read_backup, write_backup
-from control_plane.cli.options import StateDirOption, StateUrlOption, locate_store_settings, require_state
+from control_plane.cli.common.backup_lines import Backup, read_backup, write_backup
+from control_plane.cli.common.options import StateDirOption, StateUrlOption, locate_store_settings, require_state
 from control_plane.core.errors import Conflict, InvalidRequest
 from control_plane.metering.domain.usage import EVERY_DAY
 from control_plane.metering.ports import UsageStore

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
-from control_plane.cli.printing import remark
+from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.printing import remark
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
 from control_plane.core.model import MODEL_NAME, NAME_RULE
 

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from control_plane.cli.options import StateDirOption
+from control_plane.cli.common.options import StateDirOption
 from control_plane.core.cpus import format_cpus
 from control_plane.core.errors import StartupError
 from control_plane.host.cpu_affinity import allowed_cpus, require_cpus

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from control_plane.admin.client import EmbeddingClient
-from control_plane.cli.options import StateDirOption, api_key, endpoint
+from control_plane.cli.common.options import StateDirOption, api_key, endpoint
 from control_plane.core.errors import InvalidRequest
 
 _LINES_PER_REQUEST = 32

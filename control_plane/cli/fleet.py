@@ -14,8 +14,8 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.fleet_tables import fleet_tables, tables_that_fit
-from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.fleet_tables import fleet_tables, tables_that_fit
+from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
 
 
 def fleet(

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from control_plane.auth.keys import Keys
-from control_plane.cli.options import AdminUrlOption, StateDirOption, StateUrlOption, admin_client, locate_store_settings
-from control_plane.cli.printing import moment, print_table, remark
+from control_plane.cli.common.options import AdminUrlOption, StateDirOption, StateUrlOption, admin_client, locate_store_settings
+from control_plane.cli.common.printing import moment, print_table, remark
 from control_plane.core.duration import parse_duration_s
 from control_plane.core.errors import Conflict, InvalidRequest
 from control_plane.core.scope import Scope, parse_scope

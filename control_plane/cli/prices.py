@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from control_plane.cli.changing import NONE, ReplaceOption, given, number_option, set_object
-from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
-from control_plane.cli.printing import moment, print_table, remark
+from control_plane.cli.common.changing import NONE, ReplaceOption, given, number_option, set_object
+from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.printing import moment, print_table, remark
 from control_plane.metering.domain.usage_table import parse_day
 
 app = typer.Typer(help="Make, list and delete prices.", no_args_is_help=True)

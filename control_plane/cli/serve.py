@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import uvloop
 from rich.console import Console
 
-from control_plane.cli.serve_options import serve_signature
+from control_plane.cli.common.serve_options import serve_signature
 from control_plane.host.garbage import freeze_garbage_collector
 from control_plane.models.model_service import LoadFailure
 from control_plane.settings import Settings, load_settings, without_user

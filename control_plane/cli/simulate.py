@@ -14,7 +14,7 @@ import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
 from rich.console import Console
 
-from control_plane.cli.printing import print_table, remark
+from control_plane.cli.common.printing import print_table, remark
 from control_plane.core.errors import InvalidRequest
 from control_plane.fleet.simulation.capacity import Trial, fewest_servers
 from control_plane.fleet.simulation.engine import simulate as run_simulation

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from control_plane.cli.changing import ReplaceOption, given, limit_option, number_option, set_object
-from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
-from control_plane.cli.printing import print_table, remark
+from control_plane.cli.common.changing import ReplaceOption, given, limit_option, number_option, set_object
+from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.printing import print_table, remark
 
 app = typer.Typer(help="Make, list and delete tenants.", no_args_is_help=True)
 

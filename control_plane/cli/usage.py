@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from control_plane.cli.options import AdminUrlOption, StateDirOption, admin_client
-from control_plane.cli.printing import print_table
+from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.printing import print_table
 
 
 class Format(StrEnum):

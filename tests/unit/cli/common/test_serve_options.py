@@ -7,7 +7,7 @@ import typer
 from typer.models import OptionInfo
 from typer.testing import CliRunner
 
-from control_plane.cli.serve_options import serve_signature
+from control_plane.cli.common.serve_options import serve_signature
 from control_plane.settings import fields_of_settings, load_settings
 
 OPTIONS: dict[str, OptionInfo] = {

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.cli.printing import moment, print_fields, print_table, remark
+from control_plane.cli.common.printing import moment, print_fields, print_table, remark
 
 
 def test_a_table_is_whole_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.printing import remark
+from control_plane.cli.common.printing import remark
 from control_plane.core.errors import ControlPlaneError, ErrorCode, InvalidRequest
 
 NONE = "none"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.cli.backup_lines import Backup, read_backup, write_backup
+from control_plane.cli.common.backup_lines import Backup, read_backup, write_backup
 from control_plane.core.errors import InvalidRequest
 from control_plane.metering.domain.usage import Usage, UsageKey
 from control_plane.objects.domain.stored import Kind, Stored

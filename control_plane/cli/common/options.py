@@ -13,7 +13,7 @@ import typer
 from pydantic import SecretStr
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.printing import remark
+from control_plane.cli.common.printing import remark
 from control_plane.core.errors import InvalidRequest
 from control_plane.host.state_dir import read_endpoints, running_state_dirs
 from control_plane.settings import Settings, load_settings

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from control_plane.cli.options import endpoint, locate_settings, locate_store_settings, require_state
+from control_plane.cli.common.options import endpoint, locate_settings, locate_store_settings, require_state
 from control_plane.core.errors import InvalidRequest
 from control_plane.host.state_dir import StateDir
 from control_plane.storage.store_record import write_store_record

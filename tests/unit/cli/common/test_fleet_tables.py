@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from control_plane.cli.fleet_tables import fleet_tables, tables_that_fit
+from control_plane.cli.common.fleet_tables import fleet_tables, tables_that_fit
 from tests.unit.cli.test_fleet import COPY, MIB, MODEL, SERVER
 
 

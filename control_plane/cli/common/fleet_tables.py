@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Column, Table
 
-from control_plane.cli.printing import printable
+from control_plane.cli.common.printing import printable
 
 View = Mapping[str, Any]
 """A JSON object of the admin API's response."""

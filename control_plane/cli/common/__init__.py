@@ -1,0 +1,1 @@
+"""What the commands share: options, tables, and ways of changing objects."""
