@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from control_plane.core.errors import DeadlineExceeded, LimitExceeded, Overloaded, UpstreamUnavailable
+from control_plane.concurrency.shared_task import join, outcome
+from control_plane.core.errors import DeadlineExceeded, LimitExceeded, Overloaded
 from control_plane.inference.running_request import RunningRequest
 
 ResultT = TypeVar("ResultT")
@@ -27,8 +28,6 @@ try again."""
 @dataclass(slots=True)
 class _Flight(Generic[ResultT]):
     task: asyncio.Task[ResultT | Exception]
-    """Returns its exception instead of raising it: a failing task would cancel the whole task group that owns
-    it."""
     leader: RunningRequest
     waiting: int = 0
 
@@ -70,7 +69,7 @@ class Singleflight(Generic[ResultT]):
         """
         assert self._tasks is not None, "`begin` has not been called"
         assert key not in self._under_way, "a flight of this key is under way: join it instead"
-        flight = _Flight(self._tasks.create_task(_outcome(compute), name="flight"), running)
+        flight = _Flight(self._tasks.create_task(outcome(compute), name="flight"), running)
         self._under_way[key] = flight
         # Callbacks, as the leader may leave before the flight ends. The key is free again before the permit
         # is given back.
@@ -99,35 +98,13 @@ class Singleflight(Generic[ResultT]):
     async def _wait(self, key: Hashable, flight: _Flight[ResultT]) -> ResultT:
         flight.waiting += 1
         try:
-            result = await asyncio.shield(flight.task)
-        except asyncio.CancelledError:
-            # The flight's cancellation and the caller's look the same here. Only a stopping gateway cancels a
-            # flight that somebody still waits for, and its callers get an answer that says so.
-            if flight.task.cancelled() and not _caller_is_cancelled():
-                raise UpstreamUnavailable("the gateway is stopping") from None
-            raise
+            return await join(flight.task)  # only a stopping gateway cancels a flight that somebody waits for
         finally:
             flight.waiting -= 1
             if flight.waiting == 0 and not flight.task.done():
                 self._finish(key, flight)  # before the task's callback does: nobody must join a flight that is being cancelled
                 flight.task.cancel()
-        if isinstance(result, Exception):
-            raise result
-        return result
 
     def _finish(self, key: Hashable, flight: _Flight[ResultT]) -> None:
         if self._under_way.get(key) is flight:  # it may be the next flight of the same key already
             del self._under_way[key]
-
-
-async def _outcome(compute: Callable[[], Awaitable[ResultT]]) -> ResultT | Exception:
-    """The error is a result: raised, it would end the group, and with it everybody else's flights."""
-    try:
-        return await compute()
-    except Exception as exc:
-        return exc
-
-
-def _caller_is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Protocol
 
+from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, Overloaded, StoreUnavailable, UpstreamUnavailable
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEventKind
@@ -96,7 +97,7 @@ class ReplicaLoader:
         self._files = files
         self._state = state
         self._plans = plans
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks = TaskOwner("models cannot be loaded")
         self._loads: dict[tuple[str, str], asyncio.Task[None]] = {}
         """(model, server) -> the load under way."""
         self._fetching: dict[str, float] = {}
@@ -108,12 +109,7 @@ class ReplicaLoader:
 
     async def run(self) -> None:
         """Own the loads under way, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            try:
-                await asyncio.get_running_loop().create_future()
-            finally:
-                self._tasks = None  # before the group ends, which takes no more tasks then
+        await self._tasks.run()
 
     def is_loading(self, model: str) -> bool:
         """Whether a replica of the model is being loaded, or fetched to be loaded."""
@@ -139,7 +135,7 @@ class ReplicaLoader:
         self, facts: ModelFacts, *, pool: str | None = None, must_beat_s: float = math.inf, limits: PlacementLimits = LIMITS
     ) -> Refusal | None:
         """Load one more replica if placement agrees; returns None if it is under way, otherwise why not.
-        Raises as `begin`."""
+        Raises as `load_as_placed`."""
         # Fetched before it is placed: its size, by which it is placed, is not known before.
         if self._fetches_first(facts, pool):
             return None
@@ -162,7 +158,7 @@ class ReplicaLoader:
         if self._files is None or facts.quarantined_until_s > self._state.now_s():
             return False
         if facts.name not in self._fetching and self.is_cold(facts.name):
-            self._begun().create_task(self._fetch_and_load(facts, self._files, pool), name=f"fetch-{facts.name}")
+            self._tasks.create_task(self._fetch_and_load(facts, self._files, pool), name=f"fetch-{facts.name}")
             # What remains of the expected load time once the fetch is over.
             self._fetching[facts.name] = max(0.0, facts.load_s - self._files.expected_fetch_s(facts.name))
         return facts.name in self._fetching
@@ -194,7 +190,7 @@ class ReplicaLoader:
     ) -> None:
         """Schedule an unload of the replica in a background task; it is dropped if `still` no longer holds
         when its turn comes."""
-        if self._tasks is not None and (model, server) not in self._leaving:
+        if self._tasks.is_open and (model, server) not in self._leaving:
             self._leaving.add((model, server))
             self._tasks.create_task(self._unload_in_turn(model, server, kind, reason, still), name=f"unload-{model}")
 
@@ -217,7 +213,7 @@ class ReplicaLoader:
         is sent to it until then."""
         if self._request_repair(server.name, copy.model):
             return
-        if self._tasks is not None and (server.name, copy.model) not in self._state.awaiting_fingerprint:
+        if self._tasks.is_open and (server.name, copy.model) not in self._state.awaiting_fingerprint:
             # Triton goes on listing the dead replica as READY; this keeps it LOADING in the view until it is
             # repaired.
             self._state.awaiting_fingerprint.add((server.name, copy.model))
@@ -294,19 +290,14 @@ class ReplicaLoader:
         UpstreamUnavailable: nothing is loaded now."""
         if self._request_replica(facts.name, pool):
             return
-        tasks = self._begun()
-        server = self._state.fleet.servers[placement.server]
-        copy = self._announce(facts, server, placement)
+        server, now_s = self._state.fleet.servers[placement.server], self._state.now_s()
+        copy = Replica(facts.name, ModelState.LOADING, 0, now_s, placement.ready_s, last_used_s=now_s)
         key = (facts.name, server.name)
-        task = self._loads[key] = tasks.create_task(self._load(facts, server, copy), name=f"load-{facts.name}-on-{server.name}")
+        task = self._tasks.create_task(self._load(facts, server, copy), name=f"load-{facts.name}-on-{server.name}")
+        self._announce(server, copy)
+        self._loads[key] = task
         # For a task that is cancelled before it has begun: then nothing of `_load` runs.
         task.add_done_callback(lambda task: self._ended(key, task))
-
-    def _begun(self) -> asyncio.TaskGroup:
-        """Return the group that owns loads. Raises UpstreamUnavailable: `run` does not run."""
-        if self._tasks is None:
-            raise UpstreamUnavailable("models cannot be loaded while the gateway starts or stops; try again shortly")
-        return self._tasks
 
     def _ended(self, key: tuple[str, str], task: asyncio.Task[None] | None) -> None:
         if self._loads.get(key) is task:
@@ -355,14 +346,11 @@ class ReplicaLoader:
             copy.ready_s = until_s
         server.loads_until_s = until_s
 
-    def _announce(self, facts: ModelFacts, server: Server, placement: Placement) -> Replica:
+    def _announce(self, server: Server, copy: Replica) -> None:
         """Add the planned replica to the view, so that routing and placement take it into account. Its memory
         counts only from its load on."""
-        now_s = self._state.now_s()
-        copy = Replica(facts.name, ModelState.LOADING, 0, now_s, placement.ready_s, last_used_s=now_s)
-        server.loads_until_s = max(server.loads_until_s, placement.ready_s)
+        server.loads_until_s = max(server.loads_until_s, copy.ready_s)
         self._state.fleet.put_replica(server, copy)
-        return copy
 
     def _victims(self, facts: ModelFacts, server: Server) -> tuple[str, ...] | None:
         """Choose victims anew, as of this turn: other loads may have run since the placement. None if there

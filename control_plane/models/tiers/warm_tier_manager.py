@@ -15,14 +15,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from control_plane.core.errors import (
-    ControlPlaneError,
-    DeadlineExceeded,
-    ModelLoadFailed,
-    Overloaded,
-    StoreUnavailable,
-    UpstreamUnavailable,
-)
+from control_plane.concurrency.shared_task import join
+from control_plane.concurrency.task_owner import TaskOwner
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, Overloaded, StoreUnavailable
 from control_plane.models.domain.description import Tier
 from control_plane.models.domain.model_source import ModelSource, WarmCopy
 from control_plane.models.ports import ModelStore, MoveObserver, WarmTier
@@ -67,7 +62,7 @@ class WarmTierManager:
         self._worth = worth or (lambda name: self._used[name])
         self._threads = StoppableThreads(_THREADS, name="model-tiers")
         self._sources = StoreCatalogue(stores, self._threads, taken)
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks = TaskOwner("models cannot be fetched")
         self._copies: dict[str, WarmCopy] = {}
         self._needs: dict[str, tuple[str, ...]] = {}
         self._sound: set[str] = set()
@@ -77,7 +72,7 @@ class WarmTierManager:
         self._wanted: Counter[str] = Counter()
         self._pins: Counter[str] = Counter()
         self._reserved: dict[str, int] = {}
-        self._under_way: dict[str, asyncio.Task[ControlPlaneError | None]] = {}
+        self._under_way: dict[str, asyncio.Task[Exception | None]] = {}
         self._fetches: dict[str, ModelFetch] = {}
         self._turns = asyncio.Semaphore(_MODELS_AT_ONCE)
         self._room = asyncio.Lock()
@@ -101,12 +96,8 @@ class WarmTierManager:
         """Own the fetches' tasks and list the stores every half minute, until cancelled; partial copies then
         stay for the next process.
         """
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            try:
-                await self._sources.keep_fresh(lambda: self._copies)
-            finally:
-                self._tasks = None  # cleared before the group ends: it would refuse new tasks with a RuntimeError
+        async with self._tasks.open():
+            await self._sources.keep_fresh(lambda: self._copies)
 
     async def close(self) -> None:
         """Close stores, threads and the tier; call it after `run` has ended."""
@@ -201,23 +192,12 @@ class WarmTierManager:
         """
         task = self._under_way.get(model)
         if task is None:
-            if self._tasks is None:
-                raise UpstreamUnavailable("models cannot be fetched while the gateway starts or stops; try again shortly")
             task = self._under_way[model] = self._tasks.create_task(self._outcome(model), name=f"warm-{model}")
             task.add_done_callback(lambda _: self._under_way.pop(model, None))
-        try:
-            error = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled() and not _caller_is_cancelled():
-                raise UpstreamUnavailable("the gateway is stopping") from None
-            raise
-        if error is not None:
-            raise error
+        await join(task)
 
-    async def _outcome(self, model: str) -> ControlPlaneError | None:
-        """Make a model warm. Return the error: if it was raised it would cancel the task group with all other
-        fetches.
-        """
+    async def _outcome(self, model: str) -> Exception | None:
+        """Make a model warm, and return the error if that fails, as `shared_task.outcome` does."""
         try:
             if not await self._is_usable(model):
                 async with self._turns:
@@ -355,8 +335,3 @@ class WarmTierManager:
     def _note_use(self, model: str) -> None:
         self._uses += 1
         self._used[model] = self._uses
-
-
-def _caller_is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
