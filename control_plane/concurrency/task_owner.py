@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from control_plane.concurrency.shared_task import join, outcome
 from control_plane.core.errors import UpstreamUnavailable
 
 ResultT = TypeVar("ResultT")
@@ -48,3 +49,8 @@ class TaskOwner:
             work.close()
             raise UpstreamUnavailable(f"{self._refusal} while the gateway starts or stops; try again shortly")
         return self._group.create_task(work, name=name)
+
+    async def run_shielded(self, work: Callable[[], Awaitable[ResultT]], *, name: str) -> ResultT:
+        """Do `work` in a task that goes on when the caller is cancelled. Raises what it raises, and as
+        `create_task`."""
+        return await join(self.create_task(outcome(work), name=name))

@@ -2,7 +2,8 @@
 callers.
 
 Triton cannot cancel a load. So a load whose caller has left goes on, and another caller who asks for the same
-meanwhile joins it. Used by `models/model_service`.
+meanwhile joins it. Used by `models/model_service`, but not in a fleet, whose `fleet/loading/replica_loader` owns
+a task for each load.
 """
 
 from __future__ import annotations

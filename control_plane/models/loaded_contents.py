@@ -74,10 +74,10 @@ class LoadedContents:
             await self._publish_unknown(had)
             await self._board.forget(had)
 
-    async def load(self, upstream: Upstream, name: str, override: ModelOverride | None, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work`, which loads the placed model, and publish the fingerprints of what it has loaded.
-
-        Raises what `work` raises, ModelLoadFailed.
+    @asynccontextmanager
+    async def loading(self, upstream: Upstream, name: str, override: ModelOverride | None) -> AsyncIterator[None]:
+        """Context manager around a load of the placed model, which publishes the fingerprints of what has
+        been loaded; within the block they are unknown.
         """
         async with self._alone(lambda: self._with_steps(name, override)) as names:
             was = {each: self._models[each] for each in names if each in self._models}
@@ -89,7 +89,7 @@ class LoadedContents:
             for each, model in was.items():
                 await self._have_it_read(each, model, before.get(each))
             try:
-                await work()
+                yield
             except ModelLoadFailed:
                 # Triton keeps serving what it had of the steps; only what is certainly unchanged becomes
                 # known again.
@@ -105,16 +105,16 @@ class LoadedContents:
             certain = {each: contents for each, contents in after.items() if contents == before.get(each) and each not in unsure}
             await self._publish_certain(upstream, certain, {name: override})
 
-    async def unload(
-        self, upstream: Upstream, name: str, *, ensemble_closure: bool, work: Callable[[], Awaitable[Collection[str]]]
-    ) -> None:
-        """Do `work`, which unloads the model and returns the models that Triton has unloaded. Raises what
-        `work` raises.
+    @asynccontextmanager
+    async def unloading(self, upstream: Upstream, name: str, unload_dependents: bool) -> AsyncIterator[set[str]]:
+        """Context manager around an unload of the model; the block adds the models that Triton has unloaded
+        to the set that it is given.
         """
-        async with self._alone(lambda: self._to_unload(name, ensemble_closure)) as names:
+        async with self._alone(lambda: self._to_unload(name, unload_dependents)) as names:
             was = {each: model.contents for each in names if (model := self._models.get(each)) is not None}
             await self._make_unknown(names)
-            gone = {name, *await work()}
+            gone = {name}
+            yield gone
             for each in gone & names:
                 self._models.pop(each, None)
                 self._overrides.pop(each, None)
@@ -141,8 +141,8 @@ class LoadedContents:
                     await held.enter_async_context(lock)
             yield names
 
-    async def _to_unload(self, name: str, ensemble_closure: bool) -> set[str]:
-        return await self._with_steps(name, self._overrides.get(name)) if ensemble_closure else {name}
+    async def _to_unload(self, name: str, unload_dependents: bool) -> set[str]:
+        return await self._with_steps(name, self._overrides.get(name)) if unload_dependents else {name}
 
     async def _with_steps(self, name: str, override: ModelOverride | None) -> set[str]:
         """Return the models that a load may change, by the present configurations and by those that were

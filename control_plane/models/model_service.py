@@ -8,50 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, ModelNotFound, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, ModelNotFound, UpstreamUnavailable
 from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, check_name, summarise
 from control_plane.models.change_queue import ChangeQueue
 from control_plane.models.loaded_contents import LoadedContents
 from control_plane.models.ports import LoadWatch, ModelRepository
+from control_plane.models.prepared_load import PreparedLoad, Unwatched
 from control_plane.models.served_variants import served_variants
 from control_plane.models.tiers.warm_tier_manager import WarmTierManager
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers, ServerState
-from control_plane.triton.triton_log import brief, is_told_in_log_only
+from control_plane.triton.triton_log import brief
 
 _log = logging.getLogger(__name__)
 
 ALL_MODELS = "*"
 
 _MAX_FAILURES = 1000
-
-Begin = Callable[[], Awaitable[None]]
-
-
-async def _no_lease_check() -> None:
-    """Wait for nothing before a load: the default where no other process loads into this Triton."""
-
-
-class _Unwatched:
-    """`models/ports.LoadWatch` of an attached Triton, run by others: its answers are all that is known, and
-    its log is not here.
-    """
-
-    async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
-        try:
-            await load(timeout_s)
-        except ModelLoadFailed as exc:
-            if not is_told_in_log_only(str(exc)):
-                raise
-            raise ModelLoadFailed(f"{exc}; the log of that Triton says why", upstream_code=exc.upstream_code) from exc
-        except DeadlineExceeded as exc:
-            raise DeadlineExceeded(
-                f"model '{models[0]}' was not loaded within {timeout_s:g} s (TIDEGATE_LOAD_TIMEOUT_S); that Triton goes on with it"
-            ) from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +69,7 @@ class ModelService:
         self._contents = contents
         self._tiers = tiers
         self._restores = restores
-        self._watch = watch or _Unwatched()
+        self._watch = watch or Unwatched()
         self._failures: dict[str, str] = {}
         """Reason of the last load's failure, by model, until the model is loaded or unloaded."""
         self._pinned: dict[str, ExitStack] = {}
@@ -130,13 +108,13 @@ class ModelService:
                 return model
         raise ModelNotFound(f"no model '{name}' in any repository; `tidegate models list` shows the ones there are")
 
-    async def load(self, name: str, override: ModelOverride | None = None, *, begin: Begin = _no_lease_check) -> None:
+    async def load(self, name: str, override: ModelOverride | None = None) -> None:
         """Load or reload a model and want it from now on, with its override. A caller that leaves does not
         end the load.
 
         A load without an override keeps the one in force, which only an unload ends. (Triton does the same
         until the repository's files change; following that exception, the model would come back as another
-        one after a restart.) `begin` is awaited right before Triton is asked.
+        one after a restart.)
 
         Raises:
             InvalidRequest: the name cannot be a model's.
@@ -146,7 +124,7 @@ class ModelService:
         """
         check_name(name)
         self._servers.pick()
-        await self._changes.carry_out(name, ("load", override), lambda: self._load_and_want(name, override, begin))
+        await self._changes.carry_out(name, ("load", override), partial(self._load_and_want, name, override))
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unload a model and want it no longer; requests in flight finish. For a model that is not loaded
@@ -156,7 +134,40 @@ class ModelService:
         """
         check_name(name)
         self._servers.pick()
-        await self._changes.carry_out(name, ("unload", unload_dependents), lambda: self._unload(name, unload_dependents))
+        unload = partial(self.unload_now, name, unload_dependents=unload_dependents)
+        await self._changes.carry_out(name, ("unload", unload_dependents), unload)
+
+    def prepared(self, name: str) -> AbstractAsyncContextManager[PreparedLoad]:
+        """Context manager of one load: at its begin the model's files are fetched, placed and checked, and
+        its contents become unknown; the block asks Triton by `PreparedLoad.load`; after it they are known.
+
+        It is entered in a task that goes on when the load's caller leaves, and while no other change of the
+        model is under way. A model whose load failed or was cancelled stays unknown. Its files stay pinned
+        while it is loaded. Raises as `load`.
+        """
+        check_name(name)
+        return self._prepared(name, None, self._servers.pick())
+
+    @asynccontextmanager
+    async def _prepared(self, name: str, override: ModelOverride | None, upstream: Upstream) -> AsyncIterator[PreparedLoad]:
+        try:
+            with ExitStack() as stays:
+                models = await self._place(name, override, stays)
+                async with nullcontext() if self._contents is None else self._contents.loading(upstream, name, override):
+                    yield PreparedLoad(upstream.control, models, override, self._watch, self._load_timeout_s)
+                self._pinned.setdefault(name, ExitStack()).push(stays.pop_all())
+        except ControlPlaneError as exc:
+            self._note_failure(name, exc)
+            raise
+        self._failures.pop(name, None)
+
+    async def unload_now(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Unload a model as `unload` does, but in the caller's task, which goes on when its own caller leaves
+        and while no other change of the model is under way."""
+        check_name(name)
+        upstream, contents = self._servers.pick(), self._contents
+        async with nullcontext(set[str]()) if contents is None else contents.unloading(upstream, name, unload_dependents) as gone:
+            gone |= await self._unload_and_forget(upstream, name, unload_dependents)
 
     async def reload_built(self, built: str) -> None:
         """Reload every wanted model that is or needs the model `built`, whose files are new; also one that
@@ -184,35 +195,27 @@ class ModelService:
         if self._desired is None:
             self._desired = dict.fromkeys(await self._expand(upstream))
         wanted = dict(self._desired)
-        results = await asyncio.gather(*(self._load(upstream, *each) for each in wanted.items()), return_exceptions=True)
+        results = await asyncio.gather(*(self._load(*each, upstream) for each in wanted.items()), return_exceptions=True)
         return [failure for name, result in zip(wanted, results, strict=True) if (failure := _report(name, result))]
 
-    async def _load_and_want(self, name: str, override: ModelOverride | None, begin: Begin) -> None:
+    async def _load_and_want(self, name: str, override: ModelOverride | None) -> None:
         if self._desired is None:
             self._desired = {}
         override = override or self._desired.get(name)
-        await self._load(self._servers.pick(), name, override, begin)
+        await self._load(name, override, self._servers.pick())
         self._desired[name] = override
 
-    async def _unload(self, name: str, unload_dependents: bool) -> None:
-        """Unload through the fingerprint tracker, if there is one."""
-        upstream = self._servers.pick()
+    async def _load(self, name: str, override: ModelOverride | None, upstream: Upstream) -> None:
+        async with self._prepared(name, override, upstream) as prepared:
+            await prepared.load()
 
-        async def unload() -> Collection[str]:
-            return await self._unload_and_forget(upstream, name, unload_dependents)
-
-        if self._contents is None:
-            await unload()
-        else:
-            await self._contents.unload(upstream, name, ensemble_closure=unload_dependents, work=unload)
-
-    async def _unload_and_forget(self, upstream: Upstream, name: str, unload_dependents: bool) -> Collection[str]:
+    async def _unload_and_forget(self, upstream: Upstream, name: str, unload_dependents: bool) -> set[str]:
         """Unload a model and drop all that Triton has unloaded from the wanted models; return their names."""
         control = upstream.control
         await control.unload(name, unload_dependents=unload_dependents, timeout_s=self._load_timeout_s)
-        gone = [name]
+        gone = {name}
         if unload_dependents:
-            gone += [line.name for line in await control.index() if _was_unloaded(line)]
+            gone |= {line.name for line in await control.index() if _was_unloaded(line)}
         for each in gone:
             self._failures.pop(each, None)
             if self._desired is not None:
@@ -221,11 +224,18 @@ class ModelService:
                 self._pinned.pop(each).close()
         return gone
 
-    async def _fetch(self, name: str, stays: ExitStack) -> None:
-        """Fetch a model's files to this machine, and pin them until `stays` is closed."""
+    async def _place(self, name: str, override: ModelOverride | None, stays: ExitStack) -> Sequence[str]:
+        """Fetch, place and check a model's files, and pin them until `stays` is closed; return the model and
+        the steps that are loaded with it."""
+        # An override with files is the whole model: no repository need have it, and Triton reads none.
+        if self._repository is None or (override and override.files):
+            return (name,)
         if self._tiers is not None and name in self._tiers.names():
             await self._tiers.ensure_warm(name, deadline_s=asyncio.get_running_loop().time() + self._load_timeout_s)
             stays.enter_context(self._tiers.pinned(name))
+        models = self._repository.place(name)
+        self._repository.require_loadable(name)
+        return models
 
     def _forget_all(self) -> None:
         """Want no models, and unpin their files: Triton was restarted and has nothing loaded."""
@@ -233,14 +243,6 @@ class ModelService:
         for held in self._pinned.values():
             held.close()
         self._pinned.clear()
-
-    async def _load(self, upstream: Upstream, name: str, override: ModelOverride | None, begin: Begin = _no_lease_check) -> None:
-        try:
-            await self._place_and_load(upstream, name, override, begin)
-        except ControlPlaneError as exc:
-            self._note_failure(name, exc)
-            raise
-        self._failures.pop(name, None)
 
     def _note_failure(self, name: str, error: ControlPlaneError) -> None:
         if not isinstance(error, UpstreamUnavailable):  # that says nothing about the model
@@ -250,29 +252,6 @@ class ModelService:
             del self._failures[next(iter(self._failures))]
         if self._restores:  # otherwise the fleet logs it, with the server's name
             _log.error("model could not be loaded: %s", error, extra={"model": name})
-
-    async def _place_and_load(self, upstream: Upstream, name: str, override: ModelOverride | None, begin: Begin) -> None:
-        """Fetch, place, check and load a model; its files stay pinned while it is loaded."""
-        # An override with files is the whole model: no repository need have it, and Triton reads none.
-        with ExitStack() as stays:
-            models: Sequence[str] = (name,)
-            if self._repository is not None and not (override and override.files):
-                await self._fetch(name, stays)
-                models = self._repository.place(name)
-                self._repository.require_loadable(name)
-
-            async def ask(timeout_s: float) -> None:
-                await upstream.control.load(name, override=override, timeout_s=timeout_s)
-
-            async def load() -> None:
-                await begin()
-                await self._watch.carry_out(models, ask, timeout_s=self._load_timeout_s)
-
-            if self._contents is None:
-                await load()
-            else:
-                await self._contents.load(upstream, name, override, load)
-            self._pinned.setdefault(name, ExitStack()).push(stays.pop_all())
 
     async def _expand(self, upstream: Upstream) -> list[str]:
         if ALL_MODELS not in self._initial:

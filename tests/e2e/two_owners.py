@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from functools import partial
 from itertools import cycle
 
 from pydantic import SecretStr
@@ -19,10 +20,11 @@ from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.domain.election import LeaseLimits
 from control_plane.fleet.domain.fleet import ModelFacts, Server
 from control_plane.fleet.domain.load_plan import states_of
-from control_plane.fleet.loading.load_plans import Begin, LoadPlans, PlanLimits
+from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.domain.description import ModelSpec
 from control_plane.triton.adapters.control import ControlClient
+from tests.fakes.server_models import PlainModels
 
 MIB = 2**20
 BYTES = {"model_a": 40 * MIB, "model_b": 40 * MIB, "model_c": 50 * MIB, "model_d": 30 * MIB}
@@ -33,18 +35,15 @@ LIMITS = LeaseLimits(ttl_s=2.0, margin_s=0.4)
 async def main(holder: str, url: str, path: str, secret: str) -> None:
     control = ControlClient(UnixAddress(path), control_secret=secret)
     ownership = LeaderElection(make_redis_lease(SecretStr(url)), holder=holder, limits=LIMITS)
+    prepare = partial(asyncio.sleep, 0.3)  # as placing its files takes
     plans = LoadPlans(
         Server("triton", BUDGET),
         control,
+        PlainModels(partial(control.load, timeout_s=20.0), partial(control.unload, timeout_s=10.0), prepare),
         require=ownership.require,
         bytes_of=BYTES.__getitem__,
         limits=PlanLimits(load_timeout_s=20.0, release_timeout_s=20.0, max_poll_s=0.1, call_visible_after_s=2 * LIMITS.margin_s),
     )
-
-    async def load(name: str, begin: Begin) -> None:
-        await asyncio.sleep(0.3)  # as placing its files takes
-        await begin()
-        await control.load(name, timeout_s=20.0)
 
     async def work() -> None:
         choose = random.Random(holder)
@@ -57,7 +56,7 @@ async def main(holder: str, url: str, path: str, secret: str) -> None:
                 while ready and taken > BUDGET:
                     victims.append(ready.pop(choose.randrange(len(ready))))
                     taken -= BYTES[victims[-1]]
-                await plans.load(ModelFacts(ModelSpec(name), BYTES[name], load_s=0.3, service_s=0.0), victims, load=load)
+                await plans.load(ModelFacts(ModelSpec(name), BYTES[name], load_s=0.3, service_s=0.0), victims)
                 sys.stdout.write(f"loaded {name}\n")
             except ControlPlaneError as exc:
                 sys.stdout.write(f"{type(exc).__name__}: {exc}\n")

@@ -5,28 +5,41 @@ Nothing is remembered from one plan to the next but calls whose answer never cam
 Triton's index is read: while it shows another load, whoever began it, that one is waited for; the load begins
 only if it fits beside everything that is not surely gone. Then, without any await in between,
 `LeaderElection.require` has the last word. So a plan may be cancelled, fail, or be taken over by another leader at
-any point.
+any point. A plan is one task with all that it does: once cancelled it loads nothing later.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Protocol, assert_never
 
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, Overloaded, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, Overloaded
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.load_plan import AwaitReady, AwaitReleased, Load, Step, Unload, copies_of, held_bytes, plan
 from control_plane.fleet.ownership.election import boot_time_s
 from control_plane.triton.ports import ModelControl
 
-Begin = Callable[[], Awaitable[None]]
-LoadModel = Callable[[str, Begin], Awaitable[None]]
-"""Loads a model and returns when it is ready. It awaits the second argument after all preparation, right
-before it calls Triton."""
+
+class PreparedLoad(Protocol):
+    """Load for which everything is done but asking Triton."""
+
+    async def load(self) -> None:
+        """Ask Triton, without any await before, and return when the model is ready. Raises
+        ControlPlaneError."""
+
+
+class ServerModels(Protocol):
+    """Port through which plans load and unload models of one Triton: `fleet/loading/server_loads`."""
+
+    def prepared(self, model: str) -> AbstractAsyncContextManager[PreparedLoad]:
+        """Context manager of one load, which prepares it first. Raises ControlPlaneError."""
+
+    async def begin_unload(self, model: str) -> None:
+        """Return when Triton has accepted to unload the model. Raises ControlPlaneError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +53,6 @@ class PlanLimits:
     release_timeout_s: float = 60.0
     """For requests in flight, which Triton finishes before it unloads; it should be no less than these may
     take."""
-
-    unload_timeout_s: float = 10.0
-    """For Triton to accept an unload, which it does within milliseconds."""
 
     first_poll_s: float = 0.05
     """First polling interval: most models are gone within this time, and a look at the index costs Triton
@@ -63,11 +73,11 @@ class LoadPlans:
         self,
         server: Server,
         control: ModelControl,
+        models: ServerModels,
         *,
         require: Callable[[], int],
         bytes_of: Callable[[str], int],
         on_index: Callable[[list[ModelVersion]], None] = lambda index: None,
-        unload: Callable[[str], Awaitable[None]] | None = None,
         limits: PlanLimits | None = None,
         now_s: Callable[[], float] = boot_time_s,
     ) -> None:
@@ -75,14 +85,14 @@ class LoadPlans:
         the size of each model found there.
 
         `require` is `LeaderElection.require`; `on_index` is called with every index that is read, which keeps the
-        view of the fleet fresh. `unload` returns when Triton has accepted the call.
+        view of the fleet fresh.
         """
         self._server = server
         self._control = control
+        self._models = models
         self._require = require
         self._bytes_of = bytes_of
         self._on_index = on_index
-        self._unload_model = unload or self._unload_plainly
         self._limits = limits or PlanLimits()
         self._now_s = now_s
         self._turn = asyncio.Lock()
@@ -98,7 +108,7 @@ class LoadPlans:
         """Models whose stubs have died: if one of these is UNLOADING it holds no memory, whatever Triton
         says."""
 
-    async def load(self, model: ModelFacts, victims: Sequence[str] = (), *, load: LoadModel) -> None:
+    async def load(self, model: ModelFacts, victims: Sequence[str] = ()) -> None:
         """Unload `victims`, load `model`, and return when it is ready; waits for the plan under way.
 
         If the caller is cancelled, what was begun goes on in Triton, and the next plan finds it there.
@@ -113,10 +123,10 @@ class LoadPlans:
             self._ask_leave()
             # The plan is made from the index as it is now, whatever earlier plans intended.
             for step in plan(await self._look(), model, victims):
-                await self._carry_out(step, load)
+                await self._carry_out(step)
             _require_ready(await self._look(), model.name)
 
-    async def repair(self, model: ModelFacts, *, parts: Collection[str] = (), load: LoadModel) -> None:
+    async def repair(self, model: ModelFacts, *, parts: Collection[str] = ()) -> None:
         """Unload and load a model whose stub, or that of one of its `parts`, has died. Raises as `load`.
 
         Triton never gives such a model up (24.10: a request that met the dead process keeps it UNLOADING for
@@ -125,7 +135,7 @@ class LoadPlans:
         """
         self._dead |= {model.name, *parts}
         try:
-            await self.load(model, (model.name,), load=load)
+            await self.load(model, (model.name,))
         finally:
             self._dead -= {model.name, *parts}
 
@@ -139,46 +149,38 @@ class LoadPlans:
                 await self._unload(name)
                 await self._await_released(name)
 
-    async def _carry_out(self, step: Step, load: LoadModel) -> None:
+    async def _carry_out(self, step: Step) -> None:
         match step:
             case Unload(name):
                 await self._unload(name)
             case AwaitReleased(name):
                 await self._await_released(name)
             case Load():
-                await self._load(step, load)
+                await self._load(step)
             case AwaitReady(name):
                 await self._await_ready(name)
             case _:
                 assert_never(step)
 
-    async def _load(self, step: Load, load: LoadModel) -> None:
-        """Load the step's model, after waiting for its turn in Triton; `begin` runs right before the call."""
-        is_over = False
-
-        async def begin() -> None:
-            token = None
-            # Repeated if the lease was lost and won again meanwhile: the index must have been read under the
-            # lease that allows the call.
-            while token != (token := self._ask_leave()):
-                await self._await_turn_in_triton(step)
-            # The plan was cancelled, but a shared task went on preparing the load: the next plan may be under
-            # way by now.
-            if is_over:
-                raise UpstreamUnavailable(f"the load of model '{step.name}' was given up before it began")
-            # From here the call may reach Triton even if its answer never comes back, so its memory counts.
-            self._begun[step.name] = self._loading_since_s[step.name] = self._now_s()
-
+    async def _load(self, step: Load) -> None:
+        """Load the step's model, after waiting for its turn in Triton."""
         try:
-            await load(step.name, begin)
+            async with self._models.prepared(step.name) as prepared:
+                token = None
+                # Repeated if the lease was lost and won again meanwhile: the index must have been read under
+                # the lease that allows the call.
+                while token != (token := self._ask_leave()):
+                    await self._await_turn_in_triton(step)
+                # From here the call may reach Triton even if its answer never comes back, so its memory
+                # counts.
+                self._begun[step.name] = self._loading_since_s[step.name] = self._now_s()
+                await prepared.load()
         # Triton has answered: the load is over. Reading the index lets the view see that at once.
         except ModelLoadFailed:
             self._begun.pop(step.name, None)
             with suppress(ControlPlaneError):
                 await self._look()
             raise
-        finally:
-            is_over = True
         self._begun.pop(step.name, None)
 
     async def _await_turn_in_triton(self, step: Load) -> None:
@@ -206,10 +208,7 @@ class LoadPlans:
 
     async def _unload(self, name: str) -> None:
         self._ask_leave()
-        await self._unload_model(name)
-
-    async def _unload_plainly(self, name: str) -> None:
-        await self._control.unload(name, timeout_s=self._limits.unload_timeout_s)
+        await self._models.begin_unload(name)
 
     async def _await_released(self, name: str) -> None:
         await self._poll(lambda found: name not in found.copies, self._limits.release_timeout_s, f"'{name}' to be released")

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from control_plane.concurrency.task_owner import TaskOwner
@@ -192,17 +193,13 @@ class ReplicaLoader:
         when its turn comes."""
         if self._tasks.is_open and (model, server) not in self._leaving:
             self._leaving.add((model, server))
-            self._tasks.create_task(self._unload_in_turn(model, server, kind, reason, still), name=f"unload-{model}")
+            self._tasks.create_task(self._let_go(model, server, kind, reason, still), name=f"unload-{model}")
 
-    async def _unload_in_turn(self, model: str, server: str, kind: FleetEventKind, reason: str, still: Callable[[], bool]) -> None:
-        """Unload the replica in the server's turn. A failure is only logged: the reconciler will see what is
-        left and try again."""
+    async def _let_go(self, model: str, server: str, kind: FleetEventKind, reason: str, still: Callable[[], bool]) -> None:
+        """Carry out a scheduled unload. A failure is only logged: the reconciler will see what is left and
+        try again."""
         try:
-            async with self._turns[server]:
-                # Asked again inside the turn: a request may have come while the unload waited.
-                if still():
-                    await self._plans_of(server).unload(model)
-                    self._tell(kind, model, server, reason)
+            await self._unload_in_turn(model, server, kind, reason, still)
         except ControlPlaneError as exc:
             _log.warning("a copy could not be unloaded: %s", exc, extra={"model": model, "server": server})
         finally:
@@ -244,7 +241,10 @@ class ReplicaLoader:
 
     async def reload(self, model: str, server: str, *, reason: str = "an administrator asked for it") -> None:
         """Load one replica anew. If there is no room for it twice it is unloaded first, and its requests
-        wait. Raises ControlPlaneError."""
+        wait. A caller that leaves does not end it. Raises ControlPlaneError."""
+        await self._tasks.run_shielded(partial(self._reload_in_turn, model, server, reason), name=f"reload-{model}")
+
+    async def _reload_in_turn(self, model: str, server: str, reason: str) -> None:
         facts = self._state.fleet.models[model]
         async with self._turns[server]:
             plans = self._plans_of(server)
@@ -256,10 +256,19 @@ class ReplicaLoader:
         self._tell(FleetEventKind.LOADED, model, server, reason)
 
     async def unload(self, model: str, server: str, *, kind: FleetEventKind, reason: str) -> None:
-        """Unload one replica and wait for that. Raises ControlPlaneError."""
+        """Unload one replica and wait for that. A caller that leaves does not end it. Raises
+        ControlPlaneError."""
+        work = partial(self._unload_in_turn, model, server, kind, reason)
+        await self._tasks.run_shielded(work, name=f"unload-{model}")
+
+    async def _unload_in_turn(
+        self, model: str, server: str, kind: FleetEventKind, reason: str, still: Callable[[], bool] = lambda: True
+    ) -> None:
         async with self._turns[server]:
-            await self._plans_of(server).unload(model)
-        self._tell(kind, model, server, reason)
+            # Asked in the turn: a request may have come while the unload waited.
+            if still():
+                await self._plans_of(server).unload(model)
+                self._tell(kind, model, server, reason)
 
     def _plans_of(self, server: str) -> Plans:
         """Return the server's plans. Raises UpstreamUnavailable: the server left the fleet while the caller

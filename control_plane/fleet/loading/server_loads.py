@@ -1,5 +1,5 @@
 """Loads and unloads of one server of a fleet, over all lives of its Triton process; it implements
-`replica_loader.Plans`.
+`replica_loader.Plans`, and is the `load_plans.ServerModels` of its plans.
 
 It measures what it does: how long loads take, and how much memory models hold.
 """
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts
-from control_plane.fleet.loading.load_plans import Begin, LoadPlans, PlanLimits
+from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
 from control_plane.fleet.view.state import FleetState
 from control_plane.models.domain.description import Tier
 from control_plane.models.model_service import ModelService
+from control_plane.models.prepared_load import PreparedLoad
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import ServerState
 
@@ -55,23 +56,21 @@ class ServerLoads:
     async def load_after_evicting(self, model: ModelFacts, victims: Sequence[str]) -> None:
         """Unload the victims, wait for their memory, and load the model. Raises as `LoadPlans.load`."""
         with self._awaiting_fingerprint(model.name):
-            await self._now().load(model, victims, load=self._load)
+            await self._now().load(model, victims)
         await self.poll_index()
 
     async def repair(self, model: ModelFacts) -> None:
         """Unload and load a model whose stub has died. Raises as `LoadPlans.repair`."""
         with self._awaiting_fingerprint(model.name):
-            await self._now().repair(model, parts=self._state.steps_of(model.name), load=self._load)
+            await self._now().repair(model, parts=self._state.steps_of(model.name))
         await self.poll_index()
 
     async def reload(self, model: ModelFacts) -> None:
         """Load a model anew beside itself; Triton replaces the old one when the new one is ready. Raises
         ControlPlaneError."""
-
-        async def begin() -> None:
+        async with self._models.prepared(model.name) as prepared:
             self._require()  # not before the preparation, which takes a while: the lease could expire in it
-
-        await self._models.load(model.name, begin=begin)
+            await prepared.load()
         await self.poll_index()
 
     async def unload(self, model: str) -> None:
@@ -136,41 +135,42 @@ class ServerLoads:
             self._plans = LoadPlans(
                 self._state.fleet.servers[name],
                 upstream.control,
+                self,
                 require=self._require,
                 bytes_of=lambda model: self._state.bytes_of(name, model),
                 on_index=self._observe,
-                unload=self._unload,
                 limits=self._limits,
             )
         return self._plans
 
-    async def _load(self, model: str, begin: Begin) -> None:
-        """Load a model by the server's model service, and measure the time and memory that it takes."""
-        before: int | None = None
-        began_s, has_begun = self._state.now_s(), False
+    # `load_plans.ServerModels`
 
-        async def begin_now() -> None:
-            nonlocal before, began_s, has_begun
+    @asynccontextmanager
+    async def prepared(self, model: str) -> AsyncIterator[PreparedLoad]:
+        """Prepare a load by the server's model service, and measure the time and memory that it takes."""
+        async with self._models.prepared(model) as prepared:
             before = await asyncio.to_thread(self._resident_bytes)
             # The only moment when the memory of the empty server can be read: before its first load begins.
             if self._state.is_empty(self._member.name):
                 self._empty_bytes = before
-            await begin()
-            began_s, has_begun = self._state.now_s(), True
+            try:
+                yield prepared
+            except ControlPlaneError:
+                if prepared.asked_s is not None:
+                    self._state.counts.move_failed(model, source=Tier.WARM, target=Tier.HOT)
+                raise
+        if prepared.asked_s is not None:
+            await self._learn(model, self._state.now_s() - prepared.asked_s, before)
 
-        try:
-            await self._models.load(model, begin=begin_now)
-        except ControlPlaneError:
-            if has_begun:
-                self._state.counts.move_failed(model, source=Tier.WARM, target=Tier.HOT)
-            raise
-        took_s = self._state.now_s() - began_s
+    async def _learn(self, model: str, took_s: float, before: int | None) -> None:
+        """Note what a load has taken; `before` it the server held so much memory."""
         after = await asyncio.to_thread(self._resident_bytes)
         more = None if before is None or after is None else after - before
         self._state.measurements.loaded(model, took_s, more)
         size = self._state.bytes_of(self._member.name, model)
         self._state.counts.moved(model, source=Tier.WARM, target=Tier.HOT, size_bytes=size, took_s=took_s)
 
-    async def _unload(self, model: str) -> None:
+    async def begin_unload(self, model: str) -> None:
+        """Have Triton accept an unload, and note when it was asked."""
         self._unloading[model] = (self._state.now_s(), self._state.bytes_of(self._member.name, model))
-        await self._models.unload(model, unload_dependents=self._state.steps_are_its_own(self._member.name, model))
+        await self._models.unload_now(model, unload_dependents=self._state.steps_are_its_own(self._member.name, model))

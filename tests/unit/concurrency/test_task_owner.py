@@ -53,6 +53,27 @@ async def test_while_the_last_ones_end_no_new_ones_begin() -> None:
     assert last.cancelled()
 
 
+async def test_work_goes_on_when_who_asked_for_it_leaves() -> None:
+    owner, may_end, done = TaskOwner("nothing is done"), asyncio.Event(), list[str]()
+
+    async def work() -> str:
+        await may_end.wait()
+        done.append("done")
+        return "done"
+
+    with pytest.raises(UpstreamUnavailable):
+        await owner.run_shielded(work, name="early")
+    async with owner.open():
+        leaving, staying = (asyncio.get_running_loop().create_task(owner.run_shielded(work, name="work")) for _ in range(2))
+        await settle()
+        leaving.cancel()
+        await settle()
+        may_end.set()
+        assert await staying == "done"
+    assert leaving.cancelled()
+    assert done == ["done", "done"]
+
+
 async def test_a_defect_in_one_ends_the_others_and_the_owner() -> None:
     owner = TaskOwner("nothing is done")
 

@@ -22,11 +22,12 @@ from control_plane.fleet.domain.election import LeaseLimits
 from control_plane.fleet.domain.fleet import ModelFacts, Server
 from control_plane.fleet.domain.lease import Lease
 from control_plane.fleet.domain.load_plan import states_of
-from control_plane.fleet.loading.load_plans import Begin, LoadPlans, PlanLimits
+from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.domain.description import ModelSpec
 from control_plane.triton.ports import ModelControl
 from tests.fakes.lease import FakeLeaseStore, FakeRecord
+from tests.fakes.server_models import PlainModels
 
 T = TypeVar("T")
 Point = Literal["between check and send", "before the store's answer"]
@@ -36,6 +37,7 @@ PLANS = PlanLimits(load_timeout_s=20.0, release_timeout_s=8.0, call_visible_afte
 BUDGET = 10
 BYTES = {"a": 4, "b": 4, "c": 4, "d": 3, "e": 6}
 STORE_TIMEOUT_S = 1.0
+UNLOAD_TIMEOUT_S = 10.0
 HANGS_S = 90.0
 """Duration of a load that hangs: it is given up long before it ends, and its memory is taken all that
 time."""
@@ -204,6 +206,7 @@ class Process:
         self._plans = kind.plans(
             Server("triton", BUDGET),
             cast("ModelControl", Control(self)),
+            PlainModels(Control(self).load, Control(self).unload),
             require=self.ownership.require,
             bytes_of=BYTES.__getitem__,
             limits=kind.plan_limits,
@@ -301,11 +304,7 @@ class Process:
         while ready and held + BYTES[name] > BUDGET:
             victims.append(ready.pop())
             held -= BYTES[victims[-1]]
-        await self._plans.load(facts(name), victims, load=self._load)
-
-    async def _load(self, name: str, begin: Begin) -> None:
-        await begin()
-        await Control(self).load(name, timeout_s=PLANS.load_timeout_s)
+        await self._plans.load(facts(name), victims)
 
 
 def facts(name: str, size: int | None = None) -> ModelFacts:
@@ -321,13 +320,13 @@ class Control:
     async def index(self) -> list[ModelVersion]:
         return await self.process.calling(self.process.world.triton.index)
 
-    async def load(self, name: str, *, timeout_s: float) -> None:
+    async def load(self, name: str) -> None:
         answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         triton, send = self.process.world.triton, self.process.sender(answer)
         await self.process.leave(lambda: triton.load(name, send))
-        await _raised(answer, timeout_s)
+        await _raised(answer, PLANS.load_timeout_s)
 
-    async def unload(self, name: str, *, timeout_s: float) -> None:
+    async def unload(self, name: str) -> None:
         answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         triton, send = self.process.world.triton, self.process.sender(answer)
 
@@ -336,7 +335,7 @@ class Control:
             send(None)
 
         await self.process.leave(unload)
-        await _raised(answer, timeout_s)
+        await _raised(answer, UNLOAD_TIMEOUT_S)
 
 
 async def _raised(answer: asyncio.Future[Exception | None], timeout_s: float) -> None:

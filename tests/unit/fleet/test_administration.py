@@ -95,6 +95,24 @@ def test_on_a_server_that_leaves_before_its_turn_nothing_is_done(reloads: bool) 
     play(main)
 
 
+@pytest.mark.parametrize("reloads", [True, False])
+def test_a_change_whose_caller_leaves_goes_on_and_the_next_one_waits_for_it(reloads: bool) -> None:
+    async def main() -> None:
+        async with running(FleetBench()) as bench:
+            await bench.use("a")
+            loads, began_s = bench.router.loads, bench.now_s()
+            bench.tritons["s0"].load_s["a"] = bench.tritons["s0"].drain_s = 5.0
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await (loads.reload("a", "s0") if reloads else loads.unload("a", "s0", kind=FleetEventKind.UNLOADED, reason=""))
+            await bench.use("b")
+            assert bench.said == ["load a", "load a" if reloads else "unload a", "load b"]
+            assert bench.now_s() >= began_s + 6.0
+            assert bench.told()[1:] == [("loaded" if reloads else "unloaded", "a"), ("loaded", "b")]
+
+    play(main)
+
+
 def test_what_has_been_built_is_loaded_anew_wherever_it_is_and_nowhere_else() -> None:
     async def main() -> None:
         ensemble, other = model("ensemble", 40, steps=frozenset({"encoder"})), model("other", 10)

@@ -107,21 +107,20 @@ class TestLoads:
     async def test_whose_contents_are_not_certain_take_what_is_known_of_the_others(self) -> None:
         board, reading, second = await self._first_has_it()
 
-        async def load_while_files_change() -> None:
+        async with second.loading(FakeUpstream(), "a", None):
             reading.files["a"] = "other weights"
-
-        await second.load(FakeUpstream(), "a", None, load_while_files_change)
         assert "a" not in board.known
 
     async def test_that_fail_leave_it(self) -> None:
         board, _, second = await self._first_has_it()
 
         async def fail() -> None:
-            assert "a" not in board.known
-            raise ModelLoadFailed("its weights are cut short")
+            async with second.loading(FakeUpstream(), "a", None):
+                assert "a" not in board.known
+                raise ModelLoadFailed("its weights are cut short")
 
         with pytest.raises(ModelLoadFailed):
-            await second.load(FakeUpstream(), "a", None, fail)
+            await fail()
         assert "a" in board.known
 
     async def _first_has_it(self) -> tuple[FakeBoard, FakeReading, LoadedContents]:
@@ -130,6 +129,7 @@ class TestLoads:
         first, second = (LoadedContents(reading, fleet.of_server(name)) for name in ("s0", "s1"))
         await first.restart(upstream)
         await second.restart(FakeUpstream())
-        await first.load(upstream, "a", None, lambda: upstream.control.load("a", timeout_s=1.0))
+        async with first.loading(upstream, "a", None):
+            await upstream.control.load("a", timeout_s=1.0)
         assert "a" in board.known
         return board, reading, second

@@ -67,7 +67,8 @@ class Bench:
         run(main())
 
     async def load_new(self, name: str) -> None:
-        await self.contents.load(self.upstream, name, None, lambda: self.control.load(name, timeout_s=1))
+        async with self.contents.loading(self.upstream, name, None):
+            await self.control.load(name, timeout_s=1)
 
     async def fails(self, call: Coroutine[Any, Any, object]) -> None:
         with pytest.raises(ControlPlaneError):
@@ -244,9 +245,26 @@ class TestLoad:
             bench.control.calls.hold()
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.2):
-                    await bench.contents.load(bench.upstream, "a", None, lambda: bench.control.load("a", timeout_s=1))
+                    await bench.load_new("a")
             assert bench.known == {"b"}
             bench.control.calls.may_answer.set()
+            await bench.service.load("a")
+            assert bench.known == ALL
+
+        bench.does(work)
+
+    def test_that_is_given_up_before_triton_is_asked_leaves_the_model_unknown(self) -> None:
+        bench = Bench()
+
+        async def give_up() -> None:
+            async with bench.service.prepared("a"):
+                assert bench.known == {"b"}
+                raise UpstreamUnavailable("the lease is lost")
+
+        async def work() -> None:
+            asked = list(bench.control.loads)
+            await bench.fails(give_up())
+            assert (bench.known, bench.control.loads) == ({"b"}, asked)
             await bench.service.load("a")
             assert bench.known == ALL
 
@@ -276,7 +294,7 @@ class TestLoad:
         async def work() -> None:
             bench.control.calls.hold()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(bench.contents.load(bench.upstream, "e", None, lambda: bench.control.load("e", timeout_s=1)))
+                tasks.create_task(bench.load_new("e"))
                 while bench.control.calls.in_progress == 0:
                     await asyncio.sleep(0.001)
                 tasks.create_task(bench.service.load("e"))
@@ -417,10 +435,11 @@ class TestUnload:
     def test_makes_it_unknown_even_while_triton_still_tells_its_configuration(self) -> None:
         bench = Bench()
 
-        async def unload() -> list[str]:
-            return []
+        async def unload() -> None:
+            async with bench.contents.unloading(bench.upstream, "a", False):
+                pass
 
-        bench.does(lambda: bench.contents.unload(bench.upstream, "a", ensemble_closure=False, work=unload))
+        bench.does(unload)
         assert bench.known == {"b"}
 
     def test_that_fails_leaves_it_unknown(self) -> None:
@@ -483,7 +502,8 @@ class TestTriton:
         bench = Bench()
 
         async def ends() -> None:
-            bench.control.states.clear()
+            async with bench.contents.loading(bench.upstream, "a", None):
+                bench.control.states.clear()
 
-        bench.does(lambda: bench.contents.load(bench.upstream, "a", None, ends))
+        bench.does(ends)
         assert bench.known == {"b"}

@@ -14,10 +14,11 @@ import pytest
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, Overloaded, UpstreamUnavailable
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts, Server
-from control_plane.fleet.loading.load_plans import Begin, LoadPlans, PlanLimits
+from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
 from control_plane.models.domain.description import ModelSpec
 from control_plane.triton.ports import ModelControl
 from tests.aio import settle
+from tests.fakes.server_models import PlainModels
 
 pytestmark = pytest.mark.virtual_time
 
@@ -45,7 +46,7 @@ class UpstreamClient:
         self.looks += 1
         return [ModelVersion(name, "1", state, "") for name, state in self.states.items()]
 
-    async def unload(self, name: str, *, timeout_s: float) -> None:
+    async def unload(self, name: str) -> None:
         self.said.append(f"unload {name}")
         self.states[name] = UNLOADING
         asyncio.get_running_loop().call_later(self.drain_s, self.states.pop, name)
@@ -70,12 +71,13 @@ class Plans(LoadPlans):
     """Load plans with a fake Triton, and a lease that the test may take away."""
 
     def __init__(self, triton: UpstreamClient, budget: int = 10) -> None:
-        self.triton = triton
+        self.models = PlainModels(triton.load, triton.unload)
         self.token: int | None = 1
         self.indices: list[list[ModelVersion]] = []
         super().__init__(
             Server("s", budget),
             cast("ModelControl", triton),
+            self.models,
             require=self._own,
             bytes_of=BYTES.__getitem__,
             on_index=self.indices.append,
@@ -83,27 +85,15 @@ class Plans(LoadPlans):
             now_s=asyncio.get_running_loop().time,
         )
 
-    async def load_now(self, model: ModelFacts) -> None:
-        await self.load(model, load=self._ask_to_load)
-
     async def raise_up(self, name: str, *parts: str) -> None:
         """Load a model anew by `LoadPlans.repair`."""
-        await self.repair(facts(name), parts=parts, load=self._ask_to_load)
-
-    async def _ask_to_load(self, name: str, begin: Begin) -> None:
-        await begin()
-        await self.triton.load(name)
+        await self.repair(facts(name), parts=parts)
 
     async def bring(self, name: str, *victims: str, before: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Load a model; `before` is called before Triton is."""
-
-        async def load(name: str, begin: Begin) -> None:
-            if before is not None:
-                await before()
-            await begin()
-            await self.triton.load(name)
-
-        await self.load(facts(name), victims, load=load)
+        """Load a model; `before` prepares the load."""
+        if before is not None:
+            self.models.prepare = before
+        await self.load(facts(name), victims)
 
     def _own(self) -> int:
         if self.token is None:
@@ -207,8 +197,8 @@ async def test_an_index_of_before_another_lease_does_not_count() -> None:
                 asyncio.get_running_loop().call_later(5.0, self.states.__setitem__, "a", READY)
             return found
 
-    triton = plans.triton = Late()
-    plans._control = cast("ModelControl", triton)
+    triton = Late()
+    plans._control, plans._models = cast("ModelControl", triton), PlainModels(triton.load, triton.unload)
     await plans.bring("m")
     assert asyncio.get_running_loop().time() > 6.0
 
@@ -246,35 +236,15 @@ async def test_cancelled_anywhere_the_next_plan_knows_what_is_under_way(after_s:
     assert triton.said[-2] == ("unload m" if began else "unload a")
 
 
-async def test_a_load_that_outlives_its_cancelled_plan_does_not_begin_beside_the_next() -> None:
+async def test_a_plan_that_is_cancelled_while_its_load_is_prepared_does_not_load_beside_the_next() -> None:
     triton = UpstreamClient()
     plans = Plans(triton)
-    failures: list[BaseException | None] = []
-
-    async with asyncio.TaskGroup() as tasks:
-
-        async def in_a_task_of_its_own(name: str, begin: Begin) -> None:
-            async def prepare_and_load() -> None:
-                await asyncio.sleep(1.0)
-                await begin()
-                await triton.load(name)
-
-            task = tasks.create_task(_caught(prepare_and_load(), failures))
-            await asyncio.shield(task)
-
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await plans.load(facts("m"), load=in_a_task_of_its_own)
-        await plans.bring("a")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await plans.bring("m", before=lambda: asyncio.sleep(1.0))
+    await plans.bring("a")
+    await asyncio.sleep(10.0)
     assert triton.said == ["load a"]
-    assert [str(failure) for failure in failures] == ["the load of model 'm' was given up before it began"]
-
-
-async def _caught(work: Awaitable[None], failures: list[BaseException | None]) -> None:
-    try:
-        await work
-    except ControlPlaneError as exc:
-        failures.append(exc)
 
 
 async def test_a_call_that_never_arrived_is_forgotten() -> None:
@@ -305,7 +275,7 @@ async def test_unloading_waits_until_the_memory_is_free() -> None:
 class Stuck(UpstreamClient):
     """Triton that never says that a model with a dead stub is gone."""
 
-    async def unload(self, name: str, *, timeout_s: float) -> None:
+    async def unload(self, name: str) -> None:
         self.said.append(f"unload {name}")
         self.states[name] = UNLOADING
 
@@ -343,5 +313,5 @@ async def test_one_that_is_found_to_be_larger_before_it_begins_is_not_loaded_bey
     asyncio.get_running_loop().call_later(1.0, grow)
     plans = Plans(triton)
     with pytest.raises(Overloaded, match="does not fit on server 's' any more: 3 bytes are missing"):
-        await plans.load_now(model)
+        await plans.load(model)
     assert not triton.said

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.errors import ModelLoadFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import LoadedConfig
 from control_plane.fleet.loading.server_loads import ServerLoads
 from control_plane.models.domain.description import DescribedModel, ModelSpec
@@ -50,6 +50,37 @@ def test_what_it_takes_and_how_long_is_learned() -> None:
         facts = bench.state.fleet.models["a"]
         assert (facts.resident_bytes, facts.load_s) == (30 * MIB, 7.0)
         assert bench.copy("a").bytes == 30 * MIB
+
+    play(main)
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_failed_load_counts_as_one_only_if_triton_was_asked(is_asked: bool) -> None:
+    async def main() -> None:
+        async with running(FleetBench(servers=1)) as bench:
+            control = bench.tritons["s0"]
+            if is_asked:
+                control.failures["a"] = ModelLoadFailed("its weights are cut short")
+            else:
+                control.states["b"] = LOADING  # another process loads it, and the lease is lost meanwhile
+                asyncio.get_running_loop().call_later(5.0, control.states.pop, "b")
+                asyncio.get_running_loop().call_later(3.0, setattr, bench, "is_leader", False)
+            with pytest.raises(ModelLoadFailed if is_asked else UpstreamUnavailable):
+                await bring(bench, "a")
+            assert bench.said == (["load a"] if is_asked else [])
+            assert [move.failed for move in bench.state.counts.moves.values()] == ([1] if is_asked else [])
+
+    play(main)
+
+
+def test_who_is_not_the_leader_any_more_reloads_nothing() -> None:
+    async def main() -> None:
+        async with running(FleetBench()) as bench:
+            await bring(bench, "a")
+            bench.is_leader = False
+            with pytest.raises(UpstreamUnavailable):
+                await bench.loads["s0"].reload(bench.state.fleet.models["a"])
+            assert bench.said == ["load a"]
 
     play(main)
 

@@ -18,7 +18,7 @@ from control_plane.core.model import ModelState
 from control_plane.fleet.domain.election import Following, Leading, Request, after, next_request
 from control_plane.fleet.domain.fleet import ModelFacts, Server
 from control_plane.fleet.domain.lease import Lease
-from control_plane.fleet.loading.load_plans import LoadModel, LoadPlans
+from control_plane.fleet.loading.load_plans import LoadPlans
 from control_plane.fleet.ownership.election import LeaderElection
 from tests.unit.fleet.owners import LIMITS, PLANS, Event, Kind, Point, Process, World, play
 
@@ -147,11 +147,11 @@ class TakesDrainingForFree(LoadPlans):
 
 
 class AsksOnceForAllCalls(LoadPlans):
-    async def load(self, model: ModelFacts, victims: Sequence[str] = (), *, load: LoadModel) -> None:
+    async def load(self, model: ModelFacts, victims: Sequence[str] = ()) -> None:
         token, require = self._require(), self._require
         self._require = lambda: token
         try:
-            await super().load(model, victims, load=load)
+            await super().load(model, victims)
         finally:
             self._require = require
 
