@@ -132,7 +132,7 @@ def place(
         return Refusal(Obstacle.UNKNOWN, f"'{model}' is not known", _LONG_S)
     if facts.quarantined_until_s > now_s:
         return Refusal(Obstacle.QUARANTINED, f"'{model}' failed to load and is not tried again yet", facts.quarantined_until_s - now_s)
-    if facts.spec.max_replicas is not None and _staying_copies(fleet, model) >= facts.spec.max_replicas:
+    if _has_enough_replicas(fleet, facts):
         return Refusal(Obstacle.ENOUGH_COPIES, f"'{model}' has all the copies that it may have", max(facts.service_s, _SOON_S))
     servers = _open_to(fleet, facts, pool if limits.stays_in_pool else None)
     if isinstance(servers, Refusal):
@@ -148,6 +148,19 @@ def place(
     return search.objection(best, must_beat_s) or best
 
 
+def victims_on(fleet: Fleet, server: Server, model: str, now_s: float, *, limits: PlacementLimits = LIMITS) -> tuple[str, ...] | None:
+    """Choose the models to evict for a load that was announced on the server before, now that its turn has
+    come: other loads may have run since. None if the model would not be placed there any more."""
+    facts = fleet.models.get(model)
+    if facts is None or facts.quarantined_until_s > now_s or _has_enough_replicas(fleet, facts, but_on=server):
+        return None
+    if not _is_open_to(server, facts) or server.budget_bytes < facts.resident_bytes:
+        return None
+    search = _Search(fleet, facts, now_s, limits)
+    found = search.on(server)
+    return None if found is None or search.objection(found, inf) is not None else found.victims
+
+
 def excess(fleet: Fleet, server: Server, now_s: float, *, limits: PlacementLimits = LIMITS) -> tuple[str, ...]:
     """Return the models to evict from a server that holds more than its budget; all evictable ones, if even
     those are not enough."""
@@ -158,15 +171,21 @@ def excess(fleet: Fleet, server: Server, now_s: float, *, limits: PlacementLimit
     return tuple(search.may_go(server) if victims is None else victims)
 
 
-def _staying_copies(fleet: Fleet, model: str) -> int:
-    holders = fleet.holders.get(model, {}).values()
-    return sum(server.is_up and not server.is_draining and server.copies[model].state is not ModelState.UNLOADING for server in holders)
+def _has_enough_replicas(fleet: Fleet, facts: ModelFacts, *, but_on: Server | None = None) -> bool:
+    """Whether the model has all the replicas that it may have, without the one on `but_on`."""
+    name, most = facts.name, facts.spec.max_replicas
+    staying = (each for each in fleet.holders.get(name, {}).values() if each is not but_on and each.is_up and not each.is_draining)
+    return most is not None and sum(each.copies[name].state is not ModelState.UNLOADING for each in staying) >= most
+
+
+def _is_open_to(server: Server, facts: ModelFacts) -> bool:
+    return server.is_open and server.has_labels(facts.spec.server_labels)
 
 
 def _open_to(fleet: Fleet, facts: ModelFacts, pool: str | None) -> list[Server] | Refusal:
     """Servers of the pool that could take the model, or why there is none."""
-    name, labels = facts.name, facts.spec.server_labels
-    fitting = [server for server in fleet.servers.values() if server.is_open and server.is_for(pool) and server.has_labels(labels)]
+    name = facts.name
+    fitting = [server for server in fleet.servers.values() if server.is_for(pool) and _is_open_to(server, facts)]
     large_enough = [server for server in fitting if server.budget_bytes >= facts.resident_bytes]
     if fitting and not large_enough:
         return Refusal(Obstacle.TOO_LARGE, f"'{name}' needs {facts.resident_bytes} bytes, more than a server has for models", _LONG_S)
@@ -217,7 +236,7 @@ class _Search:
         return self._best_of(_sample(servers, self._facts.name, self._limits.sample_size)) or self._best_of(servers)
 
     def _best_of(self, servers: Iterable[Server]) -> Placement | None:
-        found = (placement for server in servers if (placement := self._on(server)) is not None)
+        found = (placement for server in servers if (placement := self.on(server)) is not None)
         return min(found, key=lambda placement: placement.cost_s, default=None)
 
     def objection(self, best: Placement, must_beat_s: float) -> Refusal | None:
@@ -261,7 +280,7 @@ class _Search:
         soonest = (self._may_go_in_s(copy) for copy in server.copies.values())
         return max(_SOON_S, min(soonest, default=_LONG_S))
 
-    def _on(self, server: Server) -> Placement | None:
+    def on(self, server: Server) -> Placement | None:
         """The placement on this server with its cost, or None if there is no room."""
         victims = self.victims_on(server)
         if victims is None:
@@ -278,7 +297,8 @@ class _Search:
     def victims_on(self, server: Server) -> list[str] | None:
         """Models to evict from the server, cheapest first; None if evicting everything that may be evicted is
         not enough."""
-        staying = sum(copy.bytes for copy in server.copies.values() if copy.state is not ModelState.UNLOADING)
+        name, copies = self._facts.name, server.copies.values()
+        staying = sum(copy.bytes for copy in copies if copy.state is not ModelState.UNLOADING and copy.model != name)
         missing = staying + self._facts.resident_bytes - server.budget_bytes
         if missing <= 0:
             return []

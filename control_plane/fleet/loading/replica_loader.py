@@ -22,8 +22,8 @@ from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, Overloaded, StoreUnavailable, UpstreamUnavailable
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import NEVER_S, Fleet, ModelFacts, Replica, Server
-from control_plane.fleet.domain.placement import LIMITS, Obstacle, Placement, PlacementLimits, Refusal, place
+from control_plane.fleet.domain.fleet import NEVER_S, ModelFacts, Replica, Server
+from control_plane.fleet.domain.placement import LIMITS, Obstacle, Placement, PlacementLimits, Refusal, place, victims_on
 from control_plane.fleet.view.state import FleetState
 
 _log = logging.getLogger(__name__)
@@ -321,7 +321,7 @@ class ReplicaLoader:
             # The files first, then the turn: a fetch may take minutes, and must not hold up the server's
             # other loads.
             async with self._here(facts), self._turns[server.name]:
-                there, victims = server.copies.get(facts.name), self._victims(facts, server)
+                there, victims = server.copies.get(facts.name), victims_on(fleet, server, facts.name, self._state.now_s())
                 # Another load may have brought the model in while this one waited, or an administrator may
                 # have suspended it.
                 has_come = there is not None and there is not copy and there.state is ModelState.READY
@@ -360,18 +360,6 @@ class ReplicaLoader:
         counts only from its load on."""
         server.loads_until_s = max(server.loads_until_s, copy.ready_s)
         self._state.fleet.put_replica(server, copy)
-
-    def _victims(self, facts: ModelFacts, server: Server) -> tuple[str, ...] | None:
-        """Choose victims anew, as of this turn: other loads may have run since the placement. None if there
-        is no room any more."""
-        fleet = self._state.fleet
-        # Placement takes no server that has a replica of the model already, even an announced one.
-        announced = server.copies.get(facts.name)
-        fleet.drop_replica(server, facts.name)
-        found = place(Fleet({server.name: server}, fleet.models, fleet.holders), facts.name, self._state.now_s())
-        if announced is not None:
-            fleet.put_replica(server, announced)
-        return found.victims if isinstance(found, Placement) else None
 
     async def _bring_in(self, facts: ModelFacts, server: Server, victims: tuple[str, ...]) -> None:
         """Carry out the load; what has been evicted for it is recorded even if it fails."""

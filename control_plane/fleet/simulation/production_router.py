@@ -11,7 +11,7 @@ from random import Random
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.autoscaling import desired_replicas, replica_to_remove
 from control_plane.fleet.domain.fleet import NEVER_S, Fleet
-from control_plane.fleet.domain.placement import LIMITS, Placement, PlacementLimits, place
+from control_plane.fleet.domain.placement import LIMITS, Placement, PlacementLimits, place, victims_on
 from control_plane.fleet.domain.routing import RoutingLimits, choose
 from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
 from control_plane.fleet.simulation.workload import Request
@@ -62,15 +62,8 @@ class ProductionRouter:
         return Refusal(retry_after_s)
 
     def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
-        """Choose victims for a model's load on this server, as if the model had not been announced there."""
-        # Placement takes no server that has a replica already, even an announced one.
-        announced = fleet.servers[server]
-        copy = announced.copies[model]
-        fleet.drop_replica(announced, model)
-        alone = Fleet({server: announced}, fleet.models, fleet.holders)
-        placed = place(alone, model, now_s, limits=self._placement_limits)
-        fleet.put_replica(announced, copy)
-        return placed.victims if isinstance(placed, Placement) else None
+        """As `placement.victims_on`."""
+        return victims_on(fleet, fleet.servers[server], model, now_s, limits=self._placement_limits)
 
     def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
         """Have as many replicas as demand asks for, changing them by one at a time."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet, Replica, Server
-from control_plane.fleet.domain.placement import Placement, PlacementLimits, Refusal, excess, place
+from control_plane.fleet.domain.placement import Placement, PlacementLimits, Refusal, excess, place, victims_on
 from tests.unit.fleet.domain.fleets import NOW_S, fleets, model, server
 
 LIMITS = PlacementLimits(min_residency_loads=2.0, patience_loads=10.0, longest_wait_s=60.0)
@@ -75,6 +75,16 @@ def test_whoever_waits_is_served_in_a_bounded_time(fleet: Fleet) -> None:
 def test_it_changes_nothing_and_decides_the_same_again(fleet: Fleet, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(fleet.models)))
     assert place(fleet, name, NOW_S) == place(fleet, name, NOW_S)
+
+
+@given(fleets(), st.data())
+def test_an_announced_load_evicts_in_its_turn_what_a_placement_on_its_server_alone_would(fleet: Fleet, data: st.DataObject) -> None:
+    assume(fleet.servers)
+    at, name = data.draw(st.sampled_from(list(fleet.servers.values()))), data.draw(st.sampled_from(sorted(fleet.models)))
+    fleet.drop_replica(at, name)
+    alone = place(Fleet({at.name: at}, fleet.models, fleet.holders), name, NOW_S, limits=LIMITS)
+    fleet.put_replica(at, Replica(name, ModelState.LOADING, 0, NOW_S, NOW_S + 1.0))
+    assert victims_on(fleet, at, name, NOW_S, limits=LIMITS) == (alone.victims if isinstance(alone, Placement) else None)
 
 
 class TestSurplus:
