@@ -167,7 +167,7 @@ def _model(facts: ModelFacts, fleet: FleetService, now_s: float) -> FleetModelVi
         min_replicas=facts.spec.min_replicas,
         max_replicas=facts.spec.max_replicas,
         quarantined_for_s=max(0.0, facts.quarantined_until_s - now_s),
-        why_quarantined=fleet.router.loads.why_quarantined(facts.name) or "",
+        why_quarantined=fleet.state.measurements.why_quarantined(facts.name) or "",
         is_suspended=fleet.state.is_suspended(facts.name),
     )
 

@@ -112,7 +112,7 @@ class FleetModels:
         """Load all replicas again that are made of this model, whose files are new, on one server after the
         other; failures are logged."""
         for name in [name for name in self._state.described if built == name or built in self._state.steps_of(name)]:
-            self._router.loads.forgive(name)
+            self._state.measurements.forgive(name)
             for server in self._ready_on(name):
                 if self._state.fleet.servers[server].copies[name].is_step:
                     continue  # it is loaded with its ensemble
@@ -132,7 +132,7 @@ class FleetModels:
             return
         if self._remembering.is_leader():
             # Whoever started this process may have repaired the model before.
-            self._router.loads.forgive(name)
+            self._state.measurements.forgive(name)
         if not self._state.fleet.ready_replicas(name):  # else an earlier run, or another gateway, has loaded it
             await self._bring(name, waits_for_room=waits_for_room)
         self._state.pin(name, 1)
@@ -209,7 +209,7 @@ class FleetModels:
     async def _load_here(self, name: str) -> None:
         """As the leader: load the model, or load its replicas anew if there are any."""
         self._facts(name)
-        self._router.loads.forgive(name)
+        self._state.measurements.forgive(name)
         ready = self._ready_on(name)
         # One server after the other, so that the model goes on being served.
         for server in ready:

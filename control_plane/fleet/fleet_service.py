@@ -21,6 +21,7 @@ from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.fleet import Server
 from control_plane.fleet.domain.report import LoadReport, Wanted
+from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.loading.server_loads import ServerLoads
 from control_plane.fleet.membership.draining import Drainer
 from control_plane.fleet.ownership.election import LeaderElection
@@ -96,8 +97,7 @@ class FleetService:
         self._asking = None if line is None else self._make_asking(line, servers)
         self._workers: FleetWorkers | None = None
         self._files = FleetFiles(self.state, descriptions, tiers, timeout_s=load_timeout_s, require_loadable=require_loadable)
-        ask, tell = (_nobody_else, _nobody_else) if self._asking is None else (self._asking.request_replica, self._asking.request_repair)
-        self.router = ModelRouter(self.state, loads, wait_s=wait_s, files=self._files, request_replica=ask, request_repair=tell)
+        self.router = ModelRouter(self.state, ReplicaLoader(self.state, loads, files=self._files, leader=self._asking), wait_s=wait_s)
         self._leaving = Drainer(self.state, self.router.loads, is_leader=lambda: ownership.is_leader)
         self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers), now_s=now_s)
         self._remembering = MemorySync(memory, self.state, is_leader=lambda: ownership.is_leader)
@@ -255,7 +255,3 @@ class FleetService:
         """Load one more replica for a process that does not see the existing ones."""
         if not self.router.loads.is_loading(wanted.model):
             self.router.loads.load_replica(self.state.fleet.models[wanted.model], pool=wanted.pool)
-
-
-def _nobody_else(*what: object) -> bool:
-    return False

@@ -16,6 +16,7 @@ from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import NEVER_S, ModelFacts, Replica, Server
 from control_plane.fleet.domain.memory import DesiredState, Measured
 from control_plane.fleet.domain.report import LoadReport
+from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.ownership.owner_requests import LeaderForwarding
 from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
 from control_plane.fleet.routing.dispatch import FleetDispatcher
@@ -64,9 +65,7 @@ class FleetFollower:
         self._others = ReportCollector(self.state, servers, want=lambda wanted: None, passes_on=False)
         own = ReportBuilder(self.state, servers, process=process, without=self._others)
         self._asking = LeaderForwarding(_Link(send), self.state, own=own, is_leader=lambda: False)
-        self.router = ModelRouter(
-            self.state, {}, wait_s=wait_s, request_replica=self._asking.request_replica, request_repair=self._asking.request_repair
-        )
+        self.router = ModelRouter(self.state, ReplicaLoader(self.state, {}, leader=self._asking), wait_s=wait_s)
         self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers))
         servers.follow(self)
 

@@ -28,14 +28,6 @@ from control_plane.fleet.view.state import FleetState
 
 _log = logging.getLogger(__name__)
 
-RequestReplica = Callable[[str, str | None], bool]
-"""Asks the leader to load a model, in a pool if one is named; False if this process is the leader and must do
-it itself."""
-
-RequestRepair = Callable[[str, str], bool]
-"""Asks the leader to load a server's dead replica of a model anew; False if this process is the leader and
-must do it itself."""
-
 _LEADERS_TO_JUDGE = frozenset((Obstacle.IN_USE, Obstacle.CHURN, Obstacle.LATE, Obstacle.ON_TRIAL))
 """Obstacles that depend on what other processes use and how much, and on earlier loads: the leader knows
 these best."""
@@ -43,6 +35,18 @@ these best."""
 _IN_POOL = replace(LIMITS, stays_in_pool=True)
 _PAUSE_S = 0.5
 """Pause after a load that could not even begin; tried again at once it would fail at once, in a loop."""
+
+
+class Leader(Protocol):
+    """Line to the fleet's leader, where that may be another process: `fleet/ownership/owner_requests`."""
+
+    def request_replica(self, model: str, pool: str | None) -> bool:
+        """Ask the leader to load a model, in a pool if one is named; False if this process is the leader and
+        must do it itself."""
+
+    def request_repair(self, server: str, model: str) -> bool:
+        """Ask the leader to load a server's dead replica of a model anew; False if this process is the
+        leader."""
 
 
 class Plans(Protocol):
@@ -89,12 +93,10 @@ class ReplicaLoader:
         plans: Mapping[str, Plans],
         *,
         files: Files | None = None,
-        request_replica: RequestReplica = lambda model, pool: False,
-        request_repair: RequestRepair = lambda server, model: False,
+        leader: Leader | None = None,
     ) -> None:
-        """`plans` is by server; servers may join and leave it."""
-        self._request_replica = request_replica
-        self._request_repair = request_repair
+        """`plans` is by server; servers may join and leave it. Without `leader` this process is it."""
+        self._leader = leader
         self._files = files
         self._state = state
         self._plans = plans
@@ -136,7 +138,7 @@ class ReplicaLoader:
         self, facts: ModelFacts, *, pool: str | None = None, must_beat_s: float = math.inf, limits: PlacementLimits = LIMITS
     ) -> Refusal | None:
         """Load one more replica if placement agrees; returns None if it is under way, otherwise why not.
-        Raises as `load_as_placed`."""
+        Raises UpstreamUnavailable: nothing is loaded now."""
         # Fetched before it is placed: its size, by which it is placed, is not known before.
         if self._fetches_first(facts, pool):
             return None
@@ -145,13 +147,17 @@ class ReplicaLoader:
         if isinstance(placement, Refusal):
             self.is_left_to_leader(facts, placement, pool=pool)
             return placement
-        self.load_as_placed(facts, placement, pool=pool)
+        self._load_as_placed(facts, placement, pool)
         return None
 
     def is_left_to_leader(self, facts: ModelFacts, refusal: Refusal, *, pool: str | None = None) -> bool:
         """Whether the leader, another process, has been asked: it may load the model in spite of this
         refusal."""
-        return refusal.obstacle in _LEADERS_TO_JUDGE and self._request_replica(facts.name, pool)
+        return refusal.obstacle in _LEADERS_TO_JUDGE and self._is_leaders_to_load(facts, pool)
+
+    def _is_leaders_to_load(self, facts: ModelFacts, pool: str | None) -> bool:
+        """Whether the leader, another process, has been asked to load the model."""
+        return self._leader is not None and self._leader.request_replica(facts.name, pool)
 
     def _fetches_first(self, facts: ModelFacts, pool: str | None) -> bool:
         """Whether the model's files are being fetched. It is placed only once they are here and its size is
@@ -208,7 +214,7 @@ class ReplicaLoader:
     def repair(self, copy: Replica, server: Server, *, reason: str) -> None:
         """Load a replica anew whose stub has died, in a background task, or have the leader do so. No request
         is sent to it until then."""
-        if self._request_repair(server.name, copy.model):
+        if self._leader is not None and self._leader.request_repair(server.name, copy.model):
             return
         if self._tasks.is_open and (server.name, copy.model) not in self._state.awaiting_fingerprint:
             # Triton goes on listing the dead replica as READY; this keeps it LOADING in the view until it is
@@ -282,22 +288,9 @@ class ReplicaLoader:
         `_plans_of`."""
         self._turns.pop(server, None)
 
-    def why_quarantined(self, model: str) -> str | None:
-        """Why the model is in quarantine; None if it is not."""
-        return self._state.measurements.why_quarantined(model)
-
-    def why_failed(self, model: str) -> str | None:
-        """Why the model's last load failed; None if it did not, or has been forgiven."""
-        return self._state.measurements.why_failed(model)
-
-    def forgive(self, model: str) -> None:
-        """Lift the model's quarantine."""
-        self._state.measurements.forgive(model)
-
-    def load_as_placed(self, facts: ModelFacts, placement: Placement, *, pool: str | None = None) -> None:
-        """Load the model as `placement` says, or have the leader load it where it likes. Raises
-        UpstreamUnavailable: nothing is loaded now."""
-        if self._request_replica(facts.name, pool):
+    def _load_as_placed(self, facts: ModelFacts, placement: Placement, pool: str | None) -> None:
+        """Load the model as `placement` says, or have the leader load it where it likes."""
+        if self._is_leaders_to_load(facts, pool):
             return
         server, now_s = self._state.fleet.servers[placement.server], self._state.now_s()
         copy = Replica(facts.name, ModelState.LOADING, 0, now_s, placement.ready_s, last_used_s=now_s)

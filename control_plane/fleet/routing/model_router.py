@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from control_plane.core.errors import Conflict, ModelLoadFailed, ModelNotFound, Overloaded
 from control_plane.core.infer_call import InferCall
@@ -24,7 +24,7 @@ from control_plane.fleet.domain.placement import LIMITS, Obstacle, Refusal, plac
 from control_plane.fleet.domain.report import Wanted
 from control_plane.fleet.domain.routing import Choice, choose
 from control_plane.fleet.loading.dead_stubs import DeadStubDetector
-from control_plane.fleet.loading.replica_loader import Files, Plans, ReplicaLoader, RequestRepair, RequestReplica
+from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.routing.workloads import ANY, RoutingHint
 from control_plane.fleet.view.reservations import Reservation, waiting_at
 from control_plane.fleet.view.sequences import Sequences
@@ -51,23 +51,19 @@ class ModelRouter:
     def __init__(
         self,
         state: FleetState,
-        plans: Mapping[str, Plans],
+        loads: ReplicaLoader,
         *,
         wait_s: float,
-        files: Files | None = None,
-        request_replica: RequestReplica = lambda model, pool: False,
-        request_repair: RequestRepair = lambda server, model: False,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """A request waits for `wait_s` at most. `files`, `request_replica` and `request_repair` are those of
-        `ReplicaLoader`."""
+        """A request waits for `wait_s` at most."""
         self._state = state
         self._wait_s = wait_s
         self._draw = draw
-        self.loads = ReplicaLoader(state, plans, files=files, request_replica=request_replica, request_repair=request_repair)
+        self.loads = loads
         self._sequences = Sequences(state.now_s)
         self._outliers = Outliers()
-        self._revivals = DeadStubDetector(state, self.loads)
+        self._revivals = DeadStubDetector(state, loads)
         self._answered_s: dict[str, float] = {}
         """Server -> when it last answered anything."""
         self._no_room: dict[str, tuple[float, Refusal]] = {}
@@ -265,7 +261,7 @@ class ModelRouter:
         while not self._state.fleet.ready_replicas(model):
             if self._state.is_suspended(model):
                 raise Conflict(f"model '{model}' has been unloaded by an administrator meanwhile")
-            if (reason := self.loads.why_quarantined(model)) is not None:
+            if (reason := self._state.measurements.why_quarantined(model)) is not None:
                 raise ModelLoadFailed(reason)
             placement = None if self.loads.is_loading(model) else place(self._state.fleet, model, self._state.now_s())
             is_too_large = isinstance(placement, Refusal) and placement.obstacle is Obstacle.TOO_LARGE and not self.loads.is_cold(model)
@@ -319,7 +315,7 @@ class ModelRouter:
 
         The next try begins all the same when it is due, and later requests find the model. Raises Overloaded.
         """
-        reason = self.loads.why_failed(facts.name)
+        reason = self._state.measurements.why_failed(facts.name)
         if reason is None or self._state.fleet.ready_replicas(facts.name):
             return
         refusal = None if self.loads.is_loading(facts.name) else self._try_again(facts, pool)

@@ -21,7 +21,7 @@ from control_plane.core.model import ModelOverride, ModelState
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Replica, Server
-from control_plane.fleet.loading.replica_loader import RequestReplica
+from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.loading.server_loads import ServerLoads
 from control_plane.fleet.ports import FleetMemory
 from control_plane.fleet.reconciler import Reconciler
@@ -216,7 +216,7 @@ class FleetBench:
         self.is_leader = True
         self.resident: dict[str, int | None] = dict.fromkeys(names)
         self.loads = {name: self._loads(name) for name in names}
-        self.request_replica: RequestReplica = lambda model, pool: False
+        self.request_replica: Callable[[str, str | None], bool] = lambda model, pool: False
         self.tiers = FakeTiers(self.described)
         self.unloadable: dict[str, str] = {}
         """Model -> why its files show that no server could load it."""
@@ -229,10 +229,8 @@ class FleetBench:
         )
         self.router = ModelRouter(
             self.state,
-            self.loads,
+            ReplicaLoader(self.state, self.loads, files=self.files, leader=self),
             wait_s=wait_s,
-            files=self.files,
-            request_replica=lambda model, pool: self.request_replica(model, pool),
             draw=lambda: 0.0,
         )
         self.dispatch = FleetDispatcher(self.router, now_s=self.now_s)
@@ -243,6 +241,10 @@ class FleetBench:
         self.reconciler = Reconciler(self.state, self.loads, self.router, self.files, is_leader=lambda: self.is_leader)
         for name in names:
             self.bring_up(name)
+
+    def request_repair(self, server: str, model: str) -> bool:
+        """`replica_loader.Leader`, as which the bench asks nobody unless a test sets `request_replica`."""
+        return False
 
     def bring_up(self, name: str) -> FakeUpstream:
         """Start an empty Triton on this server, and let the view observe it."""

@@ -148,11 +148,11 @@ class TestFailures:
                     triton.failures["a"] = ModelLoadFailed("its weights are missing")
                 owner.router.loads.load_if_none_is("a")
                 await asyncio.sleep(1.0 + SOON_S)
-                assert other.router.loads.why_quarantined("a") == "its weights are missing"
+                assert other.state.measurements.why_quarantined("a") == "its weights are missing"
                 with pytest.raises(Overloaded, match="its weights are missing"):
                     await other.use("a", 0.1)
                 again = await restarted(memory)
-                assert again.router.loads.why_quarantined("a") == "its weights are missing"
+                assert again.state.measurements.why_quarantined("a") == "its weights are missing"
 
         play(main)
 

@@ -12,6 +12,7 @@ from tritonclient.grpc import service_pb2
 from control_plane.core.errors import UnparsableRequest, UpstreamUnavailable
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.memory import DesiredState
+from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.view.catalogue import FleetCatalogue
@@ -243,7 +244,7 @@ class Door:
         routes, keys = (Route("r", "a", "1"), Route("cold-one", "cold")), (api_key(1, *scopes),) if scopes else ()
         governed = governance(known_state(routes=routes, keys=keys, tenants=(Tenant("team"),)), authentication=bool(scopes))
         catalogue = FleetCatalogue(bench.state, bench.servers)
-        dispatch = FleetDispatcher(ModelRouter(bench.state, {}, wait_s=1.0), catalogue=catalogue)
+        dispatch = FleetDispatcher(ModelRouter(bench.state, ReplicaLoader(bench.state, {}), wait_s=1.0), catalogue=catalogue)
         inference = InferenceService(
             servers=bench.servers, recorder=FakeRecorder(), governance=governed, default_timeout_s=5.0, dispatch=dispatch
         )
