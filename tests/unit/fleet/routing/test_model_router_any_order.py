@@ -64,8 +64,10 @@ async def _any_order(seed: int) -> None:
         elif what == 6:
             await die(name)
         elif bench.router.ready():
-            await bench.models.unload(gone := draw.choice(sorted(bench.router.ready())))
-            await bench.remembering.wish(gone, None)
+            try:
+                await bench.models.unload(gone := draw.choice(sorted(bench.router.ready())))
+            finally:  # also where it cannot be unloaded, since its stub has died
+                await bench.remembering.wish(gone, None)
 
     async def die(name: str) -> None:
         """Kill the stub of a model that is ready there; requests find that out."""
