@@ -178,7 +178,7 @@ class ReplicaLoader:
                 del self._fetching[facts.name]
                 if self.load_replica(facts, pool=pool) is None:
                     await self.wait_for_loads(facts.name, timeout_s=math.inf)
-        except Exception as exc:  # as in `_bring_in`
+        except Exception as exc:  # as in `_load`
             self._quarantine(facts, "", exc)
         finally:
             self._fetching.pop(facts.name, None)
@@ -233,7 +233,7 @@ class ReplicaLoader:
                 if server.copies.get(copy.model) is copy:
                     await self._plans_of(server.name).repair(facts)
                     self._tell(FleetEventKind.LOADED, copy.model, server.name, "", self._state.now_s() - began_s)
-        except Exception as exc:  # as in `_bring_in`
+        except Exception as exc:  # as in `_load`
             self._quarantine(facts, server.name, exc)
         finally:
             self._state.awaiting_fingerprint.discard((server.name, copy.model))
@@ -320,7 +320,7 @@ class ReplicaLoader:
                 has_come = there is not None and there is not copy and there.state is ModelState.READY
                 if victims is not None and not has_come and not self._state.is_suspended(facts.name):
                     await self._bring_in(facts, server, victims)
-        except Exception as exc:  # as in `_bring_in`
+        except Exception as exc:  # the root of a task: one model's broken files must not end the gateway
             self._quarantine(facts, server.name, exc)
         finally:
             if server.copies.get(facts.name) is copy:
@@ -359,9 +359,6 @@ class ReplicaLoader:
         began_s = self._state.now_s()
         try:
             await self._plans_of(server.name).load_after_evicting(facts, victims)
-        except Exception as exc:  # the root of a task: one model's broken files must not end the gateway
-            self._quarantine(facts, server.name, exc)
-            return
         finally:
             for victim in victims:
                 if victim not in server.copies:
