@@ -157,8 +157,8 @@ def _model(facts: ModelFacts, fleet: FleetService, now_s: float) -> FleetModelVi
     tiers = fleet.tiers
     return FleetModelView(
         name=facts.name,
-        tier=nearest_tier(fleet, facts),
-        servers=sorted(fleet.state.fleet.holders.get(facts.name, {})),
+        tier=fleet.state.fleet.nearest_tier(facts),
+        servers=sorted(server.name for server, _ in fleet.state.fleet.replicas(facts.name)),
         resident_bytes=facts.resident_bytes,
         load_s=facts.load_s,
         fetch_s=0.0 if tiers is None else tiers.expected_fetch_s(facts.name),
@@ -170,13 +170,6 @@ def _model(facts: ModelFacts, fleet: FleetService, now_s: float) -> FleetModelVi
         why_quarantined=fleet.state.measurements.why_quarantined(facts.name) or "",
         is_suspended=fleet.state.is_suspended(facts.name),
     )
-
-
-def nearest_tier(fleet: FleetService, facts: ModelFacts) -> Tier:
-    """Return the nearest tier of a model, as seen from a request: hot if it is ready on any server."""
-    holders = fleet.state.fleet.holders.get(facts.name, {})
-    is_hot = any(server.copies[facts.name].state is ModelState.READY for server in holders.values())
-    return Tier.HOT if is_hot else facts.tier
 
 
 def _event(event: FleetEvent) -> FleetEventView:

@@ -6,7 +6,6 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
 from control_plane.admin.errors import error_responses
-from control_plane.admin.fleet import nearest_tier
 from control_plane.admin.views import Name
 from control_plane.core.errors import ErrorCode, RouteNotFound
 from control_plane.core.model import Model, ModelState
@@ -103,8 +102,8 @@ def _view(model: Model, fleet: FleetService | None, builds: ModelBuilds | None) 
         reason=model.reason,
         versions=list(model.versions),
         memory_bytes=model.memory_bytes,
-        tier=nearest_tier(fleet, facts) if fleet is not None and facts is not None else None,
-        servers=sorted(fleet.state.fleet.holders.get(model.name, {})) if fleet is not None else [],
+        tier=fleet.state.fleet.nearest_tier(facts) if fleet is not None and facts is not None else None,
+        servers=sorted(server.name for server, _ in fleet.state.fleet.replicas(model.name)) if fleet is not None else [],
         variant=model.variant.name if model.variant is not None else None,
         variant_reason=model.variant.reason if model.variant is not None else None,
         build=builds.state_of(model.name) if builds is not None else "",

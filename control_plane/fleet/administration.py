@@ -46,11 +46,11 @@ class FleetModels:
     """Administration service of a fleet's models: `models/ports.ModelAdministration`, and the list of
     models."""
 
-    def __init__(self, *, state: FleetState, servers: Servers, router: ModelRouter, remembering: MemorySync, load_timeout_s: float) -> None:
+    def __init__(self, *, state: FleetState, servers: Servers, router: ModelRouter, memory: MemorySync, load_timeout_s: float) -> None:
         self._state = state
         self._servers = servers
         self._router = router
-        self._remembering = remembering
+        self._memory = memory
         self._load_timeout_s = load_timeout_s
         self._changing: set[str] = set()
         """Models that this process is loading or unloading for an administrator."""
@@ -60,9 +60,9 @@ class FleetModels:
         cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
-                await self._remembering.wait_for_sync()
-                for name, wish in self._state.wishes.items() if self._remembering.is_leader() else ():
-                    if name not in self._changing and self._remembering.is_pending(name, wish):
+                await self._memory.wait_for_sync()
+                for name, wish in self._state.wishes.items() if self._memory.is_leader() else ():
+                    if name not in self._changing and self._memory.is_pending(name, wish):
                         self._changing.add(name)
                         tasks.create_task(self._carry_out(name, wish), name=f"wish-for-{name}")
                     # Repeated every turn: a replica may appear later, for instance with a server that joins.
@@ -101,12 +101,12 @@ class FleetModels:
         if override is not None:  # after an eviction the model would come back without it
             raise NotSupported("a fleet loads models as their folders have them; change the folder, or serve it by one Triton of its own")
         self._facts(name)
-        if self._remembering.is_leader():
-            await self._remembering.change_desired(name, lambda before: DesiredState() if before.is_suspended else before)
+        if self._memory.is_leader():
+            await self._memory.change_desired(name, lambda before: DesiredState() if before.is_suspended else before)
             await self._load_here(name)
         else:
             await self._have_it_done(name, is_suspended=False)
-        await self._remembering.change_desired(name, lambda before: self._pinned(name, before))
+        await self._memory.change_desired(name, lambda before: self._pinned(name, before))
 
     async def reload_built(self, built: str) -> None:
         """Load all replicas again that are made of this model, whose files are new, on one server after the
@@ -130,7 +130,7 @@ class FleetModels:
                 "model stays unloaded, since an administrator unloaded it; `tidegate models load` loads it again", extra={"model": name}
             )
             return
-        if self._remembering.is_leader():
+        if self._memory.is_leader():
             # Whoever started this process may have repaired the model before.
             self._state.measurements.forgive(name)
         if not self._state.fleet.ready_replicas(name):  # else an earlier run, or another gateway, has loaded it
@@ -145,7 +145,7 @@ class FleetModels:
         """
         if name not in self._state.wishes:
             self._facts(name)
-        await self._remembering.wish(name, None)
+        await self._memory.wish(name, None)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unload a model from every server, after its requests in flight have finished, and suspend it.
@@ -154,10 +154,10 @@ class FleetModels:
             DeadlineExceeded, UpstreamUnavailable.
             StoreUnavailable: nobody was told.
         """
-        if name not in self._state.fleet.models and name not in self._state.fleet.holders:
+        if name not in self._state.fleet.models and not self._state.fleet.replicas(name):
             return
-        if self._remembering.is_leader():
-            await self._remembering.wish(name, _GONE)
+        if self._memory.is_leader():
+            await self._memory.wish(name, _GONE)
             await self._unload_here(name)
         else:
             await self._have_it_done(name, is_suspended=True)
@@ -169,12 +169,12 @@ class FleetModels:
 
         def asked(before: DesiredState) -> DesiredState:
             # Two administrators who ask for the same wait for the same answer.
-            if before.is_suspended == is_suspended and self._remembering.is_pending(name, before):
+            if before.is_suspended == is_suspended and self._memory.is_pending(name, before):
                 return before
             return replace(_GONE if is_suspended else DesiredState() if before.is_suspended else before, asked=uuid4().hex)
 
-        await self._remembering.change_desired(name, asked)
-        refusal = await self._remembering.answer(name, timeout_s=self._load_timeout_s + _TO_END_S + _ANSWER_S)
+        await self._memory.change_desired(name, asked)
+        refusal = await self._memory.answer(name, timeout_s=self._load_timeout_s + _TO_END_S + _ANSWER_S)
         if not is_suspended and self._state.is_suspended(name):
             raise _unloaded_meanwhile(name)
         if refusal and self._state.measurements.why_quarantined(name) is not None:
@@ -187,7 +187,7 @@ class FleetModels:
         pending."""
         if before.is_suspended:
             raise _unloaded_meanwhile(name)
-        return DesiredState(min_replicas=1, asked=before.asked if self._remembering.is_pending(name, before) else "")
+        return DesiredState(min_replicas=1, asked=before.asked if self._memory.is_pending(name, before) else "")
 
     # In the leader
 
@@ -236,17 +236,17 @@ class FleetModels:
         fleet, found = self._state.fleet, dict[str, None]()
         fitting = [server for server in fleet.servers.values() if server.is_open and server.has_labels(facts.spec.server_labels)]
         for server in [server for server in fitting if server.budget_bytes >= facts.resident_bytes]:
-            staying = [copy for copy in server.copies.values() if self._stays(copy)]
-            if server.budget_bytes - sum(copy.bytes for copy in staying) >= facts.resident_bytes:
+            staying = [replica for replica in server.copies.values() if self._stays(replica)]
+            if server.budget_bytes - sum(replica.bytes for replica in staying) >= facts.resident_bytes:
                 return []
-            found.update(dict.fromkeys(copy.model for copy in staying))
+            found.update(dict.fromkeys(replica.model for replica in staying))
         return sorted(found)
 
-    def _stays(self, copy: Replica) -> bool:
+    def _stays(self, replica: Replica) -> bool:
         """Whether the replica must not be evicted, as its model has no more than its `min_replicas`."""
-        facts = self._state.fleet.models.get(copy.model)
-        is_kept = facts is not None and 0 < self._state.fleet.ready_replicas(copy.model) <= facts.spec.min_replicas
-        return is_kept and copy.state is ModelState.READY and not copy.is_step
+        facts = self._state.fleet.models.get(replica.model)
+        is_kept = facts is not None and 0 < len(self._state.fleet.ready_replicas(replica.model)) <= facts.spec.min_replicas
+        return is_kept and replica.state is ModelState.READY and not replica.is_step
 
     async def _unload_here(self, name: str) -> None:
         self._changing.add(name)
@@ -272,8 +272,8 @@ class FleetModels:
         return facts
 
     def _ready_on(self, name: str) -> list[str]:
-        holders = self._state.fleet.holders.get(name, {})
-        return [server.name for server in holders.values() if server.is_up and server.copies[name].state is ModelState.READY]
+        found = self._state.fleet.replicas(name)
+        return [server.name for server, replica in found if server.is_up and replica.state is ModelState.READY]
 
     def _model(self, name: str, index: list[ModelVersion], variant: ServedVariant | None) -> Model:
         facts = self._state.fleet.models.get(name)

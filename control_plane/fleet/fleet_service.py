@@ -87,25 +87,25 @@ class FleetService:
         """
         self._budget_bytes = NO_BUDGET if budget_bytes is None else budget_bytes
         self.state = FleetState(servers, budget_bytes=self._budget_bytes, counts=counts, now_s=now_s, logs=True)
-        self._unseen = StaleViewDetector(now_s)
+        self._stale_views = StaleViewDetector(now_s)
         self._servers = servers
         self._load_timeout_s = load_timeout_s
         self._ownership = ownership
         self._line = line
         self.tiers = tiers
         self._loads = loads = dict[str, ServerLoads]()
-        self._asking = None if line is None else self._make_asking(line, servers)
+        self._forwarding = None if line is None else self._make_forwarding(line, servers)
         self._workers: FleetWorkers | None = None
         self._files = FleetFiles(self.state, descriptions, tiers, timeout_s=load_timeout_s, require_loadable=require_loadable)
-        self.router = ModelRouter(self.state, ReplicaLoader(self.state, loads, files=self._files, leader=self._asking), wait_s=wait_s)
-        self._leaving = Drainer(self.state, self.router.loads, is_leader=lambda: ownership.is_leader)
+        self.router = ModelRouter(self.state, ReplicaLoader(self.state, loads, files=self._files, leader=self._forwarding), wait_s=wait_s)
+        self._drainer = Drainer(self.state, self.router.loads, is_leader=lambda: ownership.is_leader)
         self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers), now_s=now_s)
-        self._remembering = MemorySync(memory, self.state, is_leader=lambda: ownership.is_leader)
+        self._memory_sync = MemorySync(memory, self.state, is_leader=lambda: ownership.is_leader)
         self.models = FleetModels(
             state=self.state,
             servers=servers,
             router=self.router,
-            remembering=self._remembering,
+            memory=self._memory_sync,
             load_timeout_s=load_timeout_s,
         )
         self._reconciler = Reconciler(self.state, loads, self.router, self._files, is_leader=lambda: ownership.is_leader)
@@ -131,33 +131,29 @@ class FleetService:
             self.change(listed)
 
     def change(self, listed: ListedServer) -> None:
-        """Take over a server's pool, labels and budget. Models that are there stay until something else is
-        wanted."""
-        server = self.state.fleet.servers[listed.name]
-        server.pool, server.labels = listed.pool, dict(listed.labels)
-        server.budget_bytes = self._budget_bytes if listed.memory_budget is None else listed.memory_budget
-        self.state.join(server)  # again: it indexes the server by its new pool
-        self.state.changed()
+        """Take over a server's pool, labels and budget from the list of servers."""
+        budget_bytes = self._budget_bytes if listed.memory_budget is None else listed.memory_budget
+        self.state.change(listed.name, pool=listed.pool, labels=dict(listed.labels), budget_bytes=budget_bytes)
 
     async def drain(self, name: str) -> None:
         """Drain a server: return when nothing is in flight and nothing loaded there any more, or when the
         time for that is over."""
-        await self._leaving.drain(name)
+        await self._drainer.drain(name)
 
     def forget(self, name: str) -> None:
         """Forget a server that has left and whose connections are closed."""
         del self._loads[name]
         self._servers.remove(name)
-        self.router.forget(name)
+        self.router.loads.forget(name)
 
     async def open(self, load: Sequence[str]) -> list[LoadFailure]:
         """Load and keep these models, with `*` as many of all as fit. What fails is returned, and the rest is
         served."""
         # A fleet of one process must have its lease first; one that is shared can have another process as its
         # leader.
-        if self._asking is None:
+        if self._forwarding is None:
             await self._ownership.wait_until_leader()
-        await self._remembering.recall()
+        await self._memory_sync.recall()
         # Before `describe`: only attached Tritons themselves can say what models they have.
         await self._reconciler.tick()
         await self._files.describe()
@@ -203,16 +199,16 @@ class FleetService:
                 tasks.create_task(self._ownership.run(), name="ownership")
                 tasks.create_task(self.router.loads.run(), name="residency")
                 tasks.create_task(self._reconciler.run(), name="reconciler")
-                tasks.create_task(self._remembering.run(), name="fleet-memory")
+                tasks.create_task(self._memory_sync.run(), name="fleet-memory")
                 tasks.create_task(self.models.run(), name="wishes")
-                if self._asking is not None:
-                    tasks.create_task(self._asking.run(), name="asking-the-owner")
-                    tasks.create_task(self._asking.look_while_waiting(self._reconciler.poll_index), name="looking-while-waiting")
+                if self._forwarding is not None:
+                    tasks.create_task(self._forwarding.run(), name="leader-forwarding")
+                    tasks.create_task(self._forwarding.poll_while_waiting(self._reconciler.poll_index), name="polling-while-waiting")
                 if self._workers is not None:
                     tasks.create_task(self._workers.run(), name="fleet-for-workers")
         finally:
             # First what only the leader may write, then the lease.
-            await self._remembering.close()
+            await self._memory_sync.close()
             await self._ownership.stop()
             if self._line is not None:
                 with suppress(StoreUnavailable):
@@ -224,7 +220,7 @@ class FleetService:
         self._workers = made = workers(self.state, self._servers, self._make_others())
         return made
 
-    def _make_asking(self, line: LeaderChannel, servers: Servers) -> LeaderForwarding:
+    def _make_forwarding(self, line: LeaderChannel, servers: Servers) -> LeaderForwarding:
         return LeaderForwarding(
             line,
             self.state,
@@ -247,8 +243,8 @@ class FleetService:
         """Decide on another process's request for a model."""
         with suppress(UpstreamUnavailable):  # this process starts or stops; the other one will ask again
             self.router.request_replica(wanted)
-            ready = self.state.fleet.ready_replicas(wanted.model)
-            if wanted.model in self.state.fleet.models and self._unseen.needs_one_more(wanted, ready):
+            ready = len(self.state.fleet.ready_replicas(wanted.model))
+            if wanted.model in self.state.fleet.models and self._stale_views.needs_one_more(wanted, ready):
                 self._load_beside(wanted)
 
     def _load_beside(self, wanted: Wanted) -> None:

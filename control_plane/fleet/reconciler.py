@@ -52,23 +52,23 @@ class Reconciler:
     def __init__(
         self,
         state: FleetState,
-        looking: Mapping[str, ServerObserver],
+        observers: Mapping[str, ServerObserver],
         router: ModelRouter,
         files: FleetFiles,
         *,
         is_leader: Callable[[], bool] = lambda: True,
     ) -> None:
         self._state = state
-        self._looking = looking
+        self._observers = observers
         self._router = router
         self._files = files
-        self._is_owner = is_leader
+        self._is_leader = is_leader
 
     async def run(self) -> None:
         """Tick until cancelled."""
         while True:
             await self._files.describe()
-            await self._of_all(lambda looking: looking.measure_memory())
+            await self._of_all(lambda observer: observer.measure_memory())
             # Reading folders and memory is expensive, so it happens only once in so many ticks.
             for _ in range(_DESCRIBE_EVERY):
                 await self.tick()
@@ -79,8 +79,8 @@ class Reconciler:
         await self.poll_index()
         # A safety net: requests that wait look again at each tick, even if a wake-up was missed.
         self._state.changed()
-        self._router.judge_servers()
-        if self._is_owner():
+        self._state.ejection.judge()
+        if self._is_leader():
             for facts in list(self._state.fleet.models.values()):
                 self._adjust(facts)
             for server in self._state.fleet.servers.values():
@@ -88,18 +88,18 @@ class Reconciler:
 
     async def poll_index(self) -> None:
         """Read every server's index."""
-        await self._of_all(lambda looking: looking.poll_index())
+        await self._of_all(lambda observer: observer.poll_index())
 
     async def _of_all(self, ask: Callable[[ServerObserver], Awaitable[None]]) -> None:
         """Ask all servers at the same time, since one that hangs must not keep the others waiting."""
         async with asyncio.TaskGroup() as tasks:
-            for name in self._looking.keys() & self._state.live():
-                tasks.create_task(self._ask(name, self._looking[name], ask), name=f"look-at-{name}")
+            for name in self._observers.keys() & self._state.live():
+                tasks.create_task(self._ask(name, self._observers[name], ask), name=f"observe-{name}")
 
-    async def _ask(self, server: str, looking: ServerObserver, ask: Callable[[ServerObserver], Awaitable[None]]) -> None:
+    async def _ask(self, server: str, observer: ServerObserver, ask: Callable[[ServerObserver], Awaitable[None]]) -> None:
         try:
             async with asyncio.timeout(_INDEX_TIMEOUT_S):
-                await ask(looking)
+                await ask(observer)
         except (ControlPlaneError, TimeoutError) as exc:
             # Not a warning: the server is down, and that is logged elsewhere.
             _log.debug("server %s could not be observed: %s", server, exc)
@@ -107,10 +107,10 @@ class Reconciler:
     def _adjust(self, facts: ModelFacts) -> None:
         """Begin to load one more replica of a model, or to unload one, if there are too few or too many."""
         fleet, now_s = self._state.fleet, self._state.now_s()
-        have, wanted = self._copies(facts.name), desired_replicas(facts, fleet, now_s)
-        if have < wanted:
+        wanted = desired_replicas(facts, fleet, now_s)
+        if len(fleet.staying_replicas(facts.name)) < wanted:
             self._router.loads.load_if_none_is(facts.name, pool=pool_to_grow(facts, fleet))
-        elif have - self._leaving(facts.name) > wanted and (server := replica_to_remove(facts, fleet, now_s)) is not None:
+        elif self._count_kept(facts.name) > wanted and (server := replica_to_remove(facts, fleet, now_s)) is not None:
             reason = "it has more copies than its requests need"
             still = partial(self._is_excess_replica, facts, fleet.servers[server])
             self._router.loads.schedule_unload(facts.name, server, kind=FleetEventKind.UNLOADED, reason=reason, still=still)
@@ -118,11 +118,11 @@ class Reconciler:
     def _is_excess_replica(self, facts: ModelFacts, server: Server) -> bool:
         """Whether the replica is still one too many when its turn to go has come: it may be in use by now, or
         another one may have gone."""
-        copy = server.copies.get(facts.name)
-        if copy is None or copy.in_flight or copy.sequences:
+        replica = server.copies.get(facts.name)
+        if replica is None or replica.in_flight or replica.sequences:
             return False
-        # This replica is among those that are leaving: count it as staying.
-        have = self._copies(facts.name) - self._leaving(facts.name) + 1
+        # This replica waits for its turn, too, and is not among those that are kept: count it as one.
+        have = self._count_kept(facts.name) + server.is_staying
         return have > desired_replicas(facts, self._state.fleet, self._state.now_s())
 
     def _evict_excess(self, server: Server) -> None:
@@ -142,11 +142,11 @@ class Reconciler:
         """Memory of replicas that are on their way out."""
         loads = self._router.loads
         going = (
-            copy
-            for copy in server.copies.values()
-            if copy.state is ModelState.UNLOADING or loads.is_being_unloaded(copy.model, server.name)
+            replica
+            for replica in server.copies.values()
+            if replica.state is ModelState.UNLOADING or loads.is_being_unloaded(replica.model, server.name)
         )
-        return sum(copy.bytes for copy in going)
+        return sum(replica.bytes for replica in going)
 
     def _excess(self, server: Server) -> tuple[str, ...]:
         return excess(self._state.fleet, server, self._state.now_s())
@@ -154,14 +154,7 @@ class Reconciler:
     def _is_in_excess(self, model: str, server: Server) -> bool:
         return model in self._excess(server)
 
-    def _copies(self, model: str) -> int:
-        """The number of a model's replicas on servers that stay, without those that are unloading."""
-        holders = self._state.fleet.holders.get(model, {})
-        staying = (server for server in holders.values() if server.is_up and not server.is_draining)
-        return sum(server.copies[model].state is not ModelState.UNLOADING for server in staying)
-
-    def _leaving(self, model: str) -> int:
-        """Of these replicas, the number of those that wait for their turn to be unloaded."""
-        loads, holders = self._router.loads, self._state.fleet.holders.get(model, {})
-        waiting = (server for server in holders.values() if loads.is_being_unloaded(model, server.name))
-        return sum(server.copies[model].state is not ModelState.UNLOADING for server in waiting)
+    def _count_kept(self, model: str) -> int:
+        """Count the replicas that stay, without those that wait for their turn to be unloaded."""
+        loads = self._router.loads
+        return sum(not loads.is_being_unloaded(model, server.name) for server, _ in self._state.fleet.staying_replicas(model))

@@ -15,6 +15,7 @@ from dataclasses import replace
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.report import LoadReport
+from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
 from control_plane.fleet.ownership.reports import ReportCollector
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.ports import Upstream
@@ -22,11 +23,8 @@ from control_plane.triton.servers import Servers
 from control_plane.workers.messages import (
     LoadReported,
     ModelsChanged,
-    ModelSnapshot,
     ReplicasChanged,
-    ReplicaSnapshot,
     ServersChanged,
-    ServerSnapshot,
     ToWorker,
     UpstreamDown,
     UpstreamUp,
@@ -45,8 +43,8 @@ model."""
 
 
 class FleetPublisher:
-    """Publisher of the fleet's view to workers: `fleet/ports.FleetWorkers`, and `triton/servers.ServerObserver` as
-    well.
+    """Publisher of the fleet's view to workers: `fleet/ports.FleetWorkers`, and
+    `triton/servers.ServerObserver` as well.
 
     Keeps what workers have been told, to send differences only, and all of it to a worker that starts later.
     """
@@ -57,9 +55,9 @@ class FleetPublisher:
         self._tell: Callable[[ToWorker], None] = lambda message: None
         self._upstreams: dict[str, UpstreamUp | UpstreamDown] = {}
         self._servers: dict[str, ServerSnapshot | None] = {}
-        self._copies: dict[str, ReplicasChanged] = {}
+        self._replicas: dict[str, ReplicasChanged] = {}
         self._models: dict[str, ModelSnapshot] = {}
-        self._view_inputs: dict[str, tuple[object, ...]] = {}
+        self._inputs: dict[str, tuple[object, ...]] = {}
         # A number for each replica's life. It keeps the replica object, too: an `id()` could be given to
         # another one later.
         self._lives: dict[tuple[str, str], tuple[Replica, int]] = {}
@@ -85,7 +83,7 @@ class FleetPublisher:
         """The messages that bring a starting worker up to date with the others."""
         self._tell_servers()
         # Servers come first: a worker can place models and replicas only at servers that it knows.
-        return [ServersChanged(dict(self._servers)), *self._upstreams.values(), *_in_parts(self._models), *self._copies.values()]
+        return [ServersChanged(dict(self._servers)), *self._upstreams.values(), *_in_parts(self._models), *self._replicas.values()]
 
     def reported(self, report: LoadReport) -> None:
         """Take in a worker's load report."""
@@ -102,7 +100,7 @@ class FleetPublisher:
             began_s = self._state.now_s()
             self._tell_models()
             self._models_from_s = began_s + min(_TICK_S, _LOOKING_SHARE * (self._state.now_s() - began_s))
-        self._tell_copies()
+        self._tell_replicas()
 
     # `triton/servers.ServerObserver`
 
@@ -122,56 +120,55 @@ class FleetPublisher:
         self._tell(message)
 
     def _tell_servers(self) -> None:
-        now = {name: _seen_server(server) for name, server in self._state.fleet.servers.items()}
+        now = {name: _snapshot_of_server(server) for name, server in self._state.fleet.servers.items()}
         gone = self._servers.keys() - now.keys()
         changes = {name: seen for name, seen in now.items() if seen != self._servers.get(name)}
         if changes or gone:
             self._servers = dict(now)
             for name in gone:
-                self._copies.pop(name, None)
+                self._replicas.pop(name, None)
             self._tell(ServersChanged({**changes, **dict.fromkeys(gone)}))
 
-    def _tell_copies(self) -> None:
+    def _tell_replicas(self) -> None:
         lives = dict[tuple[str, str], tuple[Replica, int]]()
         for server in self._state.fleet.servers.values():
-            lives |= {(server.name, name): self._life_of(server, copy) for name, copy in server.copies.items()}
-            seen = ReplicasChanged(
-                server.name, {name: _seen_copy(copy, lives[server.name, name][1]) for name, copy in server.copies.items()}
-            )
-            if seen != self._copies.get(server.name):
-                self._copies[server.name] = seen
+            lives |= {(server.name, name): self._life_of(server, replica) for name, replica in server.copies.items()}
+            replicas = {name: _snapshot_of_replica(replica, lives[server.name, name][1]) for name, replica in server.copies.items()}
+            seen = ReplicasChanged(server.name, replicas)
+            if seen != self._replicas.get(server.name):
+                self._replicas[server.name] = seen
                 self._tell(seen)
         self._lives = lives
 
-    def _life_of(self, server: Server, copy: Replica) -> tuple[Replica, int]:
-        known = self._lives.get((server.name, copy.model))
-        return known if known is not None and known[0] is copy else (copy, next(self._numbers))
+    def _life_of(self, server: Server, replica: Replica) -> tuple[Replica, int]:
+        known = self._lives.get((server.name, replica.model))
+        return known if known is not None and known[0] is replica else (replica, next(self._numbers))
 
     def _tell_models(self) -> None:
         state = self._state
         changes: dict[str, ModelSnapshot | None] = dict.fromkeys(self._models.keys() - state.fleet.models.keys())
         for name in changes:
-            del self._models[name], self._view_inputs[name]
+            del self._models[name], self._inputs[name]
         # Cheap test first, then the message itself is compared: most changes of measurements are too small to
         # be sent.
         for name, facts in state.fleet.models.items():
-            made_of = self._view_inputs_now(facts)
-            if made_of != self._view_inputs.get(name):
-                self._view_inputs[name] = made_of
-                seen, before = self._seen_model(facts), self._models.get(name)
+            made_of = self._inputs_of(facts)
+            if made_of != self._inputs.get(name):
+                self._inputs[name] = made_of
+                seen, before = self._snapshot_of_model(facts), self._models.get(name)
                 if before is None or _differs(seen, before):
                     changes[name] = self._models[name] = seen
         for message in _in_parts(changes):
             self._tell(message)
 
-    def _view_inputs_now(self, facts: ModelFacts) -> tuple[object, ...]:
+    def _inputs_of(self, facts: ModelFacts) -> tuple[object, ...]:
         """The objects that a `ModelSnapshot` is made of: cheaper to compare than building it for each of
         thousands of models."""
         name, state = facts.name, self._state
         known = state.measurements.known.get(name)
         return (facts.spec, facts.tier, facts.resident_bytes, facts.load_s, known, state.is_suspended(name), state.has_sequences(name))
 
-    def _seen_model(self, facts: ModelFacts) -> ModelSnapshot:
+    def _snapshot_of_model(self, facts: ModelFacts) -> ModelSnapshot:
         name, state = facts.name, self._state
         known = state.measurements.record_of(name)
         return ModelSnapshot(
@@ -193,20 +190,18 @@ def _in_parts(models: Mapping[str, ModelSnapshot | None]) -> list[ModelsChanged]
     return [ModelsChanged(dict(found[first : first + _MODELS_AT_ONCE])) for first in range(0, len(found), _MODELS_AT_ONCE)]
 
 
-def _seen_server(server: Server) -> ServerSnapshot:
+def _snapshot_of_server(server: Server) -> ServerSnapshot:
     return ServerSnapshot(
         server.budget_bytes,
         server.pool,
         dict(server.labels),
         is_draining=server.is_draining,
-        parallel=server.parallel,
-        serves_while_loading=server.serves_while_loading,
     )
 
 
-def _seen_copy(copy: Replica, life: int) -> ReplicaSnapshot:
-    ready_s = copy.ready_s if copy.state is ModelState.LOADING else None
-    return ReplicaSnapshot(life, copy.state, copy.bytes, copy.since_s, ready_s, copy.is_step)
+def _snapshot_of_replica(replica: Replica, life: int) -> ReplicaSnapshot:
+    ready_s = replica.ready_s if replica.state is ModelState.LOADING else None
+    return ReplicaSnapshot(life, replica.state, replica.bytes, replica.since_s, ready_s, replica.is_step)
 
 
 def _differs(seen: ModelSnapshot, before: ModelSnapshot) -> bool:

@@ -6,16 +6,15 @@ protocol has no version and is not negotiated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import orjson
 from pydantic import Base64Bytes, TypeAdapter
 
 from control_plane.core.endpoints import ONLY, Endpoints
-from control_plane.core.model import ModelState
 from control_plane.fleet.domain.report import LoadReport
-from control_plane.models.domain.description import ModelSpec, Tier
+from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
 from control_plane.telemetry.request_counts import RequestCounts
 from control_plane.triton.compute_time import OpenCharge
 
@@ -52,18 +51,6 @@ class UpstreamDown:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSnapshot:
-    """A server of the fleet, with what a worker needs to route requests."""
-
-    budget_bytes: int
-    pool: str = ""
-    labels: dict[str, str] = field(default_factory=dict)
-    is_draining: bool = False
-    parallel: int = 1
-    serves_while_loading: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class ServersChanged:
     """The servers that have joined or changed, by name; None: it has left.
 
@@ -74,44 +61,11 @@ class ServersChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaSnapshot:
-    """A replica of a model on one server."""
-
-    life: int
-    """Identity of the replica: another number means that it was loaded anew, even if all else is equal."""
-    state: ModelState
-    bytes: int
-    since_s: float
-    """When it got into its state, by the machine's monotonic clock, which all processes share."""
-    ready_s: float | None
-    """When its load is expected to end, by the same clock; None: it is not loading."""
-    is_step: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ReplicasChanged:
     """All replicas on one server, by model."""
 
     server: str
-    copies: dict[str, ReplicaSnapshot]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSnapshot:
-    """What a worker has to know of a model, from the parent's descriptions and measurements."""
-
-    spec: ModelSpec
-    tier: Tier
-    resident_bytes: int
-    load_s: float
-    service_s: float
-    """The parent's estimate, from which a worker starts until it has measured its own."""
-    has_sequences: bool = False
-    is_suspended: bool = False
-    failures: int = 0
-    quarantined_until_s: float = 0.0
-    """In seconds since 1970."""
-    why: str = ""
+    replicas: dict[str, ReplicaSnapshot]
 
 
 @dataclass(frozen=True, slots=True)

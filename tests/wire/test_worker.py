@@ -17,6 +17,7 @@ import pytest
 from control_plane.core.endpoints import TritonEndpoints
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.report import Wanted
+from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
 from control_plane.host.listening import share_port
 from control_plane.host.service_sockets import ServiceSockets
 from control_plane.models.domain.description import ModelSpec, Tier
@@ -34,11 +35,8 @@ from control_plane.workers.messages import (
     LoadModel,
     LoadReported,
     ModelsChanged,
-    ModelSnapshot,
     ReplicasChanged,
-    ReplicaSnapshot,
     ServersChanged,
-    ServerSnapshot,
     StartFailed,
     UpstreamDown,
     UpstreamUp,

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.counts import LOAD_BUCKETS_S, FleetCounts
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Server
+from control_plane.fleet.domain.fleet import Fleet, Server
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import Tier
 from control_plane.telemetry.request_counts import RequestCounts
@@ -46,7 +46,7 @@ class FleetMetrics(Collector):
         self._counts = counts
         self._requests = requests
         self._fleet = fleet
-        self._is_owner = is_leader
+        self._is_leader = is_leader
         self._now_s = now_s
 
     def collect(self) -> Iterator[Metric]:
@@ -72,15 +72,15 @@ class FleetMetrics(Collector):
         yield _by_server("budget_bytes", "Bytes that models may take on the server; missing where there is no bound.", bounded)
         help_text = "Bytes of the models on the server that are loaded, being loaded, or not surely gone."
         yield _by_server("held_bytes", help_text, [(each.name, each.held_bytes) for each in servers])
-        copies = GaugeMetricFamily("tidegate_fleet_copies", "Copies of models on the server, by state.", labels=("server", "state"))
+        replicas = GaugeMetricFamily("tidegate_fleet_copies", "Copies of models on the server, by state.", labels=("server", "state"))
         for server in servers:
-            states = Counter(copy.state for copy in server.copies.values())
+            states = Counter(replica.state for replica in server.copies.values())
             for state in _STATES:
-                copies.add_metric((server.name, state.value), states[state])
-        yield copies
+                replicas.add_metric((server.name, state.value), states[state])
+        yield replicas
 
     def _of_models(self, fleet: Fleet) -> Iterator[Metric]:
-        tiers = Counter(_tier(fleet, facts) for facts in fleet.models.values())
+        tiers = Counter(fleet.nearest_tier(facts) for facts in fleet.models.values())
         models = GaugeMetricFamily("tidegate_fleet_models", "Models by the nearest tier that has them.", labels=("tier",))
         for tier in Tier:
             models.add_metric((tier.value,), tiers[tier])
@@ -89,7 +89,7 @@ class FleetMetrics(Collector):
         help_text = "Models in quarantine: they failed to load, and are not tried again yet."
         yield GaugeMetricFamily("tidegate_fleet_quarantined_models", help_text, value=quarantined)
         help_text = "1 while this process is the one that loads and unloads the fleet's models."
-        yield GaugeMetricFamily("tidegate_fleet_owner", help_text, value=float(self._is_owner()))
+        yield GaugeMetricFamily("tidegate_fleet_owner", help_text, value=float(self._is_leader()))
 
     def _of_loads(self) -> Iterator[Metric]:
         counts = self._counts
@@ -116,12 +116,6 @@ class FleetMetrics(Collector):
             for (source, target), value in values.items():
                 family.add_metric((source.value, target.value), value)
             yield family
-
-
-def _tier(fleet: Fleet, facts: ModelFacts) -> Tier:
-    """The nearest tier that the model is in; HOT is a ready replica."""
-    holders = fleet.holders.get(facts.name, {}).values()
-    return Tier.HOT if any(server.copies[facts.name].state is ModelState.READY for server in holders) else facts.tier
 
 
 def _by_server(name: str, help_text: str, values: Sequence[tuple[str, float]]) -> Metric:

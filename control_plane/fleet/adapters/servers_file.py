@@ -103,7 +103,8 @@ class ServersFile:
         return self._seen == before and self._seen != self._read
 
     def _stamp(self) -> Hashable:
-        """What tells one version of the file from another; an errno if it cannot be looked at."""
+        """Return a stamp that tells one version of the file from another; an errno if it cannot be looked
+        at."""
         try:
             found = os.stat(self._path)
         except OSError as exc:

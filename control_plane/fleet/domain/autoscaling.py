@@ -30,8 +30,8 @@ class AutoscalingLimits:
     """Utilisation to reach by scaling up."""
 
     shrink_below: float = 0.35
-    """Scale down only if the remaining replicas would be less busy than this. It is far enough below `readdress`
-    that a model which has just been scaled up is not scaled down at once."""
+    """Scale down only if the remaining replicas would be less busy than this. It is far enough below
+    `readdress` that a model which has just been scaled up is not scaled down at once."""
 
     near_objective: float = 0.8
     """Part of the queueing time that the latency objective leaves room for. A replica stays if without it
@@ -57,11 +57,11 @@ def desired_replicas(facts: ModelFacts, fleet: Fleet, now_s: float, *, limits: A
     Demand alone asks for as many as the pools that have a replica can hold, and for one in each of these
     pools.
     """
-    have = _staying(facts, fleet)
+    have = [server for server, _ in fleet.staying_replicas(facts.name)]
     # One replica stays in each pool, or the pool's next request would wait for a load.
     pools = {server.pool for server in have}
     wanted = max(_by_demand(facts, have, now_s, limits), len(pools))
-    fitting = [server for server in fleet.servers.values() if _is_staying(server) and server.has_labels(facts.spec.server_labels)]
+    fitting = [server for server in fleet.servers.values() if server.is_staying and server.has_labels(facts.spec.server_labels)]
     if wanted > len(have):
         # Demand grows inside the model's own pools only; replicas there are not given up because the pools
         # are small.
@@ -74,7 +74,7 @@ def desired_replicas(facts: ModelFacts, fleet: Fleet, now_s: float, *, limits: A
 def pool_to_grow(facts: ModelFacts, fleet: Fleet) -> str | None:
     """Return the pool for the next wanted replica: the busiest replica's; None if any pool will do, since not
     demand asks for it but `min_replicas`."""
-    have = _staying(facts, fleet)
+    have = [server for server, _ in fleet.staying_replicas(facts.name)]
     if not have or len(have) < facts.spec.min_replicas:
         return None
     return max(have, key=lambda server: (server.copies[facts.name].in_flight, server.work_s / server.parallel)).pool
@@ -84,10 +84,10 @@ def replica_to_remove(facts: ModelFacts, fleet: Fleet, now_s: float, *, limits: 
     """Return the server whose replica is to be unloaded when there are too many; None if all are in use, new,
     or the last of their pool.
 
-    The last replica of a pool goes only if the model has more than `max_replicas`. Replicas on ejected servers
-    go first, then those on the server with the least free memory, then on the one with the most work.
+    The last replica of a pool goes only if the model has more than `max_replicas`. Replicas on ejected
+    servers go first, then those on the server with the least free memory, then on the one with the most work.
     """
-    have, most = _staying(facts, fleet), facts.spec.max_replicas
+    have, most = [server for server, _ in fleet.staying_replicas(facts.name)], facts.spec.max_replicas
     in_pool = Counter(server.pool for server in have)
     is_over = most is not None and len(have) > most
     # A model over its `max_replicas` loses replicas even if a pool is left without one.
@@ -96,16 +96,6 @@ def replica_to_remove(facts: ModelFacts, fleet: Fleet, now_s: float, *, limits: 
     if not can_go:
         return None
     return min(can_go, key=lambda server: (not server.is_ejected, server.free_bytes, -server.work_s, server.name)).name
-
-
-def _staying(facts: ModelFacts, fleet: Fleet) -> list[Server]:
-    """The servers with a replica that is not on its way out."""
-    holders = fleet.holders.get(facts.name, {}).values()
-    return [server for server in holders if _is_staying(server) and server.copies[facts.name].state is not ModelState.UNLOADING]
-
-
-def _is_staying(server: Server) -> bool:
-    return server.is_up and not server.is_draining
 
 
 def _by_demand(facts: ModelFacts, have: list[Server], now_s: float, limits: AutoscalingLimits) -> int:
@@ -139,32 +129,32 @@ def _for_objective(busy: float, service_s: float, objective_s: float, limits: Au
     would do."""
     if service_s >= objective_s:
         return 0
-    copies, lost = 0, 1.0
+    replicas, lost = 0, 1.0
     while True:
-        copies += 1
+        replicas += 1
         # Erlang's B formula, computed recursively from one replica fewer; stable for any number.
-        lost = busy * lost / (copies + busy * lost)
-        if busy < limits.min_busy * (copies + 1) or (busy < copies and _slowest_s(copies, busy, lost, service_s) <= objective_s):
-            return copies
+        lost = busy * lost / (replicas + busy * lost)
+        if busy < limits.min_busy * (replicas + 1) or (busy < replicas and _slowest_s(replicas, busy, lost, service_s) <= objective_s):
+            return replicas
 
 
-def _slowest_s(copies: int, busy: float, lost: float, service_s: float) -> float:
+def _slowest_s(replicas: int, busy: float, lost: float, service_s: float) -> float:
     """The 99th percentile of a request's time in the system, in seconds.
 
     Erlang's formulas for random arrivals and services (M/M/c). `lost` (Erlang B) is the part of requests that
     would be lost if nobody waited; from it follows the part that waits (Erlang C), and a wait exceeds t with
-    probability C * exp(-(copies - busy) * t / service). Where all services take equally long, waits are half
-    as long.
+    probability C * exp(-(replicas - busy) * t / service). Where all services take equally long, waits are
+    half as long.
     """
-    waiting = lost / (1.0 - busy / copies * (1.0 - lost))
-    return service_s * (1.0 + log(max(1.0, 100.0 * waiting)) / (copies - busy))
+    waiting = lost / (1.0 - busy / replicas * (1.0 - lost))
+    return service_s * (1.0 + log(max(1.0, 100.0 * waiting)) / (replicas - busy))
 
 
 def _has_settled(server: Server, model: str, now_s: float, limits: AutoscalingLimits) -> bool:
-    copy = server.copies[model]
-    return copy.state is ModelState.READY and now_s - copy.since_s >= limits.keep_s
+    replica = server.copies[model]
+    return replica.state is ModelState.READY and now_s - replica.since_s >= limits.keep_s
 
 
 def _is_idle(server: Server, model: str, now_s: float, limits: AutoscalingLimits) -> bool:
-    copy = server.copies[model]
-    return not copy.in_flight and not copy.sequences and not copy.is_step and _has_settled(server, model, now_s, limits)
+    replica = server.copies[model]
+    return not replica.in_flight and not replica.sequences and not replica.is_step and _has_settled(server, model, now_s, limits)

@@ -1,9 +1,9 @@
 """The model of a fleet that policies decide by: its servers (Tritons), its models, and the replicas of models
 on servers.
 
-`fleet/view/state` and the simulator change it in place as things happen; policies (placement, routing,
-copies) read it and change nothing. Times are seconds of the event loop's monotonic clock, and come in from
-outside: nothing here reads a clock.
+`fleet/view` alone changes it in place as things happen, and the simulator its own; everybody else, and the
+policies above all (placement, routing, autoscaling), reads it. Times are seconds of the event loop's
+monotonic clock, and come in from outside: nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _DECAY = (1 / FAST_S + 1 / SLOW_S) / 4
 
 @dataclass(slots=True, eq=False)
 class ModelFacts:
-    """Facts about a model that placement and routing need: its size, times and state, but not where its replicas
-    are."""
+    """Facts about a model that placement and routing need: its size, times and state, but not where its
+    replicas are."""
 
     spec: ModelSpec
     resident_bytes: int
@@ -52,7 +52,7 @@ class ModelFacts:
     """Mean service time of one request."""
     last_used_s: float = NEVER_S
     rate_fast: float = 0.0
-    """Requests per second, averaged over about the last half minute (`fleet/domain/demand`)."""
+    """Requests per second, averaged over about the last half minute (`count_uses`)."""
     rate_slow: float = 0.0
     """Requests per second, averaged over about the last quarter of an hour."""
     tier: Tier = Tier.WARM
@@ -68,6 +68,14 @@ class ModelFacts:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    def count_uses(self, now_s: float, count: int = 1) -> None:
+        """Count `count` requests for the model that arrive now, whether they are served or refused."""
+        passed_s = max(0.0, now_s - self.last_used_s)
+        # Decay since the last use, plus this use's share: an average that needs no timer and no history.
+        self.rate_fast = self.rate_fast * exp(-passed_s / FAST_S) + count / FAST_S
+        self.rate_slow = self.rate_slow * exp(-passed_s / SLOW_S) + count / SLOW_S
+        self.last_used_s = max(now_s, self.last_used_s)
 
     def uses_per_s(self, now_s: float) -> float:
         """Expected rate of use from now on: the geometric mean of the measured rate, over a short and a long
@@ -161,9 +169,14 @@ class Server:
         return self.is_up and not self.is_draining and not self.is_ejected
 
     @property
+    def is_staying(self) -> bool:
+        """Whether the server is up and stays in the fleet; it may be ejected."""
+        return self.is_up and not self.is_draining
+
+    @property
     def held_bytes(self) -> int:
         """Memory of everything that is loaded, is being loaded, or is not gone yet."""
-        return sum(copy.bytes for copy in self.copies.values())
+        return sum(replica.bytes for replica in self.copies.values())
 
     @property
     def free_bytes(self) -> int:
@@ -182,10 +195,28 @@ class Fleet:
     pools: dict[str, dict[str, Server]] = field(default_factory=dict)
     """Index: pool -> its servers by name."""
 
-    def ready_replicas(self, model: str) -> int:
-        """The number of replicas that can serve now."""
-        holders = self.holders.get(model, {}).values()
-        return sum(server.is_open and server.copies[model].state is ModelState.READY for server in holders)
+    def replicas(self, model: str) -> list[tuple[Server, Replica]]:
+        """Return the replicas of a model in any state, each with its server."""
+        return [(server, server.copies[model]) for server in self.holders.get(model, {}).values()]
+
+    def ready_replicas(self, model: str) -> list[tuple[Server, Replica]]:
+        """Return the replicas that can serve now, each with its server."""
+        found = self.replicas(model)
+        return [(server, replica) for server, replica in found if server.is_open and replica.state is ModelState.READY]
+
+    def staying_replicas(self, model: str) -> list[tuple[Server, Replica]]:
+        """Return the replicas that are not on their way out, each with its server; those that are being
+        loaded are among them."""
+        found = self.replicas(model)
+        return [(server, replica) for server, replica in found if server.is_staying and replica.state is not ModelState.UNLOADING]
+
+    def is_loading(self, model: str) -> bool:
+        """Whether a replica of the model is being loaded, or waits for its turn to be."""
+        return any(replica.state is ModelState.LOADING for _, replica in self.replicas(model))
+
+    def nearest_tier(self, facts: ModelFacts) -> Tier:
+        """Return the nearest tier of a model, as seen from a request: HOT if it is ready on any server."""
+        return Tier.HOT if any(replica.state is ModelState.READY for _, replica in self.replicas(facts.name)) else facts.tier
 
     def add_server(self, server: Server) -> None:
         """Add a server with the replicas on it, in place of one of the same name."""
@@ -207,10 +238,10 @@ class Fleet:
         for pool in [pool for pool, servers in self.pools.items() if name in servers]:
             _remove(self.pools, pool, name)
 
-    def put_replica(self, server: Server, copy: Replica) -> None:
+    def put_replica(self, server: Server, replica: Replica) -> None:
         """Add a replica, in place of one of the same model."""
-        server.copies[copy.model] = copy
-        self.holders.setdefault(copy.model, {})[server.name] = server
+        server.copies[replica.model] = replica
+        self.holders.setdefault(replica.model, {})[server.name] = server
 
     def drop_replica(self, server: Server, model: str) -> None:
         """Remove a replica, whose memory is free now; a replica that is not there is ignored."""

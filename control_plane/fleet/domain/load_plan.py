@@ -62,19 +62,19 @@ def plan(server: Server, model: ModelFacts, victims: Sequence[str] = ()) -> Iter
     Raises:
         Overloaded: the model would not fit; nothing has been done.
     """
-    copies = dict(server.copies)
-    leave = [name for name in victims if name in copies]
-    if model.name in copies and copies[model.name].state is not ModelState.UNLOADING and model.name not in leave:
-        return iter([AwaitReady(model.name)] if copies[model.name].state is ModelState.LOADING else [])
+    replicas = dict(server.copies)
+    leave = [name for name in victims if name in replicas]
+    if model.name in replicas and replicas[model.name].state is not ModelState.UNLOADING and model.name not in leave:
+        return iter([AwaitReady(model.name)] if replicas[model.name].state is ModelState.LOADING else [])
     # The size is fixed here: measurements may raise `resident_bytes` while the plan is carried out.
     load = Load(model.name, model.resident_bytes)
     _require_room(server, load, leave)
-    return _steps(server.budget_bytes, copies, load, leave)
+    return _steps(server.budget_bytes, replicas, load, leave)
 
 
-def held_bytes(copies: Iterable[Replica]) -> int:
+def held_bytes(replicas: Iterable[Replica]) -> int:
     """Memory of all these replicas, including those that are unloading and not surely gone."""
-    return sum(copy.bytes for copy in copies)
+    return sum(replica.bytes for replica in replicas)
 
 
 def states_of(index: Iterable[ModelVersion]) -> dict[str, ModelState]:
@@ -100,31 +100,31 @@ def copies_of(index: Iterable[ModelVersion], bytes_of: Callable[[str], int], now
 _WEIGHTIEST_FIRST = (ModelState.LOADING, ModelState.READY, ModelState.UNLOADING)
 
 
-def _steps(budget_bytes: int, copies: dict[str, Replica], load: Load, leave: list[str]) -> Iterator[Step]:
+def _steps(budget_bytes: int, replicas: dict[str, Replica], load: Load, leave: list[str]) -> Iterator[Step]:
     """The steps in order, each checked against the invariant: no load beside the same model, none beyond the
     budget."""
-    for step in _in_order(budget_bytes, copies, load, leave):
+    for step in _in_order(budget_bytes, replicas, load, leave):
         if isinstance(step, AwaitReleased):
-            del copies[step.name]
+            del replicas[step.name]
         elif isinstance(step, Load):
-            assert step.name not in copies, f"{step.name} would be loaded beside itself"
-            copies[step.name] = Replica(step.name, ModelState.LOADING, step.bytes, 0.0)
+            assert step.name not in replicas, f"{step.name} would be loaded beside itself"
+            replicas[step.name] = Replica(step.name, ModelState.LOADING, step.bytes, 0.0)
         # A server may hold more than its budget before the plan (the budget was cut, or sizes were learned);
         # but no load may add to that.
-        assert not isinstance(step, Load) or held_bytes(copies.values()) <= budget_bytes, f"{step} promises memory twice"
+        assert not isinstance(step, Load) or held_bytes(replicas.values()) <= budget_bytes, f"{step} promises memory twice"
         yield step
 
 
-def _in_order(budget_bytes: int, copies: dict[str, Replica], load: Load, leave: list[str]) -> Iterator[Step]:
+def _in_order(budget_bytes: int, replicas: dict[str, Replica], load: Load, leave: list[str]) -> Iterator[Step]:
     """Begin with all unloads together, so that the victims drain at the same time."""
     # A load that somebody else began must end first: a server loads one model at a time.
-    yield from [AwaitReady(copy.model) for copy in copies.values() if copy.state is ModelState.LOADING]
-    yield from [Unload(name) for name in leave if copies[name].state is not ModelState.UNLOADING]
-    draining = [copy.model for copy in copies.values() if copy.state is ModelState.UNLOADING and copy.model not in leave]
+    yield from [AwaitReady(replica.model) for replica in replicas.values() if replica.state is ModelState.LOADING]
+    yield from [Unload(name) for name in leave if replicas[name].state is not ModelState.UNLOADING]
+    draining = [replica.model for replica in replicas.values() if replica.state is ModelState.UNLOADING and replica.model not in leave]
     for name in (*leave, *draining):
         # Wait for every victim, but for models that others unload only as long as the new one does not fit
         # without them.
-        fits = held_bytes(copies.values()) + load.bytes <= budget_bytes
+        fits = held_bytes(replicas.values()) + load.bytes <= budget_bytes
         if name in leave or name == load.name or not fits:
             yield AwaitReleased(name)
     yield load
@@ -133,7 +133,7 @@ def _in_order(budget_bytes: int, copies: dict[str, Replica], load: Load, leave: 
 
 def _require_room(server: Server, load: Load, leave: list[str]) -> None:
     """Raise if the model does not fit even without the victims and what is unloading."""
-    stays = [copy for copy in server.copies.values() if copy.model not in leave and copy.state is not ModelState.UNLOADING]
+    stays = [replica for replica in server.copies.values() if replica.model not in leave and replica.state is not ModelState.UNLOADING]
     missing = held_bytes(stays) + load.bytes - server.budget_bytes
     if missing > 0:
         gone = f" without {', '.join(leave)}" if leave else ""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the leader has learned of a model: sizes and times, failed loads, and how it answered the last
-    administrator's request."""
+    """Record of what the leader has measured of a model: sizes and times, failed loads, and how it answered
+    the last administrator's request."""
 
     file_bytes: int
     """Size of the model's files when it was measured: other files with another size are another model. 0 if

@@ -1,10 +1,10 @@
 """Placement and eviction policy: on which server a model is loaded, and which models are evicted for it.
 
-`fleet/routing/model_router` and the simulator ask it. Costs are seconds that requests wait longer: those until
-the new replica has served the request that asks, and, for each evicted model, one load from its tier times
-the probability that it is asked for again within a horizon. The cheapest server wins; on a server the models
-that save the least waiting per byte are evicted first. A model that would displace others which are used far
-more has to wait, but not for ever.
+`fleet/routing/model_router` and the simulator ask it. Costs are seconds that requests wait longer: those
+until the new replica has served the request that asks, and, for each evicted model, one load from its tier
+times the probability that it is asked for again within a horizon. The cheapest server wins; on a server the
+models that save the least waiting per byte are evicted first. A model that would displace others which are
+used far more has to wait, but not for ever.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Placement:
 
 
 class Obstacle(StrEnum):
-    """Why a model is not loaded."""
+    """Reason for which a model is not loaded."""
 
     UNKNOWN = "unknown"
     QUARANTINED = "quarantined"
@@ -173,9 +173,8 @@ def excess(fleet: Fleet, server: Server, now_s: float, *, limits: PlacementLimit
 
 def _has_enough_replicas(fleet: Fleet, facts: ModelFacts, *, but_on: Server | None = None) -> bool:
     """Whether the model has all the replicas that it may have, without the one on `but_on`."""
-    name, most = facts.name, facts.spec.max_replicas
-    staying = (each for each in fleet.holders.get(name, {}).values() if each is not but_on and each.is_up and not each.is_draining)
-    return most is not None and sum(each.copies[name].state is not ModelState.UNLOADING for each in staying) >= most
+    most = facts.spec.max_replicas
+    return most is not None and sum(server is not but_on for server, _ in fleet.staying_replicas(facts.name)) >= most
 
 
 def _is_open_to(server: Server, facts: ModelFacts) -> bool:
@@ -242,7 +241,7 @@ class _Search:
     def objection(self, best: Placement, must_beat_s: float) -> Refusal | None:
         """Why the best placement should not be carried out; None if it should."""
         facts = self._facts
-        worth_s = best.cost_s + (self._limits.min_gain_loads * facts.load_s if self._is_loading() else 0.0)
+        worth_s = best.cost_s + (self._limits.min_gain_loads * facts.load_s if self._fleet.is_loading(facts.name) else 0.0)
         if worth_s > must_beat_s and not self._helps_who_comes_later(best, must_beat_s):
             return Refusal(Obstacle.NOT_SOONER, f"another copy of '{facts.name}' would not serve sooner", facts.load_s, worth_s)
         late_s = best.ready_s - self._now_s - facts.load_s - self._limits.longest_wait_s
@@ -264,20 +263,16 @@ class _Search:
         another before this one could have helped.
         """
         facts, objective_s = self._facts, self._facts.spec.latency_objective_s
-        if objective_s is None or now_takes_s <= objective_s or self._is_loading():
+        if objective_s is None or now_takes_s <= objective_s or self._fleet.is_loading(facts.name):
             return False
         server = self._fleet.servers[best.server]
         will_take_s = server.work_s / server.parallel + facts.service_s
         gained_s = (now_takes_s - will_take_s) * (1.0 + facts.rate_fast * facts.load_s)
         return will_take_s <= objective_s and gained_s > facts.load_s + best.cost_s - best.expected_s
 
-    def _is_loading(self) -> bool:
-        name = self._facts.name
-        return any(server.copies[name].state is ModelState.LOADING for server in self._fleet.holders.get(name, {}).values())
-
     def free_in_s(self, server: Server) -> float:
         """Seconds until something on the server may be evicted, at the earliest and as far as can be told."""
-        soonest = (self._may_go_in_s(copy) for copy in server.copies.values())
+        soonest = (self._may_go_in_s(replica) for replica in server.copies.values())
         return max(_SOON_S, min(soonest, default=_LONG_S))
 
     def on(self, server: Server) -> Placement | None:
@@ -297,8 +292,8 @@ class _Search:
     def victims_on(self, server: Server) -> list[str] | None:
         """Models to evict from the server, cheapest first; None if evicting everything that may be evicted is
         not enough."""
-        name, copies = self._facts.name, server.copies.values()
-        staying = sum(copy.bytes for copy in copies if copy.state is not ModelState.UNLOADING and copy.model != name)
+        name, replicas = self._facts.name, server.copies.values()
+        staying = sum(replica.bytes for replica in replicas if replica.state is not ModelState.UNLOADING and replica.model != name)
         missing = staying + self._facts.resident_bytes - server.budget_bytes
         if missing <= 0:
             return []
@@ -315,38 +310,38 @@ class _Search:
 
     def may_go(self, server: Server) -> list[str]:
         """Models on the server that may be evicted now, cheapest first."""
-        return [name for *_, name in sorted(self._rank(copy) for copy in server.copies.values() if self._may_go_in_s(copy) <= 0.0)]
+        return [name for *_, name in sorted(self._rank(replica) for replica in server.copies.values() if self._may_go_in_s(replica) <= 0.0)]
 
-    def _may_go_in_s(self, copy: Replica) -> float:
+    def _may_go_in_s(self, replica: Replica) -> float:
         """Seconds until the replica may be evicted, 0 for now: it may be serving, protected because it is
         new, or pinned."""
-        facts = self._fleet.models.get(copy.model)
+        facts = self._fleet.models.get(replica.model)
         # A step goes with its ensemble, and the state of a sequence is nowhere else.
-        if copy.is_step or copy.sequences or self._is_pinned(facts):
+        if replica.is_step or replica.sequences or self._is_pinned(facts):
             return _LONG_S
-        if copy.in_flight or copy.state is ModelState.UNLOADING:
+        if replica.in_flight or replica.state is ModelState.UNLOADING:
             return _SOON_S if facts is None else max(facts.service_s, _SOON_S)
         protected_s = 0.0 if facts is None else self._limits.min_residency_loads * facts.load_s
-        if copy.state is ModelState.READY:
-            return max(0.0, copy.since_s + protected_s - self._now_s)
-        return max(_SOON_S, copy.ready_s + protected_s - self._now_s)
+        if replica.state is ModelState.READY:
+            return max(0.0, replica.since_s + protected_s - self._now_s)
+        return max(_SOON_S, replica.ready_s + protected_s - self._now_s)
 
     def _is_pinned(self, facts: ModelFacts | None) -> bool:
-        """Whether the model has no more ready replicas than its `min_replicas`, so that none may be evicted."""
+        """Whether the model has no more ready replicas than its `min_replicas`, so that none may be
+        evicted."""
         if facts is None or not facts.spec.min_replicas:
             return False
-        holders = self._fleet.holders.get(facts.name, {}).values()
         # A replica on an ejected server counts as one to keep: the server may recover.
-        is_there = any(server.is_up and server.copies[facts.name].state is ModelState.READY for server in holders)
-        return is_there and self._fleet.ready_replicas(facts.name) <= facts.spec.min_replicas
+        is_there = any(server.is_up and replica.state is ModelState.READY for server, replica in self._fleet.replicas(facts.name))
+        return is_there and len(self._fleet.ready_replicas(facts.name)) <= facts.spec.min_replicas
 
-    def _rank(self, copy: Replica) -> tuple[float, int, str]:
+    def _rank(self, replica: Replica) -> tuple[float, int, str]:
         """Sort key of eviction: seconds of loading that the replica saves per second and byte, then its
         priority."""
-        facts = self._fleet.models.get(copy.model)
+        facts = self._fleet.models.get(replica.model)
         if facts is None:
-            return (0.0, 0, copy.model)
-        return (self._missed_per_s(facts) * facts.load_s / max(copy.bytes, 1), facts.spec.priority, copy.model)
+            return (0.0, 0, replica.model)
+        return (self._missed_per_s(facts) * facts.load_s / max(replica.bytes, 1), facts.spec.priority, replica.model)
 
     def _missed_per_s(self, facts: ModelFacts) -> float:
         """Rate at which requests would need another load if this replica went.
@@ -357,7 +352,7 @@ class _Search:
         uses_per_s = facts.uses_per_s(self._now_s)
         if len(self._fleet.holders[facts.name]) == 1:
             return uses_per_s
-        others = self._fleet.ready_replicas(facts.name) - 1
+        others = len(self._fleet.ready_replicas(facts.name)) - 1
         return uses_per_s if others <= 0 else uses_per_s * min(1.0, facts.demand(self._now_s) / others) ** 2
 
     def _harm_s(self, victim: str) -> float:

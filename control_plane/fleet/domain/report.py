@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ReplicaUse:
-    """How one process uses one replica at the moment."""
+    """Use of one replica by one process at the moment."""
 
     in_flight: int = 0
     sequences: int = 0

@@ -108,17 +108,17 @@ def _is_long(expected_s: float, facts: ModelFacts) -> bool:
     return expected_s - facts.service_s > facts.load_s or (objective_s is not None and facts.service_s < objective_s < expected_s)
 
 
-def _expected_s(server: Server, copy: Replica, facts: ModelFacts, now_s: float, pool: str | None) -> float:
+def _expected_s(server: Server, replica: Replica, facts: ModelFacts, now_s: float, pool: str | None) -> float:
     """Seconds until the server would have served the request; infinite if it cannot."""
     if not server.is_up or server.is_draining:
         return inf
     wait_s = server.work_s / server.parallel
-    if copy.state is ModelState.LOADING:
+    if replica.state is ModelState.LOADING:
         # Requests that wait for the load are served before this one; a server that does not serve while it
         # loads has them in `work_s`. A load that is late by t is expected to take t longer: it may hang.
-        waiting_s = copy.in_flight * facts.service_s / server.parallel if server.serves_while_loading else 0.0
-        wait_s = max(wait_s, abs(copy.ready_s - now_s) + waiting_s)
-    elif copy.state is not ModelState.READY:
+        waiting_s = replica.in_flight * facts.service_s / server.parallel if server.serves_while_loading else 0.0
+        wait_s = max(wait_s, abs(replica.ready_s - now_s) + waiting_s)
+    elif replica.state is not ModelState.READY:
         return inf
     return wait_s + server.off_pool_penalty_s(pool, facts.load_s) + facts.service_s
 

@@ -14,7 +14,7 @@ from math import exp, log
 
 
 class Length(StrEnum):
-    """Whether a request is short or long."""
+    """Length class of a request."""
 
     SHORT = "short"
     LONG = "long"

@@ -22,7 +22,7 @@ from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, Overloaded, StoreUnavailable, UpstreamUnavailable
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import NEVER_S, ModelFacts, Replica, Server
+from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.placement import LIMITS, Obstacle, Placement, PlacementLimits, Refusal, place, victims_on
 from control_plane.fleet.view.state import FleetState
 
@@ -116,16 +116,15 @@ class ReplicaLoader:
 
     def is_loading(self, model: str) -> bool:
         """Whether a replica of the model is being loaded, or fetched to be loaded."""
-        holders = self._state.fleet.holders.get(model, {})
-        return model in self._fetching or any(server.copies[model].state is ModelState.LOADING for server in holders.values())
+        return model in self._fetching or self._state.fleet.is_loading(model)
 
     def expected_s(self, facts: ModelFacts) -> float:
         """Seconds until the first replica that is being loaded is ready, or, if there is none, until one
         would be that begins now."""
         if facts.name in self._fetching and self._files is not None:
             return self._files.expected_fetch_s(facts.name) + self._fetching[facts.name]
-        holders, now_s = self._state.fleet.holders.get(facts.name, {}), self._state.now_s()
-        ready = [server.copies[facts.name].ready_s for server in holders.values() if server.copies[facts.name].state is ModelState.LOADING]
+        found, now_s = self._state.fleet.replicas(facts.name), self._state.now_s()
+        ready = [copy.ready_s for _, copy in found if copy.state is ModelState.LOADING]
         return max(0.0, min(ready, default=now_s + facts.load_s) - now_s)
 
     def load_if_none_is(self, model: str, *, pool: str | None = None) -> None:
@@ -219,8 +218,7 @@ class ReplicaLoader:
         if self._tasks.is_open and (server.name, copy.model) not in self._state.awaiting_fingerprint:
             # Triton goes on listing the dead replica as READY; this keeps it LOADING in the view until it is
             # repaired.
-            self._state.awaiting_fingerprint.add((server.name, copy.model))
-            copy.state, copy.ready_s = ModelState.LOADING, self._state.now_s() + self._state.fleet.models[copy.model].load_s
+            self._state.mark_loading(server, copy)
             self._tell(FleetEventKind.LOST, copy.model, server.name, reason)
             self._tasks.create_task(self._revive(copy, server), name=f"revive-{copy.model}")
 
@@ -296,7 +294,7 @@ class ReplicaLoader:
         copy = Replica(facts.name, ModelState.LOADING, 0, now_s, placement.ready_s, last_used_s=now_s)
         key = (facts.name, server.name)
         task = self._tasks.create_task(self._load(facts, server, copy), name=f"load-{facts.name}-on-{server.name}")
-        self._announce(server, copy)
+        self._state.announce(server, copy)
         self._loads[key] = task
         # For a task that is cancelled before it has begun: then nothing of `_load` runs.
         task.add_done_callback(lambda task: self._ended(key, task))
@@ -309,12 +307,11 @@ class ReplicaLoader:
     async def _load(self, facts: ModelFacts, server: Server, copy: Replica) -> None:
         """Load a replica when its turn comes. It does not raise: those who wait look at the view again, and
         find the replica or a reason."""
-        fleet = self._state.fleet
         try:
             # The files first, then the turn: a fetch may take minutes, and must not hold up the server's
             # other loads.
             async with self._here(facts), self._turns[server.name]:
-                there, victims = server.copies.get(facts.name), victims_on(fleet, server, facts.name, self._state.now_s())
+                there, victims = server.copies.get(facts.name), victims_on(self._state.fleet, server, facts.name, self._state.now_s())
                 # Another load may have brought the model in while this one waited, or an administrator may
                 # have suspended it.
                 has_come = there is not None and there is not copy and there.state is ModelState.READY
@@ -323,9 +320,8 @@ class ReplicaLoader:
         except Exception as exc:  # the root of a task: one model's broken files must not end the gateway
             self._quarantine(facts, server.name, exc)
         finally:
-            if server.copies.get(facts.name) is copy:
-                fleet.drop_replica(server, facts.name)
-            self._reckon(server)
+            self._state.drop(server, copy)
+            self._state.reschedule_loads(server)
             # Not left to the task's callback: those who are woken by the change must not find this load still
             # under way.
             self._ended((facts.name, server.name), asyncio.current_task())
@@ -334,25 +330,6 @@ class ReplicaLoader:
         """Hold the model's files. Even warm files may have to be verified or fetched again, so this comes
         before the server's turn, and before anything is evicted."""
         return nullcontext() if self._files is None else self._files.held_locally(facts.name)
-
-    def _reckon(self, server: Server) -> None:
-        """Recompute when the loads that wait on the server will have ended, now that one has ended sooner or
-        later than expected."""
-        until_s, models = self._state.now_s(), self._state.fleet.models
-        loading = [
-            copy for copy in server.copies.values() if copy.state is ModelState.LOADING and not copy.is_step and copy.model in models
-        ]
-        # Loads run one after the other, in the order in which they were announced.
-        for copy in sorted(loading, key=lambda copy: copy.ready_s):
-            until_s += models[copy.model].load_s
-            copy.ready_s = until_s
-        server.loads_until_s = until_s
-
-    def _announce(self, server: Server, copy: Replica) -> None:
-        """Add the planned replica to the view, so that routing and placement take it into account. Its memory
-        counts only from its load on."""
-        server.loads_until_s = max(server.loads_until_s, copy.ready_s)
-        self._state.fleet.put_replica(server, copy)
 
     async def _bring_in(self, facts: ModelFacts, server: Server, victims: tuple[str, ...]) -> None:
         """Carry out the load; what has been evicted for it is recorded even if it fails."""
@@ -365,14 +342,14 @@ class ReplicaLoader:
                     self._tell(FleetEventKind.EVICTED, victim, server.name, f"for '{facts.name}', which is asked for")
         took_s = self._state.now_s() - began_s
         self._state.measurements.forgive(facts.name)
-        facts.refused_since_s = NEVER_S
+        self._state.measurements.end_refusals(facts)
         self._tell(FleetEventKind.LOADED, facts.name, server.name, "", took_s)
 
     def _quarantine(self, facts: ModelFacts, server: str, error: Exception) -> None:
         """Record a failed load: quarantine the model if the failure may be its own, otherwise only pause."""
         # No fault of the model: the server went down, the lease was lost, or another load took the room.
         if isinstance(error, UpstreamUnavailable | Overloaded):
-            facts.quarantined_until_s = self._state.now_s() + _PAUSE_S
+            self._state.measurements.pause(facts, _PAUSE_S)
             return
         # Such a failure quarantines the model, too, but it is not put on trial for it.
         is_transient = isinstance(error, StoreUnavailable) or (isinstance(error, ModelLoadFailed) and error.is_transient)
@@ -380,12 +357,6 @@ class ReplicaLoader:
         self._tell(FleetEventKind.FAILED, facts.name, server, str(error))
         unexpected = None if isinstance(error, ControlPlaneError) else error
         _log.error("model could not be loaded: %s", error, extra={"model": facts.name, "server": server}, exc_info=unexpected)
-
-    def drop(self, server: Server, copy: Replica, kind: FleetEventKind, reason: str) -> None:
-        """Remove a replica that is gone from the view, and record why."""
-        self._state.fleet.drop_replica(server, copy.model)
-        self._tell(kind, copy.model, server.name, reason)
-        self._state.changed()
 
     def _tell(self, kind: FleetEventKind, model: str, server: str, reason: str, seconds: float = 0.0) -> None:
         self._state.events.record(kind, model=model, server=server, reason=reason, seconds=seconds)

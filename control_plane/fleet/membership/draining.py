@@ -63,38 +63,37 @@ class Drainer:
     ) -> None:
         self._state = state
         self._loads = loads
-        self._is_owner = is_leader
+        self._is_leader = is_leader
         self._limits = limits or DrainLimits()
 
     async def drain(self, name: str) -> None:
         """Drain a server: return when nothing is in flight and nothing is loaded there any more, or when its
         time is over."""
         server = self._state.fleet.servers[name]
-        server.is_draining = True
-        self._state.changed()
+        self._state.drain(server)
         _log.info("server %s leaves the fleet", name)
         # Only these are unloaded in the end: another fleet that takes the server over may load models of its
         # own meanwhile.
         there = set(server.copies)
-        if self._is_owner():
+        if self._is_leader():
             await self._until(lambda: not self._has_to_move(server), self._limits.move_s)
         if server.is_up:
             # Other processes may still have requests here that they have not reported; only their next
             # reports show them.
             await asyncio.sleep(self._limits.report_grace_s)
         if not await self._until(lambda: not any(map(_is_busy, server.copies.values())), self._limits.end_s):
-            busy = ", ".join(sorted(copy.model for copy in server.copies.values() if _is_busy(copy)))
+            busy = ", ".join(sorted(replica.model for replica in server.copies.values() if _is_busy(replica)))
             _log.warning("server %s leaves with requests or sequences under way: %s", name, busy)
-        if self._is_owner():
+        if self._is_leader():
             await self._unload(server, there)
 
     def _has_to_move(self, server: Server) -> bool:
         """Whether a model on the server needs more replicas than the other servers have, and can get them."""
-        return any(self._must_be_elsewhere(copy.model) for copy in server.copies.values() if not copy.is_step)
+        return any(self._must_be_elsewhere(replica.model) for replica in server.copies.values() if not replica.is_step)
 
     def _must_be_elsewhere(self, model: str) -> bool:
         fleet, facts = self._state.fleet, self._state.fleet.models.get(model)
-        if facts is None or _staying(fleet, model) >= facts.spec.min_replicas:
+        if facts is None or _ready_to_stay(fleet, model) >= facts.spec.min_replicas:
             return False
         if self._loads.is_loading(model):
             return True
@@ -113,13 +112,15 @@ class Drainer:
     async def _unload_each(self, server: Server, models: set[str]) -> None:
         """Unload the models one by one; a failure does not keep the others from being unloaded."""
         tried = set[str]()
-        while (copy := _next_to_go(server, models - tried)) is not None:
+        while (replica := _next_to_go(server, models - tried)) is not None:
             # Tried once each: a model that cannot be unloaded must not keep the others loaded.
-            tried.add(copy.model)
+            tried.add(replica.model)
             try:
-                await self._loads.unload(copy.model, server.name, kind=FleetEventKind.UNLOADED, reason=f"'{server.name}' leaves the fleet")
+                await self._loads.unload(
+                    replica.model, server.name, kind=FleetEventKind.UNLOADED, reason=f"'{server.name}' leaves the fleet"
+                )
             except ControlPlaneError as exc:
-                _log.warning("a copy could not be unloaded: %s", exc, extra={"model": copy.model, "server": server.name})
+                _log.warning("a copy could not be unloaded: %s", exc, extra={"model": replica.model, "server": server.name})
 
     async def _until(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `is_so` holds; False if the time is over first."""
@@ -132,20 +133,19 @@ class Drainer:
         return True
 
 
-def _is_busy(copy: Replica) -> bool:
+def _is_busy(replica: Replica) -> bool:
     """Whether the replica has requests, sequences or a running load, which Triton cannot cancel. A load that
     still waits for its turn, and takes no memory yet, does not count: it is given up when its turn comes."""
-    is_loading = copy.state is ModelState.LOADING and copy.bytes > 0
-    return bool(copy.in_flight or copy.sequences) or is_loading
+    is_loading = replica.state is ModelState.LOADING and replica.bytes > 0
+    return bool(replica.in_flight or replica.sequences) or is_loading
 
 
-def _staying(fleet: Fleet, model: str) -> int:
-    """Ready replicas on servers that stay."""
-    holders = fleet.holders.get(model, {}).values()
-    return sum(server.is_up and not server.is_draining and server.copies[model].state is ModelState.READY for server in holders)
+def _ready_to_stay(fleet: Fleet, model: str) -> int:
+    """The number of replicas that stay and are ready."""
+    return sum(replica.state is ModelState.READY for _, replica in fleet.staying_replicas(model))
 
 
 def _next_to_go(server: Server, models: set[str]) -> Replica | None:
     """The next model to unload. Steps are not chosen: they go with their ensembles, or after them."""
-    ready = (copy for copy in server.copies.values() if copy.state is ModelState.READY and not copy.is_step)
-    return next((copy for copy in ready if copy.model in models), None)
+    ready = (replica for replica in server.copies.values() if replica.state is ModelState.READY and not replica.is_step)
+    return next((replica for replica in ready if replica.model in models), None)

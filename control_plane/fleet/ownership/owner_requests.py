@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.core.model import ModelState
 from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
 from control_plane.fleet.ports import LeaderChannel
 from control_plane.fleet.view.state import FleetState
@@ -60,7 +59,7 @@ class LeaderForwarding:
         self._state = state
         self._own = own
         self._others = others
-        self._is_owner = is_leader
+        self._is_leader = is_leader
         self._asked: dict[tuple[str, str | None], tuple[float, int]] = {}
         """(model, pool) -> when it was asked for, and how many ready replicas this process saw then."""
         self._to_ask = asyncio.Event()
@@ -69,12 +68,12 @@ class LeaderForwarding:
     def request_replica(self, model: str, pool: str | None = None) -> bool:
         """Ask the leader to load one more replica of a model; False if this process is the leader and must do
         it itself."""
-        if self._is_owner():
+        if self._is_leader():
             return False
         now_s = self._state.now_s()
         asked_s, _ = self._asked.get((model, pool), (float("-inf"), 0))
         if now_s - asked_s >= _AGAIN_S:
-            self._asked[model, pool] = (now_s, self._state.fleet.ready_replicas(model))
+            self._asked[model, pool] = (now_s, len(self._state.fleet.ready_replicas(model)))
             self._own.want(model, pool)
             self._to_ask.set()
             self._to_look.set()
@@ -82,7 +81,7 @@ class LeaderForwarding:
 
     def request_repair(self, server: str, model: str) -> bool:
         """Ask the leader to load a replica anew whose stub has died; False if this process is the leader."""
-        if self._is_owner():
+        if self._is_leader():
             return False
         self._own.request_repair(server, model)
         return True
@@ -91,13 +90,13 @@ class LeaderForwarding:
         """Send reports, or receive them while this process is the leader, until cancelled."""
         while True:
             try:
-                await (self._hear() if self._is_owner() else self._tell())
+                await (self._hear() if self._is_leader() else self._tell())
             except StoreUnavailable as exc:
                 # Not a warning: each request that waits for the leader in vain says so itself.
                 _log.debug("the fleet's owner cannot be reached: %s", exc)
                 await asyncio.sleep(_RETRY_S)
 
-    async def look_while_waiting(self, look: Callable[[], Awaitable[None]]) -> None:
+    async def poll_while_waiting(self, look: Callable[[], Awaitable[None]]) -> None:
         """Call `look` again and again while anything that was asked for is missing, until cancelled."""
         while True:
             await self._to_look.wait()
@@ -140,5 +139,4 @@ class LeaderForwarding:
 
     def _is_awaited(self, model: str, asked_s: float, ready_then: int) -> bool:
         fleet = self._state.fleet
-        is_loading = any(server.copies[model].state is ModelState.LOADING for server in fleet.holders.get(model, {}).values())
-        return fleet.ready_replicas(model) <= ready_then and (is_loading or self._state.now_s() - asked_s < _AWAITED_S)
+        return len(fleet.ready_replicas(model)) <= ready_then and (fleet.is_loading(model) or self._state.now_s() - asked_s < _AWAITED_S)

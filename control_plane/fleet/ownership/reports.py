@@ -8,11 +8,12 @@ workers) reports them together with its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 
 from control_plane.fleet.domain.fleet import Replica, Server
 from control_plane.fleet.domain.report import LoadReport, ReplicaUse, Wanted
+from control_plane.fleet.view.reservations import RemoteReservations
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.servers import Servers
 
@@ -38,7 +39,7 @@ class ReportBuilder:
 
     def want(self, model: str, pool: str | None = None) -> None:
         """Ask for one more replica of a model in the next report."""
-        self._wanted[model, pool] = Wanted(model, self._state.fleet.ready_replicas(model), pool)
+        self._wanted[model, pool] = Wanted(model, len(self._state.fleet.ready_replicas(model)), pool)
 
     def request_repair(self, server: str, model: str) -> None:
         """Tell in the next report that the stub of a server's replica has died."""
@@ -48,29 +49,28 @@ class ReportBuilder:
     def drop(self) -> None:
         """Discard what has not been reported: this process is the leader, and there is nobody to report
         to."""
-        self._state.uses.clear()
+        self._state.take_uses()
         self._wanted.clear()
         self._died.clear()
 
     def make(self) -> LoadReport | None:
         """Return the report of everything since the last one; None if nothing has happened and nothing is in
         flight."""
-        uses, copies, wanted = dict(self._state.uses), self._copies(), tuple(self._wanted.values())
-        services = self._services(uses.keys() | {model for used in copies.values() for model in used})
+        uses, replicas, wanted = self._state.take_uses(), self._uses(), tuple(self._wanted.values())
+        services = self._services(uses.keys() | {model for used in replicas.values() for model in used})
         ejected, died = self._ejected(), tuple(self._died)
         # One empty report follows the last one with requests in flight, or the leader would count those until
         # `SILENCE_S`.
-        is_over = self._was_under_way and not (copies or ejected)
-        if not (uses or copies or wanted or ejected or died or is_over):
+        is_over = self._was_under_way and not (replicas or ejected)
+        if not (uses or replicas or wanted or ejected or died or is_over):
             return None
-        self._state.uses.clear()
         self._died.clear()
-        self._wanted, self._was_under_way = {}, bool(copies or ejected)
-        return LoadReport(self.process, uses, services, copies, wanted, ejected, died)
+        self._wanted, self._was_under_way = {}, bool(replicas or ejected)
+        return LoadReport(self.process, uses, services, replicas, wanted, ejected, died)
 
     def _ejected(self) -> tuple[str, ...]:
-        passed_on = self._state.ejected_by_others.values() if self._without is None else ()
-        names = self._state.ejected_by_us.union(*passed_on)
+        passed_on = self._state.ejection.by_others.values() if self._without is None else ()
+        names = self._state.ejection.by_us.union(*passed_on)
         return tuple(upstream.endpoints.address for name, upstream in self._servers.live.items() if name in names)
 
     def _services(self, models: Iterable[str]) -> dict[str, float]:
@@ -83,21 +83,11 @@ class ReportBuilder:
                 found[model] = self._told_services[model] = facts.service_s
         return found
 
-    def _copies(self) -> dict[str, dict[str, ReplicaUse]]:
+    def _uses(self) -> dict[str, dict[str, ReplicaUse]]:
         servers = self._state.fleet.servers
         others = {} if self._without is None else self._without.uses()
         found = {upstream.endpoints.address: _used(servers[name], others) for name, upstream in self._servers.live.items()}
         return {address: used for address, used in found.items() if used}
-
-
-@dataclass(slots=True, eq=False)
-class _Share:
-    """One process's part of what is in flight at one replica."""
-
-    server: Server
-    copy: Replica
-    use: ReplicaUse
-    work_s: float
 
 
 class ReportCollector:
@@ -126,7 +116,7 @@ class ReportCollector:
         self._on_report = on_report
         self._revive = repair
         self._passes_on = passes_on
-        self._shares: dict[str, list[_Share]] = {}
+        self._reservations: dict[str, list[RemoteReservations]] = {}
         self._heard_s: dict[str, float] = {}
 
     def apply(self, report: LoadReport) -> None:
@@ -140,8 +130,8 @@ class ReportCollector:
         self._withdraw(report.process)
         # Reports name servers by address; an address that this process does not list is skipped.
         names = {upstream.endpoints.address: name for name, upstream in self._servers.live.items()}
-        self._shares[report.process] = self._added(report, names)
-        self._state.ejected_by_others[report.process] = frozenset(names[each] for each in report.ejected if each in names)
+        self._reservations[report.process] = list(self._reserve(report, names))
+        self._state.ejection.by_others[report.process] = frozenset(names[each] for each in report.ejected if each in names)
         self._heard_s[report.process] = self._state.now_s()
         for wanted in report.wanted:
             self._want(wanted)
@@ -154,10 +144,9 @@ class ReportCollector:
     def uses(self) -> dict[Replica, ReplicaUse]:
         """Return what all other processes together have in flight, by replica."""
         found: dict[Replica, ReplicaUse] = {}
-        for shares in self._shares.values():
-            for share in shares:
-                known = found.get(share.copy, ReplicaUse())
-                found[share.copy] = ReplicaUse(known.in_flight + share.use.in_flight, known.sequences + share.use.sequences)
+        for each in chain.from_iterable(self._reservations.values()):
+            known = found.get(each.replica, _NONE)
+            found[each.replica] = ReplicaUse(known.in_flight + each.use.in_flight, known.sequences + each.use.sequences)
         return found
 
     def expire(self) -> None:
@@ -171,50 +160,31 @@ class ReportCollector:
         for process in list(self._heard_s):
             self._withdraw(process)
 
-    def _added(self, report: LoadReport, names: Mapping[str, str]) -> list[_Share]:
+    def _reserve(self, report: LoadReport, names: Mapping[str, str]) -> Iterator[RemoteReservations]:
         """Add the report's requests in flight to the replicas that this process knows."""
-        shares = []
         for address, uses in report.copies.items():
             server = self._state.fleet.servers.get(names.get(address, ""))
             for model, use in uses.items():
-                copy = None if server is None else server.copies.get(model)
-                if server is not None and copy is not None:
-                    shares.append(self._add(server, copy, use))
-        return shares
-
-    def _add(self, server: Server, copy: Replica, use: ReplicaUse) -> _Share:
-        """Add requests in flight to a replica and their work to its server; returns what to subtract
-        later."""
-        facts = self._state.fleet.models.get(copy.model)
-        work_s = 0.0 if facts is None else facts.service_s * use.in_flight
-        copy.in_flight += use.in_flight
-        # Kept apart: only this process's own requests tell how long one takes (`view/reservations`).
-        copy.in_flight_elsewhere += use.in_flight
-        copy.sequences += use.sequences
-        copy.last_used_s = self._state.now_s()
-        server.work_s += work_s
-        return _Share(server, copy, use, work_s)
+                if server is not None and (replica := server.copies.get(model)) is not None:
+                    facts, now_s = self._state.fleet.models.get(model), self._state.now_s()
+                    yield RemoteReservations(server, replica, use, service_s=0.0 if facts is None else facts.service_s, now_s=now_s)
 
     def _withdraw(self, process: str) -> None:
-        """Subtract a process's report from the very replicas that it was added to: another one of the same
-        model may be there by now."""
-        for share in self._shares.pop(process, ()):
-            share.copy.in_flight -= share.use.in_flight
-            share.copy.in_flight_elsewhere -= share.use.in_flight
-            share.copy.sequences -= share.use.sequences
-            share.server.work_s = max(0.0, share.server.work_s - share.work_s)
+        """Take a process's report back."""
+        for reservations in self._reservations.pop(process, ()):
+            reservations.release()
         self._heard_s.pop(process, None)
-        self._state.ejected_by_others.pop(process, None)
+        self._state.ejection.by_others.pop(process, None)
         self._state.released()
 
 
 def _used(server: Server, others: Mapping[Replica, ReplicaUse]) -> dict[str, ReplicaUse]:
     found = {}
-    for copy in server.copies.values():
-        without = others.get(copy, _NONE)
-        use = ReplicaUse(copy.in_flight - without.in_flight, copy.sequences - without.sequences)
+    for replica in server.copies.values():
+        without = others.get(replica, _NONE)
+        use = ReplicaUse(replica.in_flight - without.in_flight, replica.sequences - without.sequences)
         if use != _NONE:
-            found[copy.model] = use
+            found[replica.model] = use
     return found
 
 

@@ -38,7 +38,7 @@ class FleetDispatcher:
         """`now_s` is the event loop's time."""
         self.catalogue = catalogue
         self._router = router
-        self._workloads = RequestClassifier(router.fleet)
+        self._workloads = RequestClassifier(router.state.fleet)
         self._now_s = now_s
 
     async def send(
@@ -47,56 +47,56 @@ class FleetDispatcher:
         """Send a unary request to a replica, and return the answer.
 
         Raises UpstreamUnavailable: the connection was lost and the request must not be repeated. Otherwise
-        raises as `ModelRouter.claim`. If it is cancelled, the request's slot is released.
+        raises as `ModelRouter.reservation`. If it is cancelled, the request's slot is released.
         """
         deadline_s = self._now_s() + timeout_s
         aim = self._workloads.aim(call, running)
         resent: set[SendFailure | Outcome] = set()
         while True:
-            claim = await self._claim(call, running, deadline_s=deadline_s, aim=aim)
+            reservation = await self._reserve(call, running, deadline_s=deadline_s, aim=aim)
             # Assumed until an answer or an error comes: a timeout or a cancellation ends the `try` with
             # neither.
             loss: SendFailure | None = SendFailure.TIMED_OUT
             outcome, answer = Outcome.FAILED, None
             try:
-                answer = await request.send(claim.upstream, timeout_s=deadline_s - self._now_s())
+                answer = await request.send(reservation.upstream, timeout_s=deadline_s - self._now_s())
                 loss, outcome = send_failure_of(answer), request.outcome(answer)
             except UpstreamUnavailable as exc:
                 loss = _loss(exc)
                 if loss in resent or not _may_repeat(call, running, loss, outcome):
                     raise
             finally:
-                self._end(claim, call, answer, loss, has_answered=outcome is Outcome.ANSWERED)
+                self._end(reservation, call, answer, loss, has_answered=outcome is Outcome.ANSWERED)
             why = loss or outcome
             if answer is not None and (why in resent or not _may_repeat(call, running, loss, outcome)):
                 return answer
             if outcome is Outcome.MODEL_NOT_FOUND:
-                self._router.is_missing(claim)
+                self._router.is_missing(reservation)
             # Each cause is retried once, so that a request cannot go round for ever.
             resent.add(why)
 
-    async def _claim(self, call: InferCall, running: RunningRequest | None, *, deadline_s: float, aim: RoutingHint) -> Reservation:
+    async def _reserve(self, call: InferCall, running: RunningRequest | None, *, deadline_s: float, aim: RoutingHint) -> Reservation:
         """Acquire a slot at a replica. The request's own time starts after that, so nobody is charged for
         waiting for a load."""
         if running is not None:
             running.sent_s = None
-        claim = await self._router.acquire(call, deadline_s=deadline_s, aim=aim)
+        reservation = await self._router.acquire(call, deadline_s=deadline_s, aim=aim)
         if running is not None:
-            running.sent(claim.server.name)
-        return claim
+            running.sent(reservation.server.name)
+        return reservation
 
-    def _end(self, claim: Reservation, call: InferCall, answer: object, loss: SendFailure | None, *, has_answered: bool) -> None:
+    def _end(self, reservation: Reservation, call: InferCall, answer: object, loss: SendFailure | None, *, has_answered: bool) -> None:
         """Release the slot, and tell residency how it went. With `has_answered` the request succeeded, so its
         duration says something."""
-        claim.release(answered=has_answered)
+        reservation.release(answered=has_answered)
         if loss is SendFailure.TIMED_OUT:
-            self._router.gave_up(claim)
+            self._router.state.ejection.gave_up(reservation)
         elif loss is not None:
-            self._router.lost(claim, is_gone=loss is SendFailure.NOT_SENT)
+            self._router.lost(reservation, is_gone=loss is SendFailure.NOT_SENT)
         else:
-            self._router.answered(call, claim)
+            self._router.answered(call, reservation)
             if not has_answered and (model := dead_stub_model_of(answer)) is not None:
-                self._router.has_died(claim, model)
+                self._router.has_died(reservation, model)
 
     async def stream(
         self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: RunningRequest | None = None
@@ -108,11 +108,11 @@ class FleetDispatcher:
         # One retry at most. Once the head of a stream has come nothing is retried: the client has part of the
         # answer.
         for is_last in (False, True):
-            claim = await self._claim(call, running, deadline_s=deadline_s, aim=aim)
+            reservation = await self._reserve(call, running, deadline_s=deadline_s, aim=aim)
             answer: HttpAnswer | HttpStream | None = None
             loss: SendFailure | None = SendFailure.TIMED_OUT
             try:
-                answer = await request.stream(claim.upstream, timeout_s=deadline_s - self._now_s())
+                answer = await request.stream(reservation.upstream, timeout_s=deadline_s - self._now_s())
                 loss = None
             except UpstreamUnavailable as exc:
                 loss = _loss(exc)
@@ -121,49 +121,49 @@ class FleetDispatcher:
             finally:
                 # A stream keeps its slot until it is closed.
                 if answer is None or isinstance(answer, HttpAnswer):
-                    self._end(claim, call, answer, loss, has_answered=False)
+                    self._end(reservation, call, answer, loss, has_answered=False)
             if answer is not None:
-                return answer if isinstance(answer, HttpAnswer) else self._claimed(answer, call, claim)
+                return answer if isinstance(answer, HttpAnswer) else self._reserved(answer, call, reservation)
         raise AssertionError("the last attempt returns")
 
-    def _claimed(self, stream: HttpStream, call: InferCall, claim: Reservation) -> HttpStream:
-        self._router.answered(call, claim)  # the response's head has come
-        return _ReservedStream(stream, claim)
+    def _reserved(self, stream: HttpStream, call: InferCall, reservation: Reservation) -> HttpStream:
+        self._router.answered(call, reservation)  # the response's head has come
+        return _ReservedStream(stream, reservation)
 
     @asynccontextmanager
     async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningRequest | None = None) -> AsyncIterator[Upstream]:
         """Context manager: a server with the model, whose slot is held for as long as the block lasts. Raises
         Overloaded."""
-        claim = await self._claim(call, running, deadline_s=self._now_s() + timeout_s, aim=self._workloads.aim(call, running))
+        reservation = await self._reserve(call, running, deadline_s=self._now_s() + timeout_s, aim=self._workloads.aim(call, running))
         try:
-            yield claim.upstream
-            self._router.answered(call, claim)
+            yield reservation.upstream
+            self._router.answered(call, reservation)
         # A lost connection, or an answer of Triton's own (then it was sent).
         except UpstreamUnavailable as exc:
             if exc.is_not_sent:
-                self._router.lost(claim, is_gone=True)
+                self._router.lost(reservation, is_gone=True)
             raise
         except ModelNotFound:
             if not call.model_version:
-                self._router.is_missing(claim)
+                self._router.is_missing(reservation)
             raise
         except DeadlineExceeded:
-            self._router.gave_up(claim)
+            self._router.state.ejection.gave_up(reservation)
             raise
         except ControlPlaneError as exc:
-            self._router.answered(call, claim)
+            self._router.answered(call, reservation)
             if (model := dead_stub_model_in(str(exc).encode())) is not None:
-                self._router.has_died(claim, model)
+                self._router.has_died(reservation, model)
             raise
         finally:
-            claim.release(answered=False)
+            reservation.release(answered=False)
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         """Return a server with the model, to ask about it; a model that is nowhere, but could be, is loaded
         for this."""
-        claim = await self._router.acquire(InferCall(model, "", "", ()), deadline_s=self._now_s() + timeout_s)
-        claim.release(answered=False)
-        return claim.upstream
+        reservation = await self._router.acquire(InferCall(model, "", "", ()), deadline_s=self._now_s() + timeout_s)
+        reservation.release(answered=False)
+        return reservation.upstream
 
     async def ready(self) -> set[str]:
         """Return the models with a ready replica."""
@@ -173,20 +173,20 @@ class FleetDispatcher:
 class _ReservedStream:
     """Streamed response (`triton/ports.HttpStream`) that holds its slot until it is closed."""
 
-    def __init__(self, stream: HttpStream, claim: Reservation) -> None:
+    def __init__(self, stream: HttpStream, reservation: Reservation) -> None:
         self.status = stream.status
         self.head = stream.head
         self._stream = stream
-        self._claim: Reservation | None = claim
+        self._reservation: Reservation | None = reservation
 
     async def receive(self) -> bytes | None:
         return await self._stream.receive()
 
     def close(self) -> None:
         self._stream.close()
-        if self._claim is not None:
-            self._claim.release(answered=False)
-            self._claim = None
+        if self._reservation is not None:
+            self._reservation.release(answered=False)
+            self._reservation = None
 
 
 def _loss(error: UpstreamUnavailable) -> SendFailure:

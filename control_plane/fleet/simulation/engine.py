@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from control_plane.fleet.domain.demand import count_uses
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Server
 from control_plane.fleet.simulation.clock import Clock
 from control_plane.fleet.simulation.outcome import Outcome
@@ -64,7 +63,7 @@ class _Simulation:
 
     def _arrive(self, request: Request) -> None:
         facts = self._fleet.models[request.model]
-        count_uses(facts, self._clock.now_s)
+        facts.count_uses(self._clock.now_s)
         self._send(Job(request, facts.service_s, request.at_s + self._shape.deadline_s))
 
     def _send(self, job: Job) -> None:
@@ -84,8 +83,8 @@ class _Simulation:
     def _reroute(self, model: str) -> None:
         """Send the requests that wait for a load of this model anew, since their situation has changed."""
         if self._router.requests_may_move:
-            for server in self._fleet.holders.get(model, ()):
-                for job in self._sites[server].give_up(model):
+            for server, _ in self._fleet.replicas(model):
+                for job in self._sites[server.name].give_up(model):
                     self._clock.at(self._clock.now_s, self._send, job)
 
     def _tick(self) -> None:

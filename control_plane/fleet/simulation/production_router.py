@@ -1,5 +1,5 @@
-"""The router that decides as `fleet/routing/model_router` and `fleet/reconciler` do in production, by the same
-policies.
+"""The router that decides as `fleet/routing/model_router` and `fleet/reconciler` do in production, by the
+same policies.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from random import Random
 
-from control_plane.core.model import ModelState
 from control_plane.fleet.domain.autoscaling import desired_replicas, replica_to_remove
 from control_plane.fleet.domain.fleet import NEVER_S, Fleet
 from control_plane.fleet.domain.placement import LIMITS, Placement, PlacementLimits, place, victims_on
@@ -68,19 +67,10 @@ class ProductionRouter:
     def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
         """Have as many replicas as demand asks for, changing them by one at a time."""
         for facts in list(fleet.models.values()):
-            have, wanted = _copies(fleet, facts.name), desired_replicas(facts, fleet, now_s)
-            if have < wanted and not _is_loading(fleet, facts.name):
+            have, wanted = len(fleet.staying_replicas(facts.name)), desired_replicas(facts, fleet, now_s)
+            if have < wanted and not fleet.is_loading(facts.name):
                 placed = place(fleet, facts.name, now_s, limits=self._placement_limits)
                 if isinstance(placed, Placement):
                     yield Load(facts.name, placed.server)
             elif have > wanted and (server := replica_to_remove(facts, fleet, now_s)) is not None:
                 yield Unload(facts.name, server)
-
-
-def _is_loading(fleet: Fleet, model: str) -> bool:
-    return any(server.copies[model].state is ModelState.LOADING for server in fleet.holders.get(model, {}).values())
-
-
-def _copies(fleet: Fleet, model: str) -> int:
-    holders = fleet.holders.get(model, {})
-    return sum(server.is_up and server.copies[model].state is not ModelState.UNLOADING for server in holders.values())

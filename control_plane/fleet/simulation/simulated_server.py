@@ -64,12 +64,12 @@ class SimulatedServer:
     def admit(self, job: Job) -> None:
         """Take a request: serve it, or let it wait for its model's load."""
         model = job.request.model
-        copy = self.server.copies.get(model)
+        replica = self.server.copies.get(model)
         self.server.work_s += job.expected_s
-        if copy is not None and copy.state is not ModelState.UNLOADING:
-            copy.in_flight += 1
-            copy.last_used_s = self._clock.now_s
-        if copy is not None and copy.state is ModelState.READY:
+        if replica is not None and replica.state is not ModelState.UNLOADING:
+            replica.in_flight += 1
+            replica.last_used_s = self._clock.now_s
+        if replica is not None and replica.state is ModelState.READY:
             self._queue.append(job)
             self._serve()
         else:
@@ -78,30 +78,30 @@ class SimulatedServer:
 
     def want(self, model: str) -> None:
         """Load the model when the plans before it have ended."""
-        copy = self.server.copies.get(model)
-        if model in self._wanted or (copy is not None and copy.state is not ModelState.UNLOADING):
+        replica = self.server.copies.get(model)
+        if model in self._wanted or (replica is not None and replica.state is not ModelState.UNLOADING):
             return
         self._wanted[model] = None
-        if copy is None:
+        if replica is None:
             self._announce(model)
         self._begin_plan()
 
     def unload(self, model: str) -> None:
         """Unload a model; its memory is free once its last request has ended."""
-        copy = self.server.copies[model]
-        if copy.state is not ModelState.READY:
-            raise ValueError(f"{model} on {self.server.name} is {copy.state.value}: only what is READY can be unloaded")
-        copy.state, copy.since_s = ModelState.UNLOADING, self._clock.now_s
+        replica = self.server.copies[model]
+        if replica.state is not ModelState.READY:
+            raise ValueError(f"{model} on {self.server.name} is {replica.state.value}: only what is READY can be unloaded")
+        replica.state, replica.since_s = ModelState.UNLOADING, self._clock.now_s
         self._around.outcome.evictions += 1
-        if not copy.in_flight:
-            self._end_unload(copy)
+        if not replica.in_flight:
+            self._end_unload(replica)
 
     def give_up(self, model: str) -> list[Job]:
         """Return the requests that wait here for the model's load, which is now no longer theirs; the load
         goes on."""
-        jobs, copy = self._waiting.pop(model, []), self.server.copies.get(model)
-        if copy is not None and copy.state is ModelState.LOADING:
-            copy.in_flight -= len(jobs)
+        jobs, replica = self._waiting.pop(model, []), self.server.copies.get(model)
+        if replica is not None and replica.state is ModelState.LOADING:
+            replica.in_flight -= len(jobs)
         self.server.work_s = max(0.0, self.server.work_s - sum(job.expected_s for job in jobs))
         return jobs
 
@@ -120,80 +120,84 @@ class SimulatedServer:
         if not server.serves_while_loading:
             server.work_s += load_s
         waiting = len(self._waiting.get(model, ()))
-        copy = Replica(model, ModelState.LOADING, 0, now_s, server.loads_until_s, last_used_s=now_s, in_flight=waiting)
-        self._fleet.put_replica(server, copy)
+        replica = Replica(model, ModelState.LOADING, 0, now_s, server.loads_until_s, last_used_s=now_s, in_flight=waiting)
+        self._fleet.put_replica(server, replica)
 
     def _begin_plan(self) -> None:
         """Begin the next plan, unless one is under way or the model is still being unloaded."""
         model = next(iter(self._wanted), None)
-        copy = self.server.copies.get(model) if model is not None else None
-        if model is None or copy is None or copy.state is ModelState.UNLOADING or self._planned is not None:
+        replica = self.server.copies.get(model) if model is not None else None
+        if model is None or replica is None or replica.state is ModelState.UNLOADING or self._planned is not None:
             return
         victims = self._around.victims(model, self.server.name)
         if victims is None:
-            self._put_off(copy)
+            self._put_off(replica)
             return
         self._check(model, victims)
         del self._wanted[model]
-        self._planned = copy
+        self._planned = replica
         for victim in victims:
             self.unload(victim)
         self._load_if_there_is_room()
 
-    def _put_off(self, copy: Replica) -> None:
+    def _put_off(self, replica: Replica) -> None:
         """There is no room: route the waiting requests anew, and drop the load if none of them stays."""
-        self._around.reroute(copy.model)
-        if not copy.in_flight:
-            del self._wanted[copy.model]
-            self._fleet.drop_replica(self.server, copy.model)
+        self._around.reroute(replica.model)
+        if not replica.in_flight:
+            del self._wanted[replica.model]
+            self._fleet.drop_replica(self.server, replica.model)
             self._begin_plan()
 
     def _check(self, model: str, victims: Sequence[str]) -> None:
         """Raise if the router's victims do not make enough room."""
         server = self.server
-        staying = sum(copy.bytes for copy in server.copies.values() if copy.state is not ModelState.UNLOADING and copy.model not in victims)
+        staying = sum(
+            replica.bytes
+            for replica in server.copies.values()
+            if replica.state is not ModelState.UNLOADING and replica.model not in victims
+        )
         if staying + self._fleet.models[model].resident_bytes > server.budget_bytes:
             raise ValueError(f"{model} has no room on {server.name} without {', '.join(victims) or 'anything unloaded'}")
 
     def _load_if_there_is_room(self) -> None:
         """Begin the planned load as soon as the victims' memory is free."""
-        copy = self._planned
-        if copy is None or self._load_is_on or self._fleet.models[copy.model].resident_bytes > self.server.free_bytes:
+        replica = self._planned
+        if replica is None or self._load_is_on or self._fleet.models[replica.model].resident_bytes > self.server.free_bytes:
             return
-        facts, now_s, outcome = self._fleet.models[copy.model], self._clock.now_s, self._around.outcome
+        facts, now_s, outcome = self._fleet.models[replica.model], self._clock.now_s, self._around.outcome
         self._load_is_on = True
         # The load begins later than announced if its victims took their time; the loads behind it shift as
         # well.
-        self.server.loads_until_s += max(0.0, now_s + facts.load_s - copy.ready_s)
-        copy.bytes, copy.since_s, copy.ready_s = facts.resident_bytes, now_s, now_s + facts.load_s
+        self.server.loads_until_s += max(0.0, now_s + facts.load_s - replica.ready_s)
+        replica.bytes, replica.since_s, replica.ready_s = facts.resident_bytes, now_s, now_s + facts.load_s
         outcome.loads += 1
         outcome.max_held_bytes = max(outcome.max_held_bytes, self.server.held_bytes)
-        self._clock.at(copy.ready_s, self._loaded, copy)
+        self._clock.at(replica.ready_s, self._loaded, replica)
 
-    def _loaded(self, copy: Replica) -> None:
+    def _loaded(self, replica: Replica) -> None:
         """End a load: serve the requests that waited for it, and begin the next plan."""
         if self._is_gone:
             return
-        copy.state, copy.since_s = ModelState.READY, self._clock.now_s
-        facts = self._fleet.models[copy.model]
+        replica.state, replica.since_s = ModelState.READY, self._clock.now_s
+        facts = self._fleet.models[replica.model]
         facts.refused_since_s = NEVER_S
         if not self.server.serves_while_loading:
             self.server.work_s = max(0.0, self.server.work_s - facts.load_s)
         self._planned, self._load_is_on = None, False
-        self._queue.extend(self._waiting.pop(copy.model, ()))
+        self._queue.extend(self._waiting.pop(replica.model, ()))
         self._begin_plan()
         self._serve()
-        self._around.reroute(copy.model)
+        self._around.reroute(replica.model)
 
-    def _end_unload(self, copy: Replica) -> None:
-        self._clock.at(self._clock.now_s + self._around.unload_s[copy.model], self._release, copy)
+    def _end_unload(self, replica: Replica) -> None:
+        self._clock.at(self._clock.now_s + self._around.unload_s[replica.model], self._release, replica)
 
-    def _release(self, copy: Replica) -> None:
+    def _release(self, replica: Replica) -> None:
         if self._is_gone:
             return
-        self._fleet.drop_replica(self.server, copy.model)
-        if copy.model in self._wanted:
-            self._announce(copy.model)
+        self._fleet.drop_replica(self.server, replica.model)
+        if replica.model in self._wanted:
+            self._announce(replica.model)
         self._load_if_there_is_room()
         self._begin_plan()
 
@@ -222,9 +226,9 @@ class SimulatedServer:
         server = self.server
         # Never below zero: it is a sum of floats.
         server.work_s = max(0.0, server.work_s - job.expected_s)
-        copy = server.copies[job.request.model]
-        copy.in_flight -= 1
-        if copy.state is ModelState.UNLOADING and not copy.in_flight:
-            self._end_unload(copy)
+        replica = server.copies[job.request.model]
+        replica.in_flight -= 1
+        if replica.state is ModelState.UNLOADING and not replica.in_flight:
+            self._end_unload(replica)
         elif self._wanted and self._planned is None:
             self._begin_plan()

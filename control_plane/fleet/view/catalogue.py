@@ -71,7 +71,7 @@ class FleetCatalogue:
         fleet = self._state.fleet
         if not self.knows(model) or self._state.is_suspended(model):
             return False
-        states = {server.copies[model].state for server in fleet.holders.get(model, {}).values() if server.is_up}
+        states = {replica.state for server, replica in fleet.replicas(model) if server.is_up}
         if ModelState.READY in states:
             return True
         # A retry after a failure may well fail again, so it does not count.
@@ -86,8 +86,7 @@ class FleetCatalogue:
         if not model:
             self._servers.pick()
             return list(self._servers.live.values())
-        holders = self._state.fleet.holders.get(model, {})
-        ready = {name for name, server in holders.items() if server.copies[model].state is ModelState.READY}
+        ready = {server.name for server, replica in self._state.fleet.replicas(model) if replica.state is ModelState.READY}
         return [upstream for name, upstream in self._servers.live.items() if name in ready]
 
 

@@ -1,4 +1,4 @@
-"""What loading and serving have shown of a fleet's models: sizes, load and service times, failures.
+"""Measurements of a fleet's models by their loads and requests: sizes, load and service times, failures.
 
 It is kept twice: in `ModelFacts`, by which policies decide, and as `Measured` records, which outlive the
 process. A model's size comes from the first of these sources that has it:
@@ -81,7 +81,7 @@ class Measurements:
         estimate = model.file_bytes + PROCESS_BYTES * (1 + len(model.steps))
         # A loaded replica takes the memory of the files it was loaded from, even if those have been replaced
         # by smaller ones.
-        held = facts.resident_bytes if facts.name in self._fleet.holders else 0
+        held = facts.resident_bytes if self._fleet.replicas(facts.name) else 0
         measured = known.resident_bytes if known.resident_bytes is not None else max(estimate, held)
         facts.resident_bytes = measured if facts.spec.resident_bytes is None else facts.spec.resident_bytes
         facts.load_s = (FIRST_LOAD_S if known.load_s is None else known.load_s) + fetch_s
@@ -136,24 +136,26 @@ class Measurements:
         load that shows less than before takes nothing back: many models grow with their first requests, each
         time anew.
         """
-        copies = [copy for copy in self._fleet.servers[server].copies.values() if not copy.is_step]
+        replicas = [replica for replica in self._fleet.servers[server].copies.values() if not replica.is_step]
         # While something loads or unloads, the server's memory belongs to no known set of models.
-        if any(copy.state is not ModelState.READY for copy in copies):
+        if any(replica.state is not ModelState.READY for replica in replicas):
             return
-        grown = held_bytes - sum(copy.bytes for copy in copies)
-        undeclared = [facts for copy in copies if (facts := self._fleet.models.get(copy.model)) and facts.spec.resident_bytes is None]
+        grown = held_bytes - sum(replica.bytes for replica in replicas)
+        undeclared = [
+            facts for replica in replicas if (facts := self._fleet.models.get(replica.model)) and facts.spec.resident_bytes is None
+        ]
         thought = sum(facts.resident_bytes for facts in undeclared)
         if grown > 0 and thought > 0:
             for facts in undeclared:
                 self._raise_size(facts, facts.resident_bytes + int(grown * facts.resident_bytes / thought))
         # Only what was measured here and is in use is taken back: others may have yet to grow.
         elif -grown > _MIN_SHRINK_PART * held_bytes:
-            self._take_back_excess(-grown, [self._fleet.models[copy.model] for copy in copies if self._has_grown_fully(copy)])
+            self._take_back_excess(-grown, [self._fleet.models[replica.model] for replica in replicas if self._has_grown_fully(replica)])
 
-    def _has_grown_fully(self, copy: Replica) -> bool:
+    def _has_grown_fully(self, replica: Replica) -> bool:
         """Whether the replica is the model's only one, has been used, and a load of the model was measured:
         then it has grown as far as it will."""
-        return copy.model in self._loaded and len(self._fleet.holders[copy.model]) == 1 and copy.last_used_s > copy.since_s
+        return replica.model in self._loaded and len(self._fleet.replicas(replica.model)) == 1 and replica.last_used_s > replica.since_s
 
     def _take_back_excess(self, excess: int, models: Sequence[ModelFacts]) -> None:
         """Take `excess` bytes back from these models, in proportion to what each was given beyond what its
@@ -209,6 +211,20 @@ class Measurements:
             is_on_trial=known.is_on_trial or (known.load_s is None and not is_transient),
         )
         self.quarantine(facts)
+
+    def pause(self, facts: ModelFacts, pause_s: float) -> None:
+        """Do not load the model for a moment, after a failure that is no fault of its own."""
+        facts.quarantined_until_s = self._now_s() + pause_s
+
+    def begin_refusals(self, facts: ModelFacts) -> None:
+        """Note that a request for the model is refused, unless one was before: placement bounds for how long
+        that may go on."""
+        if facts.refused_since_s == NEVER_S:
+            facts.refused_since_s = self._now_s()
+
+    def end_refusals(self, facts: ModelFacts) -> None:
+        """Note that the model has been loaded."""
+        facts.refused_since_s = NEVER_S
 
     def forgive(self, model: str) -> None:
         """Lift the quarantine: the model has been loaded, or may be tried again."""

@@ -38,7 +38,7 @@ class MemorySync:
         self._state = state
         self._found: Mapping[str, Measured] = {}
         """The measurements as last read."""
-        self._has_owned = False
+        self._was_leader = False
         """Whether this process was the leader at the last turn. If it was not, other processes may have
         measured since."""
         self._services_s = self._state.now_s()
@@ -146,12 +146,13 @@ class MemorySync:
 
     async def _share(self, found: Mapping[str, Measured]) -> None:
         """Take over what others have measured, or write what this process has, if it is the leader."""
-        owned, self._has_owned = self._has_owned, self.is_leader()
+        was_leader, is_leader = self._was_leader, self.is_leader()
+        self._was_leader = is_leader
         # A new leader reads once before it writes: the one before it may have measured until the last moment.
-        if not (owned and self._has_owned):
+        if not (was_leader and is_leader):
             self._take_over(found)
         self._found = found
-        if self._has_owned:
+        if is_leader:
             await self._tell(found)
 
     def _take_over(self, found: Mapping[str, Measured]) -> None:

@@ -22,10 +22,6 @@ class ModelSpecs:
         self.pins: dict[str, int] = {}
         """Model -> replicas that this process was started to keep."""
 
-    def is_suspended(self, model: str) -> bool:
-        """Whether an administrator has suspended the model, so that no request loads it."""
-        return self.wishes.get(model, _NOTHING).is_suspended
-
     def merge(self, model: DescribedModel) -> ModelSpec:
         """Return the merged specification of a model."""
         name, most = model.spec.name, model.spec.max_replicas

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Protocol
 
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
+from control_plane.fleet.domain.report import ReplicaUse
 from control_plane.fleet.view.measurements import SMOOTHING
 from control_plane.triton.ports import Upstream
+
+_in_flight = attrgetter("in_flight")
 
 
 class ReservationView(Protocol):
@@ -31,64 +35,96 @@ class Reservation:
         "_in_flight_at_start",
         "_service_s",
         "_state",
-        "copy",
         "expected_s",
         "facts",
+        "replica",
         "server",
         "started_s",
         "unshared_service_s",
         "upstream",
     )
 
-    def __init__(self, state: ReservationView, upstream: Upstream, server: Server, copy: Replica, facts: ModelFacts) -> None:
+    def __init__(self, state: ReservationView, upstream: Upstream, server: Server, replica: Replica, facts: ModelFacts) -> None:
         self._state = state
         self.upstream = upstream
         self.server = server
-        self.copy = copy
+        self.replica = replica
         self.facts = facts
         # Kept, as the mean may change before the release, which must subtract what was added.
         self._service_s = facts.service_s
         self.started_s = state.now_s()
         self.expected_s = server.work_s / server.parallel + facts.service_s
         """Expected seconds until the answer, including the requests before it."""
-        self._in_flight_at_start = copy.in_flight - copy.in_flight_elsewhere + 1
+        self._in_flight_at_start = replica.in_flight - replica.in_flight_elsewhere + 1
         """Requests of this process for the same model here, this one included, when it began."""
         self.unshared_service_s: float | None = None
         """After the release: seconds that it took, if no other request for the model was here when it began
         or ended; None otherwise."""
-        copy.in_flight += 1
-        copy.last_used_s = self.started_s
+        replica.in_flight += 1
+        replica.last_used_s = self.started_s
         server.work_s += self._service_s
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the replica is still in the view; another one of its model may be in its place."""
+        return self.server.copies.get(self.replica.model) is self.replica
 
     def release(self, *, answered: bool) -> None:
         """Give the slot back; `answered` tells that the time it took says something of the model."""
-        copy, server = self.copy, self.server
-        copy.in_flight -= 1
+        replica, server = self.replica, self.server
+        replica.in_flight -= 1
         # An idle server is set to exactly zero: sums of floating-point differences would drift.
         server.work_s = 0.0 if _is_idle(server) else max(0.0, server.work_s - self._service_s)
         # Measured only when no request of this process is left: beside others it took as long as they made it
         # take.
-        if answered and copy.in_flight == copy.in_flight_elsewhere:
+        if answered and replica.in_flight == replica.in_flight_elsewhere:
             took_s = self._state.now_s() - self.started_s
-            # The requests that were here when it began were served first, so the time is shared by `_in_flight_at_start`
-            # requests.
+            # The requests that were here when it began were served first, so the time is shared by
+            # `_in_flight_at_start` requests.
             self.facts.service_s += SMOOTHING * (took_s / self._in_flight_at_start - self.facts.service_s)
             self.unshared_service_s = took_s if self._in_flight_at_start == 1 else None
         self._state.released()
 
 
+class RemoteReservations:
+    """Reservations that another process holds at a replica, as its load report counts them; released together
+    when the next report replaces it."""
+
+    __slots__ = ("_server", "_work_s", "replica", "use")
+
+    def __init__(self, server: Server, replica: Replica, use: ReplicaUse, *, service_s: float, now_s: float) -> None:
+        self._server = server
+        self.replica = replica
+        self.use = use
+        self._work_s = service_s * use.in_flight
+        replica.in_flight += use.in_flight
+        # Kept apart: only this process's own requests tell how long one takes (`Reservation.release`).
+        replica.in_flight_elsewhere += use.in_flight
+        replica.sequences += use.sequences
+        replica.last_used_s = now_s
+        server.work_s += self._work_s
+
+    def release(self) -> None:
+        """Subtract them from the very replica that they were added to: another one of the same model may be
+        in its place by now."""
+        self.replica.in_flight -= self.use.in_flight
+        self.replica.in_flight_elsewhere -= self.use.in_flight
+        self.replica.sequences -= self.use.sequences
+        self._server.work_s = max(0.0, self._server.work_s - self._work_s)
+
+
 @contextmanager
 def waiting_at(server: Server, facts: ModelFacts) -> Iterator[None]:
     """Count a request as waiting for the load of its model on this server, for as long as the block lasts."""
-    copy, service_s = server.copies[facts.name], facts.service_s
-    copy.in_flight += 1
+    replica, service_s = server.copies[facts.name], facts.service_s
+    replica.in_flight += 1
     server.work_s += service_s
     try:
         yield
     finally:
-        copy.in_flight -= 1
+        replica.in_flight -= 1
         server.work_s = 0.0 if _is_idle(server) else max(0.0, server.work_s - service_s)
 
 
 def _is_idle(server: Server) -> bool:
-    return all(copy.in_flight == 0 for copy in server.copies.values())
+    return not any(map(_in_flight, server.copies.values()))

@@ -27,7 +27,7 @@ class _Sequence:
     """A sequence under way and the replica that holds its state."""
 
     server: str
-    copy: Replica
+    replica: Replica
     last_s: float
 
 
@@ -49,15 +49,15 @@ class Sequences:
         if call.starts_sequence:
             self._end(key)
         held = self._held.get(key)
-        return None if held is None else (held.server, held.copy)
+        return None if held is None else (held.server, held.replica)
 
-    def bind(self, call: InferCall, server: str, copy: Replica) -> None:
+    def bind(self, call: InferCall, server: str, replica: Replica) -> None:
         """Bind the request's sequence to a replica; a request of a sequence that is already bound keeps it
         from lying idle."""
         held = self._held.get((call.model_name, call.sequence_id))
         if held is None:
-            copy.sequences += 1
-            self._held[call.model_name, call.sequence_id] = _Sequence(server, copy, self._now_s())
+            replica.sequences += 1
+            self._held[call.model_name, call.sequence_id] = _Sequence(server, replica, self._now_s())
         else:
             held.last_s = self._now_s()
 
@@ -77,7 +77,7 @@ class Sequences:
         held = self._held.pop(key, None)
         if held is not None:
             # The count keeps the replica from being evicted while any of its sequences is under way.
-            held.copy.sequences -= 1
+            held.replica.sequences -= 1
 
     def _sweep(self) -> None:
         now_s = self._now_s()

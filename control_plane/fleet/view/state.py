@@ -2,7 +2,8 @@
 
 It holds the `fleet/domain/fleet.Fleet` by which the policies decide, like an informer cache holds objects:
 `observe` brings it in line with a server, and whoever waits for something waits for a change of the view.
-Everything here runs on the event loop.
+Whatever happens is told here, and nothing outside `fleet/view` writes to the `Fleet`. Everything here runs on
+the event loop.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Protocol
 
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.counts import FleetCounts
-from control_plane.fleet.domain.demand import count_uses
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.domain.load_plan import states_of
 from control_plane.fleet.domain.memory import DesiredState, Measured
+from control_plane.fleet.view.ejection import OutlierEjection
 from control_plane.fleet.view.events import FleetEvents
 from control_plane.fleet.view.measurements import FIRST_LOAD_S, PROCESS_BYTES, Measurements
 from control_plane.fleet.view.model_specs import ModelSpecs
@@ -45,19 +46,19 @@ class Tiers(Protocol):
         """Seconds that the fetch would take now."""
 
 
-def _is_announced(copy: Replica) -> bool:
+def _is_announced(replica: Replica) -> bool:
     """Whether the replica is only planned: its load waits for its turn, and Triton does not know of it
     yet."""
-    return copy.state is ModelState.LOADING and copy.bytes == 0 and not copy.is_step
+    return replica.state is ModelState.LOADING and replica.bytes == 0 and not replica.is_step
 
 
 def _shown(server: Server) -> dict[str, tuple[Replica, ModelState]]:
-    return {name: (copy, copy.state) for name, copy in server.copies.items()}
+    return {name: (replica, replica.state) for name, replica in server.copies.items()}
 
 
 class FleetState:
     """In-memory view of the fleet's servers, replicas and models (an informer cache), with the requests in
-    flight at each replica."""
+    flight at each replica. It hears as a `triton/servers.ServerObserver` which servers are up."""
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class FleetState:
             self.fleet.add_server(Server(name, budget_bytes, is_up=False))
         self.described: Mapping[str, DescribedModel] = {}
         self.measurements = Measurements(self.fleet, now_s=now_s, today_s=today_s)
+        self.ejection = OutlierEjection(self.fleet, self.events, now_s=now_s)
         self._specs = ModelSpecs()
         self._tiers: Tiers | None = None
         self.awaiting_fingerprint: set[tuple[str, str]] = set()
@@ -90,10 +92,6 @@ class FleetState:
         self._lost_s: dict[str, float] = {}
         """Server -> since when it has been down, for servers that went down by themselves and are not back
         yet."""
-        self.ejected_by_us: frozenset[str] = frozenset()
-        """Servers that this process's own requests have shown to be outliers."""
-        self.ejected_by_others: dict[str, frozenset[str]] = {}
-        """Process -> the servers that its requests have shown to be outliers."""
         self.uses: Counter[str] = Counter()
         """Model -> requests that `fleet/ownership/reports` has not reported yet."""
         self._servers = servers
@@ -103,11 +101,24 @@ class FleetState:
         self._room = asyncio.Event()
         servers.follow(self)
 
+    # Servers
+
     def join(self, server: Server) -> None:
         """Add a server to the fleet. It counts as down until it is said to be up."""
         self.fleet.add_server(server)
 
-    # `triton/servers.ServerObserver`
+    def change(self, name: str, *, pool: str, labels: Mapping[str, str], budget_bytes: int) -> None:
+        """Take over what is said of a server now. Models that are there stay until something else is
+        wanted."""
+        server = self.fleet.servers[name]
+        server.pool, server.labels, server.budget_bytes = pool, labels, budget_bytes
+        self.fleet.add_server(server)  # again: the fleet indexes servers by pool
+        self.changed()
+
+    def drain(self, server: Server) -> None:
+        """Give the server no new requests and no models any more: it is to leave the fleet."""
+        server.is_draining = True
+        self.changed()
 
     def up(self, upstream: Upstream, server: str) -> None:
         """Note that a server answers. It counts as up only after its index has been read (`observe`): until
@@ -129,7 +140,7 @@ class FleetState:
     def _tell_lost(self, server: Server, reason: str) -> None:
         """Record that a server went down by itself, with the models that were ready on it."""
         self._lost_s[server.name] = self.now_s()
-        lost = sorted(copy.model for copy in server.copies.values() if copy.state is ModelState.READY and not copy.is_step)
+        lost = sorted(replica.model for replica in server.copies.values() if replica.state is ModelState.READY and not replica.is_step)
         self.counts.events[FleetEventKind.LOST] += len(lost)
         more = f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else ""
         with_it = f"; with it {', '.join(lost[:_MAX_NAMED])}{more}" if lost else ""
@@ -138,35 +149,100 @@ class FleetState:
     def left(self, server: str) -> None:
         """Forget a server that has left the fleet."""
         self._lost_s.pop(server, None)
+        self.ejection.forget(server)
         self.fleet.remove_server(server)
         self.listed.pop(server, None)
         self.changed()
 
-    def pin(self, model: str, min_replicas: int) -> None:
-        """Keep this number of replicas loaded while this process runs, unless an administrator has suspended
-        the model."""
-        self._specs.pins[model] = min_replicas
-        self._specify(model)
+    def live(self) -> set[str]:
+        """Servers whose index can be read."""
+        return self.fleet.servers.keys() & self._servers.live.keys()
 
-    def apply_wishes(self, wishes: Mapping[str, DesiredState]) -> None:
-        """Take over the desired state that administrators have set, in place of the one before."""
-        before, self._specs.wishes = self.wishes, wishes
-        for model in before.keys() | wishes.keys():
-            if before.get(model) != wishes.get(model):
-                self._specify(model)
-        self.changed()
+    # Replicas
 
-    @property
-    def wishes(self) -> Mapping[str, DesiredState]:
-        return self._specs.wishes
+    def observe(self, server: str, index: Iterable[ModelVersion]) -> None:
+        """Bring the view in line with a server's repository index. A replica that is only announced is not in
+        the index yet, and stays."""
+        fleet, at, now_s = self.fleet, self.fleet.servers.get(server), self.now_s()
+        # The server left or went down while the index was on its way: it describes what is gone.
+        if at is None or not self._servers.members[server].is_up:
+            return
+        was_up, at.is_up = at.is_up, True
+        index = list(index)
+        self.listed[server] = {line.name for line in index}
+        found, before = states_of(index), _shown(at)
+        # Ensembles first: whether a model is a step depends on what else is loaded here.
+        steps = {step for name in found for step in self.steps_of(name)}
+        for name in [name for name, replica in at.copies.items() if name not in found and not _is_announced(replica)]:
+            fleet.drop_replica(at, name)
+        for name, state in found.items():
+            # Triton is ahead of us: the replica serves only once its fingerprint is published.
+            if state is ModelState.READY and (server, name) in self.awaiting_fingerprint:
+                state = ModelState.LOADING
+            replica = at.copies.get(name)
+            if replica is None or _is_announced(replica):
+                # An announced load is in the index now, and keeps the time by which it was expected.
+                ready_s = replica.ready_s if replica is not None else now_s + self._load_s(name)
+                replica = Replica(name, state, 0, now_s, ready_s, last_used_s=now_s)
+                fleet.put_replica(at, replica)
+            if replica.state is not state:
+                replica.state, replica.since_s = state, now_s
+            replica.is_step = name in steps
+            replica.bytes = self.bytes_of(server, name)
+        # The index is read often while requests wait: waking all of them each time, for nothing, would cost
+        # too much.
+        if not was_up or _shown(at) != before:
+            self.changed()
 
-    def is_suspended(self, model: str) -> bool:
-        """Whether an administrator has suspended the model, so that no request loads it."""
-        return self._specs.is_suspended(model)
+    def announce(self, server: Server, replica: Replica) -> None:
+        """Add a planned replica, so that routing and placement take it into account. Its memory counts only
+        from its load on."""
+        server.loads_until_s = max(server.loads_until_s, replica.ready_s)
+        self.fleet.put_replica(server, replica)
 
-    def _specify(self, model: str) -> None:
-        if model in self.fleet.models and model in self.described:
-            self.fleet.models[model].spec = self._specs.merge(self.described[model])
+    def mark_loading(self, server: Server, replica: Replica) -> None:
+        """Count a replica as LOADING that is to be loaded anew, although Triton goes on listing it as READY,
+        until it is taken out of `awaiting_fingerprint`."""
+        self.awaiting_fingerprint.add((server.name, replica.model))
+        replica.state, replica.ready_s = ModelState.LOADING, self.now_s() + self._load_s(replica.model)
+
+    def drop(self, server: Server, replica: Replica) -> None:
+        """Drop a replica that is gone, unless another one of its model is in its place by now."""
+        if server.copies.get(replica.model) is replica:
+            self.fleet.drop_replica(server, replica.model)
+            self.changed()
+
+    def reschedule_loads(self, server: Server) -> None:
+        """Recompute when the loads that wait on the server will have ended, now that one has ended sooner or
+        later than expected."""
+        until_s, models = self.now_s(), self.fleet.models
+        loading = [
+            each for each in server.copies.values() if each.state is ModelState.LOADING and not each.is_step and each.model in models
+        ]
+        # Loads run one after the other, in the order in which they were announced.
+        for replica in sorted(loading, key=lambda replica: replica.ready_s):
+            until_s += models[replica.model].load_s
+            replica.ready_s = until_s
+        server.loads_until_s = until_s
+
+    def is_empty(self, server: str) -> bool:
+        """Whether no model is on the server, apart from announced ones."""
+        return all(map(_is_announced, self.fleet.servers[server].copies.values()))
+
+    def bytes_of(self, server: str, model: str) -> int:
+        """Memory of a model on a server, in bytes; 0 for the steps of an ensemble, whose memory counts with
+        the ensemble."""
+        replica = self.fleet.servers[server].copies.get(model)
+        if replica is not None and replica.is_step:
+            return 0
+        facts = self.fleet.models.get(model)
+        return PROCESS_BYTES if facts is None else facts.resident_bytes
+
+    def _load_s(self, model: str) -> float:
+        facts = self.fleet.models.get(model)
+        return FIRST_LOAD_S if facts is None else facts.load_s
+
+    # Models
 
     def describe(self, described: Mapping[str, DescribedModel], tiers: Tiers | None = None) -> None:
         """Take over the models there are, as their folders describe them, and the `tiers` that their files
@@ -177,7 +253,7 @@ class FleetState:
         for name in self.fleet.models.keys() - described.keys():
             # A model without a folder is forgotten only once no server has it: its replicas may still be
             # serving.
-            if name not in self.fleet.holders:
+            if not self.fleet.replicas(name):
                 del self.fleet.models[name]
 
     def _describe(self, name: str, model: DescribedModel) -> None:
@@ -201,52 +277,32 @@ class FleetState:
             if name in self.described:
                 self._describe(name, self.described[name])
 
-    def observe(self, server: str, index: Iterable[ModelVersion]) -> None:
-        """Bring the view in line with a server's repository index. A replica that is only announced is not in
-        the index yet, and stays."""
-        fleet, at, now_s = self.fleet, self.fleet.servers.get(server), self.now_s()
-        # The server left or went down while the index was on its way: it describes what is gone.
-        if at is None or not self._servers.members[server].is_up:
-            return
-        was_up, at.is_up = at.is_up, True
-        index = list(index)
-        self.listed[server] = {line.name for line in index}
-        found, before = states_of(index), _shown(at)
-        # Ensembles first: whether a model is a step depends on what else is loaded here.
-        steps = {step for name in found for step in self.steps_of(name)}
-        for name in [name for name, copy in at.copies.items() if name not in found and not _is_announced(copy)]:
-            fleet.drop_replica(at, name)
-        for name, state in found.items():
-            # Triton is ahead of us: the replica serves only once its fingerprint is published.
-            if state is ModelState.READY and (server, name) in self.awaiting_fingerprint:
-                state = ModelState.LOADING
-            copy = at.copies.get(name)
-            if copy is None or _is_announced(copy):
-                # An announced load is in the index now, and keeps the time by which it was expected.
-                ready_s = copy.ready_s if copy is not None else now_s + self._load_s(name)
-                copy = Replica(name, state, 0, now_s, ready_s, last_used_s=now_s)
-                fleet.put_replica(at, copy)
-            if copy.state is not state:
-                copy.state, copy.since_s = state, now_s
-            copy.is_step = name in steps
-            copy.bytes = self.bytes_of(server, name)
-        # The index is read often while requests wait: waking all of them each time, for nothing, would cost
-        # too much.
-        if not was_up or _shown(at) != before:
-            self.changed()
+    def pin(self, model: str, min_replicas: int) -> None:
+        """Keep this number of replicas loaded while this process runs, unless an administrator has suspended
+        the model."""
+        self._specs.pins[model] = min_replicas
+        self._specify(model)
 
-    def live(self) -> set[str]:
-        """Servers whose index can be read."""
-        return self.fleet.servers.keys() & self._servers.live.keys()
+    def apply_wishes(self, wishes: Mapping[str, DesiredState]) -> None:
+        """Take over the desired state that administrators have set, in place of the one before."""
+        before, self._specs.wishes = self.wishes, wishes
+        for model in before.keys() | wishes.keys():
+            if before.get(model) != wishes.get(model):
+                self._specify(model)
+        self.changed()
 
-    def bytes_of(self, server: str, model: str) -> int:
-        """Memory of a model on a server, in bytes; 0 for the steps of an ensemble, whose memory counts with
-        the ensemble."""
-        copy = self.fleet.servers[server].copies.get(model)
-        if copy is not None and copy.is_step:
-            return 0
-        facts = self.fleet.models.get(model)
-        return PROCESS_BYTES if facts is None else facts.resident_bytes
+    @property
+    def wishes(self) -> Mapping[str, DesiredState]:
+        return self._specs.wishes
+
+    def is_suspended(self, model: str) -> bool:
+        """Whether an administrator has suspended the model, so that no request loads it."""
+        wish = self._specs.wishes.get(model)
+        return wish is not None and wish.is_suspended
+
+    def _specify(self, model: str) -> None:
+        if model in self.fleet.models and model in self.described:
+            self.fleet.models[model].spec = self._specs.merge(self.described[model])
 
     def has_sequences(self, model: str) -> bool:
         """Whether requests of the model form sequences whose state a replica holds; False for models that
@@ -254,40 +310,42 @@ class FleetState:
         described = self.described.get(model)
         return described is not None and described.has_sequences
 
+    def steps_of(self, model: str) -> frozenset[str]:
+        """The models that an ensemble needs, as far as its folder is here."""
+        described = self.described.get(model)
+        return frozenset() if described is None else described.steps
+
     def steps_are_its_own(self, server: str, model: str) -> bool:
         """Whether an ensemble's steps may be unloaded with it: no other ensemble on the server needs them."""
         steps = self.steps_of(model)
         others = {step for other in self.fleet.servers[server].copies if other != model for step in self.steps_of(other)}
         return bool(steps) and steps.isdisjoint(others)
 
-    def steps_of(self, model: str) -> frozenset[str]:
-        """The models that an ensemble needs, as far as its folder is here."""
-        described = self.described.get(model)
-        return frozenset() if described is None else described.steps
-
-    def _load_s(self, model: str) -> float:
-        facts = self.fleet.models.get(model)
-        return FIRST_LOAD_S if facts is None else facts.load_s
+    # Requests
 
     def reserve(self, model: str, server: str) -> Reservation | None:
         """Reserve an in-flight slot at a ready replica; None if there is no such replica or the server is
         down."""
         at = self.fleet.servers.get(server)
-        copy = None if at is None else at.copies.get(model)
-        if at is None or copy is None or copy.state is not ModelState.READY or not self._servers.members[server].is_up:
+        replica = None if at is None else at.copies.get(model)
+        if at is None or replica is None or replica.state is not ModelState.READY or not self._servers.members[server].is_up:
             return None
-        return Reservation(self, self._servers.get(server), at, copy, self.fleet.models[model])
+        return Reservation(self, self._servers.get(server), at, replica, self.fleet.models[model])
 
     def count_requests(self, model: str, count: int = 1, *, is_to_be_reported: bool = True) -> None:
-        """Count requests for a model. `is_to_be_reported` is False if the leader has heard of them from another
-        process."""
-        count_uses(self.fleet.models[model], self.now_s(), count)
+        """Count requests for a model. `is_to_be_reported` is False if the leader has heard of them from
+        another process."""
+        self.fleet.models[model].count_uses(self.now_s(), count)
         if is_to_be_reported:
             self.uses[model] += count
 
-    def is_empty(self, server: str) -> bool:
-        """Whether no model is on the server, apart from announced ones."""
-        return all(map(_is_announced, self.fleet.servers[server].copies.values()))
+    def take_uses(self) -> dict[str, int]:
+        """Return the requests to be reported by model, and begin to count anew."""
+        uses = dict(self.uses)
+        self.uses.clear()
+        return uses
+
+    # Waiting
 
     def changed(self) -> None:
         """Wake everyone who waits for a change."""

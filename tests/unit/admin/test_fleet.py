@@ -68,7 +68,7 @@ def show(state: State, **fields: Any) -> Any:
 def test_servers_with_what_is_on_them(state: State) -> None:
     state.see(b=READY)
     claim = state.take("b")
-    claim.copy.sequences = 3
+    claim.replica.sequences = 3
     state.fleet.put_replica(state.fleet.servers["s0"], Replica("a", LOADING, 0, 100.0, 107.0, last_used_s=NEVER_S))
     state.at_s = 102.0
     first, second = show(state)["servers"]

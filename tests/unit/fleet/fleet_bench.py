@@ -235,9 +235,7 @@ class FleetBench:
         )
         self.dispatch = FleetDispatcher(self.router, now_s=self.now_s)
         self.remembering = MemorySync(memory or FakeFleetMemory(), self.state, is_leader=lambda: self.is_leader)
-        self.models = FleetModels(
-            state=self.state, servers=self.servers, router=self.router, remembering=self.remembering, load_timeout_s=300.0
-        )
+        self.models = FleetModels(state=self.state, servers=self.servers, router=self.router, memory=self.remembering, load_timeout_s=300.0)
         self.reconciler = Reconciler(self.state, self.loads, self.router, self.files, is_leader=lambda: self.is_leader)
         for name in names:
             self.bring_up(name)

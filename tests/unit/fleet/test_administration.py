@@ -225,7 +225,7 @@ class TestLoading:
                 await bench.models.load("a")
                 await bench.models.load("a")
                 assert bench.said == said
-                assert bench.state.fleet.ready_replicas("a") == 1
+                assert len(bench.state.fleet.ready_replicas("a")) == 1
 
         play(main)
 
@@ -291,7 +291,7 @@ class TestUnloading:
                 claim = await bench.claim("a")
                 await bench.models.unload("a")
                 claim.release(answered=True)
-                assert claim.copy.in_flight == 0
+                assert claim.replica.in_flight == 0
 
         play(main)
 

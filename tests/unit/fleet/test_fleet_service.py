@@ -198,7 +198,7 @@ def test_what_must_have_a_copy_has_one_all_the_time() -> None:
             while home in bench.servers.members:
                 assert any(control.states.get("a") is READY for control in bench.tritons.values())
                 await asyncio.sleep(0.1)
-            assert bench.fleet.state.fleet.ready_replicas("a") == 1
+            assert len(bench.fleet.state.fleet.ready_replicas("a")) == 1
 
     play(main)
 
@@ -368,7 +368,7 @@ def test_nothing_is_kept_of_one_that_has_left() -> None:
             home = claim.server.name
             bench.list.write(*(listed(name) for name in {"s1", "s2"} - {home}))
             await asyncio.sleep(60.0)
-            assert home not in bench.fleet.router._answered_s
+            assert home not in bench.fleet.state.ejection._answered_s
             assert home not in bench.fleet.router.loads._turns
 
     play(main)

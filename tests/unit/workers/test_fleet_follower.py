@@ -244,7 +244,7 @@ class TestTroubles:
                 for claim in claims:
                     claim.release(answered=False)
                     if claim.server.name == "s0":
-                        one.fleet.router.failed(claim)
+                        one.fleet.state.ejection.failed(claim)
                 await asyncio.sleep(2.0)  # two ticks and a report
                 assert one.server().is_ejected
                 assert parent.server().is_ejected
@@ -261,8 +261,8 @@ class TestTroubles:
         async def main() -> None:
             parent = Parent(servers=2)
             async with serving(parent) as (one, _):
-                one.fleet.state.ejected_by_others = {"x": frozenset({"s0"}), "y": frozenset({"s1"})}
-                one.fleet.router.judge_servers()
+                one.fleet.state.ejection.by_others = {"x": frozenset({"s0"}), "y": frozenset({"s1"})}
+                one.fleet.state.ejection.judge()
                 assert not one.server().is_ejected
                 assert not one.server("s1").is_ejected
 
@@ -356,7 +356,7 @@ class TestSeveralGateways:
             async with gateways_serving(owner):
                 owner.share(parent)
                 async with serving(parent) as workers:
-                    tasks = [loop.create_task(asking.run()), loop.create_task(asking.look_while_waiting(parent.reconciler.poll_index))]
+                    tasks = [loop.create_task(asking.run()), loop.create_task(asking.poll_while_waiting(parent.reconciler.poll_index))]
                     owner.tritons["s0"].load_s["a"] = 1.23
                     began_s = owner.now_s()
                     using = [loop.create_task(worker.use("a", for_s=10.0)) for worker in workers for _ in range(3)]

@@ -8,6 +8,7 @@ from control_plane.core.endpoints import TritonEndpoints, TritonSockets
 from control_plane.core.infer_call import Door, Outcome
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.report import LoadReport, ReplicaUse, Wanted
+from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
 from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.telemetry.request_counts import DurationHistogram, OutcomeCount, RequestCounts
 from control_plane.triton.compute_time import OpenCharge
@@ -29,12 +30,9 @@ from control_plane.workers.messages import (
     LoadReported,
     Message,
     ModelsChanged,
-    ModelSnapshot,
     ReloadTls,
     ReplicasChanged,
-    ReplicaSnapshot,
     ServersChanged,
-    ServerSnapshot,
     StartFailed,
     TokensDrawn,
     ToWorker,

@@ -86,7 +86,7 @@ class TestFleet:
             told = bench.started[0].told
             self.state.awaiting_fingerprint.add(("s0", "b"))
             self.see("a", "b")
-            assert bench.started[0].client_status_of(ReplicasChanged)[-1].copies["b"].state is ModelState.LOADING
+            assert bench.started[0].client_status_of(ReplicasChanged)[-1].replicas["b"].state is ModelState.LOADING
             await bench.workers.publish({"b": KNOWN})
             self.state.awaiting_fingerprint.discard(("s0", "b"))
             self.see("a", "b")
@@ -100,4 +100,4 @@ class TestFleet:
 
 
 def is_ready(seen: ReplicasChanged, model_name: str) -> bool:
-    return model_name in seen.copies and seen.copies[model_name].state is ModelState.READY
+    return model_name in seen.replicas and seen.replicas[model_name].state is ModelState.READY

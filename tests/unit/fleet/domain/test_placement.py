@@ -6,7 +6,7 @@ import pytest
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet, Replica
-from control_plane.fleet.domain.placement import Obstacle, Placement, PlacementLimits, Refusal, excess, place
+from control_plane.fleet.domain.placement import Obstacle, Placement, PlacementLimits, Refusal, excess, place, victims_on
 from control_plane.fleet.domain.routing import choose
 from tests.unit.fleet.domain.fleets import NOW_S, model, server
 
@@ -35,6 +35,21 @@ def fleet_of(**uses_per_s: float) -> Fleet:
         model(fleet, name, uses_per_s=rate)
     model(fleet, "new", uses_per_s=0.03, idle_s=0.0)
     return fleet
+
+
+# Whose turn has come
+
+
+def test_victims_of_an_announced_load_are_those_of_a_load_that_is_not_there_yet() -> None:
+    fleet = fleet_of(seldom=0.001, often=1.0)
+    at = server(fleet, "s", "seldom", "often")
+    before = placed(fleet).victims
+    fleet.put_replica(at, Replica("new", ModelState.LOADING, 0, NOW_S))
+    fleet.models["new"].spec = replace(fleet.models["new"].spec, max_replicas=1)
+    assert victims_on(fleet, at, "new", NOW_S, limits=LIMITS) == before == ("seldom",)
+    assert list(at.copies) == ["seldom", "often", "new"]
+    at.copies["seldom"].in_flight = at.copies["often"].in_flight = 1
+    assert victims_on(fleet, at, "new", NOW_S, limits=LIMITS) is None
 
 
 # Where

@@ -38,7 +38,7 @@ def test_a_placement_is_within_the_budget_and_takes_nothing_that_is_protected(fl
 
 def _may_go(fleet: Fleet, at: Server, copy: Replica) -> bool:
     facts = fleet.models[copy.model]
-    others = fleet.ready_replicas(copy.model) - 1
+    others = len(fleet.ready_replicas(copy.model)) - 1
     is_old = copy.since_s + 2.0 * facts.load_s <= NOW_S
     return (
         copy.state is ModelState.READY

@@ -62,7 +62,7 @@ def test_a_sequence_goes_on_where_it_is_until_it_ends() -> None:
             for _ in range(3):
                 await asyncio.sleep(8.0)
                 claim = await bench.router.acquire(in_sequence(), deadline_s=1e3)
-                assert claim.copy is first.copy
+                assert claim.replica is first.replica
                 claim.release(answered=True)
             assert not leaving.done()
             last = await bench.router.acquire(in_sequence(ends=True), deadline_s=1e3)

@@ -45,7 +45,7 @@ async def serving(*gateways: Gateway) -> AsyncIterator[None]:
         for gateway in gateways:
             await stack.enter_async_context(running(gateway, reconciles=True))
         tasks = [loop.create_task(each.asking.run()) for each in gateways]
-        tasks += [loop.create_task(each.asking.look_while_waiting(each.reconciler.poll_index)) for each in gateways]
+        tasks += [loop.create_task(each.asking.poll_while_waiting(each.reconciler.poll_index)) for each in gateways]
         await asyncio.sleep(1.0)
         try:
             yield
@@ -294,7 +294,7 @@ def test_while_nothing_is_asked_for_the_servers_are_not_looked_at_more_often() -
         line = FakeLeaderChannel()
         other = Gateway(line)
         async with serving(other):
-            looking = asyncio.get_running_loop().create_task(other.asking.look_while_waiting(look))
+            looking = asyncio.get_running_loop().create_task(other.asking.poll_while_waiting(look))
             other.tritons["s0"].states["a"] = READY
             await asyncio.sleep(5.0)
             assert looks == 0

@@ -213,19 +213,19 @@ class TestTroubles:
     def test_servers_are_ejected_as_long_as_somebody_says_so(self, process: Process) -> None:
         process.others.apply(LoadReport("x", ejected=("[::1]:101", "elsewhere:1")))
         process.others.apply(LoadReport("y", ejected=("[::1]:100", "[::1]:101")))
-        assert process.state.ejected_by_others == {"x": {"s1"}, "y": {"s0", "s1"}}
+        assert process.state.ejection.by_others == {"x": {"s1"}, "y": {"s0", "s1"}}
         process.others.apply(LoadReport("y"))
         process.at_s += SILENCE_S + 0.1
         process.others.expire()
-        assert process.state.ejected_by_others == {}
+        assert process.state.ejection.by_others == {}
 
     def test_a_process_tells_its_own_and_what_it_passes_on_and_then_that_it_is_over(self, process: Process) -> None:
-        process.state.ejected_by_us = frozenset({"s0"})
+        process.state.ejection.by_us = frozenset({"s0"})
         process.others.apply(LoadReport("x", ejected=("[::1]:101",)))
         assert process.own.make() == LoadReport("p", ejected=("[::1]:100", "[::1]:101"))
         own = ReportBuilder(process.state, process.servers, process="p", without=process.others)
         assert own.make() == LoadReport("p", ejected=("[::1]:100",)), "what others said they say themselves"
-        process.state.ejected_by_us = frozenset()
+        process.state.ejection.by_us = frozenset()
         assert own.make() == LoadReport("p")
         assert own.make() is None
 

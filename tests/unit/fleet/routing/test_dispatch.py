@@ -301,7 +301,7 @@ def test_streams_alone_bring_an_ejected_server_back() -> None:
         async with running(FleetBench(model("a", min_replicas=3), servers=3), reconciles=True) as bench:
             await asyncio.sleep(10)
             for _ in range(5):
-                bench.router.failed(bench.state.reserve("a", "s0"))  # type: ignore[arg-type]
+                bench.state.ejection.failed(bench.state.reserve("a", "s0"))  # type: ignore[arg-type]
             await asyncio.sleep(1)
             assert bench.server().is_ejected
             for _ in range(120):

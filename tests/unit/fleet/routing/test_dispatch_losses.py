@@ -228,7 +228,7 @@ class TestServersThatHang:
                 bench.bring_up("s1")
                 for claim in claims:
                     claim.release(answered=False)
-                    bench.router.failed(claim)
+                    bench.state.ejection.failed(claim)
                 await bench.reconciler.tick()
                 assert not bench.server("s1").is_ejected
 

@@ -531,7 +531,7 @@ class TestElsewhere:
                 for _ in range(5):
                     claim = await bench.claim("a")
                     claim.release(answered=False)
-                    bench.router.failed(claim)
+                    bench.state.ejection.failed(claim)
                 await asyncio.sleep(1.0)
                 assert bench.server(first).is_ejected
                 assert await bench.use("a") != first

@@ -43,7 +43,7 @@ class TestSequences:
                 other = await bench.router.acquire(in_sequence("a", 2, starts=True), deadline_s=1e3)
                 assert other.server is not first.server
                 again = await bench.router.acquire(in_sequence("a", 1), deadline_s=1e3)
-                assert again.copy is first.copy
+                assert again.replica is first.replica
                 for each in (again, other):
                     each.release(answered=True)
 
@@ -67,7 +67,7 @@ class TestSequences:
         async def main() -> None:
             async with running(FleetBench()) as bench:
                 claim = await bench.router.acquire(in_sequence("a", 1, starts=True), deadline_s=1e3)
-                assert claim.copy.sequences == 0
+                assert claim.replica.sequences == 0
                 claim.release(answered=True)
 
         play(main)

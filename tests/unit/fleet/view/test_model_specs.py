@@ -25,7 +25,6 @@ def test_who_says_how_many_copies_are_kept(wish: DesiredState | None, pin: int |
     if pin is not None:
         specs.pins["a"] = pin
     assert specs.merge(model).min_replicas == least
-    assert specs.is_suspended("a") == (wish is not None and wish.is_suspended)
 
 
 @pytest.mark.parametrize(("has_sequences", "most", "found"), [(True, None, 1), (True, 3, 3), (False, None, None), (False, 2, 2)])

@@ -71,7 +71,7 @@ class TestObserve:
         copy, claim = state.copies["a"], state.take("a")
         state.at_s += 5
         state.see(a=UNLOADING)
-        assert state.copies["a"] is copy is claim.copy
+        assert state.copies["a"] is copy is claim.replica
         assert (copy.state, copy.since_s, copy.in_flight) == (UNLOADING, 105.0, 1)
         state.at_s += 5
         state.see(a=UNLOADING)
@@ -172,7 +172,7 @@ class TestClaims:
         state.see(b=READY)
         gone.release(answered=True)
         stays.release(answered=True)
-        assert (gone.copy.in_flight, stays.copy.in_flight, state.fleet.servers["s0"].work_s) == (0, 0, 0.0)
+        assert (gone.replica.in_flight, stays.replica.in_flight, state.fleet.servers["s0"].work_s) == (0, 0, 0.0)
 
 
 class TestServers:
@@ -295,3 +295,58 @@ async def test_waiters_wake_when_something_changes_and_when_their_time_is_over()
         assert (loads.done(), room.done()) == (False, True)
         state.changed()
     assert loop.time() == 2.0
+
+
+class TestLoads:
+    def test_one_that_is_planned_counts_in_time_but_not_in_memory(self, state: State) -> None:
+        server = state.fleet.servers["s0"]
+        state.announce(server, Replica("a", LOADING, 0, 100.0, 107.0))
+        assert state.fleet.is_loading("a")
+        assert (server.loads_until_s, server.held_bytes) == (107.0, 0)
+        state.announce(server, Replica("b", LOADING, 0, 100.0, 103.0))
+        assert server.loads_until_s == 107.0, "the later one counts"
+
+    def test_they_run_one_after_the_other_in_the_order_in_which_they_were_planned(self, state: State) -> None:
+        server = state.fleet.servers["s0"]
+        later, sooner = Replica("a", LOADING, 0, 100.0, 150.0), Replica("b", LOADING, 0, 100.0, 120.0)
+        state.announce(server, later)
+        state.announce(server, sooner)
+        state.fleet.models["a"].load_s, state.fleet.models["b"].load_s = 3.0, 4.0
+        state.reschedule_loads(server)
+        assert (sooner.ready_s, later.ready_s, server.loads_until_s) == (104.0, 107.0, 107.0)
+
+    def test_a_dead_one_is_loading_until_it_has_been_loaded_anew(self, state: State) -> None:
+        state.see(a=READY)
+        state.mark_loading(state.fleet.servers["s0"], state.copies["a"])
+        state.see(a=READY)
+        assert state.copies["a"].state is LOADING
+        state.awaiting_fingerprint.clear()
+        state.see(a=READY)
+        assert state.copies["a"].state is READY
+
+    def test_one_that_is_gone_is_dropped_but_not_another_in_its_place(self, state: State) -> None:
+        state.see(a=READY)
+        gone = state.copies["a"]
+        state.see()
+        state.see(a=READY)
+        state.drop(state.fleet.servers["s0"], gone)
+        assert "a" in state.copies
+        state.drop(state.fleet.servers["s0"], state.copies["a"])
+        assert state.fleet.replicas("a") == []
+
+
+class TestMembership:
+    def test_one_that_changes_keeps_what_is_there(self, state: State) -> None:
+        state.see(a=READY)
+        state.change("s0", pool="long", labels={"zone": "b"}, budget_bytes=7)
+        server = state.fleet.servers["s0"]
+        assert (server.pool, server.labels, server.budget_bytes) == ("long", {"zone": "b"}, 7)
+        assert (state.fleet.pools["long"], state.fleet.replicas("a")) == ({"s0": server}, [(server, server.copies["a"])])
+
+    def test_one_that_drains_is_open_no_more(self, state: State) -> None:
+        server = state.fleet.servers["s0"]
+        state.see()
+        assert server.is_open
+        state.drain(server)
+        assert not server.is_open
+        assert not server.is_staying
