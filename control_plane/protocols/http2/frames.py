@@ -29,6 +29,10 @@ _WORD = Struct(">I")
 _SETTING = Struct(">HI")
 _TWO_WORDS = Struct(">II")
 
+DRAIN_PING = b"goodbye?"
+"""Payload of the only PING that we send: its acknowledgement proves that the client has read our first
+GOAWAY."""
+
 
 class Setting(IntEnum):
     """Identifiers of SETTINGS parameters (RFC 9113, 6.5.2)."""
@@ -73,7 +77,7 @@ Frame = tuple[int, int, int, bytes | memoryview]
 _LARGE_BYTES = 16 * 1024
 
 _SMALL_BYTES = 384
-"""A longer frame that is not DATA, such as a head, may cost as much as many small ones: `take` then returns
+"""A longer frame that is not DATA, such as a head, may cost as much as many small ones: `split_more` then returns
 at most one more frame, the data that belongs to the head."""
 
 _MAX_SETTINGS = 32
@@ -94,7 +98,7 @@ class FrameReader:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether `take` may return more frames."""
+        """Whether `split_more` may return more frames."""
         return self._at < len(self._data)
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -109,7 +113,7 @@ class FrameReader:
         return frames
 
     def add(self, data: bytes) -> None:
-        """Add data that arrived, for `take`."""
+        """Add data that arrived, for `split_more`."""
         if self._partial:
             self._partial += data
             if len(self._partial) < self._wanted:

@@ -29,17 +29,28 @@ _PER_SECOND = 10 * FRAME
 class Nuisance:
     """Leaky bucket of nuisance frames: each fills it by its weight, useful answers and time drain it."""
 
-    __slots__ = ("_is_counted", "level")
+    __slots__ = ("_is_counted", "age_ticks", "level")
 
     def __init__(self, *, is_counted: bool) -> None:
         self._is_counted = is_counted
         self.level = 0
+        self.age_ticks = 0
+        """The connection's age in calls of `on_second`, that is about in seconds."""
 
     def count(self, weight: int = FRAME) -> None:
         """Count a nuisance frame. Raises Http2Error (ENHANCE_YOUR_CALM) when the bucket overflows."""
         self.level += weight
         if self.level > _LIMIT and self._is_counted:
             raise Http2Error("too many frames that ask for nothing", Code.ENHANCE_YOUR_CALM)
+
+    def count_reset(self, *, born: int) -> None:
+        """Count a reset by the peer of a stream that was opened at the age `born`, if the stream was young.
+
+        Raises as `count` does: too many of them are a rapid reset attack. Resets of older streams are normal:
+        a deadline that passed, or a caller that left with a thousand streams open.
+        """
+        if self.age_ticks - born <= 1:
+            self.count(RESET)
 
     def drain_for_frame(self) -> None:
         """Drain for a DATA frame that we sent: in return the peer may send a WINDOW_UPDATE, and a PING to
@@ -52,4 +63,5 @@ class Nuisance:
 
     def on_second(self) -> None:
         """Drain for a second that has passed, so that slow keep-alive pings never fill the bucket."""
+        self.age_ticks += 1
         self.level = max(0, self.level - _PER_SECOND)

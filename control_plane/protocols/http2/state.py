@@ -1,36 +1,35 @@
-"""State of one HTTP/2 connection that its reader and its writer share: open streams, windows of both
-directions, output.
+"""State of one HTTP/2 connection that its receiver and its sender share, and the life of its streams.
 
-`protocols/http2/connection` reads the peer's frames, `protocols/http2/sending` writes ours. Streams are
-created and ended here, by the rules of RFC 9113, 5.1 (stream states) and 5.2 (flow control).
+`protocols/http2/receiving` reads the peer's frames, `protocols/http2/sending` writes ours. Streams are created
+and ended here, by the rules of RFC 9113, 5.1.
 """
 
 from __future__ import annotations
 
 from control_plane.protocols.http2 import frames as h2
-from control_plane.protocols.http2.frames import Code
+from control_plane.protocols.http2.flow_control import FlowControl
+from control_plane.protocols.http2.frames import Code, Http2Error
 from control_plane.protocols.http2.limits import Http2Limits
-from control_plane.protocols.http2.nuisance import RESET, Nuisance
+from control_plane.protocols.http2.nuisance import Nuisance
 from control_plane.protocols.http2.stream import NULL_LISTENER, Stream, StreamListener
 
 
 class ConnectionState:
-    """The state of one HTTP/2 connection's streams and windows (RFC 9113, 5.1 and 5.2)."""
+    """State of one HTTP/2 connection: open streams, output, flow control, and whether either end leaves."""
 
     __slots__ = (
-        "age_ticks",
         "answered",
-        "blocked",
-        "initial_send_window",
+        "flow",
+        "is_leaving",
         "is_server",
+        "last_peer_stream",
         "limits",
-        "max_send_frame",
+        "next_own_stream",
         "nuisance",
         "output",
-        "receive_window",
-        "send_window",
+        "peer_is_draining",
+        "peer_max_streams",
         "streams",
-        "unreturned",
     )
 
     def __init__(self, limits: Http2Limits, *, is_server: bool) -> None:
@@ -38,25 +37,48 @@ class ConnectionState:
         self.is_server = is_server
         self.output: list[bytes | memoryview] = []
         self.streams: dict[int, Stream] = {}
-        self.blocked: dict[int, Stream] = {}
-        """Streams with data to send and an open window of their own, which wait for the connection's window
-        only."""
-        self.answered = 0
-        self.age_ticks = 0
-        """The connection's age in calls of `on_second`, that is about in seconds."""
+        self.flow = FlowControl(limits, self.output)
         self.nuisance = Nuisance(is_counted=is_server)  # a client's end trusts its server, which is our Triton
-        self.send_window = h2.DEFAULT_WINDOW_BYTES
-        self.initial_send_window = h2.DEFAULT_WINDOW_BYTES
-        self.max_send_frame = h2.DEFAULT_MAX_FRAME_BYTES
-        self.receive_window = limits.connection_window_bytes
-        self.unreturned = 0
-        """Bytes consumed that have not been returned to the peer: too few yet for a WINDOW_UPDATE."""
+        self.answered = 0
+        """Streams that both ends have completed."""
+        self.last_peer_stream = 0
+        """The highest id of a stream that the peer has opened."""
+        self.next_own_stream = 1
+        self.is_leaving = False
+        """Whether we have sent our last GOAWAY: new streams of the peer are refused."""
+        self.peer_is_draining = False
+        """Whether the peer has sent GOAWAY: it accepts no new streams."""
+        self.peer_max_streams = h2.MAX_STREAM_ID
+
+    @property
+    def may_open(self) -> bool:
+        """Whether the peer accepts another stream of ours."""
+        return not self.peer_is_draining and len(self.streams) < self.peer_max_streams and self.next_own_stream < h2.MAX_STREAM_ID
+
+    def open(self, listener: StreamListener) -> Stream:
+        """Create a stream of our own."""
+        stream = self.new_stream(self.next_own_stream)
+        self.next_own_stream += 2
+        stream.listener = listener
+        return stream
 
     def new_stream(self, stream_id: int) -> Stream:
-        window = self.limits.stream_window_bytes
-        stream = Stream(stream_id, send_window=self.initial_send_window, receive_window=window, born=self.age_ticks)
+        """Create a stream, which has no listener yet."""
+        stream = Stream(
+            stream_id,
+            send_window=self.flow.initial_send_window,
+            receive_window=self.limits.stream_window_bytes,
+            born=self.nuisance.age_ticks,
+        )
         self.streams[stream_id] = stream
         return stream
+
+    def refuse_idle(self, stream_id: int) -> None:
+        """Raise Http2Error for a frame on a stream that was never opened; on one that has ended, late frames
+        are normal."""
+        opened = self.last_peer_stream if self.is_server else self.next_own_stream - 2
+        if stream_id == 0 or (stream_id > opened and not self.is_leaving):  # when leaving, refused streams are not noted
+            raise Http2Error(f"a frame for stream {stream_id}, which was never opened")
 
     def remote_ends(self, stream: Stream) -> None:
         """The peer has ended its side of a stream."""
@@ -87,22 +109,6 @@ class ConnectionState:
         if has_data and self.nuisance.level:
             self.nuisance.drain_for_answer()
 
-    def on_second(self) -> None:
-        """Note that about a second has passed."""
-        self.age_ticks += 1
-        self.nuisance.on_second()
-
-    def count_reset(self, stream: Stream) -> None:
-        """Count a reset by the peer, if the stream was young.
-
-        Raises Http2Error: too many of them (rapid reset attack).
-
-        Resets of older streams are normal: a deadline that passed, or a caller that left with a thousand
-        streams open.
-        """
-        if self.age_ticks - stream.born <= 1:
-            self.nuisance.count(RESET)
-
     def forget(self, stream: Stream) -> StreamListener:
         """Drop a stream and return its listener.
 
@@ -113,37 +119,9 @@ class ConnectionState:
         if self.streams.pop(stream.id, None) is not None:
             stream.local_is_closed = stream.remote_is_closed = True
             stream.pending.clear()
-            self.blocked.pop(stream.id, None)
-            if stream.held_bytes:
-                self.return_to_connection(stream.held_bytes)
-                stream.held_bytes = 0
+            if stream.held_bytes or self.flow.blocked:
+                self.flow.forget(stream)
         return listener
-
-    def consumed(self, stream: Stream, count: int) -> None:
-        """Return `count` bytes of a stream's received data to the peer's windows, as its listener has
-        consumed them."""
-        count = min(count, stream.held_bytes)  # what a dropped stream held has been returned already, by `forget`
-        stream.held_bytes -= count
-        self.return_to_connection(count)
-        if stream.remote_is_closed:
-            return
-        stream.unreturned += count
-        # Updates are batched: one for each half of a window is often enough to keep the peer sending.
-        if stream.unreturned * 2 >= self.limits.stream_window_bytes:
-            self.output.append(h2.window_update(stream.id, stream.unreturned))
-            stream.receive_window += stream.unreturned
-            stream.unreturned = 0
-
-    def return_to_connection(self, count: int) -> None:
-        """Return `count` received bytes to the connection's window, batched into few WINDOW_UPDATEs."""
-        self.unreturned += count
-        # Half a window as a rule, but less when little is left of it: waiting streams may hold most of the
-        # rest.
-        has_enough = min(self.receive_window, self.limits.connection_window_bytes // 2)
-        if self.unreturned and self.unreturned >= has_enough:
-            self.output.append(h2.window_update(0, self.unreturned))
-            self.receive_window += self.unreturned
-            self.unreturned = 0
 
     def _finish(self, stream: Stream) -> None:
         self.count_answer(has_data=stream.has_sent_data)

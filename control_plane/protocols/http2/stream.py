@@ -64,7 +64,7 @@ def whole_call(head: h2.Frame, data: h2.Frame) -> WholeCall | None:
 
 
 class Stream:
-    """State of one stream; owned by `Http2Connection`, whose users hold it as an opaque handle."""
+    """State of one stream of an HTTP/2 connection; users of the connection hold it as an opaque handle."""
 
     __slots__ = (
         "born",
@@ -84,7 +84,7 @@ class Stream:
     def __init__(self, stream_id: int, *, send_window: int, receive_window: int, born: int = 0) -> None:
         self.id = stream_id
         self.born = born
-        """The connection's age (`ConnectionState.age_ticks`) when the stream was opened."""
+        """The connection's age (`Nuisance.age_ticks`) when the stream was opened."""
         self.has_sent_data = False
         self.listener: StreamListener
         self.send_window = send_window

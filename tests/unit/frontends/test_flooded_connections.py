@@ -64,7 +64,7 @@ def goaways(transport: Transport) -> list[int]:
 def unread_bytes(connection: HttpConnection | GrpcConnection) -> int:
     if isinstance(connection, HttpConnection):
         return connection._reader.unread_bytes
-    frames = connection._state._frames
+    frames = connection._state._receiver._frames
     return len(frames._data) - frames._at
 
 

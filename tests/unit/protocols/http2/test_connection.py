@@ -331,7 +331,7 @@ class TestReceiving:
             server.connection.consumed(server.calls[-1].stream, WINDOW)  # too late: it is not counted twice
             server.take()
         assert not server.connection.streams
-        assert server.connection._state.receive_window + server.connection._state.unreturned == LIMITS.connection_window_bytes
+        assert server.connection._state.flow.receive_window + server.connection._state.flow.unreturned == LIMITS.connection_window_bytes
 
     def test_padding_counts_and_is_given_back_by_itself(self) -> None:
         server = End.server()
@@ -380,8 +380,8 @@ class TestReceiving:
             server.connection.consumed(server.calls[stream_id // 2].stream, min(consumed, held[stream_id]))
             held[stream_id] -= min(consumed, held[stream_id])
             take_updates()
-            assert room[0] == server.connection._state.receive_window
-            assert room[0] + sum(held.values()) + server.connection._state.unreturned == LIMITS.connection_window_bytes
+            assert room[0] == server.connection._state.flow.receive_window
+            assert room[0] + sum(held.values()) + server.connection._state.flow.unreturned == LIMITS.connection_window_bytes
             assert sum(held.values()) == sum(each.held_bytes for each in server.connection.streams.values())
         for listener in server.calls:
             server.connection.consumed(listener.stream, WINDOW)

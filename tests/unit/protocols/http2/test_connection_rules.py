@@ -303,12 +303,14 @@ class TestAnyBytes:
 
     def assert_accounts_hold(self, connection: Http2Connection, *, is_refused: bool = False) -> None:
         held = sum(stream.held_bytes for stream in connection.streams.values())
-        assert is_refused or connection._state.receive_window >= 0
-        assert connection._state.receive_window + connection._state.unreturned + held <= LIMITS.connection_window_bytes
-        assert is_refused or connection._state.receive_window + connection._state.unreturned + held == LIMITS.connection_window_bytes
+        assert is_refused or connection._state.flow.receive_window >= 0
+        assert connection._state.flow.receive_window + connection._state.flow.unreturned + held <= LIMITS.connection_window_bytes
+        assert (
+            is_refused or connection._state.flow.receive_window + connection._state.flow.unreturned + held == LIMITS.connection_window_bytes
+        )
         assert len(connection.streams) <= LIMITS.max_streams
-        assert set(connection._state.blocked) <= set(connection.streams)
+        assert set(connection._state.flow.blocked) <= set(connection.streams)
         for stream in connection.streams.values():
             assert 0 <= stream.held_bytes <= WINDOW
             assert stream.send_window <= h2.MAX_WINDOW_BYTES
-            assert (bool(stream.pending) and stream.send_window > 0) == (stream.id in connection._state.blocked)
+            assert (bool(stream.pending) and stream.send_window > 0) == (stream.id in connection._state.flow.blocked)
