@@ -157,7 +157,7 @@ class CacheLookups:
             await self._answer_lookups()
         except _OutOfSync:
             pass
-        except Exception as exc:  # what is no Redis may answer anything, and redis-py raises anything over it
+        except Exception as exc:  # what is no Redis may answer anything
             self._failed(self._connection.describe(exc), is_away=not is_there)
         finally:
             self._stop_asking()
