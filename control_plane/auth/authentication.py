@@ -15,6 +15,7 @@ from hashlib import sha256
 
 from control_plane.auth.domain.auth_backoff import AuthBackoff
 from control_plane.auth.ports import TokenVerifier
+from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.errors import LimitExceeded, Unauthenticated
 from control_plane.core.principal import Credentials, Principal
 from control_plane.core.scope import Scopes
@@ -24,9 +25,7 @@ from control_plane.objects.mirror import ObjectMirror
 _log = logging.getLogger(__name__)
 
 _MAX_CACHED = 4096
-"""Credentials whose check is remembered, of each kind; at the limit all are forgotten, and those in use soon
-come back.
-"""
+"""Most credentials whose check is remembered, of each kind."""
 _KEY_START = "tg_"
 _KEY_TEXT = re.compile(r"tg_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NO_SECRET = "0" * 64
@@ -55,11 +54,11 @@ class Authentication:
         self._tokens = tokens
         self._attempts = attempts
         self._now_s = now_s
-        self._cached: dict[bytes, Principal] = {}
+        self._cached = BoundedCache[bytes, Principal].of_entries(_MAX_CACHED)
         """Principals of valid API keys by the digest of the key's text; emptied whenever a stored object
         changes.
         """
-        self._accepted: set[bytes] = set()
+        self._accepted = BoundedCache[bytes, bool].of_entries(_MAX_CACHED)
         """Digests of tokens that were valid when last shown. Their signatures are checked again even if the
         source has used up its budget, so that a client does not suffer from forged tokens that come from the
         same address.
@@ -119,9 +118,8 @@ class Authentication:
             raise Unauthenticated(_NOT_VALID)
         if not key.is_valid_at(now_s):
             raise Unauthenticated(_EXPIRED)
-        if len(self._cached) >= _MAX_CACHED:
-            self._cached.clear()
-        principal = self._cached[digest] = _principal_of(key)
+        principal = _principal_of(key)
+        self._cached.keep(digest, principal)
         return principal
 
     def _find(self, shown: str) -> ApiKey | None:
@@ -140,18 +138,16 @@ class Authentication:
         """
         if self._tokens is None:
             raise Unauthenticated(_NO_TOKENS)
-        checks = _SignatureCharge(self._attempts, source, self._now_s(), is_known=digest in self._accepted)
+        checks = _SignatureCharge(self._attempts, source, self._now_s(), is_known=bool(self._accepted.get(digest)))
         try:
             principal = self._tokens.verify(shown, before_signature=checks.begin)
             if principal.tenant not in self._known.tenants:
                 raise Unauthenticated(_UNKNOWN_TENANT)
         except Unauthenticated:
-            self._accepted.discard(digest)
+            self._accepted.forget(digest)
             checks.failed()
             raise
-        if len(self._accepted) >= _MAX_CACHED:
-            self._accepted.clear()
-        self._accepted.add(digest)
+        self._accepted.keep(digest, True)
         return principal
 
 

@@ -20,6 +20,7 @@ from control_plane.cache.domain.cached_response import identity_of
 from control_plane.cache.domain.eviction import CacheEntry, EvictingCache
 from control_plane.cache.domain.lookup_worth import RunningMedian
 from control_plane.cache.ports import SharedCache
+from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.infer_call import CacheStatus
 from control_plane.models.fingerprints import Fingerprints
@@ -37,9 +38,7 @@ asked unless it is slow.
 """
 
 _MAX_SCOPES = 4096
-"""Scopes and models' overheads that are remembered. Both are only memos and cost little to make anew: at the
-limit all are dropped.
-"""
+"""Most scopes, and models' overheads, that are remembered; both cost little to make anew."""
 
 _EXPIRY = Struct("<d")
 """Header of each value in level two: when the entry expires, in seconds since 1970. Redis's own TTL knows
@@ -104,8 +103,8 @@ class ResponseCache:
         """Responses so far by model and cache status; the callers of this cache count, since only they know
         the outcome.
         """
-        self._scopes: dict[tuple[str, str, str, str], CacheScope] = {}
-        self._overheads: dict[str, RunningMedian] = {}
+        self._scopes = BoundedCache[tuple[str, str, str, str], CacheScope].of_entries(_MAX_SCOPES)
+        self._overheads = BoundedCache[str, RunningMedian].of_entries(_MAX_SCOPES)
 
     @property
     def shared(self) -> SharedCache | None:
@@ -170,9 +169,11 @@ class ResponseCache:
         slow beside computing.
         """
         if self._shared is not None:
-            if scope.model not in self._overheads and len(self._overheads) >= _MAX_SCOPES:
-                self._overheads.clear()
-            self._overheads.setdefault(scope.model, RunningMedian()).add(max(0.0, took_s - (cost_units or 0.0) / 1e3))
+            overhead = self._overheads.get(scope.model)
+            if overhead is None:
+                overhead = RunningMedian()
+                self._overheads.keep(scope.model, overhead)
+            overhead.add(max(0.0, took_s - (cost_units or 0.0) / 1e3))
 
     async def get_many(self, scope: CacheScope, keys: Sequence[bytes], *, cost_units: float | None, timeout_s: float) -> list[bytes | None]:
         """Look up `keys` in level one, then those it lacks in level two, and return the values in order, None
@@ -254,12 +255,12 @@ class ResponseCache:
         name = (model, via, generation, tenant)
         scope = self._scopes.get(name)
         if scope is None or scope.fingerprint is not fingerprint or scope.policy is not policy:
-            if len(self._scopes) >= _MAX_SCOPES:
-                self._scopes.clear()
             whose = tenant.encode() if tenant else b"everybody"
             # The TTL is part of the key: a response stored for a long time must not be found by a route that
             # wants it fresher.
             lasts = b"%r" % policy.ttl_s
             seed = identity_of(fingerprint.digest, model.encode(), generation.encode(), b"private" if tenant else b"", whose, lasts)
-            scope = self._scopes[name] = CacheScope(model, fingerprint, generation, policy, tenant, seed)
+            scope = CacheScope(model, fingerprint, generation, policy, tenant, seed)
+            self._scopes.forget(name)
+            self._scopes.keep(name, scope)
         return scope

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import Need
+from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.errors import InvalidRequest, ModelNotFound, PermissionDenied, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.principal import Principal
@@ -46,7 +47,7 @@ class TextModels:
         self._access = access
         self._fingerprints = fingerprints
         self._now_s = now_s
-        self._known: dict[tuple[str, str], _Known] = {}
+        self._known = BoundedCache[tuple[str, str], _Known].of_entries(_MAX_ENTRIES)
 
     async def describe(self, name: str, version: str = "", *, timeout_s: float) -> TextModel:
         """The description of a text-embedding model, from the cache or from Triton.
@@ -61,9 +62,8 @@ class TextModels:
         known = self._known.get((name, version))
         if known is None or known.fingerprint is not fingerprint or (fingerprint is None and self._now_s() >= known.until_s):
             known = _Known(await self._ask(name, version, timeout_s), fingerprint, self._now_s() + _KEPT_S)
-            if len(self._known) >= _MAX_ENTRIES:
-                self._known.clear()
-            self._known[name, version] = known
+            self._known.forget((name, version))
+            self._known.keep((name, version), known)
         if known.model is None:
             raise InvalidRequest(f"model {name!r} is no text-embedding model: {TEXT_MODEL_REQUIREMENTS}", field="model")
         return known.model

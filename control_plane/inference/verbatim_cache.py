@@ -28,7 +28,7 @@ AnswerT = TypeVar("AnswerT")
 
 _MAX_BYTES = 2**24
 _MAX_ENTRY_BYTES = _MAX_BYTES // 1024
-"""A table of few large answers would be cleared often; larger ones take the ordinary path."""
+"""A table of few large answers would drop others often; larger ones take the ordinary path."""
 _FLUSH_EVERY_S = 0.1
 """Seconds between two flushes of counts."""
 
@@ -38,7 +38,6 @@ class _VerbatimEntry(Generic[AnswerT]):
     """One entry: the answer, and all that must be unchanged for it to hold."""
 
     answer: AnswerT
-    size_bytes: int
     kept: CacheEntry
     principal: Principal
     account: TenantUsage
@@ -81,7 +80,7 @@ class VerbatimCache(Generic[MessageT, AnswerT]):
         if hit is None:
             return None
         if not self._holds(hit):
-            self._hits.forget(message, size_bytes=hit.size_bytes)
+            self._hits.forget(message)
             return None
         # A tenant without limits need not be admitted.
         if hit.account.is_limited and not self._running.count_completed(self._door, hit.principal, hit.call, named=hit.call):
@@ -104,7 +103,7 @@ class VerbatimCache(Generic[MessageT, AnswerT]):
         if kept is not None:
             call = replace(repeated.call, model_name=scope.model)
             account = self._admission.account(principal.tenant)
-            hit = _VerbatimEntry(answer, size_bytes, kept, principal, account, call, self._access.generation, self._cache.generation)
+            hit = _VerbatimEntry(answer, kept, principal, account, call, self._access.generation, self._cache.generation)
             self._hits.keep(message, hit, size_bytes=size_bytes)
 
     def flush_counts(self) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import jwt
 
 from control_plane.auth.adapters.jwks import JwksCache, RefreshIntervals
+from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.errors import InvalidRequest, StartupError, Unauthenticated
 from control_plane.core.model import MODEL_NAME
 from control_plane.core.principal import Principal
@@ -56,7 +57,7 @@ class JwtVerifier:
         self._settings = settings
         self._now_s = now_s
         self._keys = JwksCache(settings.jwks_url, pace=pace, now_s=now_s)
-        self._cached: dict[bytes, Principal] = {}
+        self._cached = BoundedCache[bytes, Principal].of_entries(_MAX_CACHED)
         """Principals of valid tokens by digest: checking a signature takes a hundred times as long as this
         lookup.
         """
@@ -94,9 +95,7 @@ class JwtVerifier:
 
     def _check(self, token: str, digest: bytes, before_signature: Callable[[], None]) -> Principal:
         principal = self._principal_of(self._claims(token, before_signature))
-        if len(self._cached) >= _MAX_CACHED:
-            self._cached.clear()
-        self._cached[digest] = principal
+        self._cached.keep(digest, principal)
         return principal
 
     def _claims(self, token: str, before_signature: Callable[[], None]) -> Mapping[str, Any]:

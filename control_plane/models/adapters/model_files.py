@@ -22,6 +22,7 @@ from pathlib import Path
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2
 
+from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.core.fingerprint import DIGEST_BYTES, ModelContents, digest_of
 from control_plane.core.model import ModelOverride
@@ -169,8 +170,7 @@ class FileDigests:
 
     def __init__(self, *, settled_ns: int = _SETTLED_NS, most: int = _MAX_REMEMBERED) -> None:
         self._settled_ns = settled_ns
-        self._most = most
-        self._known: dict[tuple[int, ...], bytes] = {}
+        self._known = BoundedCache[tuple[int, ...], bytes].of_entries(most)
 
     def of_files(self, files: Iterable[Named]) -> Iterator[Part]:
         """Yield the digests of regular files, following links; of a link that leads nowhere an empty digest.
@@ -200,9 +200,7 @@ class FileDigests:
     def _remember(self, identity: tuple[int, ...], digest: bytes) -> None:
         if time.time_ns() - max(identity[-2:]) < self._settled_ns:
             return
-        if len(self._known) >= self._most:
-            self._known.clear()
-        self._known[identity] = digest
+        self._known.keep(identity, digest)
 
 
 def _call_others(brought: Mapping[str, bytes], paths: Iterable[Path]) -> bool:

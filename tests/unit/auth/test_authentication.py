@@ -372,15 +372,15 @@ async def test_the_cache_is_bounded_and_holds_no_secrets(monkeypatch: pytest.Mon
     await bench.known.start()
     for text in texts * 2:
         bench.bearer(text)
-        assert len(bench.authentication._cached) <= 8
-        assert text[16:] not in repr(bench.authentication._cached)
+        assert len(bench.authentication._cached._kept) <= 8
+        assert text[16:] not in repr(bench.authentication._cached._kept)
     for number in range(30):
         bench.tokens.valid = f"token{number}"
         bench.bearer(f"token{number}")
-        assert len(bench.authentication._accepted) <= 8
+        assert len(bench.authentication._accepted._kept) <= 8
     for number in range(30):
         bench.refusal(f"tg_wrong{number}", f"198.51.100.{number}")
-    assert len(bench.authentication._cached) <= 8
+    assert len(bench.authentication._cached._kept) <= 8
 
 
 def test_no_secret_is_in_a_text_log_or_chained_error(caplog: pytest.LogCaptureFixture) -> None:
