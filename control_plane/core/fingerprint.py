@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from control_plane.core.closure import closure
+
 DIGEST_BYTES = 32
 
 
@@ -115,14 +117,7 @@ def dependencies_of(name: str, models: Models) -> set[str]:
 
 def ensemble_closure(name: str, models: Models) -> set[str]:
     """Return the model and, for an ensemble, its steps and their steps."""
-    found, open_ = set[str](), [name]
-    while open_:
-        each = open_.pop()
-        if each not in found:
-            found.add(each)
-            model = models.get(each)
-            open_ += model.config.steps if model is not None else ()
-    return found
+    return set(closure(name, lambda each: model.config.steps if (model := models.get(each)) is not None else ()))
 
 
 def callers(models: Models) -> set[str]:

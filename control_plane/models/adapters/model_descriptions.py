@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from pydantic import ByteSize, TypeAdapter
 from tritonclient.grpc import model_config_pb2
 
+from control_plane.core.closure import closure
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.core.model import MODEL_NAME, NAME_RULE
 from control_plane.core.names import MAX_SIZE_BYTES
@@ -204,13 +205,7 @@ def _with_steps(model: DescribedModel, own: Mapping[str, DescribedModel]) -> Des
     """Complete an ensemble's description by its indirect steps; a step that no source has is named and counts
     no bytes.
     """
-    steps: set[str] = set()
-    left = list(model.steps)
-    while left:
-        step = left.pop()
-        if step not in steps and step != model.spec.name:
-            steps.add(step)
-            left += own[step].steps if step in own else ()
+    steps = closure(model.spec.name, lambda each: own[each].steps if each in own else ())[1:]
     parts = [model, *(own[step] for step in steps if step in own)]
     return replace(
         model,

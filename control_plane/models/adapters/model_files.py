@@ -23,6 +23,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2
 
 from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.closure import closure
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.core.fingerprint import DIGEST_BYTES, ModelContents, digest_of
 from control_plane.core.model import ModelOverride
@@ -76,13 +77,7 @@ class ModelFiles:
 
     def ensemble_closure(self, name: str, override: ModelOverride | None) -> list[str]:
         """Return the models that a load reads, as `models/ports.ModelReading.ensemble_closure` says."""
-        found, open_ = dict[str, None](), [name]
-        while open_:
-            each = open_.pop()
-            if each not in found:
-                found[each] = None
-                open_ += steps_of(self._config(each, override if each == name else None))
-        return list(found)
+        return closure(name, lambda each: steps_of(self._config(each, override if each == name else None)))
 
     def read(self, name: str, override: ModelOverride | None) -> ModelContents:
         """Digest what a load would read, as `models/ports.ModelReading.read` says."""
