@@ -32,8 +32,3 @@ def is_encoded(encoding: bytes) -> bool:
 def decoded_pieces(body: bytes | bytearray, bound: InflateBound) -> Iterator[bytes]:
     """Decode a gzip or deflate body piece by piece. Raises as `inflated_pieces` does."""
     return inflated_pieces(body, _AUTO_DETECT, "gzip or deflate", bound)
-
-
-def decode_body(body: bytes | bytearray, encoding: bytes, bound: InflateBound) -> bytes | bytearray:
-    """Decode a whole body of this Content-Encoding. Raises as `is_encoded` and `decoded_pieces` do."""
-    return b"".join(decoded_pieces(body, bound)) if is_encoded(encoding) else body

@@ -64,19 +64,8 @@ class CostColumns:
         return column
 
 
-def plan(items: Sequence[Sized], cost_ms: CostMs, *, max_rows: int) -> list[list[int]]:
-    """Divide `items` into batches of at most `max_rows` rows with the least total cost; return their indices,
-    short ones first.
-
-    An item of more than `max_rows` rows is a batch of its own.
-    """
-    order = sorted(range(len(items)), key=lambda index: items[index].length)
-    batches = divide([items[index] for index in order], CostColumns(cost_ms, max_rows=max_rows))
-    return [order[start:end] for start, end in batches]
-
-
 def divide(items: Sequence[Sized], columns: CostColumns, *, limit_ms: float = inf) -> list[tuple[int, int]]:
-    """Divide items that are sorted by length, as `plan` does; return batches as [start, end) of positions in
+    """Divide items that are sorted by length; return batches as [start, end) of positions in
     `items`.
 
     No batch of several items costs more than `limit_ms`.

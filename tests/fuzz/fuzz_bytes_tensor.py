@@ -8,14 +8,15 @@ from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
     from control_plane.core.errors import InvalidRequest
+    from control_plane.core.steps import finish
     from control_plane.core.tensor import Tensor
-    from control_plane.protocols.kserve.bytes_tensor import check_bytes_tensor
+    from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps
 
 
 def check(data: bytes) -> None:
     expected, framed = (data[0], data[1:]) if data else (0, b"")
     try:
-        check_bytes_tensor(Tensor("X", "BYTES", (expected,)), framed, start=0, end=len(framed))
+        finish(bytes_tensor_steps(Tensor("X", "BYTES", (expected,)), framed, start=0, end=len(framed)))
         accepted = True
     except InvalidRequest:
         accepted = False

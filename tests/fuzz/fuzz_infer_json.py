@@ -14,7 +14,8 @@ from tests.fuzz.harness import fuzz, instrumented
 with instrumented():
     from control_plane.core.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
     from control_plane.core.infer_call import InferCall
-    from control_plane.protocols.kserve.infer_json import read_infer_request
+    from control_plane.core.steps import finish
+    from control_plane.protocols.kserve.infer_json import infer_request_steps
 
 LARGE_BYTES = 300 * 1024
 """Beyond it the door outlines the JSON before it parses it."""
@@ -36,7 +37,7 @@ def check(data: bytes) -> None:
 def read(body: bytes, length: bytes | None) -> InferCall | None:
     """None when it is refused, with words that can be sent. Without the bytes of texts, of which in large JSON only a bound is known."""
     try:
-        return replace(read_infer_request(body, length, model_name="m", model_version=""), text_bytes=0)
+        return replace(finish(infer_request_steps(body, length, model_name="m", model_version="")), text_bytes=0)
     except (InvalidRequest, UnparsableRequest, PayloadTooLarge) as exc:
         str(exc).encode()
         return None

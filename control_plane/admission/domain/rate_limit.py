@@ -114,8 +114,3 @@ def limit_fields(*, limit: float, remaining: float, reset_s: float) -> Fields:
         ("RateLimit-Remaining", str(int(remaining))),
         ("RateLimit-Reset", str(ceil(reset_s - _ROUNDING_S))),
     )
-
-
-def whole_seconds(retry_after_s: float) -> int:
-    """Round for `Retry-After` (RFC 9110, 10.2.3): up, and never to 0, which would ask for a retry at once."""
-    return max(1, ceil(retry_after_s - _ROUNDING_S))

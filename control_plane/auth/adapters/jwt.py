@@ -67,11 +67,6 @@ class JwtVerifier:
         """Refresh the issuer's keys until cancelled; until they were read once, every token is refused."""
         await self._keys.run()
 
-    @property
-    def can_verify(self) -> bool:
-        """Whether the issuer's keys were read recently enough to verify tokens."""
-        return self._keys.are_fresh
-
     def verify(self, token: str, *, before_signature: Callable[[], None] = _nothing) -> Principal:
         """Return the token's principal. Raises Unauthenticated.
 

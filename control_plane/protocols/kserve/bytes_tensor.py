@@ -10,17 +10,12 @@ from __future__ import annotations
 from struct import Struct
 
 from control_plane.core.errors import InvalidRequest
-from control_plane.core.steps import Steps, finish
+from control_plane.core.steps import Steps
 from control_plane.core.tensor import Tensor, element_count
 
 _LENGTH = Struct("<I")
 _ELEMENTS_PER_STEP = 8192
 """Walking so many elements takes about 2 ms."""
-
-
-def check_bytes_tensor(tensor: Tensor, data: bytes | bytearray | memoryview, *, start: int, end: int) -> None:
-    """Run `bytes_tensor_steps` without a pause."""
-    finish(bytes_tensor_steps(tensor, data, start=start, end=end))
 
 
 def bytes_tensor_steps(tensor: Tensor, data: bytes | bytearray | memoryview, *, start: int, end: int) -> Steps[None]:
@@ -53,5 +48,5 @@ def bytes_tensor_steps(tensor: Tensor, data: bytes | bytearray | memoryview, *, 
 
 
 def encode_bytes_elements(elements: list[bytes]) -> bytes:
-    """Encode `elements` in the framing that `check_bytes_tensor` checks."""
+    """Encode `elements` in the framing that `bytes_tensor_steps` checks."""
     return b"".join(_LENGTH.pack(len(element)) + element for element in elements)

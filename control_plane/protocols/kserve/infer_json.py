@@ -24,7 +24,7 @@ import orjson
 
 from control_plane.core.errors import InvalidRequest, UnparsableRequest
 from control_plane.core.infer_call import InferCall
-from control_plane.core.steps import Steps, finish
+from control_plane.core.steps import Steps
 from control_plane.core.tensor import DATATYPE_BYTES, MAX_DIMENSION, MAX_ELEMENTS, Tensor, element_count
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps
@@ -45,11 +45,6 @@ and more."""
 
 Body = bytes | bytearray
 _DEFAULT_LIMITS = BodyLimits()
-
-
-def read_infer_request(body: Body, header_length: bytes | None, *, model_name: str, model_version: str) -> InferCall:
-    """Run `infer_request_steps` without a pause."""
-    return finish(infer_request_steps(body, header_length, model_name=model_name, model_version=model_version))
 
 
 def infer_request_steps(

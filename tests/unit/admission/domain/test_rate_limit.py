@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.admission.domain.rate_limit import Draw, RateLimit, RateState, admit, draw, limit_fields, part_of_limit, whole_seconds
+from control_plane.admission.domain.rate_limit import Draw, RateLimit, RateState, admit, draw, limit_fields, part_of_limit
 
 NOW_S = 1e6
 """Clock of a machine that has run for eleven days: large enough for rounding errors to show."""
@@ -156,8 +156,3 @@ def test_fields_of_an_answer_are_whole_numbers_and_promise_nothing_too_early() -
         ("RateLimit-Remaining", "3"),
         ("RateLimit-Reset", "1"),
     )
-
-
-@pytest.mark.parametrize(("retry_after_s", "told"), [(0.0, 1), (0.01, 1), (1.0, 1), (1.01, 2), (59.5, 60)])
-def test_retry_after_is_rounded_up_and_never_none(retry_after_s: float, told: int) -> None:
-    assert whole_seconds(retry_after_s) == told

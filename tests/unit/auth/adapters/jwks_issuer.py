@@ -193,7 +193,7 @@ class Bench:
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(self.tokens.run())
             if is_ready:
-                await until(lambda: self.tokens.can_verify)
+                await until(lambda: self.tokens._keys.are_fresh)
             yield
             task.cancel()
 

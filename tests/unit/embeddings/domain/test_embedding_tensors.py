@@ -16,10 +16,11 @@ from control_plane.core.errors import (
     UpstreamFailed,
     UpstreamUnavailable,
 )
+from control_plane.core.steps import finish
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText, infer_request, read_answer, read_embedded_text
 from control_plane.embeddings.domain.text_model import TextModel, TokenInputs
 from control_plane.protocols.http1 import HttpAnswer, make_answer
-from control_plane.protocols.kserve.infer_json import read_infer_request
+from control_plane.protocols.kserve.infer_json import infer_request_steps
 
 MODEL = TextModel("TEXT", "EMBEDDING", 2, tokens="TOKENS", token_inputs=TokenInputs("INPUT_IDS", "ATTENTION_MASK"), max_batch_size=8)
 UNCOUNTED = TextModel("PROMPT", "VECTOR", 2, max_batch_size=8)
@@ -39,7 +40,8 @@ def answer(**outputs: bytes) -> HttpAnswer:
 def test_texts_are_a_request_that_the_door_itself_would_take() -> None:
     request = infer_request(MODEL, b"/v2/models/m/infer", [b"a text", "é".encode()], are_tokens=False)
 
-    call = read_infer_request(request.body, request.single_header(b"inference-header-content-length"), model_name="m", model_version="")
+    header_length = request.single_header(b"inference-header-content-length")
+    call = finish(infer_request_steps(request.body, header_length, model_name="m", model_version=""))
     assert [(each.name, each.datatype, each.shape) for each in call.inputs] == [("TEXT", "BYTES", (2, 1))]
     assert (request.method, request.target, call.text_bytes) == (b"POST", b"/v2/models/m/infer", 8)
     header = orjson.loads(request.body[: int(request.header(b"inference-header-content-length") or 0)])

@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.core.errors import InvalidRequest
+from control_plane.core.steps import finish
 from control_plane.core.tensor import Tensor
-from control_plane.protocols.kserve.bytes_tensor import check_bytes_tensor, encode_bytes_elements
+from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps, encode_bytes_elements
 
 ELEMENTS = st.lists(st.binary(max_size=12), max_size=6)
 
 
 def check(count: int, data: bytes, *, start: int = 0, end: int | None = None) -> None:
-    check_bytes_tensor(Tensor("X", "BYTES", (count,)), data, start=start, end=len(data) if end is None else end)
+    finish(bytes_tensor_steps(Tensor("X", "BYTES", (count,)), data, start=start, end=len(data) if end is None else end))
 
 
 def naive_elements(data: bytes) -> list[bytes] | None:
@@ -89,6 +90,6 @@ def test_a_length_is_little_endian() -> None:
 )
 def test_the_count_is_the_product_of_the_shape(shape: tuple[int, ...], count: int) -> None:
     data = encode_bytes_elements([b"a"] * count)
-    check_bytes_tensor(Tensor("X", "BYTES", shape), data, start=0, end=len(data))
+    finish(bytes_tensor_steps(Tensor("X", "BYTES", shape), data, start=0, end=len(data)))
     with pytest.raises(InvalidRequest, match=f"expected {count} string elements for inference input 'X', got {count + 1}"):
-        check_bytes_tensor(Tensor("X", "BYTES", shape), data + b"\0\0\0\0", start=0, end=len(data) + 4)
+        finish(bytes_tensor_steps(Tensor("X", "BYTES", shape), data + b"\0\0\0\0", start=0, end=len(data) + 4))

@@ -15,7 +15,7 @@ from control_plane.core.infer_call import InferCall
 from control_plane.core.steps import finish
 from control_plane.core.tensor import MAX_ELEMENTS, Tensor, element_count
 from control_plane.protocols.kserve.body_limits import BodyLimits
-from control_plane.protocols.kserve.infer_json import infer_request_steps, read_infer_request
+from control_plane.protocols.kserve.infer_json import infer_request_steps
 
 FP32 = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1.0]}
 
@@ -24,7 +24,7 @@ _X = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1]}
 
 
 def read(body: bytes, header_length: bytes | None = None) -> InferCall:
-    return read_infer_request(body, header_length, model_name="m", model_version="3")
+    return finish(infer_request_steps(body, header_length, model_name="m", model_version="3"))
 
 
 def with_input(**changes: object) -> bytes:

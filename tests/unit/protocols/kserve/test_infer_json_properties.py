@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from control_plane.core.errors import InvalidRequest, UnparsableRequest
 from control_plane.core.infer_call import InferCall
+from control_plane.core.steps import finish
 from control_plane.core.tensor import element_count
-from control_plane.protocols.kserve.infer_json import parse_json_object, read_infer_request
+from control_plane.protocols.kserve.infer_json import infer_request_steps, parse_json_object
 from tests.unit.protocols.kserve.infer_requests import Sent, requests
 
 _KEYS = st.sampled_from(["a", "b", "inputs", "a:", ""])
@@ -44,7 +45,7 @@ def _repeats_a_key(text: str) -> bool:
 
 @given(sent=requests())
 def test_a_valid_request_is_accepted_and_declares_its_tensors(sent: Sent) -> None:
-    call = read_infer_request(sent.body, sent.header_length, model_name="m", model_version="")
+    call = finish(infer_request_steps(sent.body, sent.header_length, model_name="m", model_version=""))
     assert call == InferCall(
         "m", "", sent.request_id, sent.tensors, text_bytes=sent.text_bytes, elements=sum(element_count(each.shape) for each in sent.tensors)
     )
@@ -81,6 +82,6 @@ def test_what_is_accepted_repeats_no_key_and_what_repeats_none_is_accepted(value
 
 def _read_or_refuse(body: bytes, header_length: bytes | None) -> None:
     try:
-        assert isinstance(read_infer_request(body, header_length, model_name="m", model_version=""), InferCall)
+        assert isinstance(finish(infer_request_steps(body, header_length, model_name="m", model_version="")), InferCall)
     except (InvalidRequest, UnparsableRequest) as exc:
         str(exc).encode()  # it can be told to the caller

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from python_backends.batching.plan import MAX_COLUMNS, CostColumns, Item, divide, plan
+from python_backends.batching.plan import MAX_COLUMNS, CostColumns, Item, divide
 from python_backends.runtime.variants.latency_table import CostMs, LatencyTable
 
 LENGTHS = (4, 8, 16)
@@ -30,6 +30,13 @@ def tables() -> st.SearchStrategy[LatencyTable]:
 
 def items(*, most_rows: int, most: int = 8) -> st.SearchStrategy[list[Item]]:
     return st.lists(st.builds(Item, rows=st.integers(1, most_rows), length=st.integers(1, 20)), max_size=most)
+
+
+def plan(items: Sequence[Item], cost_ms: CostMs) -> list[list[int]]:
+    """The items' indices, divided into batches of the least total cost, short ones first."""
+    order = sorted(range(len(items)), key=lambda index: items[index].length)
+    batches = divide([items[index] for index in order], CostColumns(cost_ms, max_rows=MAX_ROWS))
+    return [order[start:end] for start, end in batches]
 
 
 def cost_of(items: Sequence[Item], batches: Sequence[Sequence[int]], cost_ms: CostMs) -> float:
@@ -60,7 +67,7 @@ def divisions_into_sets(indices: Sequence[int]) -> Iterator[list[list[int]]]:
 
 @given(items=items(most_rows=6), table=tables())
 def test_no_division_into_neighbours_costs_less(items: list[Item], table: LatencyTable) -> None:
-    planned = plan(items, table.cost_ms, max_rows=MAX_ROWS)
+    planned = plan(items, table.cost_ms)
 
     order = sorted(range(len(items)), key=lambda index: items[index].length)
     candidates = [batches for batches in divisions_into_neighbours(order) if all(fits(items, batch) for batch in batches)]
@@ -69,7 +76,7 @@ def test_no_division_into_neighbours_costs_less(items: list[Item], table: Latenc
 
 @given(items=items(most_rows=1, most=6), table=tables())
 def test_no_division_at_all_costs_less_for_items_of_one_row(items: list[Item], table: LatencyTable) -> None:
-    planned = plan(items, table.cost_ms, max_rows=MAX_ROWS)
+    planned = plan(items, table.cost_ms)
 
     candidates = [batches for batches in divisions_into_sets(range(len(items))) if all(fits(items, batch) for batch in batches)]
     assert cost_of(items, planned, table.cost_ms) == pytest.approx(min(cost_of(items, batches, table.cost_ms) for batches in candidates))
@@ -90,7 +97,7 @@ def test_under_a_limit_no_division_that_keeps_it_costs_less(items: list[Item], t
 
 @given(items=items(most_rows=7, most=30), table=tables())
 def test_every_item_is_planned_once_in_a_batch_with_room_and_short_ones_first(items: list[Item], table: LatencyTable) -> None:
-    planned = plan(items, table.cost_ms, max_rows=MAX_ROWS)
+    planned = plan(items, table.cost_ms)
 
     assert sorted(index for batch in planned for index in batch) == list(range(len(items)))
     assert all(fits(items, batch) for batch in planned)
@@ -99,21 +106,21 @@ def test_every_item_is_planned_once_in_a_batch_with_room_and_short_ones_first(it
 
 
 def test_what_costs_nothing_to_run_apart_runs_apart() -> None:
-    assert plan([Item(1, 9), Item(1, 3), Item(1, 5)], lambda rows, length: rows * length, max_rows=MAX_ROWS) == [[1], [2], [0]]
+    assert plan([Item(1, 9), Item(1, 3), Item(1, 5)], lambda rows, length: rows * length) == [[1], [2], [0]]
 
 
 def test_a_page_does_not_run_among_sentences() -> None:
     sentences_and_a_page = [Item(1, 8), Item(1, 200), Item(1, 9), Item(1, 10)]
 
-    assert plan(sentences_and_a_page, per_run_and_token, max_rows=MAX_ROWS) == [[0, 2, 3], [1]]
+    assert plan(sentences_and_a_page, per_run_and_token) == [[0, 2, 3], [1]]
 
 
 def test_of_divisions_that_cost_the_same_the_one_of_fewest_runs_is_taken() -> None:
-    assert plan([Item(1, 8)] * 3, lambda rows, length: rows * length, max_rows=MAX_ROWS) == [[0, 1, 2]]
+    assert plan([Item(1, 8)] * 3, lambda rows, length: rows * length) == [[0, 1, 2]]
 
 
 def test_what_is_larger_than_any_batch_runs_alone_and_changes_nothing_for_the_others() -> None:
-    assert plan([Item(1, 8), Item(MAX_ROWS + 3, 8), Item(1, 8)], per_run_and_token, max_rows=MAX_ROWS) == [[0], [1], [2]]
+    assert plan([Item(1, 8), Item(MAX_ROWS + 3, 8), Item(1, 8)], per_run_and_token) == [[0], [1], [2]]
 
 
 def test_costs_are_worked_out_once_per_length_and_not_kept_without_bound() -> None:
