@@ -12,10 +12,10 @@ from enum import Enum
 from pathlib import Path
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from control_plane.cli.common.options import StateDirOption
+from control_plane.cli.common.printing import print_table
 from control_plane.core.cpus import format_cpus
 from control_plane.core.errors import StartupError
 from control_plane.host.cpu_affinity import allowed_cpus, require_cpus
@@ -54,10 +54,8 @@ class Check:
 def doctor(state_dir: StateDirOption = None) -> None:
     """Check what this machine has and lacks for serving; exit status 1 if serving cannot work."""
     checks = list(run_checks(load_settings({"state_dir": state_dir})))
-    table = Table("check", "", "found", "what to do", box=None)
-    for check in checks:
-        table.add_row(check.name, check.verdict.value, check.found, check.advice)
-    Console(soft_wrap=True).print(table)
+    rows = [(check.name, Text.from_markup(check.verdict.value), check.found, check.advice) for check in checks]
+    print_table(("check", "", "found", "what to do"), rows, wraps=True)
     if any(check.verdict is Verdict.MISSING for check in checks):
         raise typer.Exit(1)
 

@@ -13,11 +13,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
-from control_plane.cli.common.printing import print_fields, printable
+from control_plane.cli.common.printing import print_fields, print_table
 from control_plane.core.errors import ModelNotFound
 from control_plane.settings import load_settings
 
@@ -101,17 +100,15 @@ def _show(models: list[dict[str, Any]]) -> None:
     is_fleet = any(model["tier"] for model in models)
     places = ["tier", "servers"] if is_fleet else []
     variants = ["variant"] if any(model["variant"] for model in models) else []
-    table = Table("model", "state", *places, "versions", *variants, "memory", "reason", box=None)
+    rows = []
     for model in models:
-        state = model["state"]
+        state = Text(model["state"], style=_STYLES.get(model["state"], "dim"))
         # Triton's reasons may be whole stack traces, whose first line says what failed.
-        said = "; ".join(filter(None, (model["reason"].partition("\n")[0], model["build"])))
-        reason = escape(printable(said))
-        where = [model["tier"] or "", " ".join(model["servers"])] if is_fleet else []
-        versions = ", ".join(model["versions"])
-        variant = [escape(printable(model["variant"] or ""))] if variants else []
-        table.add_row(model["name"], f"[{_STYLES.get(state, 'dim')}]{state}[/]", *where, versions, *variant, _memory(model), reason)
-    Console(soft_wrap=True).print(table)
+        reason = "; ".join(filter(None, (model["reason"].partition("\n")[0], model["build"])))
+        where = [model["tier"], " ".join(model["servers"])] if is_fleet else []
+        variant = [model["variant"]] if variants else []
+        rows.append((model["name"], state, *where, ", ".join(model["versions"]), *variant, _memory(model), reason))
+    print_table(("model", "state", *places, "versions", *variants, "memory", "reason"), rows, wraps=True)
 
 
 def _memory(model: dict[str, Any]) -> str:

@@ -8,17 +8,22 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 _WIDTH = 10_000
 """Width in columns of tables. So wide that no cell is ever cut: names and numbers are there to be copied."""
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows as a table; None is an empty cell. Control characters in cells are replaced by blanks."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wraps: bool = False) -> None:
+    """Print rows as a table; None is an empty cell, a `Text` keeps its style. Control characters in other cells
+    are replaced by blanks.
+
+    With `wraps`, long cells are wrapped to fit the terminal: for sentences, which nobody copies.
+    """
     table = Table(*columns, box=None)
     for row in rows:
         table.add_row(*map(_cell, row))
-    Console(soft_wrap=True, width=_WIDTH).print(table)
+    Console(soft_wrap=True, width=None if wraps else _WIDTH).print(table)
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -40,9 +45,11 @@ def moment(time_s: float | None) -> str:
     return "" if time_s is None else datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _cell(value: object) -> str:
+def _cell(value: object) -> str | Text:
     if value is None:
         return ""
+    if isinstance(value, Text):
+        return value
     return escape(printable(f"{value:.10g}" if isinstance(value, float) else str(value)))
 
 

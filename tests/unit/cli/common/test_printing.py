@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from rich.text import Text
 
 from control_plane.cli.common.printing import moment, print_fields, print_table, remark
 
@@ -17,6 +18,14 @@ def test_a_table_is_whole_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, 
         ["n", "3"],
     ]
     assert told.err == ""
+
+
+def test_sentences_are_wrapped_to_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table(("a", "b"), [(Text("ok", style="green"), "word " * 8)], wraps=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 20
+    assert " ".join(lines).split() == ["a", "b", "ok", *["word"] * 8]
 
 
 def test_fields_are_lines_but_for_those_that_are_empty(capsys: pytest.CaptureFixture[str]) -> None:
