@@ -13,7 +13,7 @@ import orjson
 
 from control_plane.core.infer_call import SendFailure
 from control_plane.metering.domain.usage import ClientStatus
-from control_plane.protocols.grpc import GrpcAnswer
+from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus
 from control_plane.protocols.http1 import HttpAnswer
 
 _DEAD_STUB = re.compile(rb"Stub process '([^']{1,300})' is not healthy")
@@ -22,8 +22,6 @@ _NUMBERS = re.compile("(_[0-9]+){1,2}$")
 it."""
 _READ_BYTES = 1000
 """How much of an error's text is searched; Triton puts the words in question first."""
-
-_INTERNAL = 13  # gRPC status INTERNAL
 
 
 def send_failure_of(answer: object) -> SendFailure | None:
@@ -38,7 +36,9 @@ def dead_stub_model_of(answer: object) -> str | None:
     """
     if isinstance(answer, HttpAnswer):
         return dead_stub_model_in(bytes(answer.body[:_READ_BYTES])) if answer.status == 500 else None
-    return dead_stub_model_in(answer.details.encode()) if isinstance(answer, GrpcAnswer) and answer.code == _INTERNAL else None
+    if isinstance(answer, GrpcAnswer) and answer.code == GrpcStatus.INTERNAL:
+        return dead_stub_model_in(answer.details.encode())
+    return None
 
 
 def client_status_in(answer: object) -> ClientStatus | None:

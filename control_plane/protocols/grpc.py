@@ -12,6 +12,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import IntEnum
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from control_plane.core.bounded_cache import BoundedCache
@@ -41,6 +42,28 @@ _NOT_FORWARDED = frozenset((b"te", b"grpc-timeout", _AUTHORIZATION, _API_KEY))
 models."""
 _OF_A_CONNECTION = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
 _WINDOW_BITS = {b"gzip": zlib.MAX_WBITS | 16, b"deflate": zlib.MAX_WBITS}
+
+
+class GrpcStatus(IntEnum):
+    """Status codes of gRPC; those of `grpc.StatusCode`, as the numbers that are sent."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
 
 
 MessageFrame = bytes | memoryview
@@ -296,6 +319,6 @@ def status_answer(code: int, details: str, more: Fields = (), *, loss: SendFailu
 
 
 def answer_of(headers: Fields, body: tuple[bytes | memoryview, ...], trailers: Fields) -> GrpcAnswer:
-    """A server's answer; without a valid `grpc-status` it counts as UNKNOWN (2), as in gRPC's own clients."""
-    code = dict(trailers).get(b"grpc-status", b"2")
-    return GrpcAnswer(int(code) if code.isdigit() and len(code) < 4 else 2, headers, body, trailers)
+    """A server's answer; without a valid `grpc-status` it counts as UNKNOWN, as in gRPC's own clients."""
+    code = dict(trailers).get(b"grpc-status", b"")
+    return GrpcAnswer(int(code) if code.isdigit() and len(code) < 4 else GrpcStatus.UNKNOWN, headers, body, trailers)

@@ -17,14 +17,13 @@ from control_plane.core.errors import ControlPlaneError, InvalidRequest, Overloa
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
-from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, MessageFrame, MessageReader, read_head, status_answer
+from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, GrpcStatus, MessageFrame, MessageReader, read_head, status_answer
 from control_plane.protocols.http2.headers import Fields
 from control_plane.protocols.http2.stream import Stream, WholeCall
 from control_plane.triton.ports import GrpcCall
 
 _log = logging.getLogger(__name__)
 
-_INTERNAL = 13  # gRPC status INTERNAL
 _MESSAGES_AT_ONCE = 16
 """Messages of a streaming call that are split off at a time; one HTTP/2 frame may hold 50,000."""
 _MAX_QUEUED_MESSAGES = 4
@@ -421,4 +420,4 @@ def failure(error: ControlPlaneError) -> GrpcAnswer:
 def defect() -> GrpcAnswer:
     """Log the exception that is being handled, and render it as INTERNAL; the caller is not told its text."""
     _log.exception("a call failed in the gateway; this is a defect")
-    return status_answer(_INTERNAL, "internal error of the gateway; its log has the details")
+    return status_answer(GrpcStatus.INTERNAL, "internal error of the gateway; its log has the details")

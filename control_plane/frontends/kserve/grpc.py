@@ -50,7 +50,16 @@ from control_plane.inference.running_request import UNSEEN
 from control_plane.inference.transaction_policies import TransactionPolicies
 from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.models.ports import ModelAdministration
-from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, MessageFrame, frame_message, message_answer, message_in, status_answer
+from control_plane.protocols.grpc import (
+    GrpcAnswer,
+    GrpcHead,
+    GrpcStatus,
+    MessageFrame,
+    frame_message,
+    message_answer,
+    message_in,
+    status_answer,
+)
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http2.headers import encode_fields, encode_varying
 from control_plane.protocols.http2.stream import MAX_WHOLE_BYTES, WholeAnswer, WholeCall
@@ -101,7 +110,6 @@ _METHODS: Mapping[str, _Method] = {
     _TRACE: _Method(Action.ADMIN, ADMINISTERED_MODEL_FIELDS),
 }
 
-_INTERNAL = 13  # gRPC status INTERNAL
 _KIND = b"grpc"
 _MEMORY_BYTES = 2**24
 _STATISTICS_BOUND = InflateBound(2**26, "the statistics are too large")
@@ -410,7 +418,7 @@ async def _administered(name: str, change: Awaitable[object], done: Any) -> Grpc
     try:
         await change
     except ModelNotFound:
-        return status_answer(_INTERNAL, not_in_any_repository(name))
+        return status_answer(GrpcStatus.INTERNAL, not_in_any_repository(name))
     except ModelLoadFailed as exc:
         return status_answer(exc.upstream_code, message_of(exc))
     return message_answer(done.SerializeToString())

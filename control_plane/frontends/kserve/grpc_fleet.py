@@ -12,12 +12,11 @@ from control_plane.core.model import ModelState
 from control_plane.fleet.view.catalogue import asked_of_all
 from control_plane.frontends.kserve.http_fleet import not_available
 from control_plane.inference.catalogue import Catalogue
-from control_plane.protocols.grpc import GrpcAnswer, message_answer, message_in, status_answer
+from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus, message_answer, message_in, status_answer
 from control_plane.protocols.kserve.body_limits import InflateBound
 from control_plane.protocols.kserve.merged_statistics import merged_statistics, no_statistics
 from control_plane.triton.ports import GrpcCall
 
-_INVALID_ARGUMENT, _UNIMPLEMENTED = 3, 12  # gRPC statuses
 _BOUND = InflateBound(1 << 26, "a server's statistics are too large")
 """For the statistics of one server; those of one model version are some hundred bytes."""
 
@@ -31,7 +30,7 @@ class GrpcFleetAnswers:
     async def index(self, request: Any) -> GrpcAnswer:
         """Answer RepositoryIndex. Raises UpstreamUnavailable."""
         if request.repository_name:
-            return status_answer(_UNIMPLEMENTED, "'repository_name' specification is not supported")
+            return status_answer(GrpcStatus.UNIMPLEMENTED, "'repository_name' specification is not supported")
         answer = service_pb2.RepositoryIndexResponse()
         for line in await self._catalogue.index(only_ready=request.ready):
             is_known = line.version or line.reason or line.state is not ModelState.UNAVAILABLE
@@ -57,7 +56,7 @@ class GrpcFleetAnswers:
         if answers:
             return (good or answers)[0]
         if not self._catalogue.knows(model):
-            return status_answer(_INVALID_ARGUMENT, not_available(model))
+            return status_answer(GrpcStatus.INVALID_ARGUMENT, not_available(model))
         return _statistics([no_statistics(model, version)])
 
 

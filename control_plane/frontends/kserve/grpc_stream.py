@@ -36,6 +36,7 @@ from control_plane.protocols.grpc import (
     PREFIX_BYTES,
     GrpcAnswer,
     GrpcHead,
+    GrpcStatus,
     MessageFrame,
     answer_of,
     frame_message,
@@ -69,14 +70,18 @@ _HELD = InflateBound(0, "the message has not been inflated")
 budget."""
 _ANSWER = InflateBound(2**31 - 1, "the answer is too large")
 
-_INTERNAL = 13  # gRPC status INTERNAL
 _MAX_UNANSWERED = 64
 """Ordinary requests of one stream that may be in flight; then no more of its messages are received."""
 
 _ENDED_WELL = GrpcAnswer(0, HEAD, (), status_fields(0, ""))
 
 
-_OUTCOMES = {0: Outcome.ANSWERED, 4: Outcome.DEADLINE_EXCEEDED, 5: Outcome.MODEL_NOT_FOUND, 14: Outcome.UNAVAILABLE}
+_OUTCOMES: dict[int, Outcome] = {
+    GrpcStatus.OK: Outcome.ANSWERED,
+    GrpcStatus.DEADLINE_EXCEEDED: Outcome.DEADLINE_EXCEEDED,
+    GrpcStatus.NOT_FOUND: Outcome.MODEL_NOT_FOUND,
+    GrpcStatus.UNAVAILABLE: Outcome.UNAVAILABLE,
+}
 
 
 def outcome_of_code(code: int) -> Outcome:
@@ -466,7 +471,7 @@ def _raise_model_error(frame: MessageFrame) -> None:
     """
     answer = service_pb2.ModelStreamInferResponse.FromString(bytes(frame[PREFIX_BYTES:]))
     if answer.error_message and answer.infer_response.model_name:
-        raise _Ended(status_answer(_INTERNAL, answer.error_message))
+        raise _Ended(status_answer(GrpcStatus.INTERNAL, answer.error_message))
 
 
 def _error(request_id: str, text: str) -> bytes:

@@ -37,6 +37,7 @@ from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.running_request import UNSEEN
 from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.models.ports import ModelAdministration
+from control_plane.protocols.grpc import GrpcStatus
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content
 from control_plane.protocols.kserve.body_limits import BodyLimits
@@ -62,7 +63,7 @@ _EMPTY_TEXT = make_answer(200, content_type=b"text/plain")
 _EMPTY_JSON = make_answer(200)
 _DEFECT = make_answer(500, b'{"error":"internal error of the gateway; its log has the details"}')
 
-_HTTP_OF_UPSTREAM_CODE = {3: 400, 5: 404, 14: 503}
+_HTTP_OF_UPSTREAM_CODE: dict[int, int] = {GrpcStatus.INVALID_ARGUMENT: 400, GrpcStatus.NOT_FOUND: 404, GrpcStatus.UNAVAILABLE: 503}
 """The HTTP status that Triton itself gives a failed load, by the gRPC code it gave us; 500 for all others."""
 
 

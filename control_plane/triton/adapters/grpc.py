@@ -18,7 +18,16 @@ from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.endpoints import GRPC_CONTROL_FIELD, Address
 from control_plane.core.errors import PayloadTooLarge, UpstreamUnavailable
 from control_plane.core.infer_call import SendFailure
-from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, MessageFrame, MessageReader, answer_of, status_answer, timeout_value
+from control_plane.protocols.grpc import (
+    GrpcAnswer,
+    GrpcHead,
+    GrpcStatus,
+    MessageFrame,
+    MessageReader,
+    answer_of,
+    status_answer,
+    timeout_value,
+)
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http2.connection import Http2Connection
 from control_plane.protocols.http2.frames import Code, Http2Error
@@ -29,7 +38,6 @@ from control_plane.protocols.http2.stream import Stream
 from control_plane.triton.adapters.connecting import open_connection
 from control_plane.triton.ports import GrpcCall
 
-_DEADLINE_EXCEEDED, _INTERNAL, _UNAVAILABLE = 4, 13, 14
 _BROKE_OFF = "Triton closed the connection before it answered"
 
 _CANCEL_AFTER_S = 0.05
@@ -98,7 +106,7 @@ class GrpcClient:
             # The caller gets DEADLINE_EXCEEDED only for its own deadline; a default limit of ours is no fault
             # of the caller's.
             is_too_late = isinstance(exc, _ConnectedTooLate) and call.head.timeout_s is not None
-            code, details = (_DEADLINE_EXCEEDED, "Deadline Exceeded") if is_too_late else (_UNAVAILABLE, str(exc))
+            code, details = (GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded") if is_too_late else (GrpcStatus.UNAVAILABLE, str(exc))
             return status_answer(code, details, loss=SendFailure.NOT_SENT)
         exchange = _Unary(connection, loop)
         connection.send_call(exchange, self._head_block(call.head, timeout_s), call.frame)
@@ -205,7 +213,7 @@ class _Exchange:
 
     def on_reset(self) -> None:
         self.headers = ()  # the status that follows is a trailers-only response
-        self._finish(status_answer(_UNAVAILABLE, _BROKE_OFF).trailers)
+        self._finish(status_answer(GrpcStatus.UNAVAILABLE, _BROKE_OFF).trailers)
 
     def on_drained(self) -> None: ...
 
@@ -231,12 +239,12 @@ class _Unary(_Exchange):
 
     def expire(self) -> None:
         if not self.answer.done():
-            self.answer.set_result(status_answer(_DEADLINE_EXCEEDED, "Deadline Exceeded", loss=SendFailure.TIMED_OUT))
+            self.answer.set_result(status_answer(GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded", loss=SendFailure.TIMED_OUT))
 
     def on_reset(self) -> None:
         self.has_ended = True
         if not self.answer.done():
-            self.answer.set_result(status_answer(_UNAVAILABLE, _BROKE_OFF, loss=SendFailure.CONNECTION_LOST))
+            self.answer.set_result(status_answer(GrpcStatus.UNAVAILABLE, _BROKE_OFF, loss=SendFailure.CONNECTION_LOST))
 
     def _finish(self, trailers: Fields) -> None:
         self.has_ended = True
@@ -313,7 +321,7 @@ class TritonStream(_Exchange):
             self._frames += self._reader.feed(data)
         except PayloadTooLarge as exc:
             self.connection.state.reset(self.stream, Code.CANCEL)
-            self._finish(status_answer(_INTERNAL, f"Triton's answer cannot be read: {exc}").trailers)
+            self._finish(status_answer(GrpcStatus.INTERNAL, f"Triton's answer cannot be read: {exc}").trailers)
             return
         self._give_room()
         self._changed.set()

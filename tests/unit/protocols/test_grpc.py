@@ -15,6 +15,7 @@ from control_plane.protocols.grpc import (
     HEAD,
     GrpcAnswer,
     GrpcHead,
+    GrpcStatus,
     MessageReader,
     answer_of,
     frame_message,
@@ -246,3 +247,7 @@ class TestAnswers:
 
     def test_heads_are_compared_by_identity(self) -> None:
         assert GrpcHead("/a") != GrpcHead("/a")
+
+
+def test_the_statuses_are_those_of_grpc() -> None:
+    assert {each.name: each.value for each in GrpcStatus} == {each.name: each.value[0] for each in grpc.StatusCode}
