@@ -65,6 +65,11 @@ class FleetDispatcher:
                 loss = _loss(exc)
                 if loss in resent or not _may_repeat(call, running, loss, outcome):
                     raise
+            except ControlPlaneError:
+                raise
+            except Exception:
+                loss = SendFailure.CONNECTION_LOST  # a failure at once is one too, and must eject the server
+                raise
             finally:
                 self._end(reservation, call, answer, loss, has_answered=outcome is Outcome.ANSWERED)
             why = loss or outcome
@@ -118,6 +123,11 @@ class FleetDispatcher:
                 loss = _loss(exc)
                 if is_last or loss is not SendFailure.NOT_SENT:
                     raise
+            except ControlPlaneError:
+                raise
+            except Exception:
+                loss = SendFailure.CONNECTION_LOST
+                raise
             finally:
                 # A stream keeps its slot until it is closed.
                 if answer is None or isinstance(answer, HttpAnswer):

@@ -39,6 +39,7 @@ from control_plane.triton.adapters.connecting import open_connection
 from control_plane.triton.ports import GrpcCall
 
 _BROKE_OFF = "Triton closed the connection before it answered"
+_CLOSED = "Triton closed the connection"
 
 _CANCEL_AFTER_S = 0.05
 """Delay of a cancellation after the caller has left. Triton 24.10 can crash when a cancellation meets the
@@ -56,6 +57,9 @@ _MAX_MESSAGE_BYTES = 2**31 - 1
 """Most bytes of a response's message: as much as a message can have, since Triton and its models are trusted
 with memory.
 """
+
+_CONNECT_TIMEOUT_S = 5.0
+"""Time limit of an attempt to connect, whatever the deadlines of the calls that wait for it."""
 
 _LIMITS = Http2Limits(stream_window_bytes=4 * 2**20, connection_window_bytes=64 * 2**20, max_header_bytes=64 * 2**10)
 _FRAMES_AT_ONCE = 24
@@ -91,7 +95,7 @@ class GrpcClient:
         self._known = KnownBlocks()
         self._blocks = BoundedCache[GrpcHead, bytes]()
         self._lanes: dict[_Lane, _Connection] = {}
-        self._connecting = {lane: asyncio.Lock() for lane in _Lane}
+        self._connecting: dict[_Lane, asyncio.Task[_Connection | OSError]] = {}
         self._open: set[_Connection] = set()
         self._is_closed = False
 
@@ -109,7 +113,8 @@ class GrpcClient:
             code, details = (GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded") if is_too_late else (GrpcStatus.UNAVAILABLE, str(exc))
             return status_answer(code, details, loss=SendFailure.NOT_SENT)
         exchange = _Unary(connection, loop)
-        connection.send_call(exchange, self._head_block(call.head, timeout_s), call.frame)
+        if not connection.send_call(exchange, self._head_block(call.head, timeout_s), call.frame):
+            return status_answer(GrpcStatus.UNAVAILABLE, _CLOSED, loss=SendFailure.NOT_SENT)
         timer = loop.call_at(deadline, exchange.expire)
         try:
             return await exchange.answer
@@ -123,12 +128,20 @@ class GrpcClient:
         lane = _Lane.STREAMS
         connection = self._usable(lane) or await self._connect(lane, asyncio.get_running_loop().time() + timeout_s)
         stream = TritonStream(connection)
-        connection.send_call(stream, self._head_block(head, None), None)
+        if not connection.send_call(stream, self._head_block(head, None), None):
+            raise UpstreamUnavailable(_CLOSED, is_not_sent=True)
         return stream
 
     async def close(self) -> None:
-        """Close every connection; calls in flight fail with UNAVAILABLE."""
+        """Close every connection; calls in flight, and those that wait for a connection, fail with
+        UNAVAILABLE.
+        """
         self._is_closed = True
+        attempts = tuple(self._connecting.values())
+        for attempt in attempts:
+            attempt.cancel()
+        if attempts:
+            await asyncio.wait(attempts)
         for connection in tuple(self._open):
             connection.close()
 
@@ -139,28 +152,44 @@ class GrpcClient:
     async def _connect(self, lane: _Lane, deadline: float) -> _Connection:
         """Return the lane's next connection: an earlier one that has room for streams again, or a new one.
 
-        Raises UpstreamUnavailable.
+        A new one is made by a task of its own: a caller that leaves, or whose deadline is shorter than
+        connecting takes, would otherwise end the attempt that others wait for. Raises UpstreamUnavailable.
         """
-        timer = asyncio.timeout_at(deadline)
-        try:
-            async with timer, self._connecting[lane]:
-                with_room = (each for each in self._open if each.lane is lane and each.may_open)
-                connection = self._lanes[lane] = next(with_room, None) or await self._open_connection(lane)
-                return connection
-        except OSError as exc:  # TimeoutError is one too
-            error = _ConnectedTooLate if timer.expired() else UpstreamUnavailable
-            raise error(f"cannot connect to Triton at {self._address}: {str(exc) or 'timed out'}", is_not_sent=True) from exc
+        while True:
+            with_room = next((each for each in self._open if each.lane is lane and each.may_open), None)
+            if with_room is not None:
+                self._lanes[lane] = with_room
+                return with_room
+            if self._is_closed:
+                raise _closed_client()
+            loop = asyncio.get_running_loop()
+            attempt = self._connecting.get(lane)
+            if attempt is None:
+                attempt = self._connecting[lane] = loop.create_task(self._open_connection(lane), name=f"connect-{lane.value}")
+            await asyncio.wait((attempt,), timeout=max(0.0, deadline - loop.time()))
+            if not attempt.done():
+                raise _ConnectedTooLate(f"cannot connect to Triton at {self._address}: timed out", is_not_sent=True)
+            if attempt.cancelled():
+                raise _closed_client()
+            opened = attempt.result()
+            if isinstance(opened, OSError):
+                reason = f"cannot connect to Triton at {self._address}: {str(opened) or 'timed out'}"
+                raise UpstreamUnavailable(reason, is_not_sent=True) from opened
+            if not opened.is_open:
+                raise UpstreamUnavailable(_CLOSED, is_not_sent=True)
 
-    async def _open_connection(self, lane: _Lane) -> _Connection:
-        """Open a new connection of a lane. Raises UpstreamUnavailable, OSError."""
-        connection: _Connection | None = None
-        if not self._is_closed:
-            connection = await open_connection(lambda: _Connection(lane, self._open, self._known), self._address)
-            connection.opened()
-        if connection is None or self._is_closed:  # it may have been closed while the connection was opened
-            if connection is not None:
-                connection.close()
-            raise UpstreamUnavailable("the connections to Triton have been closed", is_not_sent=True)
+    async def _open_connection(self, lane: _Lane) -> _Connection | OSError:
+        """Open a new connection of a lane; an error is returned, since there may be nobody left to raise it
+        to.
+        """
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                connection = await open_connection(lambda: _Connection(lane, self._open, self._known), self._address)
+        except OSError as exc:  # TimeoutError is one too
+            return exc
+        finally:
+            del self._connecting[lane]
+        connection.opened()
         return connection
 
     def _head_block(self, head: GrpcHead, timeout_s: float | None) -> bytes:
@@ -175,6 +204,10 @@ class GrpcClient:
         if head.timeout_s is None or timeout_s is None:
             return block
         return block + encode_varying(((b"grpc-timeout", timeout_value(timeout_s)),))
+
+
+def _closed_client() -> UpstreamUnavailable:
+    return UpstreamUnavailable("the connections to Triton have been closed", is_not_sent=True)
 
 
 def _request_fields(head: GrpcHead, authority: str, forwarding: HeaderForwarding) -> Fields:
@@ -360,16 +393,22 @@ class _Connection(asyncio.Protocol):
     def may_open(self) -> bool:
         return self._transport is not None and self.state.may_open
 
-    def send_call(self, exchange: _Exchange, head_block: bytes, frame: MessageFrame | None) -> None:
-        """Open an HTTP/2 stream for a call; the `frame` of a unary call is sent with it."""
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    def send_call(self, exchange: _Exchange, head_block: bytes, frame: MessageFrame | None) -> bool:
+        """Open an HTTP/2 stream for a call; the `frame` of a unary call is sent with it. Returns whether it was
+        sent.
+        """
+        if self._transport is None or self._transport.is_closing():  # a closing transport drops what it is given
+            return False
         exchange.stream = self.state.open(exchange)
-        if self._transport is None:
-            exchange.on_reset()
-            return
         self.state.send_headers(exchange.stream, head_block)
         if frame is not None:
             self.state.send_data(exchange.stream, frame, ends=True)
         self._flush()
+        return self._transport is not None
 
     def send_data(self, stream: Stream, frame: MessageFrame, *, ends: bool = False) -> None:
         self.state.send_data(stream, frame, ends=ends)
@@ -418,6 +457,8 @@ class _Connection(asyncio.Protocol):
             self.close()
             return
         self._flush()
+        if not self.is_open:
+            return
         if has_backlog is not self._is_behind:
             self._is_behind = has_backlog
             (self._transport.pause_reading if has_backlog else self._transport.resume_reading)()
@@ -432,6 +473,10 @@ class _Connection(asyncio.Protocol):
         self.state.end()
 
     def _flush(self) -> None:
-        if self._transport is not None:
-            write_output(self._transport, self.state.output)
+        transport = self._transport
+        if transport is not None:
+            try:
+                write_output(transport, self.state.output)
+            except RuntimeError as exc:  # uvloop's, of a transport that it has closed without connection_lost
+                self.connection_lost(exc)
         self.state.output.clear()

@@ -169,6 +169,25 @@ class TestServersThatHang:
 
         play(main)
 
+    @pytest.mark.parametrize("error", [NOT_SENT, BROKE_OFF, RuntimeError("the handler is closed")], ids=["refused", "lost", "a defect"])
+    def test_one_that_fails_at_once_is_ejected(self, error: Exception) -> None:
+        """Its index may be read all the while: that goes over another connection."""
+
+        async def main() -> None:
+            async with running(FleetBench(servers=3)) as bench:
+                for _ in range(5):
+                    bench.tritons["s1"].states["a"] = READY
+                    await bench.loads["s1"].poll_index()
+                    bench.server("s1").is_ejected = False
+                    request = Request([error, error])
+                    with suppress(type(error), Overloaded):
+                        await send(bench, request, timeout_s=0.5)
+                await bench.reconciler.tick()
+                told = [(event.server, event.reason) for event in bench.state.events.latest if event.kind is FleetEventKind.EJECTED]
+                assert told == [("s1", "it has not answered 5 requests in a row")]
+
+        play(main)
+
     def test_one_that_answers_others_does_not_hang(self) -> None:
         async def main() -> None:
             async with running(FleetBench(servers=3)) as bench:
