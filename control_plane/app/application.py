@@ -37,7 +37,7 @@ from control_plane.host.exposure import allowed_hosts, refusal
 from control_plane.host.listening import allow_restart, share_port
 from control_plane.host.service_sockets import ServiceSockets
 from control_plane.host.state_dir import StateDir
-from control_plane.host.tls import HTTP, make_tls
+from control_plane.host.tls import HTTP, make_tls, on_hangup
 from control_plane.host.unix_socket import UnixSocket
 from control_plane.metering.reports import UsageService
 from control_plane.models.adapters.build_program import ModelBuildProgram
@@ -112,6 +112,7 @@ class App:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload_tls)
         with ExitStack() as held:
             held.callback(self._sockets.close)
             state = held.enter_context(StateDir(self._settings.process.state_dir))
@@ -141,7 +142,6 @@ class App:
             started.append(tasks.create_task(self._data_plane.run(), name="known-models"))
         if self._tls is not None:
             started.append(tasks.create_task(self._tls.watch(), name="tls-files"))
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload_tls)
         return started
 
     async def _open_when_up(self, tasks: asyncio.TaskGroup, state: StateDir, announce: Announce) -> None:
@@ -171,8 +171,7 @@ class App:
         await asyncio.gather(self._metrics.drain(0), self._admin.drain(_ADMIN_DRAIN_S))
 
     def _reload_tls(self) -> None:
-        if self._tls is not None:
-            self._tls.reload()
+        on_hangup(self._tls)
         if self._workers is not None:
             self._workers.reload_tls()
 

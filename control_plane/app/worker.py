@@ -28,7 +28,7 @@ from control_plane.core.fingerprint import Fingerprint
 from control_plane.host.cpu_affinity import pin_worker
 from control_plane.host.garbage import freeze_garbage_collector
 from control_plane.host.listening import bind_shared_tcp
-from control_plane.host.tls import Tls, make_tls
+from control_plane.host.tls import Tls, make_tls, on_hangup
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.settings import GatewaySettings, Settings, from_plain
 from control_plane.telemetry.adapters.logs import configure_logging
@@ -111,6 +111,7 @@ class Worker:
     async def run(self) -> None:
         """Serve until the parent sends `Drain`, SIGTERM arrives, or the link closes."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._start_drain, self._gateway.drain_timeout_s)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup, self._tls)
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._follow(tasks), name="link"), tasks.create_task(self._report_counts(), name="counts")]
             background.append(tasks.create_task(self._report_charges(), name="charges"))

@@ -114,6 +114,16 @@ def make_tls(settings: TlsSettings) -> Tls | None:
     return None
 
 
+def on_hangup(tls: Tls | None) -> None:
+    """Carry out SIGHUP: read the TLS files again. Without TLS it is ignored; by default it would end the
+    process.
+    """
+    if tls is not None:
+        tls.reload()
+    else:
+        _log.info("SIGHUP is ignored: it reads the TLS files again, and TLS is off (see --tls-certificate)")
+
+
 def _required(path: Path | None, flag: str) -> Path:
     if path is None:
         raise StartupError(f"{flag} is missing: TLS needs a certificate and its key")

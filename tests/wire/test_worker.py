@@ -105,6 +105,16 @@ async def test_it_listens_when_told_answers_counts_and_drains(tmp_path: Path) ->
         assert await bench.worker.wait() == "it ended with exit status 0"
 
 
+async def test_a_hangup_without_tls_does_not_end_it(tmp_path: Path) -> None:
+    async with started(tmp_path) as bench:
+        bench.worker.send(Listen())
+        await bench.heard(Listening)
+        os.kill(bench.worker.pid, signal.SIGHUP)
+        assert (await bench.ask(LIVE)).startswith(b"HTTP/1.1 200")
+        bench.worker.send(Drain(1.0))
+        assert await bench.worker.wait() == "it ended with exit status 0"
+
+
 async def test_it_says_that_it_has_taken_what_is_loaded_whether_it_listens_or_not(tmp_path: Path) -> None:
     async with started(tmp_path) as bench:
         bench.worker.send(FingerprintsChanged(1, {"a": (b"k" * 32, True, True), "b": None}))

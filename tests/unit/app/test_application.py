@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +41,17 @@ def test_a_triton_of_somebody_elses_is_not_ours_to_pin(tmp_path: Path) -> None:
     assert "--triton-cpus is for the embedded Triton" in refusal(tmp_path, triton_url="http://127.0.0.1:1", triton_cpus="0")
     assert "--model-cpus is for the embedded Triton" in refusal(tmp_path, triton_url="http://127.0.0.1:1", model_cpus="0")
     assert "--model-parameter is for the embedded Triton" in refusal(tmp_path, triton_url="http://127.0.0.1:1", model_parameter="a:k=v")
+
+
+async def test_a_hangup_without_tls_ends_nothing_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # or a failure would end the tests
+    caplog.set_level("INFO")
+    app = App(load_settings({**FREE, "state_dir": tmp_path / "state", "triton_url": "http://127.0.0.1:1"}))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(app.run(lambda endpoints, failures: None))
+        await asyncio.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.1)
+        assert "SIGHUP is ignored" in caplog.text
+        os.kill(os.getpid(), signal.SIGTERM)
+    signal.signal(signal.SIGHUP, before)
