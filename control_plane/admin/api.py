@@ -7,6 +7,7 @@ The modules beside this one add the paths; they parse, call one service method a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
@@ -57,6 +58,8 @@ class StoreHealthView(BaseModel):
 
 class ReadinessView(HealthView):
     state_store: StoreHealthView
+    degraded: list[str]
+    """What does not work as it should while requests are served, a sentence each; empty where all is well."""
 
 
 _PAGE_ERRORS = error_responses(ErrorCode.PERMISSION_DENIED)
@@ -78,19 +81,20 @@ def make_admin_api(
     usage: UsageService,
     known: ObjectMirror,
     version: str,
+    degraded: Callable[[], list[str]] = list,
     fleet: FleetService | None = None,
     builds: ModelBuilds | None = None,
 ) -> FastAPI:
     """Build the application, which has no state of its own.
 
-    `fleet` is None for a single Triton, `builds` without background builds.
+    `degraded` returns the sentences of `ReadinessView`. `fleet` is None for a single Triton, `builds` without background builds.
     """
     # FastAPI's redirects (trailing slash) would go to whatever host the caller sent as Host.
     app = FastAPI(title="Tidegate admin API", version=version, redirect_slashes=False, responses=_PAGE_ERRORS | _KEY_ERRORS)
     app.openapi = lambda: _document(app, access)  # type: ignore[method-assign]
     app.add_middleware(AdminAccess, access=access)
     answer_errors(app)
-    _add_health_paths(app, servers, known, version)
+    _add_health_paths(app, servers, known, degraded, version)
     add_model_paths(app, models, fleet, builds)
     add_fleet_path(app, fleet)
     add_key_paths(app, keys)
@@ -102,7 +106,7 @@ def make_admin_api(
     return app
 
 
-def _add_health_paths(app: FastAPI, servers: Servers, known: ObjectMirror, version: str) -> None:
+def _add_health_paths(app: FastAPI, servers: Servers, known: ObjectMirror, degraded: Callable[[], list[str]], version: str) -> None:
     @app.get("/health/live", tags=["health"])
     async def live() -> HealthView:
         """Whether this process answers."""
@@ -113,7 +117,8 @@ def _add_health_paths(app: FastAPI, servers: Servers, known: ObjectMirror, versi
         """Whether inference requests can be served. The state store need not be reachable for that."""
         servers.pick()  # raises UpstreamUnavailable where no Triton accepts requests
         behind_s = known.behind_s if math.isfinite(known.behind_s) else None
-        return ReadinessView(ready=True, reason="", state_store=StoreHealthView(is_current=known.is_current, behind_s=behind_s))
+        state_store = StoreHealthView(is_current=known.is_current, behind_s=behind_s)
+        return ReadinessView(ready=True, reason="", state_store=state_store, degraded=degraded())
 
     @app.get("/version", tags=["health"])
     async def version_of_this() -> VersionView:

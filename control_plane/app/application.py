@@ -203,6 +203,7 @@ class App:
             usage=UsageService(governing.usage, lambda: governing.known.prices.values()),
             known=governing.known,
             version=version("tidegate"),
+            degraded=governing.degraded,
             fleet=self._tritons.fleet,
             builds=self._builds,
         )

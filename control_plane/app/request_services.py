@@ -108,6 +108,10 @@ class RequestServices:
             ttl_s=cache.cache_ttl_s,
         )
 
+    def degraded(self) -> list[str]:
+        """Return what does not work as it should while requests are served, a sentence each."""
+        return [self.known.regression] if self.known.regression else []
+
     async def start(self) -> None:
         """Read keys, tenants, routes, prices and today's usage, before the first request. Raises
         StoreUnavailable.

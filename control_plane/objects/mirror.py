@@ -1,8 +1,10 @@
 """Mirror of the state store in memory (an informer cache): read on every request, kept up to date in the
 background.
 
-Each process has its own. While the store is away the last known state stays in force. Rate limits,
-authentication, routes and the response cache read it; nobody writes to it but its own `run`.
+Each process has its own. While the store is away the last known state stays in force, and also when the
+store comes back with less than was read from it before: emptied, or older. Nobody has made that change, and to
+believe it would lock everybody out, or bring revoked keys back; only what is changed from then on counts. Rate
+limits, authentication, routes and the response cache read it; nobody writes to it but its own `run`.
 """
 
 from __future__ import annotations
@@ -64,6 +66,10 @@ class ObjectMirror:
         """Counter of applied changes. Unlike `resource_version` it grows even if the store has lost changes
         and reuses numbers.
         """
+        self.regression = ""
+        """Why the store is not believed, as a sentence: it has lost what was read from it; empty while it
+        is.
+        """
         self._confirmed_s = float("-inf")
         self._is_reachable = False
         self._unreadable: set[tuple[str, str, int]] = set()
@@ -71,7 +77,7 @@ class ObjectMirror:
     @property
     def is_current(self) -> bool:
         """Whether the store has confirmed within the last seconds that the mirror is up to date."""
-        return self._is_reachable and self._now_s() - self._confirmed_s < _MAX_SILENCE_S
+        return self._is_reachable and not self.regression and self._now_s() - self._confirmed_s < _MAX_SILENCE_S
 
     @property
     def behind_s(self) -> float:
@@ -108,12 +114,16 @@ class ObjectMirror:
                 _log.error("the state store cannot be reached, the last known state stays in force: %s", exc)
             self._is_reachable = False
             await self._wait_until_back()
-            _log.info("the state store is back")
+            if not self.regression:
+                _log.info("the state store is back")
 
     async def _follow(self) -> None:
         changes = await self._store.changes(self.resource_version, timeout_s=_WAIT_S)
         if changes:
             await self._apply(changes, onto=self._tables())
+            if self.regression and await self._holds_the_same():
+                self.regression = ""
+                _log.info("the state store holds again what is in force here")
         self._confirm()
 
     async def _wait_until_back(self) -> None:
@@ -129,16 +139,41 @@ class ObjectMirror:
             return
 
     async def _read_all(self) -> None:
-        """Read all objects anew, as after an outage: a store that crashed may have lost changes that were
-        applied here, and will reuse their numbers.
+        """Read all objects anew, as after an outage: the store may be another one by now. One that has lost
+        changes is only followed from here on.
         """
         everything = await self._store.changes(0, timeout_s=0.0)
-        self.resource_version = 0
-        await self._apply(everything, onto={kind: {} for kind in Kind})
+        newest = everything[-1].resource_version if everything else 0
+        if newest < self.resource_version:
+            self._hold(newest)
+        elif not self.regression:
+            self.resource_version = 0
+            await self._apply(everything, onto={kind: {} for kind in Kind})
         self._confirm()
 
+    def _hold(self, newest: int) -> None:
+        """Keep the last known state, since the store has come back with changes up to `newest` only."""
+        what = f"with change {newest} as its last, though {self.resource_version} was read before" if newest else "empty"
+        self.regression = (
+            f"the state store has come back {what}: the last known state stays in force, and what is changed from now on; "
+            "restore a backup, or restart the gateway to believe the store as it is"
+        )
+        _log.error("%s", self.regression)
+        self.resource_version = newest
+
+    async def _holds_the_same(self) -> bool:
+        """Whether the store's objects are those in force here; purges that it lacks have been carried out."""
+        tables: _Tables = {kind: {} for kind in Kind}
+        for stored in await self._store.changes(0, timeout_s=0.0):
+            if stored.kind in tables:
+                self._apply_one(stored, tables[Kind(stored.kind)])
+        ours = self._tables()
+        return all(tables[kind] == ours[kind] for kind in Kind if kind is not Kind.PURGE)
+
     def _confirm(self) -> None:
-        self._confirmed_s, self._is_reachable = self._now_s(), True
+        self._is_reachable = True
+        if not self.regression:
+            self._confirmed_s = self._now_s()
 
     def _tables(self) -> _Tables:
         return {

@@ -16,6 +16,7 @@ from control_plane.auth.keys import Keys
 from control_plane.core.errors import Unauthenticated
 from control_plane.core.principal import Credentials
 from control_plane.core.scope import Right, Scope
+from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
@@ -79,6 +80,30 @@ def test_made_rotated_and_revoked_for_all_gateways(opening: Opening[StateStore])
             assert all(gateway.accepts(text) for gateway in both)
 
     run(main(), timeout_s=3 * WAIT_S)
+
+
+async def test_a_redis_that_is_emptied_locks_nobody_out(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    server = empty_redis(request)
+    async with (
+        handles(lambda: open_state_store(*address("redis", request, tmp_path)), 2) as (own, other),
+        gateways(other) as (gateway,),
+    ):
+        keys = Keys(own)
+        await Objects(own).put(Tenant("acme"), 0)
+        _, text = await keys.create("acme", SCOPES)
+        await until(lambda: gateway.accepts(text))
+        backup = [stored for stored in await own.changes(0, timeout_s=0) if stored.body is not None]
+        empty_redis(request)
+        await until(lambda: gateway.known.regression != "")
+        assert gateway.accepts(text)
+        assert not gateway.known.is_current
+        await Objects(own).put(Tenant("other"), 0)
+        await until(lambda: "other" in gateway.known.tenants)
+        assert gateway.accepts(text)
+        await own.restore([*backup, *await own.list_all(Kind.TENANT)])
+        await until(lambda: gateway.known.is_current)
+        assert gateway.accepts(text)
+        assert server.process.poll() is None
 
 
 def test_a_redis_that_dies_and_comes_back(request: pytest.FixtureRequest, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ class Bench:
     store: FakeStateStore = field(default_factory=FakeStateStore)
     usage: FakeUsageStore = field(default_factory=FakeUsageStore)
     clock: Clock = field(default_factory=Clock)
+    degraded: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.upstream.control.states["a"] = ModelState.READY
@@ -70,6 +71,7 @@ class Bench:
             usage=UsageService(self.usage, lambda: self.known.prices.values()),
             known=self.known,
             version="1.2.3",
+            degraded=lambda: self.degraded,
         )
 
     def ask(self, method: str, path: str, *, body: object = None, **headers: str) -> tuple[int, Any]:

@@ -115,8 +115,13 @@ class TestHealth:
         bench.clock.now_s += 60
         assert bench.ask("GET", "/health/ready") == (
             200,
-            {"ready": True, "reason": "", "state_store": {"is_current": False, "behind_s": 60.0}},
+            {"ready": True, "reason": "", "state_store": {"is_current": False, "behind_s": 60.0}, "degraded": []},
         )
+
+    def test_what_does_not_work_as_it_should_is_told_and_does_not_make_it_unready(self, bench: Bench) -> None:
+        bench.degraded.append("the state store has come back empty")
+        status, body = bench.ask("GET", "/health/ready")
+        assert (status, body["ready"], body["degraded"]) == (200, True, ["the state store has come back empty"])
 
     def test_down_is_live_and_not_ready(self, bench: Bench) -> None:
         bench.servers.down("Triton is restarting")

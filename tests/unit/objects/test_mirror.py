@@ -148,23 +148,84 @@ async def test_outages_come_and_go() -> None:
         assert not task.done()
 
 
-async def test_a_store_that_comes_back_without_its_last_changes_is_believed() -> None:
-    bench = Bench()
-    await bench.put(*ALL, Tenant("lost"), Tenant("lost2"))
-    async with bench.running():
-        generation = bench.known.generation
-        bench.store.go_away()
-        await asyncio.sleep(1.0)
-        bench.store.state, bench.store.is_away = FakeState(), False
-        await bench.put(KEY, Tenant("acme"), Tenant("other"))
-        await asyncio.sleep(1.1)
-        assert set(bench.known.tenants) == {"acme", "other"}
-        assert (bench.known.routes, bench.known.prices) == ({}, {})
-        assert bench.known.resource_version == 3
-        assert bench.known.generation > generation
+class TestStoresThatHaveLostChanges:
+    """Nobody made that change, so it is not believed: it would lock everybody out, or bring revoked keys back."""
+
+    @asynccontextmanager
+    async def emptied(self, *, is_away: bool = False) -> AsyncIterator[Bench]:
+        bench = Bench()
+        await bench.put(*ALL, Tenant("other"), Tenant("gone"))
+        await bench.store.delete(Kind.TENANT, "gone")
+        async with bench.running():
+            if is_away:
+                bench.store.go_away()
+                await asyncio.sleep(1.0)
+            bench.store.state, bench.store.is_away = FakeState(), False
+            await asyncio.sleep(2.1)
+            yield bench
+
+    @pytest.mark.parametrize("is_away", [False, True], ids=["emptied", "another one after an outage"])
+    async def test_what_was_known_stays_in_force(self, is_away: bool, caplog: pytest.LogCaptureFixture) -> None:
+        async with self.emptied(is_away=is_away) as bench:
+            assert bench.known.keys == {KEY.id: KEY}
+            assert set(bench.known.tenants) == {"acme", "other"}
+            assert not bench.known.is_current
+            assert bench.known.behind_s > 1.0
+            assert bench.known.regression.startswith("the state store has come back empty: the last known state stays in force")
+            await asyncio.sleep(100.0)
+            assert bench.known.keys == {KEY.id: KEY}
+        assert caplog.text.count("has come back empty") == 1
+
+    async def test_an_older_one_brings_no_revoked_key_back(self) -> None:
+        bench = Bench()
+        await bench.put(*ALL)
+        older = FakeState(dict(bench.store.state.objects), bench.store.state.last)
         await bench.store.delete(Kind.API_KEY, KEY.id)
-        await asyncio.sleep(0.01)
-        assert bench.known.keys == {}
+        async with bench.running():
+            bench.store.go_away()
+            await asyncio.sleep(1.0)
+            bench.store.state, bench.store.is_away = older, False
+            await asyncio.sleep(2.1)
+            assert bench.known.keys == {}
+            assert "change 4 as its last, though 5 was read before" in bench.known.regression
+
+    async def test_what_is_changed_from_then_on_counts(self) -> None:
+        async with self.emptied() as bench:
+            await bench.put(Tenant("acme", concurrency=3), Tenant("new"))
+            await asyncio.sleep(0.01)
+            assert set(bench.known.tenants) == {"acme", "other", "new"}
+            assert bench.known.tenants["acme"].concurrency == 3
+            await bench.put(KEY)
+            await bench.store.delete(Kind.API_KEY, KEY.id)
+            await asyncio.sleep(0.01)
+            assert bench.known.keys == {}
+            assert not bench.known.is_current
+
+    async def test_an_outage_in_between_changes_nothing(self) -> None:
+        async with self.emptied() as bench:
+            bench.store.go_away()
+            await asyncio.sleep(3.0)
+            bench.store.is_away = False
+            await bench.put(Tenant("new"))
+            await asyncio.sleep(1.1)
+            assert set(bench.known.tenants) == {"acme", "other", "new"}
+            assert bench.known.regression
+
+    async def test_a_backup_that_is_restored_ends_it(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        async with self.emptied() as bench:
+            everything = [*ALL, Tenant("other")]
+            await bench.store.restore([Stored(KIND_OF[type(each)], name_of(each), 1, to_body(each)) for each in everything])
+            await asyncio.sleep(0.01)
+            assert (bench.known.is_current, bench.known.regression) == (True, "")
+            assert bench.known.keys == {KEY.id: KEY}
+        assert "holds again what is in force" in caplog.text
+
+    async def test_a_restart_believes_the_store(self) -> None:
+        async with self.emptied() as bench:
+            after = ObjectMirror(bench.store, now_s=asyncio.get_running_loop().time)
+            await after.start()
+            assert (after.keys, after.is_current) == ({}, True)
 
 
 async def test_a_store_that_says_nothing_is_away_after_five_seconds() -> None:
