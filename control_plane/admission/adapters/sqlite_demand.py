@@ -2,11 +2,14 @@
 process.
 
 Its contents need not survive a crash, so writes do not wait for the disk (synchronous=NORMAL, which with a
-write-ahead log leaves the file intact when power fails).
+write-ahead log leaves the file intact when power fails), and a file that is damaged is put aside.
 """
 
 from __future__ import annotations
 
+import fcntl
+import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +19,10 @@ from pathlib import Path
 import orjson
 
 from control_plane.admission.domain.demand import LIVE_S, Exchange, exchange_of
+from control_plane.core.errors import StartupError
 from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
+
+_log = logging.getLogger(__name__)
 
 _MIGRATIONS = (("CREATE TABLE processes (process TEXT PRIMARY KEY, told_s REAL NOT NULL, demand TEXT NOT NULL) WITHOUT ROWID",),)
 
@@ -42,14 +48,45 @@ class SqliteDemandBoard:
 
 
 async def open_sqlite_demand(path: Path) -> SqliteDemandBoard:
-    """Open the board's file, creating it if it is missing. Raises StartupError, StoreUnavailable."""
-    file = await open_sqlite(path, _MIGRATIONS)
+    """Open the board's file, creating it if it is missing or damaged. Raises StartupError, StoreUnavailable."""
+    before = _inode(path)
+    try:
+        file = await open_sqlite(path, _MIGRATIONS)
+    except StartupError as exc:
+        # An OperationalError is no damage: the folder cannot be written, or the disk is full.
+        if not isinstance(exc.__cause__, sqlite3.DatabaseError) or isinstance(exc.__cause__, sqlite3.OperationalError):
+            raise
+        _put_aside(path, before, exc.__cause__)
+        file = await open_sqlite(path, _MIGRATIONS)
     try:
         await file.run(lambda connection: connection.execute("PRAGMA synchronous = NORMAL"))
     except BaseException:
         await file.close()
         raise
     return SqliteDemandBoard(file)
+
+
+def _put_aside(path: Path, inode: int | None, why: sqlite3.DatabaseError) -> None:
+    """Rename the file, unless another process was faster: the file of that name is then a new one."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if _inode(path) != inode:
+            return
+        aside = path.with_name(f"{path.name}.damaged")
+        for log in ("-wal", "-shm"):
+            path.with_name(path.name + log).unlink(missing_ok=True)  # or it would be taken for the new file's
+        path.rename(aside)
+        _log.warning("%s was damaged (%s): it is put aside as %s and begun anew; nothing of it is needed", path, why, aside.name)
+    finally:
+        os.close(folder)
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _exchange(connection: sqlite3.Connection, *, process: str, demand: str, now_s: Callable[[], float]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -45,7 +46,21 @@ async def test_it_is_its_owners_alone_and_syncs_nothing_for_a_write(tmp_path: Pa
         await board.exchange("p1", {})
 
 
-def test_what_is_no_board_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "demand.sqlite").write_text("these are some words, and no database at all\n" * 100)
+@pytest.mark.parametrize("content", [b"some words, and no database at all\n" * 100, b"SQLite format 3\0" + bytes(4096)])
+async def test_what_is_no_board_is_put_aside_and_begun_anew(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "demand.sqlite"
+    path.write_bytes(content)
+    (tmp_path / "demand.sqlite-wal").write_bytes(b"of the other one")
+    board, *others = await asyncio.gather(*(open_sqlite_demand(path) for _ in range(4)))
+    assert await board.exchange("p1", {"a": 1.0}) == Exchange({"a": 1.0}, 1)
+    assert (tmp_path / "demand.sqlite.damaged").read_bytes() == content
+    (told,) = [record for record in caplog.records if "put aside" in record.message]
+    assert told.levelname == "WARNING"
+    for each in (board, *others):
+        await each.close()
+
+
+def test_what_cannot_be_opened_at_all_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "demand.sqlite").mkdir()
     with pytest.raises(StartupError, match=r"demand\.sqlite cannot be used"):
         run(open_sqlite_demand(tmp_path / "demand.sqlite"))
