@@ -25,11 +25,12 @@ class AdminClient:
     refuses.
     """
 
-    def __init__(self, url: str, api_key: str | None = None) -> None:
+    def __init__(self, url: str, api_key: str | None = None, *, timeout_s: float = _LOAD_TIMEOUT_S) -> None:
         """`url` may be `unix:PATH`; `api_key` is a key or a token. Raises InvalidRequest if it can be
         neither.
         """
         self._url = url
+        self._timeout_s = timeout_s
         self._headers = _authorization(api_key)
         self._verify = ssl.create_default_context() if url.startswith("https:") else False
         """Trusts the system's authorities, or those in the file that SSL_CERT_FILE names."""
@@ -66,7 +67,7 @@ class AdminClient:
         without content.
         """
         path = "".join(f"/{quote(segment, safe='')}" for segment in segments)
-        with _client(self._url, _LOAD_TIMEOUT_S, self._headers, self._verify) as client:
+        with _client(self._url, self._timeout_s, self._headers, self._verify) as client:
             return _content(self._url, lambda: client.request(method, path, json=body, params=query, headers=headers))
 
 

@@ -110,7 +110,7 @@ class RequestServices:
 
     def degraded(self) -> list[str]:
         """Return what does not work as it should while requests are served, a sentence each."""
-        return [self.known.regression] if self.known.regression else []
+        return [sentence for sentence in (self.known.regression, self.metering.trouble) if sentence]
 
     async def start(self) -> None:
         """Read keys, tenants, routes, prices and today's usage, before the first request. Raises

@@ -14,10 +14,11 @@ from pathlib import Path
 import typer
 from rich.text import Text
 
+from control_plane.admin.client import AdminClient
 from control_plane.cli.common.options import StateDirOption
 from control_plane.cli.common.printing import print_table
 from control_plane.core.cpus import format_cpus
-from control_plane.core.errors import StartupError
+from control_plane.core.errors import ControlPlaneError, StartupError
 from control_plane.host.cpu_affinity import allowed_cpus, require_cpus
 from control_plane.host.listening import bind_tcp
 from control_plane.host.state_dir import read_endpoints
@@ -27,6 +28,9 @@ from control_plane.triton.embedded.shared_libraries import own_libpython
 
 _MIN_GLIBC = (2, 35)
 _MIN_DISK_BYTES = 2 * 2**30
+_FULL_DISK_BYTES = 16 * 2**20
+"""Below this the databases of the state folder, with their logs, may not be able to grow."""
+_HEALTH_TIMEOUT_S = 5.0
 _MIN_SHARED_MEMORY_BYTES = 256 * 2**20
 _SECCOMP_ACTIONS = Path("/proc/sys/kernel/seccomp/actions_avail")
 """Exists if the kernel has seccomp filters (since Linux 4.14), which keep Triton's shared memory private to
@@ -113,8 +117,10 @@ def _builds(repositories: list[Path]) -> Iterator[Check]:
 
 
 def _ports(settings: Settings) -> Iterator[Check]:
-    if read_endpoints(settings.process.state_dir):
+    if endpoints := read_endpoints(settings.process.state_dir):
         yield Check("ports", Verdict.OK, "tidegate is running")
+        for sentence in _degraded(endpoints):
+            yield Check("health", Verdict.NOTE, sentence, "the log of `tidegate serve` says more")
         return
     gateway, admin = settings.gateway, settings.admin
     ports = (
@@ -131,6 +137,15 @@ def _ports(settings: Settings) -> Iterator[Check]:
             yield Check(f"{name} port", Verdict.MISSING, f"{port}", str(exc))
 
 
+def _degraded(endpoints: dict[str, str]) -> list[str]:
+    """Return what the running tidegate says does not work as it should; empty if it does not answer."""
+    try:
+        readiness = AdminClient(endpoints["admin"], timeout_s=_HEALTH_TIMEOUT_S).ask("GET", "health", "ready")
+        return [str(sentence) for sentence in readiness["degraded"]]
+    except (ControlPlaneError, KeyError, TypeError):
+        return []
+
+
 def _cpus(settings: Settings) -> Check:
     process, triton = settings.process, settings.triton
     try:
@@ -143,11 +158,14 @@ def _cpus(settings: Settings) -> Check:
     return Check("CPUs", Verdict.OK, f"{len(allowed_cpus())}; the gateway takes {gateway}, Triton {embedded}")
 
 
-def _disk(state_dir: Path) -> Check:
+def _disk(state_dir: Path, free_bytes: int | None = None) -> Check:
     existing = next(path for path in (state_dir, *state_dir.resolve().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    fits = free >= _MIN_DISK_BYTES
-    return Check("disk", Verdict.OK if fits else Verdict.NOTE, f"{free / 2**30:.1f} GiB free", "" if fits else "2 GiB or more is safe")
+    free = shutil.disk_usage(existing).free if free_bytes is None else free_bytes
+    found = f"{free / 2**30:.1f} GiB free"
+    if free >= _MIN_DISK_BYTES:
+        return Check("disk", Verdict.OK, found)
+    means = "keys cannot be made and usage waits in memory; " if free < _FULL_DISK_BYTES else ""
+    return Check("disk", Verdict.NOTE, found, f"{means}2 GiB or more is safe")
 
 
 def _shared_memory() -> Check:

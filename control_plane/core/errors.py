@@ -145,7 +145,13 @@ class Conflict(ControlPlaneError):
 
 
 class StoreUnavailable(ControlPlaneError):
+    """A store cannot be reached, or cannot write: with `is_full` since its disk or memory is full."""
+
     code = ErrorCode.STORE_UNAVAILABLE
+
+    def __init__(self, message: str, *, is_full: bool = False) -> None:
+        super().__init__(message)
+        self.is_full = is_full
 
 
 class ModelNotFound(ControlPlaneError):

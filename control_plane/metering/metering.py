@@ -78,6 +78,7 @@ class Metering:
         self._unconfirmed_batch: UsageBatch | None = None
         self._spill_may_hold_batches = True
         self._failures = 0
+        self._store_is_full = False
         self.dropped = 0
         """Requests that were not metered, since too many sums waited or they could not be spilled."""
 
@@ -90,6 +91,12 @@ class Metering:
     def has_log(self) -> bool:
         """Whether there is a request log; if not, callers need not make events."""
         return self._log is not None
+
+    @property
+    def trouble(self) -> str:
+        """Why usage is not stored now, as a sentence that names no place; empty while it is."""
+        why = "its disk is full" if self._store_is_full else "its store is away or fails; the log says how"
+        return f"usage cannot be stored, and waits in memory: {why}" if self._failures else ""
 
     def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
         """Count a request that ends now. If too many sums wait, one with a new day, tenant or model is
@@ -138,10 +145,12 @@ class Metering:
             try:
                 await self._send()
             except (StoreUnavailable, TimeoutError) as exc:
+                self._store_is_full = isinstance(exc, StoreUnavailable) and exc.is_full
                 self._fail(f"the usage store is away, usage waits in memory: {str(exc) or 'it did not answer'}")
             except Exception:
                 # A defect of a store must not end the gateway, nor lose the batch.
                 _log.exception("usage could not be stored; it will be sent again")
+                self._store_is_full = False
                 self._failures += 1
 
     async def close(self, timeout_s: float) -> None:

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from control_plane.core.endpoints import authority
 from control_plane.core.errors import StartupError, StoreUnavailable
@@ -69,7 +69,9 @@ class RedisLink:
         except TimeoutError as exc:
             raise StoreUnavailable(f"{self.place} does not answer within {timeout_s:g} s") from exc
         except (RedisError, OSError, UnicodeDecodeError) as exc:  # others may have written bytes that are not UTF-8
-            raise StoreUnavailable(f"{self.place}: {exc}") from exc
+            # Beyond `maxmemory`, or (MISCONF) since its own file cannot be written.
+            is_full = isinstance(exc, OutOfMemoryError) or "No space left on device" in str(exc)
+            raise StoreUnavailable(f"{self.place}: {exc}", is_full=is_full) from exc
 
     async def require_durable(self) -> None:
         """Check that this Redis neither evicts keys nor loses them at a restart.

@@ -54,7 +54,8 @@ class SqliteFile:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._connection)
         except sqlite3.Error as exc:
-            raise StoreUnavailable(f"{self._path}: {exc}") from exc
+            is_full = getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            raise StoreUnavailable(f"{self._path}: {exc}", is_full=is_full) from exc
 
     async def close(self) -> None:
         """Close the database after all work given before. Idempotent."""

@@ -47,6 +47,8 @@ class Does(Enum):
     TAKE_LATE = auto()
     TAKE_AND_ANSWER_LATE = auto()
     REFUSE = auto()
+    FILL = auto()
+    """Refuse, since the disk is full."""
     TAKE_AND_FAIL = auto()
     HANG = auto()
     TAKE_AND_HANG = auto()
@@ -78,6 +80,8 @@ class ScriptedStore(FakeUsageStore):
         await asyncio.sleep(3.0 if does is Does.TAKE_LATE else self.takes_s)
         if does is Does.BREAK:
             raise RuntimeError("a defect")
+        if does is Does.FILL:
+            raise StoreUnavailable("database or disk is full", is_full=True)
         if does is Does.REFUSE:
             raise StoreUnavailable("refused")
         if does is not Does.HANG:
@@ -287,6 +291,19 @@ class TestSending:
             add(metering, range(3, 5))
             await asyncio.sleep(hangs_s + RECOVERY_S)
             assert (bench.store.counted, metering.waiting) == (list(range(5)), 0)
+
+    @pytest.mark.parametrize(
+        ("does", "why"), [(Does.REFUSE, "its store is away"), (Does.FILL, "its disk is full"), (Does.BREAK, "its store")]
+    )
+    async def test_why_usage_is_not_stored_is_told_while_it_is_not(self, does: Does, why: str) -> None:
+        bench = Bench(does, does)
+        async with running(bench.metering()) as metering:
+            assert metering.trouble == ""
+            add(metering, range(3))
+            await asyncio.sleep(PERIOD_S + 0.1)
+            assert metering.trouble.startswith(f"usage cannot be stored, and waits in memory: {why}")
+            await asyncio.sleep(RECOVERY_S)
+            assert (metering.trouble, bench.store.counted) == ("", list(range(3)))
 
     async def test_a_store_that_is_away_for_long_is_asked_seldom_and_told_of_twice(self, caplog: pytest.LogCaptureFixture) -> None:
         bench = Bench(*[Does.REFUSE] * 100)

@@ -104,6 +104,16 @@ def test_several_processes_may_open_a_new_one_at_once(tmp_path: Path) -> None:
     assert run(opened_and_read(path, FIRST)) == ["first"]
 
 
+async def test_a_full_disk_is_told_from_a_store_that_is_away(tmp_path: Path) -> None:
+    file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+    await file.run(lambda db: db.execute("PRAGMA max_page_count = 2"))  # as if the disk had no more
+    for work, is_full in (("INSERT INTO seen VALUES (zeroblob(100000))", True), ("INSERT INTO nowhere VALUES (1)", False)):
+        with pytest.raises(StoreUnavailable) as caught:
+            await file.run(lambda db, work=work: db.execute(work))
+        assert caught.value.is_full is is_full
+    await file.close()
+
+
 async def test_half_a_transaction_is_none(tmp_path: Path) -> None:
     def fail(connection: sqlite3.Connection) -> None:
         with transaction(connection):
