@@ -63,6 +63,8 @@ class Reconciler:
         self._router = router
         self._files = files
         self._is_leader = is_leader
+        self._beyond_budget: set[str] = set()
+        """Servers whose excess has been logged; nothing else depends on it."""
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -128,6 +130,7 @@ class Reconciler:
     def _evict_excess(self, server: Server) -> None:
         """Evict models from a server that holds more than its budget, since models have grown or others have
         loaded there."""
+        self._tell_budget(server)
         loads, missing = self._router.loads, -server.free_bytes - self._going_bytes(server)
         if not server.is_up or missing <= 0:
             return
@@ -137,6 +140,20 @@ class Reconciler:
                 missing -= server.copies[model].bytes
                 still = partial(self._is_in_excess, model, server)
                 loads.schedule_unload(model, server.name, kind=FleetEventKind.EVICTED, reason=reason, still=still)
+
+    def _tell_budget(self, server: Server) -> None:
+        """Log when a server's models begin to hold more than its budget, and when they no longer do."""
+        excess_bytes = -server.free_bytes if server.is_up else 0
+        if (excess_bytes > 0) is (server.name in self._beyond_budget):
+            return
+        fields = {"server": server.name}
+        if excess_bytes > 0:
+            self._beyond_budget.add(server.name)
+            text = "the models on server %s hold %d bytes, %d more than its budget"
+            _log.warning(text, server.name, server.held_bytes, excess_bytes, extra=fields)
+        else:
+            self._beyond_budget.discard(server.name)
+            _log.info("the models on server %s are within its budget again", server.name, extra=fields)
 
     def _going_bytes(self, server: Server) -> int:
         """Memory of replicas that are on their way out."""

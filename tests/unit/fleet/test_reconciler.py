@@ -264,6 +264,30 @@ def test_what_is_asked_for_while_the_gateway_stops_is_refused_and_not_a_defect()
     play(main)
 
 
+def test_a_server_beyond_its_budget_is_told_of_once_and_when_it_is_within_it_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with running(FleetBench(model("a"), model("b")), reconciles=True) as bench:
+            for name in "ab":
+                bench.tritons["s0"].states[name] = READY
+            await asyncio.sleep(2.0)
+            claims = [bench.state.reserve(name, "s0") for name in "ab"]
+            bench.server().budget_bytes = 60
+            await asyncio.sleep(10.0)
+            for claim in claims:
+                assert claim is not None
+                claim.release(answered=True)
+            await asyncio.sleep(10.0)
+
+    caplog.set_level("INFO")
+    play(main)
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if "budget" in record.message]
+    assert told == [
+        ("WARNING", "the models on server s0 hold 80 bytes, 20 more than its budget"),
+        ("INFO", "the models on server s0 are within its budget again"),
+    ]
+    assert all(record.server == "s0" for record in caplog.records if "budget" in record.message)  # type: ignore[attr-defined]
+
+
 def test_of_a_budget_below_what_is_kept_all_else_goes() -> None:
     async def main() -> None:
         bench = FleetBench(model("kept", 30, min_replicas=1), model("a", 30), model("b", 30))
