@@ -57,6 +57,10 @@ class LeaseStore(Protocol):
         """Prove that the holder lives, and return the renewed lease; None if another process has taken it, or
         it is gone."""
 
+    async def resume(self, lease: Lease) -> Lease | None:
+        """Renew a lease that has expired for its holder; None unless it is still the holder's, and the store
+        has lost no write since it answered the holder last (`Lease.run`)."""
+
     async def release(self, lease: Lease) -> None:
         """Mark the lease as released: its holder starts no more work. A lease that another process has taken
         is left alone."""

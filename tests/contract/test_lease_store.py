@@ -75,6 +75,20 @@ async def test_a_renewal_is_seen_by_who_would_take_it(opening: Opening[LeaseStor
         assert await other.acquire(renewed, holder="p2", ttl_s=TTL_S) is None
 
 
+async def test_one_that_nobody_has_touched_is_resumed(opening: Opening[LeaseStore]) -> None:
+    async with handles(opening, 2) as (one, other):
+        mine = await taken(one)
+        assert mine.run
+        assert await one.resume(mine) == replace(mine, beat=1) == await other.read()
+        assert await one.resume(replace(mine, run="of another run")) is None
+        assert await one.resume(replace(mine, run="")) is None
+        assert await other.read() == replace(mine, beat=1)
+        theirs = await taken(other, await other.read(), holder="p2")
+        assert await one.resume(mine) is None
+        await other.release(theirs)
+        assert await other.resume(theirs) is None
+
+
 async def test_who_lost_it_neither_renews_nor_releases(opening: Opening[LeaseStore]) -> None:
     async with handles(opening, 2) as (one, other):
         mine = await taken(one)
@@ -145,6 +159,12 @@ def test_a_redis_that_is_away_is_told_of_soon_and_has_the_lease_when_it_is_back(
             found = await store.read()
             assert found is not None
             assert found.token >= 1
+            if how == "ended":
+                assert await store.resume(mine) is None, "it may have lost that another process took it"
+                renewed = await store.renew(mine)
+                assert renewed is not None
+                assert renewed.run not in ("", mine.run)
+                assert await store.resume(renewed) is not None
 
     with redis_server(tmp_path) as server:
         run(main(server))

@@ -11,6 +11,8 @@ class FakeRecord:
     """The lease record of a store; several `FakeLeaseStore`s may share one."""
 
     lease: Lease | None = None
+    run: str = "run 1"
+    """Another one after the store has lost writes."""
 
 
 @dataclass
@@ -30,7 +32,7 @@ class FakeLeaseStore:
         self._reach()
         if not _is_same(self.record.lease, seen):
             return None
-        self.record.lease = Lease(max(self.token, seen.token if seen else 0) + 1, holder, ttl_s)
+        self.record.lease = Lease(max(self.token, seen.token if seen else 0) + 1, holder, ttl_s, run=self.record.run)
         return self.record.lease
 
     async def renew(self, lease: Lease) -> Lease | None:
@@ -38,8 +40,12 @@ class FakeLeaseStore:
         if not self._is_of(lease):
             return None
         assert self.record.lease is not None
-        self.record.lease = replace(self.record.lease, beat=self.record.lease.beat + 1)
+        self.record.lease = replace(self.record.lease, beat=self.record.lease.beat + 1, run=self.record.run)
         return self.record.lease
+
+    async def resume(self, lease: Lease) -> Lease | None:
+        self._reach()
+        return await self.renew(lease) if lease.run == self.record.run else None
 
     async def release(self, lease: Lease) -> None:
         self._reach()

@@ -24,6 +24,9 @@ class LocalLease:
     async def renew(self, lease: Lease) -> Lease:
         return lease
 
+    async def resume(self, lease: Lease) -> None:
+        """Never asked for: a lease that may be taken at once need not be resumed."""
+
     async def release(self, lease: Lease) -> None: ...
 
     async def close(self) -> None: ...

@@ -7,6 +7,8 @@ the fleet two leaders.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pydantic import SecretStr
 
 from control_plane.fleet.domain.lease import Lease
@@ -14,23 +16,40 @@ from control_plane.storage.redis import RedisLink
 
 _KEY = "tidegate:lease"
 
-# ARGV: the token, holder and beat that were seen (empty if there was no lease), then the new token, holder
-# and ttl in milliseconds.
-_TAKE = """
-local now = redis.call('HMGET', KEYS[1], 'token', 'holder', 'beat')
-for i = 1, 3 do
-  if (now[i] or '') ~= ARGV[i] then return 0 end
+# The id of this run of the server, which another one has after a restart or a failover; only a restart can lose
+# writes. Empty where INFO is forbidden.
+_RUN = """
+local function run_id()
+  local info = redis.pcall('INFO', 'server')
+  return type(info) == 'string' and info:match('run_id:(%w+)') or ''
 end
-redis.call('HSET', KEYS[1], 'token', ARGV[4], 'holder', ARGV[5], 'ttl_ms', ARGV[6], 'beat', 0, 'is_released', 0)
-return 1
 """
 
-# ARGV: token and holder. Returns the new beat, or 0 if another process holds the lease.
-_RENEW = """
-local now = redis.call('HMGET', KEYS[1], 'token', 'holder', 'is_released')
-if now[1] ~= ARGV[1] or now[2] ~= ARGV[2] or now[3] ~= '0' then return 0 end
-return redis.call('HINCRBY', KEYS[1], 'beat', 1)
+# ARGV: the token, holder and beat that were seen (empty if there was no lease), then the new token, holder
+# and ttl in milliseconds.
+_TAKE = (
+    _RUN
+    + """
+local now = redis.call('HMGET', KEYS[1], 'token', 'holder', 'beat')
+for i = 1, 3 do
+  if (now[i] or '') ~= ARGV[i] then return {0, ''} end
+end
+redis.call('HSET', KEYS[1], 'token', ARGV[4], 'holder', ARGV[5], 'ttl_ms', ARGV[6], 'beat', 0, 'is_released', 0)
+return {1, run_id()}
 """
+)
+
+# ARGV: token, holder, and the run that this must be (empty: any). Returns the new beat and the run; 0 if another
+# process holds the lease, or in another run.
+_RENEW = (
+    _RUN
+    + """
+local now, run = redis.call('HMGET', KEYS[1], 'token', 'holder', 'is_released'), run_id()
+if now[1] ~= ARGV[1] or now[2] ~= ARGV[2] or now[3] ~= '0' then return {0, run} end
+if ARGV[3] ~= '' and ARGV[3] ~= run then return {0, run} end
+return {redis.call('HINCRBY', KEYS[1], 'beat', 1), run}
+"""
+)
 
 _RELEASE = """
 local now = redis.call('HMGET', KEYS[1], 'token', 'holder', 'is_released')
@@ -71,13 +90,19 @@ class RedisLease:
         # Tokens must grow even if Redis has lost the record, so the highest one seen counts as well.
         mine = Lease(max(self._token, seen.token if seen else 0) + 1, holder, ttl_s)
         async with self._link.calling():
-            was_taken = await self._take_script(keys=[self._key], args=[*before, mine.token, holder, round(ttl_s * 1000)])
-        return mine if was_taken else None
+            was_taken, run = await self._take_script(keys=[self._key], args=[*before, mine.token, holder, round(ttl_s * 1000)])
+        return replace(mine, run=run) if was_taken else None
 
     async def renew(self, lease: Lease) -> Lease | None:
+        return await self._renew(lease, in_run="")
+
+    async def resume(self, lease: Lease) -> Lease | None:
+        return await self._renew(lease, in_run=lease.run) if lease.run else None
+
+    async def _renew(self, lease: Lease, *, in_run: str) -> Lease | None:
         async with self._link.calling():
-            beat = await self._renew_script(keys=[self._key], args=[lease.token, lease.holder])
-        return Lease(lease.token, lease.holder, lease.ttl_s, beat) if beat else None
+            beat, run = await self._renew_script(keys=[self._key], args=[lease.token, lease.holder, in_run])
+        return Lease(lease.token, lease.holder, lease.ttl_s, beat, run=run) if beat else None
 
     async def release(self, lease: Lease) -> None:
         async with self._link.calling():

@@ -13,9 +13,15 @@ writes or its clock jumps.
     | Watching | LOOK finds anything else, or the last LOOK was long ago    | Watching, since now          |
     | Watching | released, or unchanged for ttl and margin; TAKE succeeds   | Owning, until asked + ttl    |
     | Watching | TAKE fails: another process was faster                     | Watching, nothing seen       |
+    | Watching | had it: RESUME finds it untouched, the store's run as well | Owning, until asked + ttl    |
+    | Watching | had it: RESUME finds anything else                         | Watching, nothing seen       |
     | Owning   | RENEW succeeds                                             | Owning, until asked + ttl    |
     | Owning   | RENEW fails: another process has taken the lease           | Watching, nothing seen       |
-    | Owning   | the lease has expired; a later answer does not count       | Watching, nothing seen       |
+    | Owning   | the lease has expired; a later answer does not count       | Watching, had it             |
+
+After an outage of the store its last leader need not wait: if the store still runs as it did when it answered
+last, it has lost no write since, so a lease that is as it was proves that nobody has taken it. A store that has
+started anew may have lost that somebody did, and is waited out.
 
 A call to Triton may begin only while more than the margin is left. It is then in Triton's index when the next
 leader first looks there, provided that it takes at most twice the margin to get there. A longer pause of the
@@ -31,6 +37,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from control_plane.fleet.domain.lease import Lease
+
+_SOON_S = 0.001
+"""By how much the wait for a lease is exceeded, as it must have been longer and not just as long."""
 
 NEVER_S = float("-inf")
 """A time before all others: the lease has not been looked at yet."""
@@ -70,6 +79,7 @@ class Request(Enum):
     READ = "look"
     ACQUIRE = "take"
     RENEW = "renew"
+    RESUME = "resume"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,8 @@ class Following:
     looked_s: float = NEVER_S
     """When an answer last showed `seen`. After a gap the wait starts anew, as the record found then may be an
     old one that came back."""
+    had: Lease | None = None
+    """The lease that this process had until it expired; None after it has been asked for again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +111,7 @@ State = Following | Leading
 
 def at(state: State, now_s: float) -> State:
     """Return the state that `state` has become by the passing of time alone."""
-    return Following() if isinstance(state, Leading) and now_s >= state.until_s else state
+    return Following(had=state.lease) if isinstance(state, Leading) and now_s >= state.until_s else state
 
 
 def may_begin(state: State, now_s: float, limits: LeaseLimits) -> bool:
@@ -111,6 +123,8 @@ def next_request(state: State, now_s: float, limits: LeaseLimits) -> Request:
     """Return what to ask the store next; `state` must be the state `at` this time."""
     if isinstance(state, Leading):
         return Request.RENEW
+    if state.had is not None and state.had.run:
+        return Request.RESUME
     return Request.ACQUIRE if _may_take(state, now_s, limits) else Request.READ
 
 
@@ -123,16 +137,19 @@ def after(state: State, request: Request, found: Lease | None, *, asked_s: float
         return Following()
     # A renewal answered after expiry does not count: another process may have begun to rely on the lease's
     # end.
-    was_in_time = request is Request.ACQUIRE or isinstance(at(state, now_s), Leading)
+    was_in_time = request is not Request.RENEW or isinstance(at(state, now_s), Leading)
     # Counted from when it was asked: the store may have written it at any time since.
-    return at(Leading(found, asked_s + found.ttl_s), now_s) if was_in_time else Following()
+    return at(Leading(found, asked_s + found.ttl_s), now_s) if was_in_time else Following(had=found)
 
 
 def pause_s(state: State, now_s: float, limits: LeaseLimits) -> float:
     """Return how long to wait before the next request, after one that was answered."""
     if isinstance(state, Leading):
         return max(0.0, state.until_s - state.lease.ttl_s + limits.renew_every_s - now_s)
-    return 0.0 if _may_take(state, now_s, limits) else limits.look_every_s
+    if _may_take(state, now_s, limits):
+        return 0.0
+    waits_until_s = now_s if state.since_s is None else state.since_s + _wait_s(state, limits)
+    return min(limits.look_every_s, waits_until_s - now_s + _SOON_S) if waits_until_s > now_s else limits.look_every_s
 
 
 def _after_look(state: State, found: Lease | None, now_s: float, limits: LeaseLimits) -> Following:
@@ -150,8 +167,11 @@ def _watches(state: Following, now_s: float, limits: LeaseLimits) -> bool:
 def _may_take(state: Following, now_s: float, limits: LeaseLimits) -> bool:
     if state.since_s is None or not _watches(state, now_s, limits):
         return False
+    return (state.seen is not None and state.seen.is_released) or now_s - state.since_s > _wait_s(state, limits)
+
+
+def _wait_s(state: Following, limits: LeaseLimits) -> float:
+    """Return for how long the lease must have been seen unchanged before it may be taken."""
     # No record may mean that the store lost one whose holder still relies on it: wait as long as its lease
     # could last.
-    if state.seen is None:
-        return now_s - state.since_s > limits.ttl_s + limits.margin_s
-    return state.seen.is_released or now_s - state.since_s > state.seen.ttl_s + limits.margin_s
+    return (limits.ttl_s if state.seen is None else state.seen.ttl_s) + limits.margin_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +21,6 @@ class Lease:
     """Heartbeat: it grows with each renewal, so a lease whose beat stands still is not being renewed."""
     is_released: bool = False
     """The holder has stopped and starts no more work, so others need not wait out `ttl_s`."""
+    run: str = field(default="", compare=False)
+    """Run of the store that answered its holder: a store that is still in the same run has lost no write since.
+    Empty where a store cannot tell."""

@@ -138,6 +138,10 @@ class LeaderElection:
         self._become(at(self._state, asked_s))
         request = next_request(self._state, asked_s, self._limits)
         found = await self._ask(request)
+        if request is Request.RESUME and found is None:
+            self._become(Following())
+            await self._turn()  # the wait for the lease begins with the first look
+            return
         self._become(after(self._state, request, found, asked_s=asked_s, now_s=self._now_s(), limits=self._limits))
 
     async def _ask(self, request: Request) -> Lease | None:
@@ -152,6 +156,10 @@ class LeaderElection:
             case Request.RENEW:
                 assert isinstance(state, Leading)
                 return await self._store.renew(state.lease)
+            case Request.RESUME:
+                assert isinstance(state, Following)
+                assert state.had is not None
+                return await self._store.resume(state.had)
             case _:
                 assert_never(request)
 

@@ -90,6 +90,7 @@ class World:
         it."""
         kept = [entry for entry in self._earlier if entry[0] <= self.now_s - seconds]
         self.record.lease = kept[-1][1] if kept else None
+        self.record.run = f"run {next(self._numbers)}"
 
     def replace(self, process: Process) -> None:
         """End a process, and start another in its place."""
@@ -364,6 +365,9 @@ class Store:
 
     async def renew(self, lease: Lease) -> Lease | None:
         return await self._ask(lambda store: store.renew(lease))
+
+    async def resume(self, lease: Lease) -> Lease | None:
+        return await self._ask(lambda store: store.resume(lease))
 
     async def release(self, lease: Lease) -> None:
         await self._ask(lambda store: store.release(lease))

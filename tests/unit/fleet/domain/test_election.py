@@ -23,7 +23,8 @@ from control_plane.fleet.domain.lease import Lease
 LIMITS = LeaseLimits(ttl_s=6.0, margin_s=1.0)
 MINE = Lease(3, "me", 6.0)
 THEIRS = Lease(2, "they", 6.0, beat=5)
-LOOK, TAKE, RENEW = Request.READ, Request.ACQUIRE, Request.RENEW
+SHORT = replace(MINE, ttl_s=0.5)
+LOOK, TAKE, RENEW, RESUME = Request.READ, Request.ACQUIRE, Request.RENEW, Request.RESUME
 NEW = Following()
 
 
@@ -44,11 +45,15 @@ NEW = Following()
         pytest.param(Following(THEIRS, 5.0, 9.0), LOOK, None, Following(None, 10.0, 10.0), id="lost"),
         pytest.param(Following(THEIRS, 1.0, 9.0), TAKE, MINE, Leading(MINE, 15.5), id="taken: believed from when it asked"),
         pytest.param(Following(THEIRS, 1.0, 9.0), TAKE, None, NEW, id="somebody was faster"),
-        pytest.param(Following(THEIRS, 1.0, 9.0), TAKE, replace(MINE, ttl_s=0.5), NEW, id="taken, and over when it heard of it"),
+        pytest.param(Following(THEIRS, 1.0, 9.0), TAKE, SHORT, Following(had=SHORT), id="taken, and over when it heard of it"),
         pytest.param(Leading(MINE, 13.0), RENEW, replace(MINE, beat=1), Leading(replace(MINE, beat=1), 15.5), id="renewed by itself"),
         pytest.param(Leading(MINE, 13.0), RENEW, None, NEW, id="taken by somebody else"),
-        pytest.param(Leading(MINE, 9.9), RENEW, replace(MINE, beat=1), NEW, id="answered when it was over"),
-        pytest.param(Leading(MINE, 13.0), RENEW, replace(MINE, ttl_s=0.5), NEW, id="answered too late for what it asked"),
+        pytest.param(
+            Leading(MINE, 9.9), RENEW, replace(MINE, beat=1), Following(had=replace(MINE, beat=1)), id="answered when it was over"
+        ),
+        pytest.param(Leading(MINE, 13.0), RENEW, SHORT, Following(had=SHORT), id="answered too late for what it asked"),
+        pytest.param(Following(had=MINE), RESUME, replace(MINE, beat=1), Leading(replace(MINE, beat=1), 15.5), id="resumed"),
+        pytest.param(Following(had=MINE), RESUME, None, NEW, id="not its own any more, or the store may have lost writes"),
     ],
 )
 def test_what_becomes_of_an_answer(state: State, request_: Request, found: Lease | None, expected: State) -> None:
@@ -56,22 +61,30 @@ def test_what_becomes_of_an_answer(state: State, request_: Request, found: Lease
 
 
 @pytest.mark.parametrize(
-    ("state", "expected"),
+    ("state", "expected", "wait_s"),
     [
-        pytest.param(NEW, LOOK, id="it has not looked yet"),
-        pytest.param(Following(THEIRS, 3.0, 9.5), LOOK, id="exactly ttl and margin"),
-        pytest.param(Following(THEIRS, 2.9, 9.5), TAKE, id="more than that"),
-        pytest.param(Following(THEIRS, 2.9, 7.9), LOOK, id="more, but it has not looked lately"),
-        pytest.param(Following(replace(THEIRS, ttl_s=60.0), 2.9, 9.5), LOOK, id="the holder may believe in it for longer"),
-        pytest.param(Following(replace(THEIRS, is_released=True), 9.9, 9.9), TAKE, id="released"),
-        pytest.param(Following(None, 3.0, 9.5), LOOK, id="there is none, but there may have been"),
-        pytest.param(Following(None, 2.9, 9.5), TAKE, id="there is none, and who had it has stopped"),
-        pytest.param(Leading(MINE, 11.0), RENEW, id="it has it"),
+        pytest.param(NEW, LOOK, LIMITS.look_every_s, id="it has not looked yet"),
+        pytest.param(Following(THEIRS, 3.4, 9.5), LOOK, 0.4, id="soon as long as ttl and margin"),
+        pytest.param(Following(THEIRS, 2.9, 9.5), TAKE, 0.0, id="more than that"),
+        pytest.param(Following(THEIRS, 2.9, 7.9), LOOK, LIMITS.look_every_s, id="more, but it has not looked lately"),
+        pytest.param(Following(replace(THEIRS, ttl_s=60.0), 2.9, 9.5), LOOK, LIMITS.look_every_s, id="the holder may believe in it longer"),
+        pytest.param(Following(replace(THEIRS, is_released=True), 9.9, 9.9), TAKE, 0.0, id="released"),
+        pytest.param(Following(None, 3.4, 9.5), LOOK, 0.4, id="there is none, but there may have been"),
+        pytest.param(Following(None, 2.9, 9.5), TAKE, 0.0, id="there is none, and who had it has stopped"),
+        pytest.param(Leading(MINE, 11.0), RENEW, 0.0, id="it has it"),
+        pytest.param(Following(had=replace(MINE, run="1")), RESUME, LIMITS.look_every_s, id="it had it"),
+        pytest.param(Following(had=MINE), LOOK, LIMITS.look_every_s, id="it had it, of a store that cannot tell"),
     ],
 )
-def test_what_is_asked_next(state: State, expected: Request) -> None:
+def test_what_is_asked_next(state: State, expected: Request, wait_s: float) -> None:
     assert next_request(state, 10.0, LIMITS) is expected
-    assert pause_s(state, 10.0, LIMITS) == (0.0 if expected is TAKE or isinstance(state, Leading) else LIMITS.look_every_s)
+    assert pause_s(state, 10.0, LIMITS) == pytest.approx(wait_s, abs=0.002)
+
+
+def test_exactly_ttl_and_margin_is_not_long_enough() -> None:
+    state = Following(THEIRS, 3.0, 9.5)
+    assert next_request(state, 10.0, LIMITS) is LOOK
+    assert next_request(state, 10.0 + 0.001, LIMITS) is TAKE
 
 
 @pytest.mark.parametrize(
@@ -92,7 +105,7 @@ def test_it_is_renewed_at_a_third_of_its_time_and_over_at_its_end() -> None:
     assert pause_s(owning, 10.0, LIMITS) == pytest.approx(2.0)
     assert pause_s(owning, 13.0, LIMITS) == 0.0
     assert at(owning, 15.99) is owning
-    assert at(owning, 16.0) == NEW
+    assert at(owning, 16.0) == Following(had=MINE)
     assert at(Following(THEIRS, 1.0, 2.0), 1e9) == Following(THEIRS, 1.0, 2.0)
 
 

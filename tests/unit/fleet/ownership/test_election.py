@@ -88,7 +88,16 @@ async def test_the_other_waits_while_it_is_renewed_and_takes_over_when_it_is_not
         assert third.token == 6
 
 
-def test_a_store_that_is_away_costs_the_lease_only_when_its_time_is_over(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("loses_writes", "token", "wait_s"),
+    [
+        pytest.param(False, 5, LIMITS.retry_s, id="the store is as it was: nobody else can have it"),
+        pytest.param(True, 6, LIMITS.retry_s + LIMITS.ttl_s + LIMITS.margin_s + 0.01, id="it may have lost that somebody took it"),
+    ],
+)
+def test_a_store_that_is_away_costs_the_lease_only_when_its_time_is_over(
+    loses_writes: bool, token: int, wait_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         store = FakeLeaseStore(FakeRecord(RELEASED))
         async with owning(store) as ownership:
@@ -101,8 +110,9 @@ def test_a_store_that_is_away_costs_the_lease_only_when_its_time_is_over(caplog:
             await asyncio.sleep(60.0)
             assert ownership.token is None
             store.is_away = False
-            await asyncio.wait_for(ownership.wait_until_leader(), WAIT_S + LIMITS.retry_s)
-            assert ownership.token == 6
+            store.record.run = "run 2" if loses_writes else store.record.run
+            await asyncio.wait_for(ownership.wait_until_leader(), wait_s)
+            assert ownership.token == token
 
     with caplog.at_level(logging.INFO):
         run_in_virtual_time(main())

@@ -186,6 +186,13 @@ class TakesWhatIsNotThere(LeaderElection):
         return FREE if request is Request.READ and found is None else found
 
 
+class ResumesWhateverTheStoreLost(LeaderElection):
+    async def _ask(self, request: Request) -> Lease | None:
+        if request is Request.RESUME and isinstance(self._state, Following) and self._state.had is not None:
+            return await self._store.renew(self._state.had)
+        return await super()._ask(request)
+
+
 FREE = Lease(0, "", 0.0, is_released=True)
 
 
@@ -220,6 +227,11 @@ class ReleasesAtOnce(LeaderElection):
         ),
         pytest.param(Kind(ownership=NeverLapses), [cut_off(OWNER, 15.0), pass_time(20.0)] * 3, id="believes until it is told otherwise"),
         pytest.param(Kind(ownership=TakesWhatIsNotThere), [lose(1e9), pass_time(5.0)] * 6, id="takes a lease that is not there at once"),
+        pytest.param(
+            Kind(ownership=ResumesWhateverTheStoreLost),
+            [cut_off(OWNER, 10.0), pass_time(9.9), lose(5.0), pass_time(12.0)] * 6,
+            id="resumes a lease in a store that has lost who took it",
+        ),
         pytest.param(
             Kind(ownership=ReleasesAtOnce),
             [await_send(OWNER), stop(OWNER), pass_time(1.0)] * 12,
