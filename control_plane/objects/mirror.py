@@ -121,7 +121,7 @@ class ObjectMirror:
         changes = await self._store.changes(self.resource_version, timeout_s=_WAIT_S)
         if changes:
             await self._apply(changes, onto=self._tables())
-            if self.regression and await self._holds_the_same():
+            if self.regression and self._agrees(await self._store.changes(0, timeout_s=0.0)):
                 self.regression = ""
                 _log.info("the state store holds again what is in force here")
         self._confirm()
@@ -145,7 +145,9 @@ class ObjectMirror:
         everything = await self._store.changes(0, timeout_s=0.0)
         newest = everything[-1].resource_version if everything else 0
         if newest < self.resource_version:
-            self._hold(newest)
+            if not self._agrees(everything):
+                self._hold(newest)
+            self.resource_version = newest
         elif not self.regression:
             self.resource_version = 0
             await self._apply(everything, onto={kind: {} for kind in Kind})
@@ -159,12 +161,11 @@ class ObjectMirror:
             "restore a backup, or restart the gateway to believe the store as it is"
         )
         _log.error("%s", self.regression)
-        self.resource_version = newest
 
-    async def _holds_the_same(self) -> bool:
+    def _agrees(self, everything: Iterable[Stored]) -> bool:
         """Whether the store's objects are those in force here; purges that it lacks have been carried out."""
         tables: _Tables = {kind: {} for kind in Kind}
-        for stored in await self._store.changes(0, timeout_s=0.0):
+        for stored in everything:
             if stored.kind in tables:
                 self._apply_one(stored, tables[Kind(stored.kind)])
         ours = self._tables()

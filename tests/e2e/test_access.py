@@ -120,6 +120,30 @@ def test_a_backup_beside_a_gateway_is_never_of_an_empty_store_of_its_own(
         restore(saved, state_url=redis.url, state_dir=folder)
 
 
+def test_an_emptied_redis_locks_nobody_out(tidegate: Tidegate, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "redis").mkdir()
+    with redis_server(tmp_path / "redis") as redis:
+        admin_key = make_first_key(tmp_path / "keys", redis.url)
+        gateway = start(tmp_path / "state", "--authentication", "--state-url", redis.url, "--triton-url", triton_url(tidegate))
+        administrator = Administrator(gateway, admin_key)
+        key = administrator.make_key(OPERATORS, *EVERYTHING)
+        wait_for(lambda: is_accepted(gateway, key), what="a new key", every_s=_RARELY_S)
+        saved = tmp_path / "saved.jsonl"
+        backup(saved, redis.url, state_dir=tmp_path / "state")
+        assert redis.call("FLUSHALL") == b"+OK\r\n"
+        wait_for(lambda: administrator.call("GET", "/health/ready")[1]["degraded"], what="word of it", every_s=_RARELY_S)
+        assert is_accepted(gateway, key)
+        status, readiness = administrator.call("GET", "/health/ready")
+        assert (status, readiness["state_store"]["is_current"]) == (200, False)
+        assert "the state store has come back empty" in readiness["degraded"][0]
+        assert administrator.call("PUT", "/tenants/other", {})[0] in (200, 201), "the administrator is let in as well"
+        restore(saved, state_url=redis.url, state_dir=tmp_path / "state", force=True)
+        wait_for(lambda: not administrator.call("GET", "/health/ready")[1]["degraded"], what="the backup", every_s=_RARELY_S)
+        assert is_accepted(gateway, key)
+        assert gateway.stop() == 0, gateway.said()
+    assert gateway.said().count("has come back empty") == 1
+
+
 def stop(redis: RedisServer) -> Callable[[], None]:
     redis.stop()
     return redis.start

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -15,19 +17,24 @@ from tests.e2e.raw_http import status
 from tests.e2e.test_access import triton_url
 from tests.e2e.test_fleet import BUDGET_BYTES, MIB, answer_of, ask, shown, write_models
 from tests.e2e.tidegate import SHARED_TRITON, Tidegate, wait_for
-from tests.redis_server import redis_server
+from tests.redis_server import RedisServer, redis_server
 
 MODELS = ("m0", "m1", "m2", "m3")
 
 
 @pytest.fixture(scope="module")
-def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tidegate, Tidegate, str]]:
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gateways(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Iterator[tuple[Tidegate, Tidegate, str]]:
     """And Triton's own address."""
     root = tmp_path_factory.mktemp("two")
     repository = root / "models"
     write_models(repository, MODELS)
-    (root / "redis").mkdir()
-    with redis_server(root / "redis") as redis, ExitStack() as ends:
+    with ExitStack() as ends:
 
         def start(name: str, *flags: str, env: dict[str, str] | None = None) -> Tidegate:
             running = servers.start(root / name, *flags, env=env)
@@ -113,6 +120,22 @@ def test_what_the_other_serves_counts_for_the_owner(gateways: tuple[Tidegate, Ti
 def uses_per_s(gateway: Tidegate, model: str) -> float:
     found: float = next(each for each in shown(gateway)["models"] if each["name"] == model)["uses_per_s"]
     return found
+
+
+def test_after_an_outage_of_redis_the_owner_is_it_again_at_once(gateways: tuple[Tidegate, Tidegate, str], redis: RedisServer) -> None:
+    one, other, _ = gateways
+    wait_for(lambda: "owns the fleet, token" in one.said() + other.said(), what="an owner")
+    owner = owner_of(one, other)
+    begun = owner.said().count("owns the fleet, token")
+    redis.process.send_signal(signal.SIGSTOP)
+    try:
+        wait_for(lambda: "owns the fleet no longer" in owner.said(), what="the end of its lease")
+        time.sleep(3.0)
+    finally:
+        redis.process.send_signal(signal.SIGCONT)
+        back_s = time.monotonic()
+    wait_for(lambda: owner.said().count("owns the fleet, token") > begun, what="the same owner")
+    assert time.monotonic() - back_s < 4.0
 
 
 def test_when_the_owner_is_killed_the_other_takes_over(gateways: tuple[Tidegate, Tidegate, str]) -> None:

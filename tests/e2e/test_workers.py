@@ -149,6 +149,26 @@ def test_a_worker_that_is_told_to_end_finishes_what_it_has(scaled: Tidegate) -> 
     wait_for(lambda: sample(scaled, "tidegate_workers") == WORKERS, what="new workers")
 
 
+def test_a_hangup_without_tls_ends_nobody(scaled: Tidegate) -> None:
+    before = set(workers_of(scaled))
+    for pid in (scaled.process.pid, *before):
+        os.kill(pid, signal.SIGHUP)
+    wait_for(lambda: scaled.said().count("SIGHUP is ignored") == 1 + len(before), what="a word from each")
+    assert set(workers_of(scaled)) == before
+    assert raw_http.status(raw_http.infer(scaled.port("http"), "echo", ECHO)) == 200
+
+
+def test_garbage_where_they_share_their_demand_is_put_aside(start: Start, tmp_path: Path, scaled: Tidegate) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "demand.sqlite").write_bytes(b"garbage" * 1000)
+    ports = [scaled.triton_port(name) for name in ("HTTPService", "GRPCInferenceService", "Metrics Service")]
+    url = "http://127.0.0.1:{}?grpc_port={}&metrics_port={}".format(*ports)
+    attached = start(tmp_path / "state", "--workers", str(WORKERS), "--triton-url", url)
+    assert raw_http.status(raw_http.infer(attached.port("http"), "echo", ECHO)) == 200
+    assert attached.said().count("is put aside as demand.sqlite.damaged") == 1
+    assert (tmp_path / "state" / "demand.sqlite.damaged").read_bytes() == b"garbage" * 1000
+
+
 def test_they_share_one_unix_socket(scaled: Tidegate) -> None:
     path = scaled.endpoints["http_socket"].removeprefix("unix:")
 

@@ -189,6 +189,19 @@ class TestStoresThatHaveLostChanges:
             assert bench.known.keys == {}
             assert "change 4 as its last, though 5 was read before" in bench.known.regression
 
+    async def test_one_that_has_lost_nothing_that_is_in_force_is_believed(self) -> None:
+        bench = Bench()
+        await bench.put(*ALL)
+        older = FakeState(dict(bench.store.state.objects), bench.store.state.last)
+        await bench.put(Purge("a", "0" * 32))
+        async with bench.running():
+            bench.store.state = older
+            await asyncio.sleep(2.1)
+            assert (bench.known.is_current, bench.known.regression) == (True, "")
+            await bench.put(Tenant("new"))
+            await asyncio.sleep(0.01)
+            assert set(bench.known.tenants) == {"acme", "new"}
+
     async def test_what_is_changed_from_then_on_counts(self) -> None:
         async with self.emptied() as bench:
             await bench.put(Tenant("acme", concurrency=3), Tenant("new"))
