@@ -203,7 +203,7 @@ class App:
             usage=UsageService(governing.usage, lambda: governing.known.prices.values()),
             known=governing.known,
             version=version("tidegate"),
-            degraded=governing.degraded,
+            degraded=lambda: list(dict.fromkeys([*governing.degraded(), *(self._workers.degraded() if self._workers else ())])),
             fleet=self._tritons.fleet,
             builds=self._builds,
         )

@@ -180,7 +180,7 @@ class Worker:
     async def _report_counts(self) -> None:
         while True:
             await asyncio.sleep(_COUNT_EVERY_S)
-            self._link.send(CountsReported(self._data_plane.counts()))
+            self._link.send(CountsReported(self._data_plane.counts(), tuple(self._governing.degraded())))
 
     async def _report_charges(self) -> None:
         while True:

@@ -152,6 +152,8 @@ class CountsReported:
     """The worker's request counts since it started; sent every second, which also shows that it is alive."""
 
     counts: RequestCounts
+    degraded: tuple[str, ...] = ()
+    """What does not work as it should in the worker, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)

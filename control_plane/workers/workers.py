@@ -70,6 +70,7 @@ class _Worker:
 
     process: WorkerProcess
     counts: RequestCounts = field(default_factory=RequestCounts)
+    degraded: tuple[str, ...] = ()
     taken: int = -1
     """Number of the newest fingerprints that it has acknowledged; before the first, it is not told to
     listen."""
@@ -125,6 +126,10 @@ class Workers:
         What a worker has counted after its last message is lost when it is killed.
         """
         return total([self._retired, *(worker.counts for worker in self._live.values())])
+
+    def degraded(self) -> list[str]:
+        """Return what does not work as it should in the workers, a sentence each."""
+        return list(dict.fromkeys(sentence for worker in self._live.values() for sentence in worker.degraded))
 
     async def run(self, models: ModelAdministration, charges: ChargeSink) -> None:
         """Keep the workers running until `drain` has ended them; cancelling kills them.
@@ -293,8 +298,8 @@ class Workers:
 
     def _take(self, number: int, worker: _Worker, message: FromWorker, asked: _PendingChanges) -> None:
         match message:
-            case CountsReported(counts):
-                worker.counts = counts
+            case CountsReported(counts, degraded):
+                worker.counts, worker.degraded = counts, degraded
             case Charges(open_, asked_number):
                 self._charges.include(open_)
                 worker.charges_collected = asked_number

@@ -80,7 +80,8 @@ MESSAGES: list[Message] = [
     StartFailed("why"),
     FingerprintsAcknowledged(5),
     CountsReported(
-        RequestCounts((OutcomeCount("a", Door.HTTP, Outcome.ANSWERED, 2**40),), (DurationHistogram("a", Door.GRPC, (1, 0), 0.25),), 7)
+        RequestCounts((OutcomeCount("a", Door.HTTP, Outcome.ANSWERED, 2**40),), (DurationHistogram("a", Door.GRPC, (1, 0), 0.25),), 7),
+        ("usage cannot be stored",),
     ),
     LoadModel(1, "a"),
     LoadModel(1, "a", "{}", {"file:1/model.py": bytes(range(256)) * 300}),

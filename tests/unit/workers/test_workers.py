@@ -169,6 +169,18 @@ class TestCounts:
             await settle()
             assert requests(bench) == 7
 
+    async def test_what_is_degraded_in_any_of_them_is_told_once_while_it_is(self) -> None:
+        async with opened() as bench:
+            assert bench.workers.degraded() == []
+            for worker in bench.started:
+                worker.say(CountsReported(counted(1), ("usage waits",)))
+            await settle()
+            assert bench.workers.degraded() == ["usage waits"]
+            for worker in bench.started:
+                worker.say(CountsReported(counted(1)))
+            await settle()
+            assert bench.workers.degraded() == []
+
 
 class TestBuckets:
     async def test_all_workers_draw_from_the_same(self) -> None:
