@@ -112,10 +112,10 @@ def _add_health_paths(app: FastAPI, servers: Servers, known: ObjectMirror, degra
         """Whether this process answers."""
         return HealthView(ready=servers.is_up, reason="")
 
-    @app.get("/health/ready", tags=["health"], responses=error_responses(ErrorCode.UPSTREAM_UNAVAILABLE))
+    @app.get("/health/ready", tags=["health"], responses=error_responses(ErrorCode.UPSTREAM_UNAVAILABLE, ErrorCode.GATEWAY_STOPPING))
     async def ready() -> ReadinessView:
         """Whether inference requests can be served. The state store need not be reachable for that."""
-        servers.pick()  # raises UpstreamUnavailable where no Triton accepts requests
+        servers.require_ready()
         behind_s = known.behind_s if math.isfinite(known.behind_s) else None
         state_store = StoreHealthView(is_current=known.is_current, behind_s=behind_s)
         return ReadinessView(ready=True, reason="", state_store=state_store, degraded=degraded())

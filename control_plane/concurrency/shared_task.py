@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.errors import GatewayStopping
 
 ResultT = TypeVar("ResultT")
 
@@ -26,14 +26,14 @@ async def outcome(work: Callable[[], Awaitable[ResultT]]) -> ResultT | Exception
 async def join(task: asyncio.Task[ResultT | Exception]) -> ResultT:
     """Wait for a shared task, and raise the exception that it returns. A cancellation ends only this wait.
 
-    Raises UpstreamUnavailable: the task was cancelled by its owner.
+    Raises GatewayStopping: the task was cancelled by its owner.
     """
     try:
         result = await asyncio.shield(task)
     except asyncio.CancelledError:
         # The task's cancellation and the caller's look the same here. Only the caller's may go on as one.
         if task.cancelled() and not _caller_is_cancelled():
-            raise UpstreamUnavailable("the gateway is stopping") from None
+            raise GatewayStopping from None
         raise
     if isinstance(result, Exception):
         raise result

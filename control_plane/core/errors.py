@@ -17,6 +17,7 @@
         ModelLoadFailed           Triton could not load or unload the model, or its files could not be fetched
         NotSupported              a call of the protocol that this server does not offer
         UpstreamUnavailable       Triton is starting, restarting or gone
+        GatewayStopping           the gateway itself is stopping, and does not answer the request any more
         UpstreamFailed            Triton answered a control call with an error
         DeadlineExceeded          the request's deadline has passed
         RequestTimeout            the caller stopped sending in the middle of a request
@@ -54,6 +55,7 @@ class ErrorCode(Enum):
     LOAD_FAILED = "load_failed"
     NOT_SUPPORTED = "not_supported"
     UPSTREAM_UNAVAILABLE = "upstream_unavailable"
+    GATEWAY_STOPPING = "gateway_stopping"
     UPSTREAM_FAILED = "upstream_failed"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     REQUEST_TIMEOUT = "request_timeout"
@@ -190,6 +192,15 @@ class UpstreamUnavailable(ControlPlaneError):
     def __init__(self, message: str, *, is_not_sent: bool = False) -> None:
         super().__init__(message)
         self.is_not_sent = is_not_sent
+
+
+class GatewayStopping(ControlPlaneError):
+    """The gateway itself is stopping; another one, or the next, can answer the request."""
+
+    code = ErrorCode.GATEWAY_STOPPING
+
+    def __init__(self) -> None:
+        super().__init__("the gateway is stopping; try again shortly")
 
 
 class UpstreamFailed(ControlPlaneError):

@@ -18,6 +18,7 @@ from control_plane.metering.domain.usage import ClientStatus
 
 _OUTCOMES = {
     ErrorCode.UPSTREAM_UNAVAILABLE: Outcome.UNAVAILABLE,
+    ErrorCode.GATEWAY_STOPPING: Outcome.UNAVAILABLE,
     ErrorCode.DEADLINE_EXCEEDED: Outcome.DEADLINE_EXCEEDED,
     ErrorCode.MODEL_NOT_FOUND: Outcome.MODEL_NOT_FOUND,
     ErrorCode.UPSTREAM_FAILED: Outcome.UPSTREAM_ERROR,

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Protocol, TypeVar
 
 from control_plane.core.endpoints import ONLY
-from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.errors import GatewayStopping, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
 from control_plane.triton.ports import Upstream
@@ -118,6 +118,8 @@ class Servers:
     """Registry of all servers by name; servers may join and leave."""
 
     def __init__(self, follower: ServerObserver | None = None, names: tuple[str, ...] = (ONLY,)) -> None:
+        self.is_stopping = False
+        """Whether the gateway has been told to stop: its readiness says no, while requests are still served."""
         self._changed = asyncio.Event()
         self._followers = [] if follower is None else [follower]
         self._nobody = self._first = ServerState("", self._changed, ())
@@ -201,6 +203,12 @@ class Servers:
                 if member.is_up:
                     return member.pick()
         return self._first.pick()
+
+    def require_ready(self) -> None:
+        """Raise GatewayStopping or UpstreamUnavailable where load balancers should send no requests here."""
+        if self.is_stopping:
+            raise GatewayStopping
+        self.pick()
 
     async def ask(self, ask: Callable[[Upstream], Awaitable[AnswerT]]) -> AnswerT:
         """Ask servers in turn, until one answers, for something that all answer alike.

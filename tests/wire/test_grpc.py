@@ -276,15 +276,26 @@ class TestDrain:
                 assert await call == infer_message()
             assert it.recorder.outcomes == [Outcome.ANSWERED]
 
-    async def test_what_outlasts_the_time_is_cut_off(self) -> None:
+    async def test_what_outlasts_the_time_is_cut_off_and_told_so(self) -> None:
         async with door() as it:
             it.upstream.grpc.calls.hold()
             call = it.call(INFER, infer_message())
             await it.upstream.grpc.calls.arrivals.get()
             await it.server.drain(0.1)
-            with pytest.raises(grpc.aio.AioRpcError):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert caught.value.details() == "the gateway is stopping; try again shortly"
+            assert caught.value.trailing_metadata()["retry-after"] == "1"
             await it.upstream.grpc.calls.cancelled.wait()
+
+    async def test_before_it_the_server_is_not_ready_and_answers_all_the_same(self) -> None:
+        async with door() as it:
+            it.servers.is_stopping = True
+            assert not service_pb2.ServerReadyResponse.FromString(await it.call(SERVICE + "ServerReady")).ready
+            assert await it.call("/grpc.health.v1.Health/Check") == b"\x08\x02", "NOT_SERVING"
+            assert service_pb2.ServerLiveResponse.FromString(await it.call(SERVICE + "ServerLive")).live
+            assert await it.call(INFER, infer_message()) == infer_message()
 
 
 class TestListening:

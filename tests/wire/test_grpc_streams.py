@@ -14,6 +14,7 @@ from tritonclient.grpc import service_pb2
 
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.infer_call import Door, Outcome
+from control_plane.frontends.common import connection_server
 from control_plane.protocols.grpc import frame_message
 from tests.fakes import FakeGrpc, FakeGrpcStream
 from tests.h2_peer import H2Peer
@@ -319,6 +320,27 @@ class TestLeaving:
                 assert await call.read() == answer("last")
                 assert await has_ended(call)
                 assert await call.code() is grpc.StatusCode.OK
+
+    async def test_one_in_which_nothing_happens_does_not_hold_up_a_drain(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(connection_server, "_MAX_SWEEP_S", 0.02)
+        async with door() as it:
+            it.upstream.control.decoupled["m"] = False
+            call = it.stream()
+            await call.write(request(id_="1"))
+            await call.read()
+            await it.server.drain(10_000)
+            assert await has_ended(call)
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            assert await call.details() == "the gateway is stopping; try again shortly"
+
+    async def test_what_outlasts_a_drain_is_told_so(self) -> None:
+        async with door() as it:
+            call, stream = await begun(it)
+            await it.server.drain(0.05)
+            assert await has_ended(call)
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            assert await call.details() == "the gateway is stopping; try again shortly"
+            await stream.cancelled.wait()
 
 
 async def opened(it: Bench, *headers: tuple[str, str], settings: dict[int, int] | None = None) -> H2Peer:

@@ -1,5 +1,5 @@
 """Drain: requests in flight finish, idle connections close at once, and nothing lasts longer than the
-timeout."""
+timeout; what it cuts short is told so."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ import pytest
 from control_plane.core.infer_call import Outcome
 from control_plane.protocols.http1 import make_answer
 from tests.fakes import FakeHttp, FakeUpstream
-from tests.wire.gateway import INFER, LIVE, gateway, infer_request
+from tests.wire.gateway import INFER, LIVE, Gateway, gateway, infer_request
 
 LONG_S = 100.0
+
+
+STOPPING = b'{"error":"the gateway is stopping; try again shortly"}'
+
+
+async def read_by(door: Gateway) -> None:
+    """Wait until the server has read that a request has begun."""
+    while all(connection._reader.is_between_requests for connection in door.server._connections):
+        await asyncio.sleep(0.001)
 
 
 def now_s() -> float:
@@ -20,7 +29,7 @@ def now_s() -> float:
 
 
 @pytest.mark.parametrize("sent", [b"", LIVE[:20], infer_request()[:-1]], ids=["idle", "within a head", "within a body"])
-async def test_connections_without_a_whole_request_are_closed_at_once(sent: bytes) -> None:
+async def test_connections_without_a_request_that_was_read_are_closed_at_once(sent: bytes) -> None:
     async with gateway() as door:
         client = await door.connect()
         await client.ask(LIVE)
@@ -29,6 +38,49 @@ async def test_connections_without_a_whole_request_are_closed_at_once(sent: byte
         await door.server.drain(LONG_S)
         assert now_s() - started_s < LONG_S / 2
         assert await client.is_closed_by_server()
+
+
+async def test_a_request_within_its_head_is_refused_with_words() -> None:
+    async with gateway() as door:
+        client = await door.connect()
+        await client.send(infer_request()[:20])
+        await read_by(door)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(door.server.drain(LONG_S))
+            refused = await client.answer()
+            await client.close()
+        assert (refused.status, refused.says_close, refused.body) == (503, True, STOPPING)
+        assert b"\r\nRetry-After: 1\r\n" in refused.head
+
+
+async def test_a_request_within_its_body_is_in_flight() -> None:
+    request = infer_request()
+    async with gateway() as door:
+        client = await door.connect()
+        await client.send(request[:-1])
+        await read_by(door)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(door.server.drain(LONG_S))
+            await asyncio.sleep(0.02)
+            answer = await client.ask(request[-1:])
+        assert (answer.body, answer.says_close) == (INFER, True)
+        assert await client.is_closed_by_server()
+
+
+async def test_once_it_is_announced_everything_is_served_and_each_answer_asks_for_the_connections_end() -> None:
+    async with gateway() as door:
+        before = await door.connect()
+        assert not (await before.ask(infer_request())).says_close
+        door.servers.is_stopping = True
+        door.server.announce_drain()
+        for client in (before, await door.connect()):
+            answer = await client.ask(infer_request())
+            assert (answer.status, answer.says_close) == (200, True)
+            assert await client.is_closed_by_server()
+        ready = await (await door.connect()).ask(LIVE.replace(b"live", b"ready"))
+        assert (ready.status, ready.body) == (503, STOPPING)
+        assert (await (await door.connect()).ask(LIVE)).status == 200
+        assert door.recorder.outcomes == [Outcome.ANSWERED] * 3
 
 
 async def test_with_nobody_connected_it_takes_no_time() -> None:
@@ -98,14 +150,22 @@ async def test_new_clients_are_refused() -> None:
             door.upstream.http.calls.may_answer.set()
 
 
-async def test_what_outlasts_the_time_is_cut_off() -> None:
+async def test_what_outlasts_the_time_is_cut_off_and_told_so() -> None:
     async with gateway() as door:
         door.upstream.http.calls.hold()
-        client = await door.connect()
+        client, within_body = await door.connect(), await door.connect()
+        await within_body.send(infer_request()[:-1])
+        await read_by(door)
         await client.send(infer_request())
         await door.upstream.http.calls.arrivals.get()
-        await door.server.drain(0.05)
-        assert await client.is_closed_by_server()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(door.server.drain(0.05))
+            for each in (client, within_body):
+                answer = await each.answer()
+                assert (answer.status, answer.body, answer.says_close) == (503, STOPPING, True)
+                assert b"\r\nRetry-After: 1\r\n" in answer.head
+                assert await each.is_closed_by_server()
+                await each.close()
         await door.upstream.http.calls.cancelled.wait()
         assert door.recorder.outcomes == [Outcome.ABANDONED]
 

@@ -134,6 +134,20 @@ async def test_one_that_is_under_way_may_end_while_the_server_drains() -> None:
         assert await client.is_closed_by_server()
 
 
+async def test_one_that_outlasts_the_drain_ends_with_an_error_event() -> None:
+    stream = FakeHttpStream().put(EVENTS[0])
+    async with gateway(upstream(stream)) as door, asyncio.TaskGroup() as tasks:
+        client = await door.connect()
+        await client.send(request())
+        await client.reader.readuntil(b"\r\n\r\n")
+        await chunk(client)
+        tasks.create_task(door.server.drain(0.05))
+        told = b'data: {"error":"the gateway is stopping; try again shortly"}\n\n'
+        assert [await chunk(client) for _ in range(2)] == [told, b""]
+        assert await client.is_closed_by_server()
+        await stream.closed.wait()
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [

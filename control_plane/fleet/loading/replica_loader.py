@@ -19,7 +19,7 @@ from functools import partial
 from typing import Protocol
 
 from control_plane.concurrency.task_owner import TaskOwner
-from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, Overloaded, StoreUnavailable, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, GatewayStopping, ModelLoadFailed, Overloaded, StoreUnavailable, UpstreamUnavailable
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
@@ -348,7 +348,7 @@ class ReplicaLoader:
     def _quarantine(self, facts: ModelFacts, server: str, error: Exception) -> None:
         """Record a failed load: quarantine the model if the failure may be its own, otherwise only pause."""
         # No fault of the model: the server went down, the lease was lost, or another load took the room.
-        if isinstance(error, UpstreamUnavailable | Overloaded):
+        if isinstance(error, UpstreamUnavailable | Overloaded | GatewayStopping):
             self._state.measurements.pause(facts, _PAUSE_S)
             return
         # Such a failure quarantines the model, too, but it is not put on trial for it.

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from control_plane.auth.domain.source import Source, source_of_address
+from control_plane.core.errors import ControlPlaneError, GatewayStopping
 from control_plane.frontends.common.connection_limits import Network, PortConnections
 from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.host.exposure import is_loopback
@@ -42,6 +43,9 @@ connection flood."""
 _SWEEPS_PER_TIMEOUT = 4
 _CHECKED_AT_ONCE = 32
 _WARN_EVERY_S = 60.0
+
+_LAST_WORDS_S = 0.5
+"""Seconds at the end of a drain for the refusals of what it cut short to reach their clients."""
 
 
 class Limits(Protocol):
@@ -80,6 +84,10 @@ class Connection(Protocol):
     def leave(self) -> None:
         """Drain: accept no new requests, and close when those in flight have been answered."""
 
+    def refuse_rest(self, error: ControlPlaneError) -> None:
+        """End of the drain: answer with `error` whatever is still in flight, as far as its protocol allows,
+        and close."""
+
     def abort(self) -> None: ...
 
 
@@ -92,6 +100,7 @@ class ConnectionServer(Generic[ConnectionT]):
     def __init__(self, limits: Limits) -> None:
         shortest_s = min(limits.header_timeout_s, limits.body_timeout_s, limits.idle_timeout_s or _MAX_SWEEP_S)
         self.is_draining = False
+        """Whether each answer asks its client to close its connection; new ones may still be accepted."""
         self.reads = ReadScheduler()
         self._max_connections = limits.max_connections
         self._held = PortConnections(limits.max_connections, share=limits.source_share, exempt=limits.trusted_proxies)
@@ -106,6 +115,7 @@ class ConnectionServer(Generic[ConnectionT]):
         """The connections by source, each a second-chance (CLOCK) queue: connections found busy move to its
         end."""
         self._listeners: list[asyncio.Server] = []
+        self._accepts = True
         self._sweeping: asyncio.Handle | None = None
         self._all_closed = asyncio.Event()
         self._all_closed.set()
@@ -127,10 +137,17 @@ class ConnectionServer(Generic[ConnectionT]):
         if self._sweeping is None:
             self._sweep()
 
-    async def drain(self, timeout_s: float) -> None:
-        """Drain: accept no more, let requests in flight finish for `timeout_s` at most, then close what is
-        left."""
+    def announce_drain(self) -> None:
+        """Announce the drain to clients with their next answers, so that few have a connection when it begins.
+
+        A client that finds its idle connection closed cannot tell whether its request was taken.
+        """
         self.is_draining = True
+
+    async def drain(self, timeout_s: float) -> None:
+        """Drain: accept no more, let requests in flight finish for `timeout_s` at most, then refuse what is
+        left. A second call with less time cuts the first one short."""
+        self.is_draining, self._accepts = True, False
         for listener in self._listeners:
             listener.close()
         for accepting, listening in self._accepting:
@@ -141,13 +158,20 @@ class ConnectionServer(Generic[ConnectionT]):
             shaking.cancel()
         for connection in tuple(self._connections):
             connection.leave()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._all_closed.wait()
+        await self._wait_until_closed(timeout_s)
+        for connection in tuple(self._connections):
+            connection.refuse_rest(GatewayStopping())
+        await self._wait_until_closed(_LAST_WORDS_S)
         if self._sweeping is not None:
             self._sweeping.cancel()
         for connection in tuple(self._connections):
             connection.abort()
+
+    async def _wait_until_closed(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            # Not asyncio.timeout: a drain may be cancelled, and that of Python before 3.11.3 raises CancelledError
+            # in a task that is (gh-102780).
+            await asyncio.wait_for(self._all_closed.wait(), timeout_s)
 
     async def _accept_tls(
         self, listening: socket.socket, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext, tasks: asyncio.TaskGroup
@@ -198,7 +222,7 @@ class ConnectionServer(Generic[ConnectionT]):
         source = self._handshaking.pop(connection, None)
         if source is None:
             source = self._admit(address)
-        if source is None or self.is_draining:
+        if source is None or not self._accepts:
             if source is not None:
                 self._held.release(source)
             self._warn()
@@ -224,7 +248,7 @@ class ConnectionServer(Generic[ConnectionT]):
         """Count one more connection from `address`; if its source has too many, close an idle one of them for
         it."""
         source = self._held.acquire(address)
-        if source is None and not self.is_draining and self._close_an_idle_one(source_of_address(address)):
+        if source is None and self._accepts and self._close_an_idle_one(source_of_address(address)):
             source = self._held.acquire(address)
         return source
 
@@ -257,7 +281,7 @@ class ConnectionServer(Generic[ConnectionT]):
 
     def _warn(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        if not self.is_draining and now_s >= self._may_warn_at_s:
+        if self._accepts and now_s >= self._may_warn_at_s:
             self._may_warn_at_s = now_s + _WARN_EVERY_S
             _log.warning(
                 "connections are refused: %d are open, of %d that the port takes and a part of that for one source "

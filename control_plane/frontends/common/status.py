@@ -48,6 +48,7 @@ STATUS: dict[ErrorCode, Status] = {
     ErrorCode.LOAD_FAILED: Status(422, grpc.StatusCode.FAILED_PRECONDITION, False),
     ErrorCode.NOT_SUPPORTED: Status(501, grpc.StatusCode.UNIMPLEMENTED, False),
     ErrorCode.UPSTREAM_UNAVAILABLE: Status(503, grpc.StatusCode.UNAVAILABLE, True),
+    ErrorCode.GATEWAY_STOPPING: Status(503, grpc.StatusCode.UNAVAILABLE, True),
     ErrorCode.UPSTREAM_FAILED: Status(502, grpc.StatusCode.INTERNAL, False),
     ErrorCode.DEADLINE_EXCEEDED: Status(504, grpc.StatusCode.DEADLINE_EXCEEDED, True),
     ErrorCode.REQUEST_TIMEOUT: Status(408, grpc.StatusCode.DEADLINE_EXCEEDED, True),
@@ -64,7 +65,7 @@ def advice_of(error: ControlPlaneError) -> list[tuple[bytes, bytes]]:
         return [*fields, *((name.encode(), value.encode()) for name, value in error.limits)]
     if isinstance(error, Overloaded):
         return [(b"Retry-After", b"%d" % max(1, ceil(error.retry_after_s or 1.0)))]
-    if error.code is ErrorCode.UPSTREAM_UNAVAILABLE:
+    if error.code in (ErrorCode.UPSTREAM_UNAVAILABLE, ErrorCode.GATEWAY_STOPPING):
         return [(b"Retry-After", b"1")]
     return [(b"WWW-Authenticate", b"Bearer")] if error.code is ErrorCode.UNAUTHENTICATED else []
 

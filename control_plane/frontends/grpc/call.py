@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Protocol
 
-from control_plane.core.errors import ControlPlaneError, InvalidRequest, Overloaded, RequestTimeout
+from control_plane.core.errors import ControlPlaneError, GatewayStopping, InvalidRequest, Overloaded, RequestTimeout
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
@@ -54,6 +54,10 @@ class CallConnection(Protocol):
     budget: BodyBudget
     max_message_bytes: int
     body_timeout_s: float
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the client has been told that the connection is drained."""
 
     def handler_for(self, head: GrpcHead) -> tuple[GrpcHandler, Principal]:
         """The handler and the caller; raises a ControlPlaneError for an unknown method or a caller without
@@ -117,7 +121,7 @@ class Call:
 
     def check(self, now_s: float) -> None:
         """End a stalled call, whose client neither sends the rest of a message nor opens its window for the
-        answer.
+        answer, and during a drain a streaming call in which nothing happens.
 
         The server calls it about once a second, so that calls need no timers of their own.
         """
@@ -128,7 +132,9 @@ class Call:
         if progress != self._progress or not self._client_may_send():
             self._progress, self._stalled_since_s = progress, now_s
         elif now_s - self._stalled_since_s > patience_s:
-            self._refuse(RequestTimeout(f"the rest of the message did not come within {patience_s:g} s"))
+            self.refuse(RequestTimeout(f"the rest of the message did not come within {patience_s:g} s"))
+        if self._connection.is_leaving and self._messages is not None and self._messages.has_been_idle():
+            self.refuse(GatewayStopping())
         pending = self._stream.pending
         if not pending or pending[0] is not self._blocked:
             self._blocked, self._blocked_since_s = pending[0] if pending else None, now_s
@@ -155,7 +161,7 @@ class Call:
             self._head = read_head(fields)
             self._handler, self._principal = self._connection.handler_for(self._head)
         except ControlPlaneError as exc:
-            self._refuse(exc)
+            self.refuse(exc)
             return
         if self._handler.stream is not None:
             self._messages = MessageStream(self._connection, self._stream, self.read_backlog)
@@ -172,7 +178,7 @@ class Call:
         try:
             self._arrived(self._reader.feed(data, _MESSAGES_AT_ONCE) if data else (), len(data))
         except ControlPlaneError as exc:
-            self._refuse(exc)
+            self.refuse(exc)
 
     def read_backlog(self) -> bool:
         """Split more messages off data that has arrived; False if no data is left.
@@ -243,7 +249,7 @@ class Call:
         try:
             await self._connection.budget.acquire(wanted, self._connection.body_timeout_s)
         except ControlPlaneError as exc:
-            self._refuse(exc)
+            self.refuse(exc)
             return
         self._granted_bytes, self._task = wanted, None
         self._connection.consumed(self._stream, self._stream.held_bytes)
@@ -312,8 +318,8 @@ class Call:
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._task = self._connection.tasks.create_task(work, name="grpc-call")
 
-    def _refuse(self, error: ControlPlaneError) -> None:
-        """End the call with an error's status; later data is dropped."""
+    def refuse(self, error: ControlPlaneError) -> None:
+        """End the call with an error's status, whatever runs for it; later data is dropped."""
         task, self._task, self._handler = self._task, None, None
         if task is not None and task is not asyncio.current_task():
             task.cancel()
@@ -347,6 +353,10 @@ class MessageStream:
         self._is_rested = True
         """Whether the loop has had a turn since the last message was received."""
         self.drained = asyncio.Event()
+        self.is_idle: Callable[[], bool] | None = None
+        """Set by the handler: whether each message that it received has been answered."""
+        self._received = 0
+        self._received_when_idle = -1
 
     async def receive(self) -> MessageFrame | None:
         """The client's next message; None when the client has ended its side.
@@ -368,8 +378,15 @@ class MessageStream:
             await asyncio.sleep(0)
         self._is_rested = False
         frame = self._frames.popleft()
+        self._received += 1
         self._give_room()
         return frame
+
+    def has_been_idle(self) -> bool:
+        """Whether each message has been answered now, as at the last call, and none has come in between."""
+        is_idle = self.is_idle is not None and self.is_idle() and not self._frames and not self._stream.pending
+        before, self._received_when_idle = self._received_when_idle, self._received if is_idle else -1
+        return is_idle and before == self._received
 
     async def send(self, frame: MessageFrame, headers: Fields = ()) -> None:
         """Send one message; return when the client's window is open for the next.

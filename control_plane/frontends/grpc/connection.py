@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from control_plane.core.errors import PermissionDenied
+from control_plane.core.errors import ControlPlaneError, PermissionDenied
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_limits import Network
@@ -243,6 +243,17 @@ class GrpcConnection(asyncio.Protocol):
             self._state.announce_drain()
             self._flush()
 
+    def refuse_rest(self, error: ControlPlaneError) -> None:
+        """End of the drain: end each call with `error`, and close when the client has been sent that.
+
+        A call whose client does not read what it has been sent cannot be told more.
+        """
+        for stream in tuple(self._state.streams.values()):
+            if not stream.pending:
+                cast("Call", stream.listener).refuse(error)
+        self._state.leave()
+        self._flush()
+
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
@@ -273,6 +284,10 @@ class GrpcConnection(asyncio.Protocol):
         return now_s - self._written_s > self._server.limits.body_timeout_s
 
     # CallConnection
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._leaves_at_s is not None
 
     def handler_for(self, head: GrpcHead) -> tuple[GrpcHandler, Principal]:
         hosts = self._server.hosts

@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
-from control_plane.core.errors import ControlPlaneError, Overloaded, RequestTimeout
+from control_plane.core.errors import ControlPlaneError, GatewayStopping, Overloaded, RequestTimeout
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.connection_server import address_of, is_local
 from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.frontends.http.request_reader import Admit, HttpLimits, RequestReader
+from control_plane.frontends.http.streams import error_event
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, with_header, without_chunks
 from control_plane.triton.ports import HttpStream
@@ -83,6 +84,7 @@ class HttpConnection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._is_answering = False
+        self._is_leaving = False
         self._is_paused = False
         self._has_refused = False
         self._lingers = False
@@ -95,6 +97,8 @@ class HttpConnection(asyncio.Protocol):
         self._waiting: asyncio.Task[None] | None = None
         self._progress: tuple[object, ...] = ()
         self._progress_at_s = 0.0
+        self._ended_by: ControlPlaneError | None = None
+        """The error that answers the request in flight, whose work has been cancelled."""
 
     # asyncio.Protocol
 
@@ -230,9 +234,27 @@ class HttpConnection(asyncio.Protocol):
         return not is_busy and self._reader.is_between_requests and self._writable.is_set()
 
     def leave(self) -> None:
-        """Drain: close now, or after the request in flight has been answered completely."""
-        if not self._is_answering and not self._queue and self._transport is not None:
+        """Drain: close now, or after the request in flight has been answered completely.
+
+        A request is in flight once its head has been read; one of which less has come is refused.
+        """
+        self._is_leaving = True
+        if self._transport is None or self._is_answering or self._queue:
+            return
+        if self._lingers or (self._reader.is_between_requests and not self._has_backlog):
             self._transport.close()
+        elif not self._reader.head_is_read and not self._has_backlog:
+            self.refuse(GatewayStopping())
+
+    def refuse_rest(self, error: ControlPlaneError) -> None:
+        """End of the drain: cancel the request in flight and answer `error` in its place."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self._is_answering:
+            self.refuse(error)
+        elif self._task is not None:
+            self._ended_by = error
+            self._task.cancel()
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -271,11 +293,15 @@ class HttpConnection(asyncio.Protocol):
         task."""
         try:
             keep_alive = True
-            while keep_alive and not self._server.is_draining:
+            while keep_alive and not self._is_leaving:
                 item, keep_alive, held_bytes = await self._dequeue()
                 self._is_answering = True
                 try:
                     answer = item if isinstance(item, HttpAnswer) else await self._server.application(item)
+                except asyncio.CancelledError:
+                    if self._ended_by is None:
+                        raise
+                    answer = self._server.render_error(self._ended_by, item.target if isinstance(item, HttpRequest) else b"")
                 finally:
                     if held_bytes:
                         self._give(held_bytes)
@@ -356,6 +382,11 @@ class HttpConnection(asyncio.Protocol):
         except ControlPlaneError as exc:
             _log.info("an answer broke off: %s", exc)
             self.abort()  # without the last chunk, by which the client knows that the answer is incomplete
+        except asyncio.CancelledError:
+            event = None if self._ended_by is None else error_event(stream.head, self._ended_by)
+            if event is None:
+                raise
+            self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event) if takes_chunks else event)
         finally:
             stream.close()
 

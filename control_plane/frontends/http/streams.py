@@ -1,4 +1,5 @@
-"""Ends streamed answers over HTTP when their caller's rights end; called by `frontends/kserve/http`."""
+"""Ends streamed answers over HTTP before their time, with words: when their caller's rights end
+(`frontends/kserve/http`) or the gateway stops (`frontends/http/connection`)."""
 
 from __future__ import annotations
 
@@ -7,12 +8,20 @@ from collections.abc import Awaitable
 import orjson
 
 from control_plane.auth.stream_rights import RightsWatch
-from control_plane.core.errors import Unauthenticated
+from control_plane.core.errors import ControlPlaneError, Unauthenticated
 from control_plane.frontends.common.status import message_of
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.ports import HttpStream
 
 _IS_EVENTS = b"text/event-stream"
+
+
+def error_event(head: bytes, error: ControlPlaneError) -> bytes | None:
+    """The event that ends a stream with an error, as Triton reports errors within one; None: the answer of
+    this `head` is no stream of events."""
+    if _IS_EVENTS not in head.lower():
+        return None
+    return b"data: " + orjson.dumps({"error": message_of(error)}) + b"\n\n"
 
 
 async def watched(asking: Awaitable[HttpAnswer | HttpStream], watch: RightsWatch) -> HttpAnswer | HttpStream:
@@ -36,10 +45,8 @@ async def watched(asking: Awaitable[HttpAnswer | HttpStream], watch: RightsWatch
 
 
 class _WatchedStream:
-    """Wrapper of `triton/ports.HttpStream` that ends the stream when its caller's rights end.
-
-    Its last piece is then an error event, which is how Triton reports errors within a stream.
-    """
+    """Wrapper of `triton/ports.HttpStream` that ends the stream, with an error event, when its caller's rights
+    end."""
 
     def __init__(self, stream: HttpStream, watch: RightsWatch) -> None:
         self.status = stream.status
@@ -59,10 +66,11 @@ class _WatchedStream:
             async with self._watch:
                 return await self._stream.receive()
         except Unauthenticated as exc:
-            if _IS_EVENTS not in self.head.lower():
+            event = error_event(self.head, exc)
+            if event is None:
                 raise
             self._has_ended = True
-            return b"data: " + orjson.dumps({"error": message_of(exc)}) + b"\n\n"
+            return event
 
     def close(self) -> None:
         self._watch.close()

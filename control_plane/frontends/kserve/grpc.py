@@ -127,6 +127,11 @@ _STREAM_PLACEHOLDER = GrpcHandler()
 stream."""
 
 _LIVE = message_answer(service_pb2.ServerLiveResponse(live=True).SerializeToString())
+_NOT_READY = {
+    SERVICE + "ServerReady": message_answer(service_pb2.ServerReadyResponse(ready=False).SerializeToString()),
+    "/grpc.health.v1.Health/Check": message_answer(b"\x08\x02"),  # HealthCheckResponse(status=NOT_SERVING)
+}
+"""The answers of a gateway that is stopping, by method."""
 
 Unary = Callable[[GrpcCall], Awaitable[GrpcAnswer]]
 MessageT = TypeVar("MessageT")
@@ -228,7 +233,11 @@ class V2Grpc:
             SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, at_once=self._try_infer, admit=self._admit),
             SERVICE + "ModelStreamInfer": _STREAM_PLACEHOLDER,
             SERVICE + "ServerLive": GrpcHandler(unary=_live),
-            **self._unary(dict.fromkeys(READ_METHODS, self._pass) | dict.fromkeys(_MODEL_METHODS, self._read_model)),
+            **self._unary(
+                dict.fromkeys(READ_METHODS, self._pass)
+                | dict.fromkeys(_MODEL_METHODS, self._read_model)
+                | dict.fromkeys(_HEALTH_METHODS, self._ready)
+            ),
         }
         self._administration = self._unary(
             dict.fromkeys((*ADMINISTRATION_METHODS, *SHARED_MEMORY_METHODS), self._pass)
@@ -361,6 +370,9 @@ class V2Grpc:
 
     async def _pass(self, call: GrpcCall) -> GrpcAnswer:
         return await self._servers.ask(lambda server: server.grpc.unary(call, timeout_s=self._timeout_s(call)))
+
+    async def _ready(self, call: GrpcCall) -> GrpcAnswer:
+        return _NOT_READY[call.head.method] if self._servers.is_stopping else await self._pass(call)
 
     async def _index(self, call: GrpcCall) -> GrpcAnswer:
         if self._fleet is None:

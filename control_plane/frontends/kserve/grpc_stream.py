@@ -255,6 +255,7 @@ class _StreamCall:
         metadata = tuple(field for field in head.metadata if field[0] != _ERRORS_END_STREAM[0])
         self._relay = relay
         self._messages = messages
+        messages.is_idle = self._is_idle
         self._running = running
         self._identify = identify
         self._errors_end_stream = _ERRORS_END_STREAM in head.metadata
@@ -350,6 +351,11 @@ class _StreamCall:
     def _end(self, asked: _StreamRequest, outcome: Outcome | None = None) -> None:
         self._under_way.discard(asked)
         asked.running.end(outcome)
+
+    def _is_idle(self) -> bool:
+        """Whether each request has been answered; never known of a decoupled model, which need not mark its last
+        response."""
+        return not (self._under_way or self._decoupled or self._unanswered.qsize())
 
     # Ordinary models, and those that may be
 

@@ -15,7 +15,15 @@ from control_plane.auth.domain.authorization import need_of_call
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.action import Action
 from control_plane.core.bounded_cache import BoundedCache
-from control_plane.core.errors import ControlPlaneError, InvalidRequest, ModelLoadFailed, ModelNotFound, PayloadTooLarge, PermissionDenied
+from control_plane.core.errors import (
+    ControlPlaneError,
+    GatewayStopping,
+    InvalidRequest,
+    ModelLoadFailed,
+    ModelNotFound,
+    PayloadTooLarge,
+    PermissionDenied,
+)
 from control_plane.core.infer_call import Door
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
@@ -257,6 +265,8 @@ class V2Http:
         match route.action:
             case Action.LIVE:
                 return _EMPTY_TEXT
+            case Action.READY if self._servers.is_stopping:
+                raise GatewayStopping
             case Action.OPTIONS:
                 return no_content([(b"Allow", ", ".join(route.allowed).encode())])
             case Action.LOAD:

@@ -103,6 +103,12 @@ class TestErrors:
 
 
 class TestHealth:
+    def test_told_to_stop_it_is_not_ready_and_still_administers(self, bench: Bench) -> None:
+        bench.servers.is_stopping = True
+        refused = bench.response("GET", "/health/ready")
+        assert (refused.status_code, refused.json()["code"], refused.headers["retry-after"]) == (503, "gateway_stopping", "1")
+        assert bench.ask("GET", "/health/live")[0] == bench.ask("GET", "/models")[0] == 200
+
     def test_up(self, bench: Bench) -> None:
         assert bench.ask("GET", "/health/live") == (200, {"ready": True, "reason": ""})
         status, body = bench.ask("GET", "/health/ready")

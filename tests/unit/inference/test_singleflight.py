@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.core.errors import DeadlineExceeded, LimitExceeded, Overloaded, UpstreamUnavailable
+from control_plane.core.errors import DeadlineExceeded, GatewayStopping, LimitExceeded, Overloaded, UpstreamUnavailable
 from control_plane.core.principal import Principal
 from control_plane.core.scope import EVERYTHING
 from control_plane.inference.singleflight import Singleflight
@@ -191,5 +191,5 @@ async def test_a_stop_of_the_gateway_is_told_and_not_taken_for_a_callers_leaving
 
     with pytest.raises(ExceptionGroup):
         await stop()
-    with pytest.raises(UpstreamUnavailable, match="stopping"):
+    with pytest.raises(GatewayStopping):
         await waiting[0]

@@ -116,7 +116,7 @@ async def test_at_the_end_what_is_left_is_cancelled_and_told_as_such() -> None:
         waiters = [running.ask("a", "load"), running.ask("a", "unload")]
         await settle()
         running.owner.cancel()
-        assert [await waiter for waiter in waiters] == ["UpstreamUnavailable: the gateway is stopping"] * 2
+        assert [await waiter for waiter in waiters] == ["GatewayStopping: the gateway is stopping; try again shortly"] * 2
         assert running.log == ["load a begins"]
 
 

@@ -7,6 +7,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
+from control_plane.core.errors import ControlPlaneError
 from control_plane.frontends.common.connection_server import ConnectionServer
 from tests.aio import run_in_virtual_time
 
@@ -31,6 +32,9 @@ class Connection:
 
     def leave(self) -> None:
         self.told.append("leave")
+
+    def refuse_rest(self, error: ControlPlaneError) -> None:
+        self.told.append(str(error))
 
     def abort(self) -> None:
         self.told.append("abort")
@@ -117,8 +121,34 @@ async def test_a_drain_asks_first_and_cuts_off_what_stays() -> None:
     stays = Connection()
     server.opened(stays, "192.0.2.1")
     await server.drain(5.0)
-    assert stays.told == ["leave", "abort"]
+    assert stays.told == ["leave", "the gateway is stopping; try again shortly", "abort"]
     assert not server.opened(Connection(), "192.0.2.1")
+    assert asyncio.get_running_loop().time() == pytest.approx(5.5)
+
+
+@pytest.mark.virtual_time
+async def test_a_drain_that_is_announced_still_accepts() -> None:
+    server: ConnectionServer[Connection] = ConnectionServer(Limits())
+    server.announce_drain()
+    late = Connection()
+    assert (server.is_draining, server.opened(late, "192.0.2.1"), late.told) == (True, True, [])
+
+
+@pytest.mark.virtual_time
+async def test_a_second_drain_with_less_time_cuts_the_first_short() -> None:
+    server: ConnectionServer[Connection] = ConnectionServer(Limits())
+
+    class Stays(Connection):
+        def abort(self) -> None:
+            super().abort()
+            server.closed(self)
+
+    server.opened(Stays(), "192.0.2.1")
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.drain(1000.0))
+        await asyncio.sleep(1.0)
+        await server.drain(0.0)
+    assert asyncio.get_running_loop().time() == pytest.approx(1.5)
 
 
 async def test_a_drain_waits_no_longer_than_for_the_last() -> None:
