@@ -2,9 +2,9 @@
 implements which port.
 
 Start: bind ports -> Triton up -> models loaded -> listen -> write `endpoints.json`. Stop, on SIGTERM or
-SIGINT, in reverse: not ready -> drain the frontends -> close the pools -> end Triton. The frontends run in
-this process (`data_plane.py`) or, with `--workers`, in worker processes (`workers/workers.py`); everything
-else runs here.
+SIGINT, in reverse: not ready -> pause -> drain the frontends (`stopping.py`) -> close the pools -> end Triton.
+The frontends run in this process (`data_plane.py`) or, with `--workers`, in worker processes
+(`workers/workers.py`); everything else runs here.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from control_plane.admin.server import make_admin_server
 from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps, http_limits
 from control_plane.app.request_services import RequestServices, open_request_services
 from control_plane.app.servers import Tritons
+from control_plane.app.stopping import StopSignals, stop_serving
 from control_plane.auth.access import Access
 from control_plane.auth.keys import Keys
 from control_plane.cache.purges import Purges
@@ -55,7 +56,11 @@ from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.workers import Workers
 
 _ADMIN_DRAIN_S = 1.0
-"""Time that admin API calls in flight get after the data ports have been drained."""
+"""Seconds that admin API calls in flight get after the data ports have been drained.
+
+All that follows a drain takes 6 s at most: 1 s for the last refusals on the data ports (`workers/workers`), half of
+one for the last charges, and 4.5 s for Triton (`triton/supervisor`), while all else ends beside it.
+"""
 
 Announce = Callable[[Mapping[str, str], list[LoadFailure]], None]
 
@@ -74,6 +79,7 @@ class App:
         settings = self._settings = with_profile(settings)
         self._tls = make_tls(settings.tls)
         self._sockets = ServiceSockets(settings)
+        self._is_open = False
         try:
             self._wire()
         except StartupError:
@@ -109,9 +115,8 @@ class App:
         """Serve until SIGTERM or SIGINT; call `announce` once, when everything is ready. Raises StartupError,
         in a group.
         """
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        signals = StopSignals()
+        signals.follow()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload_tls)
         with ExitStack() as held:
             held.callback(self._sockets.close)
@@ -119,21 +124,25 @@ class App:
             write_store_record(state.path, self._settings.state.state_url)
             self._sockets.bind_in_state_dir()  # only after the folder is locked: its socket file may be another's until then
             opened = open_request_services(self._settings, self._servers, admits_requests=self._workers is None)
-            async with opened as governing, asyncio.TaskGroup() as tasks:
+            # Triton's group is the outer one, so that it ends while the stores are closed: either may take seconds.
+            async with asyncio.TaskGroup() as tritons, opened as governing, asyncio.TaskGroup() as tasks:
                 self._wire_ports(governing)
+                triton = tritons.create_task(self._tritons.run(), name="tritons")
                 background = [*self._start(tasks, governing), tasks.create_task(governing.run(), name="governing")]
                 opening = tasks.create_task(self._open_when_up(tasks, state, announce), name="opening")
-                await stop.wait()
+                await signals.wait()
                 opening.cancel()  # a signal during the start ends it as well
                 # The background tasks, Triton's among them, are needed until the last request in flight is
                 # answered and charged.
-                await self._drain()
+                await self._stop_serving(signals)
                 await governing.costs.settle()
+                triton.cancel()
+                await asyncio.gather(self._metrics.drain(0), self._admin.drain(_ADMIN_DRAIN_S), self._end_workers())
                 for task in background:
                     task.cancel()
 
     def _start(self, tasks: asyncio.TaskGroup, governing: RequestServices) -> list[asyncio.Task[None]]:
-        started = [tasks.create_task(self._tritons.run(), name="tritons")]
+        started: list[asyncio.Task[None]] = []
         if self._workers is not None:
             charges = governing.costs.charges
             charges.collect = self._workers.collect_charges
@@ -158,17 +167,22 @@ class App:
         await self._metrics.listen(tasks, allow_restart(self._sockets.metrics), tls)
         endpoints = self._sockets.endpoints()
         state.write_endpoints(endpoints)
+        self._is_open = True
         announce(endpoints, self._tritons.failures)
         if self._builds is not None:  # after the announcement, since building takes minutes
             await self._builds.run()
 
-    async def _drain(self) -> None:
-        # The metrics page and the admin API stay up while the data ports drain, so that the drain can be
-        # watched.
-        doors = self._workers or self._data_plane
-        assert doors is not None
-        await doors.drain(self._settings.gateway.drain_timeout_s)
-        await asyncio.gather(self._metrics.drain(0), self._admin.drain(_ADMIN_DRAIN_S))
+    async def _stop_serving(self, signals: StopSignals) -> None:
+        """Drain the data ports; the metrics page and the admin API stay up, so that it can be watched."""
+        ports, gateway = self._workers or self._data_plane, self._settings.gateway
+        assert ports is not None
+        self._servers.is_stopping = True
+        pause_s = gateway.drain_pause_s if self._is_open else 0.0
+        await stop_serving(ports, signals, pause_s=pause_s, drain_s=gateway.longest_drain_s)
+
+    async def _end_workers(self) -> None:
+        if self._workers is not None:
+            await self._workers.end()
 
     def _reload_tls(self) -> None:
         on_hangup(self._tls)

@@ -81,6 +81,7 @@ class DataPlane:
         """Wire everything; `gateway` has this process's share of the limits, within its file descriptors."""
         self._sockets = sockets
         self._tls = tls
+        self._servers = servers
         self._models = ModelNames(
             servers, is_described=None if dispatch is None or dispatch.catalogue is None else dispatch.catalogue.knows
         )
@@ -135,8 +136,16 @@ class DataPlane:
         """
         await self._models.run()
 
+    def announce_drain(self) -> None:
+        """Say that this gateway is not ready, and ask HTTP clients to connect elsewhere; everything is still
+        served."""
+        self._servers.is_stopping = True
+        self._http.announce_drain()
+
     async def drain(self, timeout_s: float) -> None:
-        """Accept no new connections, and let requests in flight finish for at most `timeout_s`."""
+        """Accept no new connections, let requests in flight finish for at most `timeout_s`, and refuse the
+        rest. A second call with less time cuts the first one short."""
+        self._servers.is_stopping = True
         await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s))
         self._inference.flush_counts()
 

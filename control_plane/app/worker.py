@@ -22,6 +22,7 @@ import uvloop
 
 from control_plane.app.data_plane import DataPlane, DataSockets, connect, connection_caps, share_of
 from control_plane.app.request_services import RequestServices, open_request_services
+from control_plane.app.stopping import drain_until
 from control_plane.core.endpoints import ONLY, Endpoints
 from control_plane.core.errors import StartupError
 from control_plane.core.fingerprint import Fingerprint
@@ -37,12 +38,14 @@ from control_plane.triton.servers import Servers
 from control_plane.workers.adapters.link import WorkerLink
 from control_plane.workers.fleet_follower import FleetFollower
 from control_plane.workers.messages import (
+    AnnounceDrain,
     Changed,
     Charges,
     CollectCharges,
     Configure,
     CountsReported,
     Drain,
+    Drained,
     FingerprintsAcknowledged,
     FingerprintsChanged,
     Listen,
@@ -89,6 +92,7 @@ class Worker:
         caps = connection_caps(gateway, settings.admin, servers=len(servers.members))
         self._gateway = gateway.model_copy(update={"max_connections": caps.data})
         self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
         self._drain_timeout_s = 0.0
         self._servers = servers
         self._upstreams: dict[str, UpstreamClient] = {}
@@ -110,7 +114,7 @@ class Worker:
 
     async def run(self) -> None:
         """Serve until the parent sends `Drain`, SIGTERM arrives, or the link closes."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._start_drain, self._gateway.drain_timeout_s)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._start_drain, self._gateway.longest_drain_s)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup, self._tls)
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._follow(tasks), name="link"), tasks.create_task(self._report_counts(), name="counts")]
@@ -122,13 +126,20 @@ class Worker:
             if self._fleet is not None:
                 background.append(tasks.create_task(self._fleet.run(), name="fleet"))
             await self._stop.wait()
-            await self._data_plane.drain(self._drain_timeout_s)
+            await drain_until(self._data_plane, self._drain_timeout_s, self._stop_now)
+            self._send_charges()
+            self._link.send(Drained())
             for task in background:
                 task.cancel()
+        # Before the stores are closed, which may take long: an idle connection holds up Triton's exit.
+        await asyncio.gather(*(self._disconnect(server, "the gateway is stopping") for server in list(self._upstreams)))
 
     def _start_drain(self, timeout_s: float) -> None:
-        self._drain_timeout_s = timeout_s
-        self._stop.set()
+        if self._stop.is_set():
+            self._stop_now.set()
+        else:
+            self._drain_timeout_s = timeout_s
+            self._stop.set()
 
     async def _follow(self, tasks: asyncio.TaskGroup) -> None:
         """Carry out the parent's messages, also during the drain; if the link closes, end without a drain."""
@@ -160,6 +171,8 @@ class Worker:
                     self._link.send(Charges(self._governing.costs.charges.take(), number))
                 case ReloadTls() if self._tls is not None:
                     self._tls.reload()
+                case AnnounceDrain():
+                    self._data_plane.announce_drain()
                 case Drain(timeout_s):
                     self._start_drain(timeout_s)
         self._start_drain(0.0)
@@ -193,11 +206,7 @@ class Worker:
             self._link.send(Charges(charges))
 
     async def end(self) -> None:
-        """Close the connections to Triton and send the last charges and counts; the parent waits for nothing
-        after them.
-        """
-        await asyncio.gather(*(self._disconnect(server, "the gateway is stopping") for server in list(self._upstreams)))
-        self._send_charges()
+        """Send the last counts; the parent waits for nothing after them."""
         self._link.send(CountsReported(self._data_plane.counts()))
         await self._link.flush()
         self._link.close()

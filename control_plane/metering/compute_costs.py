@@ -36,7 +36,7 @@ READ_EVERY_S = 60.0
 """Time between reads of the repositories: a rebuilt model has its new costs within a minute."""
 _UNLISTED_AT_ONCE = 20
 """Models whose configuration is asked of Triton in one poll; the others follow in the next."""
-_LAST_POLL_S = 1.0
+_LAST_POLL_S = 0.5
 """Time that a stop waits for Triton's last statistics."""
 
 

@@ -147,9 +147,23 @@ class GatewaySettings(Group):
     """Deadline, in seconds, of a request that names none itself (header `tidegate-timeout-ms`, or gRPC's own
     deadline). Too short cuts off slow models; too long keeps slots for callers that have given up."""
 
-    drain_timeout_s: float = Field(4.0, ge=0, allow_inf_nan=False)
-    """Seconds that requests in flight may take to finish after SIGTERM. With the default the whole exit,
-    Triton's included, takes less than the ten seconds after which container runtimes kill."""
+    drain_pause_s: float = Field(2.0, ge=0, allow_inf_nan=False)
+    """Seconds between SIGTERM, at which readiness says no, and the moment at which the ports close; until
+    then everything is served. It has to be longer than load balancers need to notice: Kubernetes' own
+    endpoints take a second or two, a balancer with health checks of its own takes their interval times the
+    failures that it waits for. Too short refuses connections that are still sent here; longer only delays the
+    exit. Ctrl-C does not pause: nobody balances load to a terminal."""
+
+    drain_timeout_s: float | None = Field(None, ge=0, allow_inf_nan=False)
+    """Seconds that requests in flight may take to finish after the pause; not given: `request_timeout_s`, the
+    longest deadline of requests that name none. What is left then is refused with 503 or UNAVAILABLE, and
+    everything has ended, Triton included, at most 6 s later. Whoever supervises the process must wait for the
+    sum of all three before it kills (Kubernetes: `terminationGracePeriodSeconds`)."""
+
+    @property
+    def longest_drain_s(self) -> float:
+        """Seconds of `drain_timeout_s`, or what stands in for it."""
+        return self.request_timeout_s if self.drain_timeout_s is None else self.drain_timeout_s
 
 
 class TlsSettings(Group):

@@ -20,9 +20,9 @@ from control_plane.triton.servers import ServerSlot
 
 _log = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = 1.0
-"""Time limit for closing our own connections; together with the grace below it fits the five seconds that a
-stop may take.
+CLOSE_TIMEOUT_S = 0.5
+"""Time limit for closing our own connections; together with the grace below it fits the four and a half seconds
+that a stop may take.
 """
 
 STOP_GRACE_S = 4.0
@@ -73,7 +73,8 @@ class Supervisor:
         return None if self._process is None else self._process.resident_bytes()
 
     async def run(self) -> None:
-        """Supervise until cancelled; a cancellation ends Triton and all it started within five seconds.
+        """Supervise until cancelled; a cancellation ends Triton and all it started within four and a half
+        seconds.
 
         Once Triton has been up it is restarted without limit, with growing delays.
 

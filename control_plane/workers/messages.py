@@ -103,8 +103,16 @@ class CollectCharges:
 
 
 @dataclass(frozen=True, slots=True)
+class AnnounceDrain:
+    """The gateway will stop: readiness says no from now on, and everything is still served."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
-    """Drain: accept no more requests, let those in flight finish, send the last counts and exit."""
+    """Drain: accept no more requests, let those in flight finish, send the last counts and exit.
+
+    A second one with less time cuts the first short.
+    """
 
     timeout_s: float
 
@@ -131,6 +139,11 @@ class Changed:
 @dataclass(frozen=True, slots=True)
 class Listening:
     """The worker's frontends accept requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The drain is over: no request is in flight, and all their charges have been sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +234,22 @@ ToWorker = (
     | ReloadTls
     | CollectCharges
     | TokensDrawn
+    | AnnounceDrain
     | Drain
     | Changed
     | FingerprintsChanged
 )
 FromWorker = (
-    Listening | StartFailed | CountsReported | Charges | DrawTokens | LoadReported | LoadModel | UnloadModel | FingerprintsAcknowledged
+    Listening
+    | Drained
+    | StartFailed
+    | CountsReported
+    | Charges
+    | DrawTokens
+    | LoadReported
+    | LoadModel
+    | UnloadModel
+    | FingerprintsAcknowledged
 )
 Message = ToWorker | FromWorker
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -25,11 +25,13 @@ from control_plane.triton.compute_time import OpenCharge
 from control_plane.triton.ports import Upstream
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
+    AnnounceDrain,
     Changed,
     Charges,
     CollectCharges,
     CountsReported,
     Drain,
+    Drained,
     DrawTokens,
     FingerprintsAcknowledged,
     FingerprintsChanged,
@@ -54,8 +56,10 @@ _log = logging.getLogger(__name__)
 
 _START_ATTEMPTS = 3
 _MAX_SILENCE_S = 30.0
-_END_GRACE_S = 3.0
-"""Seconds after a drain before a worker is killed; two of them are for storing what it has metered."""
+_DRAIN_GRACE_S = 1.0
+"""Seconds beyond a drain's own for a worker to say that it is over, before it is killed."""
+_END_GRACE_S = 2.5
+"""Seconds after its drain before a worker is killed; two of them are for storing what it has metered."""
 
 
 _TELL_TIMEOUT_S = 0.25
@@ -77,6 +81,7 @@ class _Worker:
     charges_collected: int = 0
     was_told_to_listen: bool = False
     is_listening: bool = False
+    is_drained: bool = False
 
 
 class ChargeSink(Protocol):
@@ -132,7 +137,7 @@ class Workers:
         return list(dict.fromkeys(sentence for worker in self._live.values() for sentence in worker.degraded))
 
     async def run(self, models: ModelAdministration, charges: ChargeSink) -> None:
-        """Keep the workers running until `drain` has ended them; cancelling kills them.
+        """Keep the workers running until `drain` and `end` have ended them; cancelling kills them.
 
         Raises:
             StartupError: they cannot work with these settings. Once all have listened, failing workers are
@@ -155,20 +160,36 @@ class Workers:
             await self._changed.wait()
         self._has_opened = True
 
+    def announce_drain(self) -> None:
+        """Let all workers say that they are not ready, while they serve everything; one that dies now is not
+        replaced."""
+        self._is_stopping = True
+        self._tell(AnnounceDrain())
+
     async def drain(self, timeout_s: float) -> None:
-        """Drain all workers, for `timeout_s` at most; return when all have ended, the late ones by being
-        killed."""
+        """Drain all workers, for `timeout_s` at most; return when none has requests in flight, the late ones by
+        being killed. A second call with less time cuts the first one short."""
         self._is_stopping = True
         self._tell(Drain(timeout_s))
+        await self._kill_after(timeout_s + _DRAIN_GRACE_S, lambda worker: not worker.is_drained)
+
+    async def end(self) -> None:
+        """Return when all workers have ended after their drain, the late ones by being killed."""
+        await self._kill_after(_END_GRACE_S, lambda worker: True)
+
+    async def _kill_after(self, timeout_s: float, is_late: Callable[[_Worker], bool]) -> None:
         try:
-            async with asyncio.timeout(timeout_s + _END_GRACE_S):
-                while self._live:
-                    self._changed.clear()
-                    await self._changed.wait()
+            await asyncio.wait_for(self._until_none(is_late), timeout_s)  # not asyncio.timeout: see `supervisor._close`
         except TimeoutError:
-            _log.warning("%d workers did not end in time and are killed", len(self._live))
-            for worker in self._live.values():
+            late = [worker for worker in self._live.values() if is_late(worker)]
+            _log.warning("%d workers did not end in time and are killed", len(late))
+            for worker in late:
                 worker.process.kill()
+
+    async def _until_none(self, is_late: Callable[[_Worker], bool]) -> None:
+        while any(map(is_late, self._live.values())):
+            self._changed.clear()
+            await self._changed.wait()
 
     async def collect_charges(self) -> None:
         """Collect the charges that wait for Triton's counts; a slow worker's charges come with a later
@@ -312,6 +333,9 @@ class Workers:
                 self._changed.set()
             case Listening():
                 worker.is_listening = True
+                self._changed.set()
+            case Drained():
+                worker.is_drained = True
                 self._changed.set()
             case StartFailed(reason):
                 if not self._has_opened:

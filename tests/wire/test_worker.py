@@ -24,9 +24,11 @@ from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.settings import load_settings
 from control_plane.workers.adapters.process import RunningWorker, WorkerProcessLauncher
 from control_plane.workers.messages import (
+    AnnounceDrain,
     Changed,
     CountsReported,
     Drain,
+    Drained,
     FingerprintsAcknowledged,
     FingerprintsChanged,
     FromWorker,
@@ -112,6 +114,35 @@ async def test_a_hangup_without_tls_does_not_end_it(tmp_path: Path) -> None:
         os.kill(bench.worker.pid, signal.SIGHUP)
         assert (await bench.ask(LIVE)).startswith(b"HTTP/1.1 200")
         bench.worker.send(Drain(1.0))
+        assert await bench.worker.wait() == "it ended with exit status 0"
+
+
+async def test_told_that_a_drain_will_come_it_is_not_ready_and_serves(tmp_path: Path) -> None:
+    async with started(tmp_path) as bench:
+        bench.worker.send(Listen())
+        await bench.heard(Listening)
+        bench.worker.send(AnnounceDrain())
+        ready = LIVE.replace(b"live", b"ready")
+        while (head := await bench.ask(ready)).partition(b"\r\n")[
+            0
+        ] != b"HTTP/1.1 503 Service Unavailable" or b"Connection: close" not in head:
+            await asyncio.sleep(0.01)
+        live = await bench.ask(LIVE)
+        assert live.startswith(b"HTTP/1.1 200")
+        assert b"\r\nConnection: close\r\n" in live
+
+
+async def test_a_drain_is_cut_short_by_a_second_one_and_said_to_be_over_before_the_end(tmp_path: Path) -> None:
+    async with started(tmp_path) as bench, asyncio.TaskGroup() as tasks:
+        bench.worker.send(Listen())
+        await bench.heard(Listening)
+        load = b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+        asking = tasks.create_task(bench.ask(load, over_unix=True))
+        await bench.heard(LoadModel)
+        bench.worker.send(Drain(1000.0))
+        bench.worker.send(Drain(0.0))
+        assert (await asking).startswith(b"HTTP/1.1 503")
+        await bench.heard(Drained)
         assert await bench.worker.wait() == "it ended with exit status 0"
 
 

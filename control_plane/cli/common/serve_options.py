@@ -50,6 +50,7 @@ _PANELS: Mapping[str, Sequence[str]] = {
     "Fleet": ("servers", "servers_file", "pools", "fleet_name", "memory_budget"),
     "Access": ("tls_certificate", "tls_key", "tls_client_ca", "authentication", "allow_shared_memory"),
     "Response cache": ("cache_bytes", "cache_url"),
+    "Stop": ("drain_pause_s", "drain_timeout_s"),
     "CPUs": ("gateway_cpus", "triton_cpus", "model_cpus"),
 }
 """Settings that have an option, by the panel of `--help` that shows it."""
@@ -93,7 +94,7 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
         return None
     if _IS_BYTES.search(name):
         return "BYTES"
-    return "NUMBER" if field.annotation is int else "PATH" if Path in kinds else "TEXT"
+    return "NUMBER" if field.annotation is int else "SECONDS" if float in kinds else "PATH" if Path in kinds else "TEXT"
 
 
 def _help(name: str, field: FieldInfo) -> str:

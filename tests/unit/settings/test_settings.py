@@ -86,6 +86,11 @@ def test_variables_are_read_as(monkeypatch: pytest.MonkeyPatch, variable: str, v
     assert value_of(name, load_settings()) == expected
 
 
+def test_a_drain_is_as_long_as_the_longest_deadline_unless_it_is_set() -> None:
+    assert load_settings({"request_timeout_s": 90}).gateway.longest_drain_s == 90
+    assert load_settings({"request_timeout_s": 90, "drain_timeout_s": 0}).gateway.longest_drain_s == 0
+
+
 @pytest.mark.parametrize("name", ["TIDEGATE_HTPP_PORT", "TIDEGATE_", "TIDEGATE_GATEWAY__HOST", "tidegate_htpp_port"])
 def test_an_unknown_variable_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "1")
@@ -120,6 +125,7 @@ def test_all_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ("start_timeout_s", "-1"),
         ("drain_timeout_s", "inf"),
         ("drain_timeout_s", "-0.1"),
+        ("drain_pause_s", "-1"),
         ("log_format", "xml"),
         ("workers", "0"),
         ("usage_sums", "999"),

@@ -11,11 +11,13 @@ from control_plane.core.model import ModelOverride
 from control_plane.telemetry.request_counts import OutcomeCount, RequestCounts
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages import (
+    AnnounceDrain,
     Changed,
     Charges,
     CollectCharges,
     CountsReported,
     Drain,
+    Drained,
     DrawTokens,
     FingerprintsAcknowledged,
     FingerprintsChanged,
@@ -347,12 +349,49 @@ class TestDrain:
             assert len(bench.started) == 2
             assert asyncio.get_running_loop().time() < 110
 
-    async def test_kills_what_does_not_end_in_time(self) -> None:
-        async with opened() as bench:
+    async def test_is_over_when_none_has_requests_in_flight_and_their_end_is_waited_for_apart(self) -> None:
+        async with opened() as bench, asyncio.TaskGroup() as tasks:
+            draining = tasks.create_task(bench.workers.drain(4.0))
+            for worker in bench.started:
+                worker.say(Charges([OpenCharge("t", "m", "m", 1.0)]))
+                worker.say(Drained())
+            await draining
+            assert len(bench.charges.open) == 2
+            ending = tasks.create_task(bench.workers.end())
+            await asyncio.sleep(2.0)
             bench.started[0].end()
+            await settle()
+            assert not ending.done()
+            await ending
+            assert asyncio.get_running_loop().time() == pytest.approx(2.5, abs=0.1)
+            assert [worker.is_killed for worker in bench.started] == [True, True], "the first after it has ended, which does nothing"
+
+    async def test_kills_what_is_not_drained_in_time(self) -> None:
+        async with opened() as bench:
+            bench.started[0].say(Drained())
             await bench.workers.drain(4.0)
-            assert asyncio.get_running_loop().time() == pytest.approx(7.0, abs=0.5)
-            assert bench.started[1].is_killed
+            assert asyncio.get_running_loop().time() == pytest.approx(5.0, abs=0.1)
+            assert [worker.is_killed for worker in bench.started] == [False, True]
+
+    async def test_is_cut_short_by_a_second_one(self) -> None:
+        async with opened() as bench, asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.workers.drain(1000.0))
+            await asyncio.sleep(1.0)
+            cutting = tasks.create_task(bench.workers.drain(0.0))
+            await settle()
+            assert all(worker.told[-2:] == [Drain(1000.0), Drain(0.0)] for worker in bench.started)
+            for worker in bench.started:
+                worker.say(Drained())
+            await cutting
+            assert asyncio.get_running_loop().time() < 2.0
+
+    async def test_is_announced_to_all_and_one_that_dies_then_is_not_replaced(self) -> None:
+        async with opened() as bench:
+            bench.workers.announce_drain()
+            assert all(worker.told[-1] == AnnounceDrain() for worker in bench.started)
+            bench.started[0].end()
+            await asyncio.sleep(20.0)
+            assert (len(bench.started), bench.workers.listening) == (2, 1)
 
 
 async def test_one_that_hangs_is_replaced() -> None:

@@ -1,0 +1,74 @@
+"""Graceful shutdown: not ready -> pause -> drain, each of which a second signal cuts short.
+
+`application` stops by it, `worker` drains by it. What ends after the drain is theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+from typing import Protocol
+
+
+class DrainingPorts(Protocol):
+    """The data ports of this process, `app/data_plane`, or of its workers, `workers/workers`."""
+
+    def announce_drain(self) -> None:
+        """Say that the gateway is not ready, and serve everything all the same."""
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept no more, and let requests in flight finish for at most `timeout_s`. A second call with less
+        time cuts the first one short."""
+
+
+class StopSignals:
+    """The signals that stop a process: the first begins its graceful shutdown, the second cuts that short."""
+
+    def __init__(self) -> None:
+        self._first = asyncio.Event()
+        self.second = asyncio.Event()
+        self.is_interactive = False
+        """Whether the first was SIGINT: somebody at a terminal waits for the end."""
+
+    def follow(self) -> None:
+        """Take SIGTERM and SIGINT of this process from now on."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self.receive, number)
+
+    def receive(self, number: int) -> None:
+        if self._first.is_set():
+            self.second.set()
+        else:
+            self.is_interactive = number == signal.SIGINT
+            self._first.set()
+
+    async def wait(self) -> None:
+        """Wait for the first."""
+        await self._first.wait()
+
+
+async def stop_serving(ports: DrainingPorts, signals: StopSignals, *, pause_s: float, drain_s: float) -> None:
+    """Stop serving once the first signal has come; when this returns no request is in flight.
+
+    The pause is for load balancers, which send requests here until they have noticed that readiness says no;
+    there is none for somebody at a terminal.
+    """
+    ports.announce_drain()
+    if not signals.is_interactive:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(signals.second.wait(), pause_s)
+    await drain_until(ports, drain_s, signals.second)
+
+
+async def drain_until(ports: DrainingPorts, timeout_s: float, cut_short: asyncio.Event) -> None:
+    """Drain for at most `timeout_s`, or until `cut_short` is set."""
+
+    async def cut() -> None:
+        await cut_short.wait()
+        await ports.drain(0.0)
+
+    async with asyncio.TaskGroup() as tasks:
+        cutting = tasks.create_task(cut(), name="cut-drain-short")
+        await ports.drain(timeout_s)
+        cutting.cancel()

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+
+import pytest
+
+from control_plane.app.stopping import StopSignals, drain_until, stop_serving
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Ports:
+    """Fake data ports with a request in flight that ends at `ends_s`; they note what is done when."""
+
+    def __init__(self, ends_s: float = 0.0) -> None:
+        self.done: list[tuple[str, float]] = []
+        self._ends_s = ends_s
+        self._cut = asyncio.Event()
+
+    def announce_drain(self) -> None:
+        self._note("announced")
+
+    async def drain(self, timeout_s: float) -> None:
+        if not timeout_s:
+            self._cut.set()
+        else:
+            self._note("draining")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._cut.wait(), min(timeout_s, max(0.0, self._ends_s - now_s())))
+            self._note("drained")
+
+    def _note(self, what: str) -> None:
+        self.done.append((what, now_s()))
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def stopped(ports: Ports, *told: tuple[int, float]) -> list[tuple[str, float]]:
+    """What is done when these signals come at these times, with a pause of 5 s and a drain of 30 s."""
+    signals = StopSignals()
+    for number, at_s in told:
+        asyncio.get_running_loop().call_at(at_s, signals.receive, number)
+    await signals.wait()
+    await stop_serving(ports, signals, pause_s=5.0, drain_s=30.0)
+    return ports.done
+
+
+async def test_readiness_says_no_a_pause_before_the_drain() -> None:
+    done = await stopped(Ports(ends_s=12.0), (signal.SIGTERM, 1.0))
+    assert done == [("announced", 1.0), ("draining", 6.0), ("drained", 12.0)]
+
+
+async def test_requests_get_no_longer_than_the_drain() -> None:
+    done = await stopped(Ports(ends_s=1000.0), (signal.SIGTERM, 1.0))
+    assert done[-1] == ("drained", 36.0)
+
+
+async def test_a_terminal_is_not_kept_waiting() -> None:
+    done = await stopped(Ports(ends_s=3.0), (signal.SIGINT, 1.0))
+    assert done == [("announced", 1.0), ("draining", 1.0), ("drained", 3.0)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_ends_the_pause_and_the_drain(number: int) -> None:
+    done = await stopped(Ports(ends_s=1000.0), (signal.SIGTERM, 1.0), (number, 3.0), (number, 4.0))
+    assert done == [("announced", 1.0), ("draining", 3.0), ("drained", 3.0)]
+
+
+async def test_a_second_signal_within_the_drain_cuts_it_short() -> None:
+    done = await stopped(Ports(ends_s=1000.0), (signal.SIGTERM, 1.0), (signal.SIGINT, 20.0))
+    assert done == [("announced", 1.0), ("draining", 6.0), ("drained", 20.0)]
+
+
+async def test_a_drain_that_nobody_cuts_short_leaves_nothing_behind() -> None:
+    ports = Ports(ends_s=2.0)
+    await drain_until(ports, 30.0, asyncio.Event())
+    assert ports.done == [("draining", 0.0), ("drained", 2.0)]
+
+
+async def test_signals_of_the_process_are_followed() -> None:
+    signals = StopSignals()
+    signals.follow()
+    try:
+        signal.raise_signal(signal.SIGINT)
+        await signals.wait()
+        assert (signals.is_interactive, signals.second.is_set()) == (True, False)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
