@@ -43,8 +43,8 @@ class AdminClient:
         found: dict[str, Any] = self.ask("GET", "models", name)
         return found
 
-    def load(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.ask("POST", "models", name, "load")
+    def load(self, name: str, *, everywhere: bool = False) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("POST", "models", name, "load", query={"everywhere": "true"} if everywhere else None)
         return found
 
     def unload(self, name: str) -> dict[str, Any]:

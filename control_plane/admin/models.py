@@ -72,9 +72,12 @@ def add_model_paths(
         return await view(name)
 
     @app.post("/models/{name}/load", tags=["models"], responses=_CHANGE_ERRORS)
-    async def load_model(name: Name) -> ModelView:
-        """Load the model, or reload it if its files changed. Responds when it is ready."""
-        await models.load(name)
+    async def load_model(name: Name, everywhere: bool = False) -> ModelView:
+        """Load the model, or reload it if its files changed. Responds when it is ready.
+
+        With `everywhere` it is loaded on every server of a fleet that suits it, and on those that join.
+        """
+        await (fleet.models.load_everywhere(name) if everywhere and fleet is not None else models.load(name))
         return await view(name)
 
     @app.post("/models/{name}/unload", tags=["models"], responses=_CHANGE_ERRORS)

@@ -53,11 +53,16 @@ def show(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateD
 
 
 @app.command()
-def load(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def load(
+    name: NameArgument,
+    everywhere: Annotated[bool, typer.Option("--everywhere", help="In a fleet, load it on every server that suits it.")] = False,
+    admin_url: AdminUrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
     """Load a model, or reload it if its files changed."""
     client = admin_client(state_dir, admin_url)
     with Console().status(f"loading {name} ..."):
-        model = client.load(name)
+        model = client.load(name, everywhere=everywhere)
     _show([model])
 
 

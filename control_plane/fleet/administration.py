@@ -16,8 +16,8 @@ from uuid import uuid4
 from control_plane.core.errors import Conflict, ControlPlaneError, ModelLoadFailed, ModelNotFound, NotSupported, Overloaded
 from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, ServedVariant, summarise
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import ModelFacts, Replica
-from control_plane.fleet.domain.memory import DesiredState
+from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
+from control_plane.fleet.domain.memory import EVERYWHERE, DesiredState
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.view.catalogue import asked_of_all, best_lines
 from control_plane.fleet.view.memory import MemorySync
@@ -107,6 +107,26 @@ class FleetModels:
         else:
             await self._have_it_done(name, is_suspended=False)
         await self._memory.change_desired(name, lambda before: self._pinned(name, before))
+
+    async def load_everywhere(self, name: str) -> None:
+        """Load the model as `load` does, then on every other server that suits it; servers that join get it, too.
+
+        Raises as `load` does, and Overloaded: servers are full of what is to stay loaded, or did not load it in the
+        time of a load. They do as soon as they have room.
+        """
+        await self.load(name)
+        await self._memory.change_desired(name, lambda before: replace(self._pinned(name, before), min_replicas=EVERYWHERE))
+        facts, before, deadline_s = self._facts(name), list[Server](), 0.0
+        while missing := self._without(facts):
+            if (why := self._state.measurements.why_quarantined(name)) is not None:
+                raise ModelLoadFailed(why)
+            if missing != before:  # they get it one after the other
+                before, deadline_s = missing, self._state.now_s() + self._load_timeout_s + _TO_END_S
+            is_full = not all(self._has_room_beside_kept(server, facts) for server in missing)
+            if is_full or self._state.now_s() >= deadline_s:
+                named = ", ".join(server.name for server in missing)
+                raise Overloaded(f"'{name}' is not loaded on {named}, which get it when they have room for it", retry_after_s=_LATER_S)
+            await self._memory.wait_for_sync()
 
     async def reload_built(self, built: str) -> None:
         """Load all replicas again that are made of this model, whose files are new, on one server after the
@@ -233,14 +253,27 @@ class FleetModels:
     def _what_stays_in_its_way(self, facts: ModelFacts) -> list[str]:
         """Pinned models that leave no room on any suitable server; empty if there is a server with room for
         the model some time. Without this check a caller would wait in vain."""
-        fleet, found = self._state.fleet, dict[str, None]()
-        fitting = [server for server in fleet.servers.values() if server.is_open and server.has_labels(facts.spec.server_labels)]
-        for server in [server for server in fitting if server.budget_bytes >= facts.resident_bytes]:
-            staying = [replica for replica in server.copies.values() if self._stays(replica)]
-            if server.budget_bytes - sum(replica.bytes for replica in staying) >= facts.resident_bytes:
+        found = dict[str, None]()
+        for server in self._fitting(facts):
+            if self._has_room_beside_kept(server, facts):
                 return []
-            found.update(dict.fromkeys(replica.model for replica in staying))
+            found.update(dict.fromkeys(replica.model for replica in server.copies.values() if self._stays(replica)))
         return sorted(found)
+
+    def _fitting(self, facts: ModelFacts) -> list[Server]:
+        """The servers in use that suit the model, and could hold it if they were empty."""
+        open_ = [server for server in self._state.fleet.servers.values() if server.is_open and server.has_labels(facts.spec.server_labels)]
+        return [server for server in open_ if server.budget_bytes >= facts.resident_bytes]
+
+    def _has_room_beside_kept(self, server: Server, facts: ModelFacts) -> bool:
+        return (
+            server.budget_bytes - sum(replica.bytes for replica in server.copies.values() if self._stays(replica)) >= facts.resident_bytes
+        )
+
+    def _without(self, facts: ModelFacts) -> list[Server]:
+        """The servers that suit the model and do not have it ready; none if it has as many replicas as it may."""
+        ready, most = self._ready_on(facts.name), facts.spec.max_replicas
+        return [] if most is not None and len(ready) >= most else [each for each in self._fitting(facts) if each.name not in ready]
 
     def _stays(self, replica: Replica) -> bool:
         """Whether the replica must not be evicted, as its model has no more than its `min_replicas`."""

@@ -212,6 +212,19 @@ def test_a_model_that_is_asked_for_more_than_one_replica_can_do_gets_a_second_th
     assert {told(fleet, raw).server for raw in answers[before : before + 40]} == set(loaded(fleet))
 
 
+def test_loaded_everywhere_it_is_on_each_server_also_on_one_that_comes_back(fleet: Tidegate) -> None:
+    run_cli("models", "unload", "work", "--state-dir", str(fleet.state_dir))
+    wait_for(lambda: not any("work" in models for models in loaded(fleet).values()), what="its end on both")
+    done = run_cli("models", "load", "work", "--everywhere", "--state-dir", str(fleet.state_dir))
+    assert done.returncode == 0, done.stderr
+    assert all("work" in models for models in loaded(fleet).values()), "it returns when it is there"
+    killed, before = next(iter(loaded(fleet))), len(events(fleet, "up"))
+    os.kill(triton_of(fleet, killed), signal.SIGKILL)
+    wait_for(lambda: len(events(fleet, "up")) > before, what="its return")
+    wait_for(lambda: "work" in loaded(fleet)[killed], what="the model being there again")
+    assert "(all)" in run_cli("fleet", "--state-dir", str(fleet.state_dir)).stdout
+
+
 class TestPools:
     def test_short_and_long_requests_are_kept_apart(self, pooled: Tidegate) -> None:
         short, long = ([1], [1] * LONG_ROWS)

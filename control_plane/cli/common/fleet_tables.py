@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 
 from control_plane.cli.common.printing import printable
+from control_plane.fleet.domain.memory import EVERYWHERE
 
 View = Mapping[str, Any]
 """A JSON object of the admin API's response."""
@@ -101,8 +102,10 @@ def _models(models: Sequence[View], most: int | None) -> list[RenderableType]:
 
 
 def _copies(model: View) -> str:
-    """Render the number of replicas, with its bounds where any are set: `2 (1-4)`, `3 (2+)`."""
+    """Render the number of replicas, with its bounds where any are set: `2 (1-4)`, `3 (2+)`, `3 (all)`."""
     least, most = model["min_replicas"], model["max_replicas"]
+    if least >= EVERYWHERE:
+        return f"{len(model['servers'])} (all)"
     bounds = "" if not least and most is None else f" ({least}{'+' if most is None else f'-{most}'})"
     return f"{len(model['servers'])}{bounds}"
 

@@ -6,6 +6,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+EVERYWHERE = 10**6
+"""As `min_replicas`: more than a fleet has servers, so that each that suits the model gets one, also when it joins
+later."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:

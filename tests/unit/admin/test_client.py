@@ -90,7 +90,9 @@ class TestAdminClient:
     def test_load_and_unload(self, gateway: Gateway) -> None:
         assert AdminClient(gateway.url).load("a") == AdminClient(gateway.url).unload("a") == MODEL
         assert AdminClient(gateway.url).release("a") == MODEL
-        assert [path for _, path, _ in gateway.requests] == ["/models/a/load", "/models/a/unload", "/models/a/release"]
+        assert AdminClient(gateway.url).load("a", everywhere=True) == MODEL
+        paths = ["/models/a/load", "/models/a/unload", "/models/a/release", "/models/a/load?everywhere=true"]
+        assert [path for _, path, _ in gateway.requests] == paths
 
     @pytest.mark.parametrize(
         ("name", "path"), [("a b", "/models/a%20b/load"), ("a?b", "/models/a%3Fb/load"), ("../x#", "/models/..%2Fx%23/load")]

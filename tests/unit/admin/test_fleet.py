@@ -131,6 +131,23 @@ def test_a_release_is_the_fleets(state: State) -> None:
     assert released == ["a"]
 
 
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_load_everywhere_is_the_fleets(state: State, everywhere: bool) -> None:
+    loaded = list[str]()
+
+    async def load(name: str) -> None:
+        loaded.append(name)
+
+    async def load_everywhere(name: str) -> None:
+        loaded.append(f"{name} everywhere")
+
+    models = SimpleNamespace(get=lambda name: as_awaitable(summarise(name, [])), load=load, load_everywhere=load_everywhere)
+    fleet = fleet_of(state)
+    fleet.models = models  # type: ignore[assignment]
+    ask(fleet, f"/models/a/load?everywhere={str(everywhere).lower()}", models, method="POST")
+    assert loaded == ["a everywhere" if everywhere else "a"]
+
+
 async def as_awaitable(value: Any) -> Any:
     return value
 

@@ -218,6 +218,34 @@ class TestLoading:
 
         play(main)
 
+    def test_everywhere_it_comes_to_every_server_and_to_those_that_come_later(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(servers=3), reconciles=True) as bench:
+                bench.kill("s2")
+                await bench.models.load_everywhere("a")
+                assert [bench.tritons[name].states for name in ("s0", "s1")] == [{"a": READY}] * 2
+                bench.bring_up("s2")
+                await asyncio.sleep(10)
+                assert bench.tritons["s2"].states == {"a": READY}
+                await bench.models.load("a")
+                assert bench.state.fleet.models["a"].spec.min_replicas == 1
+
+        play(main)
+
+    def test_everywhere_but_where_others_are_to_stay_is_refused_and_made_up_for_when_they_go(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(model("a", 60), model("b", 60), servers=2), reconciles=True) as bench:
+                await bench.models.load("b")
+                (holder,) = [name for name, triton in bench.tritons.items() if triton.states]
+                with pytest.raises(Overloaded, match=f"'a' is not loaded on {holder}, which get it when they have room"):
+                    await bench.models.load_everywhere("a")
+                assert bench.tritons[holder].states == {"b": READY}
+                await bench.models.release("b")
+                await asyncio.sleep(100)
+                assert all(triton.states == {"a": READY} for triton in bench.tritons.values())
+
+        play(main)
+
     @pytest.mark.parametrize(("size", "said"), [(40, ["load a", "load a"]), (60, ["load a", "unload a", "load a"])])
     def test_two_of_it_are_never_more_than_there_is_room_for(self, size: int, said: list[str]) -> None:
         async def main() -> None:
