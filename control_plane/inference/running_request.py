@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Protocol
 
 from control_plane.admission.admission import Permit
-from control_plane.core.errors import ControlPlaneError, ErrorCode
+from control_plane.core.errors import ControlPlaneError, ErrorCode, GatewayStopping
 from control_plane.core.infer_call import Door, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance
@@ -234,6 +234,7 @@ class RunningRequest:
 
     def fail(self, error: BaseException) -> None:
         """Note the error that it ends with, unless it is answered after all."""
+        error = _told(error)
         self.outcome = outcome_of(error)
         if self._all.has_log:
             self.told = self._all.client_status_of(self.door, error)
@@ -278,8 +279,16 @@ class RunningRequest:
 
 def outcome_of(error: BaseException) -> Outcome:
     """The outcome of a request that ended with `error`."""
+    error = _told(error)
     if isinstance(error, asyncio.CancelledError):
         return Outcome.ABANDONED
     if isinstance(error, ControlPlaneError):
         return _OUTCOMES.get(error.code, Outcome.REFUSED)
     return Outcome.FAILED
+
+
+def _told(error: BaseException) -> BaseException:
+    """The error that the caller is told: of a cancellation by a stop, which the caller has not brought about, the
+    stop's."""
+    is_by_stop = isinstance(error, asyncio.CancelledError) and error.args and isinstance(error.args[0], GatewayStopping)
+    return error.args[0] if is_by_stop else error

@@ -288,6 +288,7 @@ class TestDrain:
             assert caught.value.details() == "the gateway is stopping; try again shortly"
             assert caught.value.trailing_metadata()["retry-after"] == "1"
             await it.upstream.grpc.calls.cancelled.wait()
+            assert it.recorder.outcomes == [Outcome.UNAVAILABLE]
 
     async def test_before_it_the_server_is_not_ready_and_answers_all_the_same(self) -> None:
         async with door() as it:

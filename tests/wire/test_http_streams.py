@@ -146,6 +146,7 @@ async def test_one_that_outlasts_the_drain_ends_with_an_error_event() -> None:
         assert [await chunk(client) for _ in range(2)] == [told, b""]
         assert await client.is_closed_by_server()
         await stream.closed.wait()
+        assert door.recorder.outcomes == [Outcome.UNAVAILABLE]
 
 
 @pytest.mark.parametrize(

@@ -322,7 +322,7 @@ class Call:
         """End the call with an error's status, whatever runs for it; later data is dropped."""
         task, self._task, self._handler = self._task, None, None
         if task is not None and task is not asyncio.current_task():
-            task.cancel()
+            task.cancel(error)  # for the records of the request (`inference/running_request`)
         if self._messages is None:
             self._connection.answer(self._stream, failure(error))
         else:

@@ -254,7 +254,7 @@ class HttpConnection(asyncio.Protocol):
             self.refuse(error)
         elif self._task is not None:
             self._ended_by = error
-            self._task.cancel()
+            self._task.cancel(error)  # for the records of the request (`inference/running_request`)
 
     def abort(self) -> None:
         if self._transport is not None:
