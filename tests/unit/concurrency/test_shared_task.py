@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from control_plane.concurrency.shared_task import join, outcome
-from control_plane.core.errors import ModelLoadFailed, UpstreamUnavailable
+from control_plane.core.errors import GatewayStopping, ModelLoadFailed
 from tests.aio import settle
 
 
@@ -64,7 +64,7 @@ async def test_a_task_that_is_cancelled_by_its_owner_is_told_as_an_error() -> No
     async with shared_by_two() as (work, first, second):
         work.task.cancel()
         for each in (first, second):
-            with pytest.raises(UpstreamUnavailable, match="the gateway is stopping"):
+            with pytest.raises(GatewayStopping, match="the gateway is stopping"):
                 await each
 
 
@@ -74,5 +74,5 @@ async def test_who_is_cancelled_together_with_the_task_sees_a_cancellation() -> 
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
-        with pytest.raises(UpstreamUnavailable):
+        with pytest.raises(GatewayStopping):
             await second
