@@ -195,8 +195,7 @@ class DataPlane:
             render_error,
             http_limits(gateway, self._governance.access),
             admit=application.admit,
-            try_answer=application.try_answer,
-            answer_verbatim=application.answer_verbatim,
+            answer_verbatim=v2.answer_verbatim,
             budget=budget,
             hosts=self._hosts,
         )

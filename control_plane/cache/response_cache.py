@@ -142,7 +142,7 @@ class ResponseCache:
         return self._fingerprints.generation
 
     def entry(self, key: bytes) -> CacheEntry | None:
-        """Return the level-one entry of `key`, a handle for `look_again`, without counting a use; None on a
+        """Return the level-one entry of `key`, a handle for `reuse`, without counting a use; None on a
         miss.
         """
         return self._kept.entry(key)

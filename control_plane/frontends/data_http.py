@@ -22,15 +22,6 @@ class DataHttp:
         """Refuse a request by its head alone; see `V2Http.admit`."""
         (self._openai if is_openai(request.target) else self._v2).admit(request)
 
-    def try_answer(self, request: HttpRequest, message: bytes) -> HttpAnswer | None:
-        """See `V2Http.try_answer`; OpenAI requests are never known there, so they need no test of the
-        path."""
-        return self._v2.try_answer(request, message)
-
-    def answer_verbatim(self, message: bytes) -> bytes | None:
-        """See `V2Http.answer_verbatim`."""
-        return self._v2.answer_verbatim(message)
-
     def answer(self, request: HttpRequest) -> Awaitable[HttpAnswer | HttpStream]:
         """Answer one request; see `V2Http.answer` and `OpenaiHttp.answer`."""
         return self._openai.answer(request) if is_openai(request.target) else self._v2.answer(request)

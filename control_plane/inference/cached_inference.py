@@ -17,12 +17,10 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from control_plane.admission.admission import Permit
-from control_plane.cache.domain.cached_response import RequestMemo
 from control_plane.cache.response_cache import CacheScope, ResponseCache
 from control_plane.core.infer_call import CacheStatus, InferCall, Outcome
 from control_plane.inference.running_request import RunningRequest
 from control_plane.inference.singleflight import Singleflight
-from control_plane.objects.domain.route import Route
 
 AnswerT = TypeVar("AnswerT")
 
@@ -48,6 +46,13 @@ class CacheableRequest(Protocol[AnswerT]):
 
     def mark(self, answer: AnswerT, status: CacheStatus) -> AnswerT:
         """Add the cache status to an answer that Triton computed."""
+
+    def keep_verbatim(self, call: InferCall, key: bytes, answer: AnswerT) -> None:
+        """Keep the answer to this hit on level one (entry `key`) for the verbatim cache, if the request suits
+        that.
+
+        `call` is the call as it goes to Triton.
+        """
 
     def outcome(self, answer: AnswerT) -> Outcome:
         """The outcome that Triton's answer amounts to, for metrics and metering."""
@@ -83,27 +88,6 @@ class CachedInference:
         """Allow computations from now on; each runs as a task of this group."""
         self._singleflight.begin(tasks)
 
-    def scope(self, model_name: str, route: Route | None, tenant: str) -> CacheScope | None:
-        """The cache scope of a model for a tenant that came by `route`; None: its answers are not cached."""
-        return self.cache.scope(model_name, route, tenant)
-
-    def look_again(self, repeated: RequestMemo[Any], call: InferCall, route: Route | None, tenant: str) -> bytes | None:
-        """Look a repeated request up in level one, without waiting; `call` is what the request means by
-        today's routes."""
-        scope = self.scope(call.model_name, route, tenant)
-        if scope is None:
-            return None
-        # A scope object is replaced whenever the model's contents, route or purges change, so identity is the
-        # test.
-        if repeated.scope is not scope or repeated.version != call.model_version:
-            repeated.scope, repeated.version = scope, call.model_version
-            repeated.key = scope.key(repeated.kind, call.model_version.encode(), repeated.identity)
-        return self.cache.get_local(repeated.key)
-
-    def count_hit(self, model: str) -> None:
-        """Count a hit for an answer that `look_again` found and the frontend sent."""
-        self.cache.counts[model, CacheStatus.HIT] += 1
-
     async def infer(
         self, request: CacheableRequest[AnswerT], running: RunningRequest, scope: CacheScope, *, compute: Compute, timeout_s: float
     ) -> AnswerT:
@@ -122,7 +106,9 @@ class CachedInference:
             return self._marked(request, running, await self._alone(request, running, compute, timeout_s), CacheStatus.BYPASS)
         kept = self.cache.get_local(key)
         if kept is not None:
-            return self.restored(request, running, kept, CacheStatus.HIT)
+            answer = self.restored(request, running, kept, CacheStatus.HIT)
+            request.keep_verbatim(running.call, key, answer)
+            return answer
         deadline_s = self._now_s() + timeout_s
         # The same contents loaded again get another fingerprint object: other contents may have been loaded
         # in between.

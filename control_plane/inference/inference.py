@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar
 
 from control_plane.admission.admission import Permit
 from control_plane.auth.domain.authorization import Need
-from control_plane.cache.domain.cached_response import RequestMemo
 from control_plane.core.errors import ControlPlaneError, PermissionDenied
 from control_plane.core.infer_call import Door, InferCall, Outcome
 from control_plane.core.principal import ANONYMOUS, Principal
@@ -197,7 +196,7 @@ class InferenceService:
                 await running.admit_when_synced()
             route = self._understand(await run_in_steps(request.read()), request, running)
             timeout_s = self._timeout_s(request, route)
-            scope = None if self._cached is None else self._cached.scope(running.model_name, route, request.principal.tenant)
+            scope = None if self._cached is None else self._cached.cache.scope(running.model_name, route, request.principal.tenant)
             running.is_repeatable = scope is not None
             if self._cached is None or scope is None:
                 timeout_s = await self.acquire_slot(running, timeout_s=timeout_s)
@@ -206,28 +205,6 @@ class InferenceService:
                 answer = await self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
             running.answered(request.outcome(answer), answer)
             return answer
-
-    def try_answer_repeated(
-        self, door: Door, principal: Principal, repeated: RequestMemo[AnswerT], source: Source = UNSEEN
-    ) -> AnswerT | None:
-        """Fast path without waiting: the cached answer to a byte-equal repeated request; None: call `infer`.
-
-        Raises LimitExceeded, after recording the refused request.
-        """
-        if self._cached is None:
-            return None
-        # The caller's rights are checked each time: only what follows from the bytes alone is remembered.
-        try:
-            call, route = self.resolve(repeated.call, principal)
-        except PermissionDenied:
-            return None  # `infer` refuses it again, and records the refusal
-        kept = self._cached.look_again(repeated, call, route, principal.tenant)
-        if kept is None:
-            return None
-        if not self.running.hit(door, principal, call, named=repeated.call, source=source):
-            return None
-        self._cached.count_hit(call.model_name)
-        return repeated.answer(kept)
 
     def make_verbatim_cache(self, door: Door) -> VerbatimCache[Any, Any]:
         """Make the verbatim cache of one frontend; to be called once for each."""

@@ -60,11 +60,11 @@ class RequestRecords:
         if request.is_metered:
             self._add(request, model, ended_s)
 
-    def hits(self, door: Door, principal: Principal, call: InferCall, count: int, *, duration_s: float = 0.0) -> None:
-        """Record `count` equal requests that were answered from the cache."""
+    def hits(self, door: Door, principal: Principal, call: InferCall, count: int) -> None:
+        """Record `count` equal requests that were answered from the verbatim cache, which takes no time."""
         model = call.model_name
         self._models.answered(model)
-        self._recorder.record(model_name=model, door=door, outcome=Outcome.ANSWERED, duration_s=duration_s, count=count)
+        self._recorder.record(model_name=model, door=door, outcome=Outcome.ANSWERED, duration_s=0.0, count=count)
         rows = self._costs.estimate(call)[0]
         rows, elements = min(rows, MOST), min(call.elements, MOST)
         self._meter.add_hits(principal.tenant, model, requests=count, rows=rows * count, elements=elements * count)

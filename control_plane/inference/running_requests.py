@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from control_plane.core.errors import ControlPlaneError
-from control_plane.core.infer_call import Door, InferCall, Outcome
+from control_plane.core.infer_call import Door, InferCall
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance
 from control_plane.inference.model_names import ModelNames
@@ -64,29 +64,11 @@ class RunningRequests:
         request.is_counted = False
         return request
 
-    def hit(self, door: Door, principal: Principal, call: InferCall, *, named: InferCall, source: Source = UNSEEN) -> bool:
-        """Record a request that is answered at once from the cache and is never in flight.
-
-        False: the tenant is near its limits, so `begin` it and wait for admission. Raises LimitExceeded,
-        after recording.
-        """
-        started_s = self.now_s()
-        if not self.count_completed(door, principal, call, named=named, source=source):
-            return False
-        if not self.has_log:
-            self._records.hits(door, principal, call, 1, duration_s=self.now_s() - started_s)
-            return True
-        hit = RunningRequest(self, door, principal, started_s, source)
-        hit.set_call(call, named=named)
-        hit.is_cache_hit, hit.outcome = True, Outcome.ANSWERED
-        self._records.ended(hit, self.now_s())
-        return True
-
     def hits(self, door: Door, principal: Principal, call: InferCall, count: int) -> None:
-        """Record `count` more hits, each already admitted by `count_completed`; their duration is recorded as zero."""
+        """Record `count` hits, each already admitted by `count_completed`; their duration is recorded as zero."""
         self._records.hits(door, principal, call, count)
 
-    def count_completed(self, door: Door, principal: Principal, call: InferCall, *, named: InferCall, source: Source = UNSEEN) -> bool:
+    def count_completed(self, door: Door, principal: Principal, call: InferCall) -> bool:
         """Admit a request that is answered at once and holds no slot; False: only all processes together can
         decide.
 
@@ -95,8 +77,8 @@ class RunningRequests:
         try:
             return self.governance.admission.check_without_permit(principal.tenant)
         except ControlPlaneError:
-            with self.begin(door, principal, source) as refused:
-                refused.set_requested(call, named=named)
+            with self.begin(door, principal) as refused:
+                refused.set_requested(call, named=call)
                 raise
 
     def end(self, request: RunningRequest) -> None:

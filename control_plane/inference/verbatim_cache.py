@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from control_plane.admission.tenant_limits import TenantUsage
-from control_plane.cache.domain.cached_response import RequestMemo
 from control_plane.cache.domain.eviction import CacheEntry
-from control_plane.cache.response_cache import CacheScope, ResponseCache
+from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.infer_call import CacheStatus, Door, InferCall
 from control_plane.core.principal import Principal
@@ -83,7 +82,7 @@ class VerbatimCache(Generic[MessageT, AnswerT]):
             self._hits.forget(message)
             return None
         # A tenant without limits need not be admitted.
-        if hit.account.is_limited and not self._running.count_completed(self._door, hit.principal, hit.call, named=hit.call):
+        if hit.account.is_limited and not self._running.count_completed(self._door, hit.principal, hit.call):
             return None
         if not hit.unflushed:  # one timer for all entries, and each entry is listed once
             self._untold.append(hit)
@@ -92,16 +91,21 @@ class VerbatimCache(Generic[MessageT, AnswerT]):
         hit.unflushed += 1
         return hit.answer
 
-    def keep(self, message: MessageT, principal: Principal, repeated: RequestMemo[Any], answer: AnswerT, *, size_bytes: int) -> None:
-        """Cache the `answer` just given to `message` by a hit on `repeated`; `size_bytes` counts both."""
-        # Not with a request log: each of its lines needs the request's id and time, which this path does not
-        # read.
-        scope = repeated.scope
-        if self._cache is None or not principal.is_known or not isinstance(scope, CacheScope) or self._running.governance.meter.has_log:
-            return
-        kept = self._cache.entry(repeated.key)
-        if kept is not None:
-            call = replace(repeated.call, model_name=scope.model)
+    def takes(self, principal: Principal) -> bool:
+        """Whether answers to this caller may be kept."""
+        # Not to a token, which must be checked each time: its issuer may revoke it. Not with a request log:
+        # each of its lines needs the request's id and time, which this path does not read.
+        return principal.is_known and not self._running.has_log
+
+    def keep(self, message: MessageT, principal: Principal, call: InferCall, key: bytes, answer: AnswerT, *, size_bytes: int) -> None:
+        """Keep the `answer` just given to `message` by a hit on the response cache's entry `key`; `size_bytes`
+        counts both.
+
+        The caller has just been authenticated and authorised, and `takes` has said yes; `call` is the call as
+        it goes to Triton.
+        """
+        kept = None if self._cache is None else self._cache.entry(key)
+        if kept is not None and self._cache is not None:
             account = self._admission.account(principal.tenant)
             hit = _VerbatimEntry(answer, kept, principal, account, call, self._access.generation, self._cache.generation)
             self._hits.keep(message, hit, size_bytes=size_bytes)

@@ -35,8 +35,8 @@ class _Derived:
     upstream_head: bytes = b""
     readdressed: HttpRequest | None = None
     """The request of the same head for another target, as last asked for by `with_target`."""
-    admitted: object = None
-    """Owned by the frontend: the authenticated caller and the route of the head."""
+    head: bytes = b""
+    """The head as it came, where its connection recognises repeats of it; else empty."""
 
 
 @dataclass(slots=True)

@@ -25,6 +25,9 @@ class GrpcCall:
     head: GrpcHead
     frame: MessageFrame
     principal: Principal = ANONYMOUS
+    block: bytes = b""
+    """The header block as it came, where the call came whole and the block means the same on any connection;
+    else empty."""
 
 
 class HttpStream(Protocol):

@@ -21,10 +21,10 @@ class Sink:
         self.requests: list[HttpRequest] = []
         self.seen: list[object] = []
 
-    def answer_verbatim(self, message: bytes) -> bool:
+    def answer_verbatim(self, head: bytes, body: bytes) -> bool:
         return False
 
-    def accept(self, request: HttpRequest, *, keep_alive: bool, message: bytes = b"") -> None:
+    def accept(self, request: HttpRequest, *, keep_alive: bool) -> None:
         self.requests.append(request)
         self.seen.append((request.method, request.target, request.headers, bytes(request.body), keep_alive))
 

@@ -162,8 +162,7 @@ async def gateway(
         render_error,
         limits,
         admit=application.admit,
-        try_answer=application.try_answer,
-        answer_verbatim=application.answer_verbatim,
+        answer_verbatim=v2.answer_verbatim,
         budget=budget,
         hosts=hosts,
     )

@@ -14,23 +14,18 @@ Source: KServe v2 inference protocol (JSON, `grpc_service.proto`) and Triton's b
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from hashlib import sha256
 from struct import Struct
-from typing import Generic, Protocol, TypeVar
 
 import orjson
 
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
-from control_plane.core.infer_call import CacheStatus, InferCall
+from control_plane.core.infer_call import CacheStatus
 from control_plane.protocols.content_encoding import decoded_pieces
 from control_plane.protocols.grpc import HEAD, GrpcAnswer, frame_message, status_fields
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.protocols.kserve.body_limits import InflateBound
 from control_plane.protocols.protobuf_fields import fields, varint
-
-AnswerT = TypeVar("AnswerT")
-AnswerOfT = TypeVar("AnswerOfT", covariant=True)
 
 HEADER = "tidegate-cache"
 """Response header (HTTP) or trailer (gRPC) that says what the cache did: hit, miss, joined, ..."""
@@ -64,46 +59,6 @@ else is served.
 """
 _ANSWERS_ID_TAG = 3 << 3 | 2
 """Tag of a ModelInferResponse's id."""
-
-
-@dataclass(slots=True)
-class RequestMemo(Generic[AnswerT]):
-    """Memo of a parsed request for the verbatim cache, which is keyed by a request's raw bytes.
-
-    Equal bytes are the same request, so a repeat skips parsing, validation and digest. With it is the last
-    response that was encoded for the request, valid as long as the response cache holds the very same entry.
-    """
-
-    call: InferCall
-    """The request, with the model's name as its sender wrote it (it may be a route's)."""
-    kind: bytes
-    """Which frontend's encoding the response has; part of the key, since HTTP and gRPC responses differ."""
-    identity: bytes
-    """Part of the cache key: a digest of all that the response depends on but the model and its version."""
-    restore: Decode[AnswerT]
-    scope: object = None
-    """The cache scope that `key` was computed for, with the model's `version`; for any other the key is
-    computed anew.
-    """
-    version: str = ""
-    key: bytes = b""
-    _kept: bytes | None = None
-    _answer: AnswerT | None = None
-
-    def answer(self, kept: bytes) -> AnswerT:
-        """Return the response for a hit on the entry's value `kept`, encoding it only if the last hit was on
-        another value.
-        """
-        # By identity: comparing the bytes would cost as much as encoding them.
-        if self._answer is None or self._kept is not kept:
-            self._kept, self._answer = kept, self.restore(kept, CacheStatus.HIT, request_id=self.call.request_id)
-        return self._answer
-
-
-class Decode(Protocol[AnswerOfT]):
-    """Decoder of a cached response: `decode_http` or `decode_grpc`."""
-
-    def __call__(self, kept: bytes, status: CacheStatus, *, request_id: str) -> AnswerOfT: ...
 
 
 def identity_of(*parts: bytes | bytearray) -> bytes:

@@ -21,6 +21,17 @@ def identify(access: Access, request: HttpRequest) -> Principal:
     )
 
 
+def reauthenticate(access: Access, request: HttpRequest) -> Principal:
+    """Authenticate the sender of a request again; a failure does not count as a guess. Raises Unauthenticated,
+    LimitExceeded."""
+    return access.reauthenticate(
+        authorization=request.text_header(b"authorization"),
+        api_key=request.text_header(b"x-api-key"),
+        peer=request.peer,
+        forwarded_for=request.text_header(b"x-forwarded-for"),
+    )
+
+
 _MAX_TIMEOUT_MS = 24 * 3600 * 1000
 
 

@@ -19,7 +19,7 @@ from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudg
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, GrpcStatus, MessageFrame, MessageReader, read_head, status_answer
 from control_plane.protocols.http2.headers import Fields
-from control_plane.protocols.http2.stream import Stream, WholeCall
+from control_plane.protocols.http2.stream import Stream
 from control_plane.triton.ports import GrpcCall
 
 _log = logging.getLogger(__name__)
@@ -37,9 +37,6 @@ class GrpcHandler:
     """Handler of one gRPC method; either `unary` or `stream` is set."""
 
     unary: Callable[[GrpcCall], Awaitable[GrpcAnswer]] | None = None
-    at_once: Callable[[GrpcCall, WholeCall | None], GrpcAnswer | None] | None = None
-    """Fast path, called before `unary`: the answer if it needs no waiting. `WholeCall` is the call's bytes,
-    if known."""
     admit: Callable[[Principal], None] | None = None
     """Called before a large message is received. Raises the ControlPlaneError that the call would be refused
     with."""
@@ -228,7 +225,7 @@ class Call:
         if self._frame is None:
             raise InvalidRequest("a unary call has one message, got none")
         self._is_whole = True
-        if self._task is None and not self._try_answer():
+        if self._task is None:
             self._start(self._answer())
 
     def _make_room(self, received: int) -> None:
@@ -256,28 +253,14 @@ class Call:
         if self._is_whole:  # the message fitted into the first window and arrived completely while this waited
             self._start(self._answer())
 
-    def _try_answer(self) -> bool:
-        """Answer without a task, if the handler has a fast path for the call; false: `_answer` has to run."""
-        handler, head, frame = self._handler, self._head, self._frame
-        if handler is None or handler.at_once is None or head is None or frame is None or self._granted_bytes:
-            return False
-        try:
-            answer = handler.at_once(GrpcCall(head, frame, self._principal), self._stream.whole)
-        except ControlPlaneError as exc:
-            answer = failure(exc)
-        except Exception:
-            answer = defect()
-        if answer is not None:
-            self._connection.answer(self._stream, answer)
-        return answer is not None
-
     async def _answer(self) -> None:
         assert self._handler is not None
         assert self._handler.unary is not None
         assert self._head is not None
         assert self._frame is not None
         try:
-            answer = await self._handler.unary(GrpcCall(self._head, self._frame, self._principal))
+            block = b"" if self._stream.whole is None else self._stream.whole[0]
+            answer = await self._handler.unary(GrpcCall(self._head, self._frame, self._principal, block))
         except ControlPlaneError as exc:
             answer = failure(exc)
         except Exception:

@@ -28,8 +28,8 @@ __all__ = ["Application", "ConnectionHost", "HttpConnection", "HttpLimits", "Ren
 _log = logging.getLogger(__name__)
 
 Application = Callable[[HttpRequest], Awaitable[HttpAnswer | HttpStream]]
-TryAnswer = Callable[[HttpRequest, bytes], HttpAnswer | None]
-AnswerVerbatim = Callable[[bytes], bytes | None]
+AnswerVerbatim = Callable[[bytes, bytes], bytes | None]
+"""Answers a request from the verbatim cache by its head and body; None: it has to be parsed."""
 RenderError = Callable[[ControlPlaneError, bytes], HttpAnswer]
 """Renders an error as the answer to a request for this target, which may be incomplete."""
 
@@ -54,7 +54,6 @@ class ConnectionHost(Protocol):
     """Port of a connection to its server."""
 
     application: Application
-    try_answer: TryAnswer
     answer_verbatim: AnswerVerbatim
     render_error: RenderError
     admit: Admit
@@ -178,26 +177,22 @@ class HttpConnection(asyncio.Protocol):
 
     # The reader's sink
 
-    def answer_verbatim(self, message: bytes) -> bool:
-        """See `request_reader.RequestSink.knows`."""
+    def answer_verbatim(self, head: bytes, body: bytes) -> bool:
+        """See `request_reader.RequestSink.answer_verbatim`."""
         if not self._may_answer_now:
             return False
-        answer = self._server.answer_verbatim(message)
+        answer = self._server.answer_verbatim(head, body)
         if answer is None:
             return False
         self._taken += 1
         self._write(answer)
         return True
 
-    def accept(self, request: HttpRequest, *, keep_alive: bool, message: bytes = b"") -> None:
+    def accept(self, request: HttpRequest, *, keep_alive: bool) -> None:
         if self._waiting is not None:
             self._stop_waiting()  # the whole body arrived together with its head: its memory is in use already
         held, self._held_bytes = self._held_bytes, 0
-        if keep_alive and not held and self._may_answer_now and (answer := self._server.try_answer(request, message)) is not None:
-            self._taken += 1
-            self._write(answer.head + answer.body)
-        else:
-            self._enqueue(request, keep_alive, held)
+        self._enqueue(request, keep_alive, held)
 
     def refuse(self, error: ControlPlaneError) -> None:
         """Answer `error` after the answers to earlier requests, and close: later bytes cannot be parsed any

@@ -73,12 +73,12 @@ Admit = Callable[[HttpRequest], None]
 class RequestSink(Protocol):
     """Port of the reader to its connection."""
 
-    def answer_verbatim(self, message: bytes) -> bool:
+    def answer_verbatim(self, head: bytes, body: bytes) -> bool:
         """Answer a byte-equal repeat of an earlier request from the verbatim cache; False: it has to be
         parsed."""
 
-    def accept(self, request: HttpRequest, *, keep_alive: bool, message: bytes = b"") -> None:
-        """Accept a whole request; `message` is its bytes if its head was recognised, else empty."""
+    def accept(self, request: HttpRequest, *, keep_alive: bool) -> None:
+        """Accept a whole request."""
 
     def refuse(self, error: ControlPlaneError) -> None:
         """Answer with an error and close: the boundaries of requests are lost, so nothing after it can be
@@ -182,7 +182,7 @@ class RequestReader:
         known = self._known
         # The common case, a repeated head with its whole body in one read, needs no parser at all.
         if known and self.is_between_requests and len(data) == known.request_bytes and data.startswith(known.head) and not self.has_ended:
-            self._take_known(known, data)
+            self._take_known(known, data[len(known.head) :])
             return False
         if self.has_ended:
             return False
@@ -200,7 +200,7 @@ class RequestReader:
         size = len(data)
         if known and self.is_between_requests and size - start >= known.request_bytes and data.startswith(known.head, start):
             at = start + known.request_bytes
-            self._take_known(known, data[start:at])
+            self._take_known(known, data[start + len(known.head) : at])
         else:
             at = self._read_unknown(data, start)
         if at < size and not self.has_ended:
@@ -209,9 +209,9 @@ class RequestReader:
         self._data, self._at = b"", 0
         return False
 
-    def _take_known(self, known: _KnownHead, message: bytes) -> None:
-        if not self._sink.answer_verbatim(message):
-            self._sink.accept(known.request.with_body(message[len(known.head) :]), keep_alive=True, message=message)
+    def _take_known(self, known: _KnownHead, body: bytes) -> None:
+        if not self._sink.answer_verbatim(known.head, body):
+            self._sink.accept(known.request.with_body(body), keep_alive=True)
 
     def _read_unknown(self, data: bytes, start: int) -> int:
         """Run the parser from `start`; returns the position up to which it got.
@@ -299,6 +299,7 @@ class RequestReader:
         ends_with_body = data.endswith(request.body, start, stop) and head.endswith(_HEAD_END)
         plain = ends_with_body and request.header(b"transfer-encoding") is None and request.header(b"expect") is None
         if plain and self._keeps_alive() and len(head) <= _MAX_KNOWN_HEAD_BYTES:
+            request.derived.head = head
             self._known = _KnownHead(head, stop - start, request.with_body(b""))
 
     # httptools' callbacks

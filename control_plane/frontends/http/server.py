@@ -12,22 +12,17 @@ import ssl
 
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_server import ConnectionServer
-from control_plane.frontends.http.connection import AnswerVerbatim, Application, HttpConnection, RenderError, TryAnswer
+from control_plane.frontends.http.connection import AnswerVerbatim, Application, HttpConnection, RenderError
 from control_plane.frontends.http.request_reader import Admit, HttpLimits
 from control_plane.host.exposure import AllowedHosts
-from control_plane.protocols.http1 import HttpAnswer, HttpRequest
+from control_plane.protocols.http1 import HttpRequest
 
 
 def admit_all(request: HttpRequest) -> None:
     """Default `admit`, for an application whose bodies are too small to be worth refusing early."""
 
 
-def no_fast_answer(request: HttpRequest, message: bytes) -> HttpAnswer | None:
-    """Default `try_answer`, for an application without a fast path."""
-    return None
-
-
-def no_verbatim_answer(message: bytes) -> bytes | None:
+def no_verbatim_answer(head: bytes, body: bytes) -> bytes | None:
     """Default `answer_verbatim`, for an application without a verbatim cache."""
     return None
 
@@ -36,8 +31,7 @@ class HttpServer(ConnectionServer[HttpConnection]):
     """HTTP server: accepts connections and passes each request to `application`, after `admit` has seen its
     head.
 
-    There are two fast paths for repeated requests: `answer_verbatim` answers by a request's bytes, before it is
-    parsed, and `try_answer` answers a parsed request without a turn of the loop.
+    Repeated requests have a fast path: `answer_verbatim` answers by a request's bytes, before it is parsed.
     """
 
     def __init__(
@@ -47,7 +41,6 @@ class HttpServer(ConnectionServer[HttpConnection]):
         limits: HttpLimits,
         *,
         admit: Admit = admit_all,
-        try_answer: TryAnswer = no_fast_answer,
         answer_verbatim: AnswerVerbatim = no_verbatim_answer,
         budget: BodyBudget | None = None,
         hosts: AllowedHosts | None = None,
@@ -57,7 +50,6 @@ class HttpServer(ConnectionServer[HttpConnection]):
         self.application = application
         self.render_error = render_error
         self.admit = admit
-        self.try_answer = try_answer
         self.answer_verbatim = answer_verbatim
         self.limits = limits
         self.hosts = hosts

@@ -7,6 +7,7 @@ as.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,7 +17,6 @@ from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_call
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.cache.domain.cached_response import (
-    RequestMemo,
     canonical_message,
     decode_grpc,
     encode_grpc,
@@ -26,7 +26,6 @@ from control_plane.cache.domain.cached_response import (
 )
 from control_plane.cache.response_cache import CacheScope
 from control_plane.core.action import Action
-from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.errors import (
     ControlPlaneError,
     InvalidRequest,
@@ -46,7 +45,6 @@ from control_plane.frontends.kserve.grpc_fleet import GrpcFleetAnswers
 from control_plane.frontends.kserve.grpc_stream import InferMessage, StreamRelay, outcome_of_code
 from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
-from control_plane.inference.running_request import UNSEEN
 from control_plane.inference.transaction_policies import TransactionPolicies
 from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.models.ports import ModelAdministration
@@ -54,7 +52,6 @@ from control_plane.protocols.grpc import (
     GrpcAnswer,
     GrpcHead,
     GrpcStatus,
-    MessageFrame,
     frame_message,
     message_answer,
     message_in,
@@ -111,16 +108,10 @@ _METHODS: Mapping[str, _Method] = {
 }
 
 _KIND = b"grpc"
-_MEMORY_BYTES = 2**24
 _STATISTICS_BOUND = InflateBound(2**26, "the statistics are too large")
 """For the statistics of all models; those of one version are some hundred bytes."""
 _CONTROL = InflateBound(2**20, f"the message of this call exceeds its limit of {2**20} bytes")
 """For the message of a call that carries neither tensors nor a model's files."""
-_MEMO_BYTES = 4000
-"""Memory of a remembered request in addition to its message; mostly its last answer."""
-
-RequestMemoTable = BoundedCache[tuple[bytes, bytes, MessageFrame], RequestMemo[GrpcAnswer]]
-"""Memo of requests to cacheable models, by compression, the header fields forwarded by pattern, and frame."""
 
 _STREAM_PLACEHOLDER = GrpcHandler()
 """Placeholder in the method table; a handler that can authenticate its caller again is made for each
@@ -137,18 +128,27 @@ Unary = Callable[[GrpcCall], Awaitable[GrpcAnswer]]
 MessageT = TypeVar("MessageT")
 
 
+@dataclass(frozen=True, slots=True)
+class GrpcInferContext:
+    """The collaborators and limits that all inference requests over gRPC share."""
+
+    hits: VerbatimCache[WholeCall, WholeAnswer]
+    access: Access
+    limits: BodyLimits
+    forwarding: HeaderForwarding
+
+
 class GrpcInferRequest(InferMessage):
     """One ModelInfer call, as `inference/inference.InferRequest`."""
 
-    __slots__ = ("_came", "_forwarded", "_memory", "_request_id", "principal")
+    __slots__ = ("_came", "_context", "_request_id", "principal")
     door = Door.GRPC
 
-    def __init__(self, call: GrpcCall, memory: RequestMemoTable, limits: BodyLimits, forwarded: bytes) -> None:
-        super().__init__(call.frame, call.head, limits)
-        self._memory = memory
-        self._forwarded = forwarded
-        self._came = call.frame
-        """The frame as it arrived, even after `readdress` has readdressed the request."""
+    def __init__(self, call: GrpcCall, context: GrpcInferContext) -> None:
+        super().__init__(call.frame, call.head, context.limits)
+        self._context = context
+        self._came = call
+        """The call as it came, even after `readdress` has readdressed the request."""
         self.principal = call.principal
         self._request_id = ""
 
@@ -166,24 +166,37 @@ class GrpcInferRequest(InferMessage):
         if len(self.frame) > MAX_CACHEABLE_REQUEST_BYTES or forbids_cached_answer(self.head.cache_control):
             return None
         self._request_id = named.request_id
-        # Only a frame that arrived in one piece is `bytes`; others are views of a buffer, which cannot be
-        # hashed.
-        memory_key = (self.head.encoding, self._forwarded, self._came)
-        repeated = self._memory.get(memory_key) if type(self._came) is bytes else None
-        if repeated is None:
-            message = canonical_message(self._message())
-            if message is None:
-                return None
-            repeated = RequestMemo(named, _KIND, identity_of(message, *filter(None, (self._forwarded,))), decode_grpc)
-            if type(self._came) is bytes:
-                self._memory.keep(memory_key, repeated, size_bytes=len(self._came) + _MEMO_BYTES)
-        return scope.key(_KIND, version.encode(), repeated.identity)
+        message = canonical_message(self._message())
+        if message is None:
+            return None
+        forwarded = self._context.forwarding.matched(self.head.metadata)
+        return scope.key(_KIND, version.encode(), identity_of(message, *filter(None, (forwarded,))))
 
     def keep(self, answer: GrpcAnswer) -> bytes | None:
         return encode_grpc(answer)
 
     def restore(self, kept: bytes, status: CacheStatus) -> GrpcAnswer:
         return decode_grpc(kept, status, request_id=self._request_id)
+
+    def keep_verbatim(self, call: InferCall, key: bytes, answer: GrpcAnswer) -> None:
+        block, frame, hits = self._came.block, self._came.frame, self._context.hits
+        # Without the block there is no call to recognise.
+        if not block or type(frame) is not bytes or not hits.takes(self.principal) or not self._is_still_valid():
+            return
+        known = (encode_fields(answer.headers), b"".join(answer.body), encode_fields(answer.trailers))
+        if len(known[1]) <= MAX_WHOLE_BYTES:
+            whole = (block, frame)
+            hits.keep(whole, self.principal, call, key, known, size_bytes=sum(map(len, (*whole, *known))))
+
+    def _is_still_valid(self) -> bool:
+        """Whether the caller's key is still valid, which may have been revoked since the call came."""
+        head = self.head
+        try:
+            # No address is needed: that of a token's sender only is looked at.
+            shown = self._context.access.reauthenticate(authorization=head.authorization, api_key=head.api_key, peer="", forwarded_for=None)
+        except ControlPlaneError:
+            return False
+        return shown == self.principal
 
     def mark(self, answer: GrpcAnswer, status: CacheStatus) -> GrpcAnswer:
         return mark_grpc(answer, status)
@@ -212,10 +225,9 @@ class V2Grpc:
         self._models = models
         self._budget = budget
         self._limits = limits
-        self._forwarding = forwarding
+        self._context = GrpcInferContext(self._hits, access, limits, forwarding)
         self._read_timeout_s = read_timeout_s
         self._allow_shared_memory = allow_shared_memory
-        self._memory: RequestMemoTable = BoundedCache(_MEMORY_BYTES, max_entry_bytes=_MEMORY_BYTES // 1024)
         catalogue = inference.dispatch.catalogue
         self._fleet = None if catalogue is None else GrpcFleetAnswers(catalogue)
         self._relay = StreamRelay(
@@ -230,7 +242,7 @@ class V2Grpc:
         # Two tables, since methods of administrators are refused to other machines where there are no API
         # keys.
         self._open: dict[str, GrpcHandler] = {
-            SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, at_once=self._try_infer, admit=self._admit),
+            SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, admit=self._admit),
             SERVICE + "ModelStreamInfer": _STREAM_PLACEHOLDER,
             SERVICE + "ServerLive": GrpcHandler(unary=_live),
             **self._unary(
@@ -317,34 +329,12 @@ class V2Grpc:
             refusal = defect()
         return b"", b"", encode_varying(refusal.trailers)
 
-    def _try_infer(self, call: GrpcCall, whole: WholeCall | None) -> GrpcAnswer | None:
-        """Answer a remembered request from the cache without waiting; None: run `_infer`."""
-        head = call.head
-        if self._memory.is_empty or type(call.frame) is not bytes or forbids_cached_answer(head.cache_control):
-            return None
-        repeated = self._memory.get((head.encoding, self._forwarding.matched(head.metadata), call.frame))
-        if repeated is None:
-            return None
-        source = self._request(call) if self._inference.running.has_log else UNSEEN
-        answer = self._inference.try_answer_repeated(Door.GRPC, call.principal, repeated, source)
-        if answer is not None and whole is not None:
-            self._cache_verbatim(whole, call.principal, repeated, answer)
-        return answer
-
-    def _cache_verbatim(self, call: WholeCall, principal: Principal, repeated: RequestMemo[GrpcAnswer], answer: GrpcAnswer) -> None:
-        known = (encode_fields(answer.headers), b"".join(answer.body), encode_fields(answer.trailers))
-        if len(known[1]) <= MAX_WHOLE_BYTES:
-            self._hits.keep(call, principal, repeated, known, size_bytes=sum(map(len, (*call, *known))))
-
     async def _infer(self, call: GrpcCall) -> GrpcAnswer:
-        request = self._request(call)
+        request = GrpcInferRequest(call, self._context)
         if not request.is_compressed:
             return await self._inference.infer(request)
         async with inflated(request, self._budget):
             return await self._inference.infer(request)
-
-    def _request(self, call: GrpcCall) -> GrpcInferRequest:
-        return GrpcInferRequest(call, self._memory, self._limits, self._forwarding.matched(call.head.metadata))
 
     async def _read_model(self, call: GrpcCall) -> GrpcAnswer:
         """Answer a read-only call about a model or a route; its name is in the message."""

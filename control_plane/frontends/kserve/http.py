@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import orjson
@@ -14,11 +14,9 @@ from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_call
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.action import Action
-from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.errors import (
     ControlPlaneError,
     GatewayStopping,
-    InvalidRequest,
     ModelLoadFailed,
     ModelNotFound,
     PayloadTooLarge,
@@ -27,7 +25,7 @@ from control_plane.core.errors import (
 from control_plane.core.infer_call import Door
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.frontends.common.caller import identify, timeout_s_of
+from control_plane.frontends.common.caller import identify, reauthenticate
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.http.streams import watched
@@ -35,14 +33,12 @@ from control_plane.frontends.kserve.http_fleet import HttpFleetAnswers
 from control_plane.frontends.kserve.http_infer import (
     HttpInferContext,
     HttpInferRequest,
-    RequestMemoTable,
-    accepts_cached_answers,
+    WholeRequest,
     decode,
     is_all_json,
 )
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.inference.running_request import UNSEEN
 from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.grpc import GrpcStatus
@@ -61,9 +57,6 @@ _log = logging.getLogger(__name__)
 _MAX_CONTROL_BYTES = 1 << 20
 """Largest body of a call that carries neither tensors nor a model's files."""
 
-_MEMORY_BYTES = 2**24
-"""Size of the memo of requests whose answers may be cached."""
-
 _INFERENCE = frozenset((Action.INFER, Action.GENERATE))
 _OF_A_MODEL = frozenset((Action.READ, Action.MODEL_READY, Action.STATISTICS))
 _WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD))
@@ -73,25 +66,6 @@ _DEFECT = make_answer(500, b'{"error":"internal error of the gateway; its log ha
 
 _HTTP_OF_UPSTREAM_CODE: dict[int, int] = {GrpcStatus.INVALID_ARGUMENT: 400, GrpcStatus.NOT_FOUND: 404, GrpcStatus.UNAVAILABLE: 503}
 """The HTTP status that Triton itself gives a failed load, by the gRPC code it gave us; 500 for all others."""
-
-
-@dataclass(frozen=True, slots=True)
-class _AdmittedHead:
-    """What follows from the head of an inference whose body is not encoded; memoised for requests with the
-    same head."""
-
-    route: V2Route
-    principal: Principal
-    generation: int
-    json_length: bytes | None
-    forwarded: bytes
-    may_be_answered_again: bool
-
-    def holds(self, generation: int, today_s: Callable[[], float]) -> bool:
-        """Whether it is still valid: access rules are the same, and the caller's key or token has not
-        expired."""
-        expires_s = self.principal.expires_s
-        return self.generation == generation and (expires_s is None or today_s() < expires_s)
 
 
 class V2Http:
@@ -112,17 +86,15 @@ class V2Http:
         today_s: Callable[[], float] = time.time,
     ) -> None:
         """`today_s` is seconds since 1970."""
-        self._today_s = today_s
-        self._memory: RequestMemoTable = BoundedCache(_MEMORY_BYTES, max_entry_bytes=_MEMORY_BYTES // 1024)
         self._inference = inference
-        self._hits: VerbatimCache[bytes, bytes] = inference.make_verbatim_cache(Door.HTTP)
+        self._hits: VerbatimCache[WholeRequest, bytes] = inference.make_verbatim_cache(Door.HTTP)
         self._access = access
         self._rights = StreamRights(access, today_s=today_s)
         self._servers = servers
         self._models = models
         self._budget = budget
         self._limits = limits
-        self._door = HttpInferContext(self._memory, inference.models, limits, forwarding)
+        self._door = HttpInferContext(self._hits, access, inference.models, limits, forwarding)
         self._read_timeout_s = read_timeout_s
         catalogue = inference.dispatch.catalogue
         self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=read_timeout_s)
@@ -142,10 +114,10 @@ class V2Http:
                 self._limits.check_json_bytes(request.content_length)
             self._inference.refuse_by_head(Door.HTTP, principal, self._request(request, route, principal))
 
-    def answer_verbatim(self, message: bytes) -> bytes | None:
+    def answer_verbatim(self, head: bytes, body: bytes) -> bytes | None:
         """Answer a byte-equal repeat of an earlier request from the verbatim cache; None: parse it."""
         try:
-            return self._hits.answer(message)
+            return self._hits.answer((head, body))
         except ControlPlaneError as exc:
             refusal = render_error(exc)
         except Exception:
@@ -153,37 +125,9 @@ class V2Http:
             refusal = _DEFECT
         return refusal.head + refusal.body
 
-    def try_answer(self, request: HttpRequest, message: bytes) -> HttpAnswer | None:
-        """Fast path: answer a remembered request from the cache without waiting; None: call `answer`.
-
-        `message` is the request's bytes if the connection recognised its head, else empty.
-        """
-        known = request.derived.admitted
-        if self._memory.is_empty or not isinstance(known, _AdmittedHead) or type(request.body) is not bytes:
-            return None
-        repeated = self._memory.get((request.target, known.json_length, known.forwarded, request.body))
-        if repeated is None or not known.may_be_answered_again or not known.holds(self._access.generation, self._today_s):
-            return None
-        try:
-            has_log = self._inference.running.has_log
-            source = self._request(request, known.route, known.principal) if has_log else UNSEEN
-            answer = self._inference.try_answer_repeated(Door.HTTP, known.principal, repeated, source)
-            if answer is not None and message:
-                whole = answer.head + answer.body
-                self._hits.keep(message, known.principal, repeated, whole, size_bytes=len(message) + len(whole))
-            return answer
-        except ControlPlaneError as exc:
-            return render_error(exc)
-        except Exception:
-            _log.exception("a request failed in the gateway; this is a defect")
-            return _DEFECT
-
     async def answer(self, request: HttpRequest) -> HttpAnswer | HttpStream:
         """Answer one request; errors are answers too."""
         try:
-            plain = self._admitted_head(request)
-            if plain is not None:
-                return await self._inference.infer(self._request(request, plain.route, plain.principal))
             route, principal = self._admitted(request)
             if route.action is Action.INFER or route.action is Action.GENERATE:
                 return await self._decode_and_infer(self._request(request, route, principal), route)
@@ -200,24 +144,6 @@ class V2Http:
 
     def _request(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpInferRequest:
         return HttpInferRequest(request, route, principal, self._door)
-
-    def _admitted_head(self, request: HttpRequest) -> _AdmittedHead | None:
-        """Admit an inference whose body is not encoded, by a memo of its head; None for all other requests.
-
-        Clients repeat their heads, and the memo holds until access rules change or the caller's key expires.
-        """
-        known = request.derived.admitted
-        if isinstance(known, _AdmittedHead) and known.holds(self._access.generation, self._today_s):
-            return known
-        route, principal = self._admitted(request)
-        if route.action is not Action.INFER or request.header(b"content-encoding") is not None:
-            return None
-        json_length = request.header(b"inference-header-content-length")
-        forwarded = self._door.forwarding.matched(request.headers)
-        plain = _AdmittedHead(route, principal, self._access.generation, json_length, forwarded, _may_be_answered_again(request))
-        if principal.is_known:  # a token must be checked each time: its issuer may revoke it
-            request.derived.admitted = plain
-        return plain
 
     def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
         route = read_route(request.method, request.target)
@@ -308,26 +234,6 @@ class V2Http:
             return await self._servers.ask(lambda server: server.http.send(request, timeout_s=timeout_s))
         server = await self._inference.dispatch.reading(model, timeout_s=timeout_s)
         return await server.http.send(request, timeout_s=timeout_s)
-
-
-def _may_be_answered_again(request: HttpRequest) -> bool:
-    """Whether the head allows cached answers; false also for an invalid head, which `answer` then refuses."""
-    try:
-        request.single_header(b"inference-header-content-length")
-        timeout_s_of(request)
-    except InvalidRequest:
-        return False
-    return accepts_cached_answers(request)
-
-
-def reauthenticate(access: Access, request: HttpRequest) -> Principal:
-    """Authenticate the caller of a running stream again. Raises Unauthenticated, LimitExceeded."""
-    return access.reauthenticate(
-        authorization=request.text_header(b"authorization"),
-        api_key=request.text_header(b"x-api-key"),
-        peer=request.peer,
-        forwarded_for=request.text_header(b"x-forwarded-for"),
-    )
 
 
 async def _administered(name: str, change: Awaitable[object]) -> HttpAnswer:

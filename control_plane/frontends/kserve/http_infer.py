@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from control_plane.auth.access import Access
 from control_plane.cache.domain.cached_response import (
-    RequestMemo,
     canonical_json,
     decode_http,
     encode_http,
@@ -20,18 +20,18 @@ from control_plane.cache.domain.cached_response import (
 )
 from control_plane.cache.response_cache import CacheScope
 from control_plane.core.action import Action
-from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import CacheStatus, Door, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.steps import Steps
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.frontends.common.caller import timeout_s_of
+from control_plane.frontends.common.caller import reauthenticate, timeout_s_of
 from control_plane.frontends.common.inflating import InflatedBody
 from control_plane.inference.model_names import ModelNames
+from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
 from control_plane.protocols.header_forwarding import HeaderForwarding
-from control_plane.protocols.http1 import Body, HttpAnswer, HttpRequest
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_json import infer_request_steps, json_object_steps
 from control_plane.protocols.kserve.routes import V2Route, target_for
@@ -40,22 +40,17 @@ from control_plane.triton.ports import HttpStream, Upstream
 MAX_CACHEABLE_REQUEST_BYTES = 2**20
 """Largest request whose answer is cached: hashing so much for a key takes most of a millisecond."""
 _KIND = b"http"
-_MEMO_BYTES = 4000
-"""Memory of a remembered request in addition to its body; mostly its last answer."""
 
-MemoKey = tuple[bytes, bytes | None, bytes, Body]
-"""Target, value of Inference-Header-Content-Length, the header fields forwarded by pattern, and body of a
-request."""
-
-RequestMemoTable = BoundedCache[MemoKey, RequestMemo[HttpAnswer]]
-"""Memo of requests to cacheable models, so that repeats need not be parsed again."""
+WholeRequest = tuple[bytes, bytes]
+"""Head and body of a request as they came."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpInferContext:
     """The collaborators and limits that all inference requests over HTTP share."""
 
-    memory: RequestMemoTable
+    hits: VerbatimCache[WholeRequest, bytes]
+    access: Access
     models: ModelNames
     limits: BodyLimits
     forwarding: HeaderForwarding
@@ -64,15 +59,13 @@ class HttpInferContext:
 class HttpInferRequest:
     """One request over HTTP, as `inference/inference.InferRequest` and `GenerateRequest`."""
 
-    __slots__ = ("_failure", "_forwarding", "_limits", "_memory", "_models", "_request_id", "_route", "_target", "http", "principal")
+    __slots__ = ("_came", "_context", "_failure", "_request_id", "_route", "http", "principal")
     door = Door.HTTP
 
-    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, door: HttpInferContext) -> None:
-        self._memory = door.memory
-        self._models = door.models
-        self._limits = door.limits
-        self._forwarding = door.forwarding
-        self._target = http.target
+    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext) -> None:
+        self._context = context
+        self._came = http
+        """The request as it came, even after its body was decoded or it was readdressed."""
         self.http = http
         self.principal = principal
         self._route = route
@@ -88,8 +81,9 @@ class HttpInferRequest:
             raise self._failure
         name, version = self._route.model_name, self._route.model_version
         if self._route.action is Action.GENERATE:
-            return _generate_steps(self.http, name, version, self._limits)
-        return infer_request_steps(self.http.body, self._json_length(), model_name=name, model_version=version, limits=self._limits)
+            return _generate_steps(self.http, name, version, self._context.limits)
+        limits = self._context.limits
+        return infer_request_steps(self.http.body, self._json_length(), model_name=name, model_version=version, limits=limits)
 
     def name_seen(self) -> str:
         return self._route.model_name
@@ -102,10 +96,10 @@ class HttpInferRequest:
         self._route = replace(self._route, model_name=model_name, model_version=model_version)
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
-        return server.http.send(self.http, timeout_s=timeout_s, model_name=self._models.name_of(self._route.model_name))
+        return server.http.send(self.http, timeout_s=timeout_s, model_name=self._context.models.name_of(self._route.model_name))
 
     def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
-        return server.http.stream(self.http, timeout_s=timeout_s, model_name=self._models.name_of(self._route.model_name))
+        return server.http.stream(self.http, timeout_s=timeout_s, model_name=self._context.models.name_of(self._route.model_name))
 
     def outcome(self, answer: HttpAnswer | HttpStream) -> Outcome:
         if answer.status == 200:
@@ -116,14 +110,7 @@ class HttpInferRequest:
         if len(self.http.body) > MAX_CACHEABLE_REQUEST_BYTES or not accepts_cached_answers(self.http):
             return None
         self._request_id = named.request_id
-        forwarded = self._forwarding.matched(self.http.headers)
-        memory_key = memo_key_of(self.http, self._target, forwarded)
-        repeated = None if memory_key is None else self._memory.get(memory_key)
-        if repeated is None:
-            repeated = RequestMemo(named, _KIND, self._identity(named, forwarded), decode_http)
-            if memory_key is not None:
-                self._memory.keep(memory_key, repeated, size_bytes=len(self.http.body) + len(self._target) + _MEMO_BYTES)
-        return scope.key(_KIND, version.encode(), repeated.identity)
+        return scope.key(_KIND, version.encode(), self._identity(named, self._context.forwarding.matched(self.http.headers)))
 
     def _identity(self, call: InferCall, forwarded: bytes) -> bytes:
         body, json_length = self.http.body, self._json_length()
@@ -137,6 +124,22 @@ class HttpInferRequest:
 
     def restore(self, kept: bytes, status: CacheStatus) -> HttpAnswer:
         return decode_http(kept, status, request_id=self._request_id)
+
+    def keep_verbatim(self, call: InferCall, key: bytes, answer: HttpAnswer) -> None:
+        head, body, hits = self._came.derived.head, self._came.body, self._context.hits
+        # Without the head there is no message to recognise, and a decoded body is not the one that came.
+        if not head or type(body) is not bytes or self.http.body is not body or not hits.takes(self.principal):
+            return
+        if self._is_still_valid():
+            whole = answer.head + answer.body
+            hits.keep((head, body), self.principal, call, key, whole, size_bytes=len(head) + len(body) + len(whole))
+
+    def _is_still_valid(self) -> bool:
+        """Whether the caller's key is still valid, which may have been revoked since the request came."""
+        try:
+            return reauthenticate(self._context.access, self._came) == self.principal
+        except ControlPlaneError:
+            return False
 
     def mark(self, answer: HttpAnswer, status: CacheStatus) -> HttpAnswer:
         return mark_http(answer, status)
@@ -153,15 +156,6 @@ class HttpInferRequest:
 def accepts_cached_answers(http: HttpRequest) -> bool:
     """Whether the caller accepts cached answers (Cache-Control)."""
     return not forbids_cached_answer(http.text_header(b"cache-control"))
-
-
-def memo_key_of(http: HttpRequest, target: bytes, forwarded: bytes) -> MemoKey | None:
-    """The key of a request in `RequestMemoTable`; None if its body is too large to remember.
-
-    Raises InvalidRequest.
-    """
-    # A body that arrived in several pieces, or was inflated, is a bytearray: it cannot be hashed.
-    return (target, http.single_header(b"inference-header-content-length"), forwarded, http.body) if type(http.body) is bytes else None
 
 
 @asynccontextmanager

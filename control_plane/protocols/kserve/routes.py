@@ -86,6 +86,7 @@ def authority_in(target: bytes) -> bytes | None:
     return None if found is None else found.group(1)
 
 
+@lru_cache(maxsize=1024)
 def read_route(method: bytes, target: bytes) -> V2Route:
     """Route a request line's method and target; HEAD is routed as GET.
 

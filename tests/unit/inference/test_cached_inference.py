@@ -96,6 +96,8 @@ class Request(FakeSource):
         self.status = status
         return f"{self.id}:{kept.decode()}"
 
+    def keep_verbatim(self, call: InferCall, key: bytes, answer: str) -> None: ...
+
     def mark(self, answer: str, status: CacheStatus) -> str:
         self.status = status
         return answer

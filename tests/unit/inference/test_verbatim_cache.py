@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from control_plane.admission.rate_leases import RateLeases
-from control_plane.cache.domain.cached_response import RequestMemo
 from control_plane.cache.domain.eviction import ENTRY_BYTES, EvictingCache
-from control_plane.cache.response_cache import ResponseCache
+from control_plane.cache.response_cache import CacheScope, ResponseCache
 from control_plane.core.errors import LimitExceeded
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.infer_call import CacheStatus, Door, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.scope import EVERYTHING
+from control_plane.core.steps import Steps
 from control_plane.core.tensor import Tensor
 from control_plane.inference.cached_inference import CachedInference
 from control_plane.inference.inference import InferenceService
@@ -29,11 +29,13 @@ from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
+from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 from control_plane.workers.token_buckets import TokenBuckets
 from tests.aio import run_in_virtual_time
 from tests.fakes import FakeRecorder
 from tests.fakes.governance import FakeMeter, governance, known_state
+from tests.fakes.source import FakeSource
 from tests.fakes.usage_store import FakeUsageStore
 
 CALLER = Principal("team", "k1", EVERYTHING, is_known=True)
@@ -46,9 +48,52 @@ TODAY_S = 1_700_000_000.0
 MAX_ROOM = 1 << 20
 
 
+class Request(FakeSource):
+    """Fake `InferRequest` that is answered from the response cache, and keeps its hit for the verbatim cache."""
+
+    door = Door.HTTP
+    timeout_s = None
+
+    def __init__(self, hits: VerbatimCache[bytes, bytes], message: bytes, principal: Principal) -> None:
+        self.hits = hits
+        self.message = message
+        self.principal = principal
+
+    def read(self) -> Steps[InferCall]:
+        yield from ()
+        return CALL
+
+    def readdress(self, model_name: str, model_version: str) -> None: ...
+
+    async def send(self, server: Upstream, *, timeout_s: float) -> bytes:
+        raise AssertionError("the answer is in the cache")
+
+    def outcome(self, answer: bytes) -> Outcome:
+        return Outcome.ANSWERED
+
+    def key(self, scope: CacheScope, named: InferCall, version: str) -> bytes | None:
+        return key_in(scope)
+
+    def keep(self, answer: bytes) -> bytes | None:
+        raise AssertionError("nothing is computed")
+
+    def restore(self, kept: bytes, status: CacheStatus) -> bytes:
+        return kept
+
+    def mark(self, answer: bytes, status: CacheStatus) -> bytes:
+        return answer
+
+    def keep_verbatim(self, call: InferCall, key: bytes, answer: bytes) -> None:
+        if self.hits.takes(self.principal):
+            self.hits.keep(self.message, self.principal, call, key, answer, size_bytes=len(self.message) + len(answer))
+
+
+def key_in(scope: CacheScope) -> bytes:
+    return scope.key(b"http", b"", b"i" * 32)
+
+
 class Bench:
-    """Fake frontend: asks the verbatim cache, then the response cache, and stores that cache's hits in the
-    former."""
+    """Fake frontend: asks the verbatim cache, then the response cache, whose hits the former keeps."""
 
     def __init__(self, *tenants: Tenant, meter: Any = None, room: int = MAX_ROOM, leases: RateLeases | None = None) -> None:
         now_s = asyncio.get_running_loop().time
@@ -67,23 +112,26 @@ class Bench:
             today_s=lambda: TODAY_S,
         )
         self.hits: VerbatimCache[bytes, bytes] = VerbatimCache(Door.HTTP, self.service.running, self.cache, today_s=lambda: self.today_s)
-        self.repeated: RequestMemo[bytes] = RequestMemo(CALL, b"http", b"i" * 32, lambda kept, status, *, request_id: kept)
 
     def compute(self, answer: bytes = ANSWER, *, principal: Principal = CALLER) -> None:
         """Put an answer into the cache, as a first request would."""
         scope = self.cache.scope("m", None, principal.tenant)
         assert scope is not None
-        self.cache.put(scope, scope.key(self.repeated.kind, b"", self.repeated.identity), answer, cost_units=1.0)
+        self.cache.put(scope, key_in(scope), answer, cost_units=1.0)
 
     def ask(self, message: bytes = MESSAGE, *, principal: Principal = CALLER) -> tuple[str, bytes | None]:
         known = self.hits.answer(message)
         if known is not None:
             return "known", known
-        kept = self.service.try_answer_repeated(Door.HTTP, principal, self.repeated)
-        if kept is None:
+        call, route = self.service.resolve(CALL, principal)
+        scope = self.cache.scope(call.model_name, route, principal.tenant)
+        if scope is None or self.cache.get_local(key_in(scope)) is None:
             return "nothing", None
-        self.hits.keep(message, principal, self.repeated, kept, size_bytes=len(message) + len(kept))
-        return "kept", kept
+        try:
+            self.service.infer(Request(self.hits, message, principal)).send(None)
+        except StopIteration as ended:  # a hit waits for nothing
+            return "kept", ended.value
+        raise AssertionError("it waits for something")
 
     def begin(self, *, principal: Principal = CALLER) -> None:
         """Send the request until the verbatim cache has its answer."""
@@ -305,7 +353,9 @@ async def test_hits_of_what_is_known_no_longer_are_counted_too() -> None:
 async def test_a_hit_counts_as_a_use_of_what_is_kept() -> None:
     bench = Bench()
     bench.begin()
-    entry = bench.cache.entry(bench.repeated.key)
+    scope = bench.cache.scope("m", None, CALLER.tenant)
+    assert scope is not None
+    entry = bench.cache.entry(key_in(scope))
     assert entry is not None
     before = entry.last_use
     bench.ask()
@@ -328,13 +378,13 @@ async def test_a_hit_of_who_is_near_a_rate_that_processes_share_is_not_decided_a
     bench.known.tenants, bench.known.generation = {"team": Tenant("team", requests_per_s=1.0)}, bench.known.generation + 1
     bench.hits.flush_counts()
     before, hits = len(bench.recorder.records), bench.cache.counts["m", CacheStatus.HIT]
-    assert bench.ask() == ("nothing", None)
+    assert bench.hits.answer(MESSAGE) is None
     assert (len(bench.recorder.records), bench.cache.counts["m", CacheStatus.HIT]) == (before, hits), "it is counted where it is decided"
     running = asyncio.get_running_loop().create_task(leases.run())
     request = bench.service.running.begin(Door.HTTP, CALLER)
     await request.admit_when_synced()
     request.end(Outcome.ANSWERED)
-    assert bench.ask() == ("nothing", None)
+    assert bench.hits.answer(MESSAGE) is None
     with pytest.raises(LimitExceeded):
         await bench.service.running.governance.admission.admit_when_synced("team")
     with pytest.raises(LimitExceeded):
