@@ -195,7 +195,7 @@ class DataPlane:
             render_error,
             http_limits(gateway, self._governance.access),
             admit=application.admit,
-            answer_verbatim=v2.answer_verbatim,
+            verbatim=v2.verbatim,
             budget=budget,
             hosts=self._hosts,
         )

@@ -164,7 +164,7 @@ class InferenceService:
         """
         self.models = models or ModelNames(servers)
         self.running = RunningRequests(recorder, governance, self.models, client_status_of=client_status_of, now_s=now_s, today_s=today_s)
-        self._verbatim_caches: dict[Door, VerbatimCache[Any, Any]] = {}
+        self._verbatim_caches: dict[Door, VerbatimCache[Any]] = {}
         self._governance = governance
         self._cached = cached
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers)
@@ -206,7 +206,7 @@ class InferenceService:
             running.answered(request.outcome(answer), answer)
             return answer
 
-    def make_verbatim_cache(self, door: Door) -> VerbatimCache[Any, Any]:
+    def make_verbatim_cache(self, door: Door) -> VerbatimCache[Any]:
         """Make the verbatim cache of one frontend; to be called once for each."""
         hits = self._verbatim_caches[door] = VerbatimCache(
             door, self.running, None if self._cached is None else self._cached.cache, today_s=self._today_s

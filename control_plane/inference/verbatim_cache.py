@@ -1,6 +1,7 @@
 """Verbatim cache: answers cache hits to byte-equal messages before anything of the message is parsed.
 
-A frontend looks a message up by its bytes. Everything that follows from the bytes (caller, route, cache key)
+A frontend looks a message up by its bytes, without those that its sender makes anew for each and no answer depends
+on (`protocols/per_request`). Everything that follows from the bytes (caller, route, cache key)
 was worked out by the first hit and holds until access rules or loaded contents change. What remains for each
 hit is that check, the tenant's limits, and counting, which is flushed to metrics and metering ten times a
 second and before they are read.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -22,8 +23,11 @@ from control_plane.core.infer_call import CacheStatus, Door, InferCall
 from control_plane.core.principal import Principal
 from control_plane.inference.running_requests import RunningRequests
 
-MessageT = TypeVar("MessageT", bound=Hashable)
 AnswerT = TypeVar("AnswerT")
+
+MessageKey = tuple[bytes, bytes] | tuple[bytes, bytes, int]
+"""The key of a message: of its head and of its body; where the id is cut out of the body, the id's length too, so
+that the answers to all these messages have one length."""
 
 _MAX_BYTES = 2**24
 _MAX_ENTRY_BYTES = _MAX_BYTES // 1024
@@ -48,8 +52,8 @@ class _VerbatimEntry(Generic[AnswerT]):
     """Hits that have not been flushed to metrics and metering."""
 
 
-class VerbatimCache(Generic[MessageT, AnswerT]):
-    """Verbatim cache of one data port: message bytes -> encoded answer.
+class VerbatimCache(Generic[AnswerT]):
+    """Verbatim cache of one data port: key of a message -> encoded answer.
 
     A message includes its sender's credentials, and nothing else that its answer depends on comes from the
     connection.
@@ -65,11 +69,15 @@ class VerbatimCache(Generic[MessageT, AnswerT]):
         self._access = running.governance.access
         self._admission = running.governance.admission
         self._today_s = today_s
-        self._hits: BoundedCache[MessageT, _VerbatimEntry[AnswerT]] = BoundedCache(_MAX_BYTES, max_entry_bytes=_MAX_ENTRY_BYTES)
+        self._hits: BoundedCache[MessageKey, _VerbatimEntry[AnswerT]] = BoundedCache(_MAX_BYTES, max_entry_bytes=_MAX_ENTRY_BYTES)
         self._untold: list[_VerbatimEntry[AnswerT]] = []
         self._telling: asyncio.TimerHandle | None = None
 
-    def answer(self, message: MessageT) -> AnswerT | None:
+    @property
+    def is_empty(self) -> bool:
+        return self._hits.is_empty
+
+    def answer(self, message: MessageKey) -> AnswerT | None:
         """The answer to this message, if it is cached, still valid, and its tenant is surely within its
         limits; else None.
 
@@ -97,7 +105,7 @@ class VerbatimCache(Generic[MessageT, AnswerT]):
         # each of its lines needs the request's id and time, which this path does not read.
         return principal.is_known and not self._running.has_log
 
-    def keep(self, message: MessageT, principal: Principal, call: InferCall, key: bytes, answer: AnswerT, *, size_bytes: int) -> None:
+    def keep(self, message: MessageKey, principal: Principal, call: InferCall, key: bytes, answer: AnswerT, *, size_bytes: int) -> None:
         """Keep the `answer` just given to `message` by a hit on the response cache's entry `key`; `size_bytes`
         counts both.
 

@@ -21,6 +21,8 @@ class Sink:
         self.requests: list[HttpRequest] = []
         self.seen: list[object] = []
 
+    has_verbatim_answers = True
+
     def answer_verbatim(self, head: bytes, body: bytes) -> bool:
         return False
 

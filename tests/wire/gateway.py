@@ -162,7 +162,7 @@ async def gateway(
         render_error,
         limits,
         admit=application.admit,
-        answer_verbatim=v2.answer_verbatim,
+        verbatim=v2.verbatim,
         budget=budget,
         hosts=hosts,
     )

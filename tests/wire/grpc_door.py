@@ -4,7 +4,7 @@ clients."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,8 +104,8 @@ class _FromElsewhere:
     def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
         return self.application.handler_for(head, peer="203.0.113.9", peer_is_local=False)
 
-    def answer_verbatim(self, call: WholeCall) -> WholeAnswer | None:
-        return self.application.answer_verbatim(call)
+    def verbatim_answers(self, *, max_header_bytes: int) -> Callable[[WholeCall], WholeAnswer | None]:
+        return self.application.verbatim_answers(max_header_bytes=max_header_bytes)
 
 
 @asynccontextmanager

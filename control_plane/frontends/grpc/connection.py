@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -72,8 +72,8 @@ class GrpcApplication(Protocol):
         """The handler and the caller; raises a ControlPlaneError for an unknown method or a caller without
         the right."""
 
-    def answer_verbatim(self, call: WholeCall) -> WholeAnswer | None:
-        """Answer a byte-equal repeat of an earlier call from the verbatim cache; None: parse it."""
+    def verbatim_answers(self, *, max_header_bytes: int) -> Callable[[WholeCall], WholeAnswer | None]:
+        """The verbatim cache as one connection asks it; for a call that has to be parsed it has None."""
 
 
 class ConnectionHost(Protocol):
@@ -106,7 +106,7 @@ class GrpcConnection(asyncio.Protocol):
             server.known_blocks,
             Http2Limits(max_header_bytes=limits.max_header_bytes),
             accept=self._accept,
-            answer_verbatim=server.application.answer_verbatim,
+            answer_verbatim=server.application.verbatim_answers(max_header_bytes=limits.max_header_bytes),
         )
         self._transport: asyncio.Transport | None = None
         self._peer, self._peer_is_local = "", False

@@ -28,8 +28,6 @@ __all__ = ["Application", "ConnectionHost", "HttpConnection", "HttpLimits", "Ren
 _log = logging.getLogger(__name__)
 
 Application = Callable[[HttpRequest], Awaitable[HttpAnswer | HttpStream]]
-AnswerVerbatim = Callable[[bytes, bytes], bytes | None]
-"""Answers a request from the verbatim cache by its head and body; None: it has to be parsed."""
 RenderError = Callable[[ControlPlaneError, bytes], HttpAnswer]
 """Renders an error as the answer to a request for this target, which may be incomplete."""
 
@@ -50,11 +48,26 @@ _Item = tuple[HttpRequest | HttpAnswer, bool, int]
 budget."""
 
 
+class VerbatimAnswers(Protocol):
+    """Port to the verbatim cache of an application."""
+
+    fields: frozenset[bytes]
+    """Lower-case names of the fields in which requests may differ that have the same answer."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no answer at all, so that nobody needs to look for one."""
+
+    def answer(self, head: bytes, body: bytes) -> bytes | None:
+        """The answer to the request of this body and this head's key (`protocols/head_template`); None: it has
+        to be parsed."""
+
+
 class ConnectionHost(Protocol):
     """Port of a connection to its server."""
 
     application: Application
-    answer_verbatim: AnswerVerbatim
+    verbatim: VerbatimAnswers
     render_error: RenderError
     admit: Admit
     limits: HttpLimits
@@ -74,6 +87,7 @@ class HttpConnection(asyncio.Protocol):
 
     def __init__(self, server: ConnectionHost, tasks: asyncio.TaskGroup) -> None:
         self._server = server
+        self._verbatim = server.verbatim
         self._tasks = tasks
         self._transport: asyncio.Transport | None = None
         self._reader: RequestReader
@@ -113,6 +127,7 @@ class HttpConnection(asyncio.Protocol):
             self._server.admit,
             peer=peer,
             peer_is_local=is_local(self._transport),
+            per_request=self._verbatim.fields,
             hosts=self._server.hosts if peer else None,  # against DNS rebinding; no web page can reach a Unix socket
         )
         self._task = self._tasks.create_task(self._serve(), name="http-connection")
@@ -177,11 +192,20 @@ class HttpConnection(asyncio.Protocol):
 
     # The reader's sink
 
+    @property
+    def has_verbatim_answers(self) -> bool:
+        return not self._verbatim.is_empty
+
     def answer_verbatim(self, head: bytes, body: bytes) -> bool:
-        """See `request_reader.RequestSink.answer_verbatim`."""
-        if not self._may_answer_now:
+        """See `request_reader.RequestSink`; False also if the answer would come before earlier ones, or while the
+        client reads none."""
+        if self._queue or self._is_answering or not self._writable.is_set() or self._server.is_draining:
             return False
-        answer = self._server.answer_verbatim(head, body)
+        try:
+            answer = self._verbatim.answer(head, body)
+        except ControlPlaneError as exc:
+            refusal = self._server.render_error(exc, b"")
+            answer = refusal.head + refusal.body
         if answer is None:
             return False
         self._taken += 1
@@ -213,12 +237,6 @@ class HttpConnection(asyncio.Protocol):
         if self._waiting is None:
             self._waiting = self._tasks.create_task(self._wait_for_budget(), name="http-body-budget")
             self._pause_as_needed()
-
-    @property
-    def _may_answer_now(self) -> bool:
-        """Whether an answer sent now would keep the order of requests, and the client has read the answers
-        before."""
-        return not self._queue and not self._is_answering and self._writable.is_set() and not self._server.is_draining
 
     # The server's
 

@@ -19,6 +19,7 @@ from control_plane.core.errors import ControlPlaneError, HeadTooLarge, InvalidRe
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.common.connection_limits import Network
 from control_plane.host.exposure import AllowedHosts
+from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.http1 import Body, HttpRequest
 from control_plane.protocols.kserve.routes import authority_in
 
@@ -44,7 +45,7 @@ _BLANKS = b" \t"
 end."""
 
 _MAX_KNOWN_HEAD_BYTES = 2048
-"""Largest head that a connection remembers; Triton's clients send about 250 bytes."""
+"""Largest head that a connection remembers or recognises; Triton's clients send about 250 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,13 @@ Admit = Callable[[HttpRequest], None]
 class RequestSink(Protocol):
     """Port of the reader to its connection."""
 
+    @property
+    def has_verbatim_answers(self) -> bool:
+        """Whether the verbatim cache has any answers."""
+
     def answer_verbatim(self, head: bytes, body: bytes) -> bool:
-        """Answer a byte-equal repeat of an earlier request from the verbatim cache; False: it has to be
-        parsed."""
+        """Answer a repeat of an earlier request, given by its head's key (`Http1Template`) and its body, from the
+        verbatim cache; False: it has to be parsed."""
 
     def accept(self, request: HttpRequest, *, keep_alive: bool) -> None:
         """Accept a whole request."""
@@ -89,7 +94,7 @@ class RequestSink(Protocol):
         arrived."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _KnownHead:
     """The head of the connection's last request, for recognising its repeats.
 
@@ -101,6 +106,8 @@ class _KnownHead:
     request_bytes: int
     """Size of head and body together; equal for all repeats, since Content-Length is a part of the head."""
     request: HttpRequest
+    template: Http1Template | None = None
+    """Recognises heads that differ in per-request fields and lengths only; made when it is first needed."""
 
 
 _NO_REQUEST = HttpRequest(b"", b"")
@@ -117,15 +124,20 @@ class RequestReader:
         *,
         peer_is_local: bool,
         peer: str = "",
+        per_request: frozenset[bytes] = frozenset(),
         hosts: AllowedHosts | None = None,
     ) -> None:
-        """`hosts` are the host names that the client may call; None: any."""
+        """`hosts` are the host names that the client may call; None: any. `per_request` names the fields in which
+        requests may differ for the verbatim cache."""
         self._sink = sink
         self._limits = limits
         self._max_header_bytes = limits.max_header_bytes
+        # A field may count for one byte more than it has, where no blank follows its name.
+        self._max_similar_bytes = min(_MAX_KNOWN_HEAD_BYTES, limits.max_header_bytes - _MAX_FIELDS)
         self._admit = admit
         self._peer_is_local = peer_is_local
         self._peer = peer
+        self._per_request = per_request
         self._hosts = hosts
         self._parser: Any = httptools.HttpRequestParser(self)
         self._data, self._at = b"", 0
@@ -201,6 +213,8 @@ class RequestReader:
         if known and self.is_between_requests and size - start >= known.request_bytes and data.startswith(known.head, start):
             at = start + known.request_bytes
             self._take_known(known, data[start + len(known.head) : at])
+        elif known and self.is_between_requests and self._sink.has_verbatim_answers:
+            at = self._take_similar(known, data, start)
         else:
             at = self._read_unknown(data, start)
         if at < size and not self.has_ended:
@@ -210,11 +224,30 @@ class RequestReader:
         return False
 
     def _take_known(self, known: _KnownHead, body: bytes) -> None:
-        if not self._sink.answer_verbatim(known.head, body):
+        template = known.template or self._template_of(known)
+        if not self._sink.answer_verbatim(template.key, body):
             self._sink.accept(known.request.with_body(body), keep_alive=True)
 
-    def _read_unknown(self, data: bytes, start: int) -> int:
-        """Run the parser from `start`; returns the position up to which it got.
+    def _take_similar(self, known: _KnownHead, data: bytes, start: int) -> int:
+        """Answer a request from the verbatim cache whose head is the known one but for per-request fields, or parse
+        it; returns where it ends, as `_read_unknown` does."""
+        template = known.template or self._template_of(known)
+        found = template.match(data, start)
+        if found is None:
+            return self._read_unknown(data, start)
+        body_at, body_bytes = found
+        end = body_at + body_bytes
+        if end <= len(data) and body_at - start <= self._max_similar_bytes and self._sink.answer_verbatim(template.key, data[body_at:end]):
+            return end
+        return self._read_unknown(data, start, template)
+
+    def _template_of(self, known: _KnownHead) -> Http1Template:
+        known.template = Http1Template(known.head, self._per_request)
+        return known.template
+
+    def _read_unknown(self, data: bytes, start: int, template: Http1Template | None = None) -> int:
+        """Run the parser from `start`; returns the position up to which it got. `template` has recognised the head
+        there.
 
         llhttp parses all that it is given, pipelined requests too. So it is given no more than up to the end
         of a head, a body or a chunk at a time, which lets other connections have their turn in between.
@@ -240,7 +273,7 @@ class RequestReader:
             if self._missing_bytes <= 0 and (pieces == _MAX_PIECES or not self._is_at_chunk):
                 break
         if began_between and self.is_between_requests and self._whole_requests == 1 and not self._is_counted:
-            self._remember(data, start, at)
+            self._remember(data, start, at, template)
         if self.is_between_requests:
             self._request = _NO_REQUEST  # frees the body, instead of keeping it until the next request
         return at
@@ -289,7 +322,7 @@ class RequestReader:
             self.has_ended = True
             self._sink.refuse(error)
 
-    def _remember(self, data: bytes, start: int, stop: int) -> None:
+    def _remember(self, data: bytes, start: int, stop: int, template: Http1Template | None) -> None:
         """Remember the head of a request that arrived whole, for `_KnownHead`, unless it needs special
         handling."""
         request = self._request
@@ -300,7 +333,7 @@ class RequestReader:
         plain = ends_with_body and request.header(b"transfer-encoding") is None and request.header(b"expect") is None
         if plain and self._keeps_alive() and len(head) <= _MAX_KNOWN_HEAD_BYTES:
             request.derived.head = head
-            self._known = _KnownHead(head, stop - start, request.with_body(b""))
+            self._known = _KnownHead(head, stop - start, request.with_body(b""), template)
 
     # httptools' callbacks
 

@@ -12,7 +12,7 @@ import ssl
 
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_server import ConnectionServer
-from control_plane.frontends.http.connection import AnswerVerbatim, Application, HttpConnection, RenderError
+from control_plane.frontends.http.connection import Application, HttpConnection, RenderError, VerbatimAnswers
 from control_plane.frontends.http.request_reader import Admit, HttpLimits
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpRequest
@@ -22,16 +22,24 @@ def admit_all(request: HttpRequest) -> None:
     """Default `admit`, for an application whose bodies are too small to be worth refusing early."""
 
 
-def no_verbatim_answer(head: bytes, body: bytes) -> bytes | None:
-    """Default `answer_verbatim`, for an application without a verbatim cache."""
-    return None
+class _NoVerbatimAnswers:
+    """Null `VerbatimAnswers`, for an application without a verbatim cache."""
+
+    fields: frozenset[bytes] = frozenset()
+    is_empty = True
+
+    def answer(self, head: bytes, body: bytes) -> bytes | None:
+        return None
+
+
+_NO_VERBATIM_ANSWERS = _NoVerbatimAnswers()
 
 
 class HttpServer(ConnectionServer[HttpConnection]):
     """HTTP server: accepts connections and passes each request to `application`, after `admit` has seen its
     head.
 
-    Repeated requests have a fast path: `answer_verbatim` answers by a request's bytes, before it is parsed.
+    Repeated requests have a fast path: `verbatim` answers by a request's bytes, before it is parsed.
     """
 
     def __init__(
@@ -41,7 +49,7 @@ class HttpServer(ConnectionServer[HttpConnection]):
         limits: HttpLimits,
         *,
         admit: Admit = admit_all,
-        answer_verbatim: AnswerVerbatim = no_verbatim_answer,
+        verbatim: VerbatimAnswers = _NO_VERBATIM_ANSWERS,
         budget: BodyBudget | None = None,
         hosts: AllowedHosts | None = None,
     ) -> None:
@@ -50,7 +58,7 @@ class HttpServer(ConnectionServer[HttpConnection]):
         self.application = application
         self.render_error = render_error
         self.admit = admit
-        self.answer_verbatim = answer_verbatim
+        self.verbatim = verbatim
         self.limits = limits
         self.hosts = hosts
         self.budget = budget or BodyBudget(limits.max_body_bytes)

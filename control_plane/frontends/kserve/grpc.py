@@ -27,7 +27,6 @@ from control_plane.cache.domain.cached_response import (
 from control_plane.cache.response_cache import CacheScope
 from control_plane.core.action import Action
 from control_plane.core.errors import (
-    ControlPlaneError,
     InvalidRequest,
     ModelLoadFailed,
     ModelNotFound,
@@ -40,13 +39,13 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
-from control_plane.frontends.grpc.call import GrpcHandler, defect, failure
+from control_plane.frontends.grpc.call import GrpcHandler
 from control_plane.frontends.kserve.grpc_fleet import GrpcFleetAnswers
 from control_plane.frontends.kserve.grpc_stream import InferMessage, StreamRelay, outcome_of_code
+from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
 from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.inference.transaction_policies import TransactionPolicies
-from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.grpc import (
     GrpcAnswer,
@@ -58,8 +57,7 @@ from control_plane.protocols.grpc import (
     status_answer,
 )
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
-from control_plane.protocols.http2.headers import encode_fields, encode_varying
-from control_plane.protocols.http2.stream import MAX_WHOLE_BYTES, WholeAnswer, WholeCall
+from control_plane.protocols.http2.stream import WholeAnswer, WholeCall
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.model_control import not_in_any_repository, override_of, unloads_dependents
 from control_plane.protocols.kserve.model_reference import ADMINISTERED_MODEL_FIELDS, MODEL_FIELDS, ReferenceFields, model_in, with_model
@@ -132,8 +130,7 @@ MessageT = TypeVar("MessageT")
 class GrpcInferContext:
     """The collaborators and limits that all inference requests over gRPC share."""
 
-    hits: VerbatimCache[WholeCall, WholeAnswer]
-    access: Access
+    verbatim: GrpcVerbatimCache
     limits: BodyLimits
     forwarding: HeaderForwarding
 
@@ -179,24 +176,7 @@ class GrpcInferRequest(InferMessage):
         return decode_grpc(kept, status, request_id=self._request_id)
 
     def keep_verbatim(self, call: InferCall, key: bytes, answer: GrpcAnswer) -> None:
-        block, frame, hits = self._came.block, self._came.frame, self._context.hits
-        # Without the block there is no call to recognise.
-        if not block or type(frame) is not bytes or not hits.takes(self.principal) or not self._is_still_valid():
-            return
-        known = (encode_fields(answer.headers), b"".join(answer.body), encode_fields(answer.trailers))
-        if len(known[1]) <= MAX_WHOLE_BYTES:
-            whole = (block, frame)
-            hits.keep(whole, self.principal, call, key, known, size_bytes=sum(map(len, (*whole, *known))))
-
-    def _is_still_valid(self) -> bool:
-        """Whether the caller's key is still valid, which may have been revoked since the call came."""
-        head = self.head
-        try:
-            # No address is needed: that of a token's sender only is looked at.
-            shown = self._context.access.reauthenticate(authorization=head.authorization, api_key=head.api_key, peer="", forwarded_for=None)
-        except ControlPlaneError:
-            return False
-        return shown == self.principal
+        self._context.verbatim.keep(self._came, call, key, answer)
 
     def mark(self, answer: GrpcAnswer, status: CacheStatus) -> GrpcAnswer:
         return mark_grpc(answer, status)
@@ -219,13 +199,13 @@ class V2Grpc:
         allow_shared_memory: bool = False,
     ) -> None:
         self._inference = inference
-        self._hits: VerbatimCache[WholeCall, WholeAnswer] = inference.make_verbatim_cache(Door.GRPC)
+        self._verbatim = GrpcVerbatimCache(inference.make_verbatim_cache(Door.GRPC), access, forwarding)
         self._access = access
         self._servers = servers
         self._models = models
         self._budget = budget
         self._limits = limits
-        self._context = GrpcInferContext(self._hits, access, limits, forwarding)
+        self._context = GrpcInferContext(self._verbatim, limits, forwarding)
         self._read_timeout_s = read_timeout_s
         self._allow_shared_memory = allow_shared_memory
         catalogue = inference.dispatch.catalogue
@@ -319,15 +299,9 @@ class V2Grpc:
             authorization=head.authorization, api_key=head.api_key, peer=peer, forwarded_for=head.forwarded_for
         )
 
-    def answer_verbatim(self, call: WholeCall) -> WholeAnswer | None:
-        """Answer a byte-equal repeat of an earlier call from the verbatim cache; None: parse it."""
-        try:
-            return self._hits.answer(call)
-        except ControlPlaneError as exc:
-            refusal = failure(exc)
-        except Exception:
-            refusal = defect()
-        return b"", b"", encode_varying(refusal.trailers)
+    def verbatim_answers(self, *, max_header_bytes: int) -> Callable[[WholeCall], WholeAnswer | None]:
+        """The verbatim cache as one connection asks it; for a call that has to be parsed it has None."""
+        return self._verbatim.of_connection(max_header_bytes=max_header_bytes)
 
     async def _infer(self, call: GrpcCall) -> GrpcAnswer:
         request = GrpcInferRequest(call, self._context)

@@ -33,13 +33,12 @@ from control_plane.frontends.kserve.http_fleet import HttpFleetAnswers
 from control_plane.frontends.kserve.http_infer import (
     HttpInferContext,
     HttpInferRequest,
-    WholeRequest,
     decode,
     is_all_json,
 )
+from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.grpc import GrpcStatus
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
@@ -87,14 +86,14 @@ class V2Http:
     ) -> None:
         """`today_s` is seconds since 1970."""
         self._inference = inference
-        self._hits: VerbatimCache[WholeRequest, bytes] = inference.make_verbatim_cache(Door.HTTP)
+        self.verbatim = HttpVerbatimCache(inference.make_verbatim_cache(Door.HTTP), access, forwarding)
         self._access = access
         self._rights = StreamRights(access, today_s=today_s)
         self._servers = servers
         self._models = models
         self._budget = budget
         self._limits = limits
-        self._door = HttpInferContext(self._hits, access, inference.models, limits, forwarding)
+        self._door = HttpInferContext(self.verbatim, inference.models, limits, forwarding)
         self._read_timeout_s = read_timeout_s
         catalogue = inference.dispatch.catalogue
         self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=read_timeout_s)
@@ -113,17 +112,6 @@ class V2Http:
             if is_all_json(request) and request.header(b"content-encoding") is None:
                 self._limits.check_json_bytes(request.content_length)
             self._inference.refuse_by_head(Door.HTTP, principal, self._request(request, route, principal))
-
-    def answer_verbatim(self, head: bytes, body: bytes) -> bytes | None:
-        """Answer a byte-equal repeat of an earlier request from the verbatim cache; None: parse it."""
-        try:
-            return self._hits.answer((head, body))
-        except ControlPlaneError as exc:
-            refusal = render_error(exc)
-        except Exception:
-            _log.exception("a request failed in the gateway; this is a defect")
-            refusal = _DEFECT
-        return refusal.head + refusal.body
 
     async def answer(self, request: HttpRequest) -> HttpAnswer | HttpStream:
         """Answer one request; errors are answers too."""

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from control_plane.auth.access import Access
 from control_plane.cache.domain.cached_response import (
     canonical_json,
     decode_http,
@@ -25,10 +24,10 @@ from control_plane.core.infer_call import CacheStatus, Door, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.steps import Steps
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.frontends.common.caller import reauthenticate, timeout_s_of
+from control_plane.frontends.common.caller import timeout_s_of
 from control_plane.frontends.common.inflating import InflatedBody
+from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
 from control_plane.inference.model_names import ModelNames
-from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
@@ -41,16 +40,12 @@ MAX_CACHEABLE_REQUEST_BYTES = 2**20
 """Largest request whose answer is cached: hashing so much for a key takes most of a millisecond."""
 _KIND = b"http"
 
-WholeRequest = tuple[bytes, bytes]
-"""Head and body of a request as they came."""
-
 
 @dataclass(frozen=True, slots=True)
 class HttpInferContext:
     """The collaborators and limits that all inference requests over HTTP share."""
 
-    hits: VerbatimCache[WholeRequest, bytes]
-    access: Access
+    verbatim: HttpVerbatimCache
     models: ModelNames
     limits: BodyLimits
     forwarding: HeaderForwarding
@@ -113,11 +108,15 @@ class HttpInferRequest:
         return scope.key(_KIND, version.encode(), self._identity(named, self._context.forwarding.matched(self.http.headers)))
 
     def _identity(self, call: InferCall, forwarded: bytes) -> bytes:
-        body, json_length = self.http.body, self._json_length()
-        size = len(body) if json_length is None else int(json_length)
+        json = self._json()
         # The id is the caller's and Triton only repeats it, so requests that differ in their ids alone share
         # an answer.
-        return identity_of(canonical_json(bytes(body[:size]), call.request_id), body[size:], *filter(None, (forwarded,)))
+        return identity_of(canonical_json(json, call.request_id), self.http.body[len(json) :], *filter(None, (forwarded,)))
+
+    def _json(self) -> bytes:
+        """The body without the binary data after its JSON."""
+        json_length = self._json_length()
+        return bytes(self.http.body if json_length is None else self.http.body[: int(json_length)])
 
     def keep(self, answer: HttpAnswer) -> bytes | None:
         return encode_http(answer, request_id=self._request_id)
@@ -126,20 +125,8 @@ class HttpInferRequest:
         return decode_http(kept, status, request_id=self._request_id)
 
     def keep_verbatim(self, call: InferCall, key: bytes, answer: HttpAnswer) -> None:
-        head, body, hits = self._came.derived.head, self._came.body, self._context.hits
-        # Without the head there is no message to recognise, and a decoded body is not the one that came.
-        if not head or type(body) is not bytes or self.http.body is not body or not hits.takes(self.principal):
-            return
-        if self._is_still_valid():
-            whole = answer.head + answer.body
-            hits.keep((head, body), self.principal, call, key, whole, size_bytes=len(head) + len(body) + len(whole))
-
-    def _is_still_valid(self) -> bool:
-        """Whether the caller's key is still valid, which may have been revoked since the request came."""
-        try:
-            return reauthenticate(self._context.access, self._came) == self.principal
-        except ControlPlaneError:
-            return False
+        if self.http.body is self._came.body:  # a body that was decoded is not the one that comes again
+            self._context.verbatim.keep(self._came, self._json(), self.principal, call, key, answer)
 
     def mark(self, answer: HttpAnswer, status: CacheStatus) -> HttpAnswer:
         return mark_http(answer, status)

@@ -17,8 +17,8 @@ from control_plane.protocols.http2.huffman import decode_huffman
 Fields = tuple[tuple[bytes, bytes], ...]
 """Names and values; names in lower case, as HTTP/2 requires."""
 
-_STATIC: Fields = tuple(HeaderTable.STATIC_TABLE)
-_FIELD_OVERHEAD = 32
+STATIC: Fields = tuple(HeaderTable.STATIC_TABLE)
+FIELD_OVERHEAD = 32
 """Bytes that are counted for each field in addition to its text (RFC 7541, 4.1; RFC 9113, 6.5.2)."""
 
 _DEFAULT_TABLE_BYTES = 4096
@@ -63,12 +63,12 @@ class HpackReader:
         while at < end:
             first = block[at]
             if first & _INDEXED:
-                index, at = _number(block, at, 0x7F)
+                index, at = read_number(block, at, 0x7F)
                 field = self._field(index)
             else:
                 field, at = self._literal(block, at, first)
             # Checked after each field: an indexed field of one byte can stand for kilobytes in the table.
-            room -= len(field[0]) + len(field[1]) + _FIELD_OVERHEAD
+            room -= len(field[0]) + len(field[1]) + FIELD_OVERHEAD
             if room < 0:
                 raise HeaderListTooLarge(f"more than {self._max_bytes} bytes")
             fields.append(field)
@@ -81,7 +81,7 @@ class HpackReader:
         field."""
         at = count = 0
         while at < len(block) and block[at] & 0xE0 == _RESIZE:
-            size, at = _number(block, at, 0x1F)
+            size, at = read_number(block, at, 0x1F)
             count += 1
             if size > self.max_table_bytes or count > _MAX_RESIZES:
                 raise ValueError(f"a table of {size} bytes; {self.max_table_bytes} are allowed, and {_MAX_RESIZES} changes at most")
@@ -95,12 +95,12 @@ class HpackReader:
         if first & 0xE0 == _RESIZE:
             raise ValueError("the table's size changes behind a field")
         is_kept = bool(first & _KEPT)
-        index, at = _number(block, at, 0x3F if is_kept else 0x0F)
+        index, at = read_number(block, at, 0x3F if is_kept else 0x0F)
         if index:
             name = self._field(index)[0]
         else:
-            name, at = _string(block, at)
-        value, at = _string(block, at)
+            name, at = read_string(block, at)
+        value, at = read_string(block, at)
         if is_kept:
             self._keep((name, value))
         return (name, value), at
@@ -108,10 +108,10 @@ class HpackReader:
     def _field(self, index: int) -> tuple[bytes, bytes]:
         if index <= 0:
             raise ValueError("a field of index 0")
-        return _STATIC[index - 1] if index <= len(_STATIC) else self._kept[index - len(_STATIC) - 1]
+        return STATIC[index - 1] if index <= len(STATIC) else self._kept[index - len(STATIC) - 1]
 
     def _keep(self, field: tuple[bytes, bytes]) -> None:
-        size = len(field[0]) + len(field[1]) + _FIELD_OVERHEAD
+        size = len(field[0]) + len(field[1]) + FIELD_OVERHEAD
         # A field larger than the whole table empties it and is not added (RFC 7541, 4.4).
         self._shrink(max(0, self.table_bytes - size))
         if size <= self.table_bytes:
@@ -121,10 +121,10 @@ class HpackReader:
     def _shrink(self, most: int) -> None:
         while self._kept_bytes > most:
             name, value = self._kept.pop()
-            self._kept_bytes -= len(name) + len(value) + _FIELD_OVERHEAD
+            self._kept_bytes -= len(name) + len(value) + FIELD_OVERHEAD
 
 
-def _number(block: bytes, at: int, mask: int) -> tuple[int, int]:
+def read_number(block: bytes, at: int, mask: int) -> tuple[int, int]:
     """Decode an integer whose prefix is the bits of `mask`; returns it and its end (RFC 7541, 5.1)."""
     number = block[at] & mask
     at += 1
@@ -139,10 +139,10 @@ def _number(block: bytes, at: int, mask: int) -> tuple[int, int]:
     raise ValueError("a number that is too large")
 
 
-def _string(block: bytes, at: int) -> tuple[bytes, int]:
+def read_string(block: bytes, at: int) -> tuple[bytes, int]:
     """Decode a string literal; returns it and its end (RFC 7541, 5.2)."""
     is_coded = block[at] & _HUFFMAN
-    size, at = _number(block, at, 0x7F)
+    size, at = read_number(block, at, 0x7F)
     stop = at + size
     if stop > len(block):
         raise ValueError("a string that is cut off")

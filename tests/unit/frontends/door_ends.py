@@ -4,7 +4,7 @@ application."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from control_plane.core.errors import Unauthenticated
@@ -110,8 +110,8 @@ class Behind:
             raise Unauthenticated("no key")
         return GrpcHandler(stream=self.stream) if head.method.endswith("ModelStreamInfer") else GrpcHandler(unary=self.unary), ANONYMOUS
 
-    def answer_verbatim(self, call: WholeCall) -> WholeAnswer | None:
-        return None
+    def verbatim_answers(self, *, max_header_bytes: int) -> Callable[[WholeCall], WholeAnswer | None]:
+        return lambda call: None
 
 
 @dataclass

@@ -1,0 +1,95 @@
+"""The verbatim cache as the gRPC port uses it: keys from a call's header block and message, and answers with the
+call's id.
+
+Asked by each connection before a call is parsed; filled by `frontends/kserve/grpc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from control_plane.auth.access import Access
+from control_plane.core.errors import ControlPlaneError
+from control_plane.core.infer_call import InferCall
+from control_plane.core.principal import Principal
+from control_plane.frontends.grpc.call import defect, failure
+from control_plane.inference.verbatim_cache import MessageKey, VerbatimCache
+from control_plane.protocols.grpc import PREFIX_BYTES, GrpcAnswer, GrpcHead
+from control_plane.protocols.head_template import Http2Template
+from control_plane.protocols.header_forwarding import HeaderForwarding
+from control_plane.protocols.http2.headers import encode_fields, encode_varying
+from control_plane.protocols.http2.stream import MAX_WHOLE_BYTES, WholeAnswer, WholeCall
+from control_plane.protocols.per_request import ID_TAG, id_in_message, per_request_fields
+from control_plane.protocols.protobuf_fields import fields
+from control_plane.triton.ports import GrpcCall
+
+_MAX_BLOCK_BYTES = 2**14
+"""What a block that is cut for a key may expand to; it has been accepted before, by the port's own limit."""
+
+
+class GrpcVerbatimCache:
+    """Verbatim cache of the gRPC port; calls that differ in trace context, timeout, request id or the id in their
+    message share an entry."""
+
+    def __init__(self, hits: VerbatimCache[WholeAnswer], access: Access, forwarding: HeaderForwarding) -> None:
+        self._hits = hits
+        self._access = access
+        self._fields = per_request_fields(forwarding)
+
+    def of_connection(self, *, max_header_bytes: int) -> Callable[[WholeCall], WholeAnswer | None]:
+        """The lookup of one connection, whose calls have mostly heads of the same form; None for a call that has to
+        be parsed."""
+        return partial(self._answer, Http2Template(self._fields, max_bytes=max_header_bytes))
+
+    def _answer(self, heads: Http2Template, call: WholeCall) -> WholeAnswer | None:
+        block, frame = call
+        try:
+            if self._hits.is_empty:
+                return None
+            head = heads.key(block)
+            answer = self._hits.answer((head, frame))
+            if answer is None and (span := id_in_message(frame)) is not None:
+                start, end = span
+                answer = self._hits.answer((head, frame[:start] + frame[end:], end - start))
+                if answer is not None:  # it ends with the id of its own call, which had the same length
+                    headers, data, trailers = answer
+                    return headers, data[: start - end] + frame[start:end], trailers
+            return answer
+        except ControlPlaneError as exc:
+            refusal = failure(exc)
+        except Exception:
+            refusal = defect()
+        return b"", b"", encode_varying(refusal.trailers)
+
+    def keep(self, came: GrpcCall, call: InferCall, key: bytes, answer: GrpcAnswer) -> None:
+        """Keep the answer to a hit on the response cache's entry `key`."""
+        frame, principal = came.frame, came.principal
+        if not came.block or type(frame) is not bytes or not self._hits.takes(principal) or not self._is_valid(came.head, principal):
+            return
+        known = (encode_fields(answer.headers), b"".join(answer.body), encode_fields(answer.trailers))
+        if len(known[1]) > MAX_WHOLE_BYTES:
+            return
+        head = Http2Template(self._fields, max_bytes=_MAX_BLOCK_BYTES).key(came.block)
+        message: MessageKey = (head, frame)
+        span = id_in_message(frame) if call.request_id else None
+        if span is not None and _is_only_id(frame, call.request_id, known[1]):
+            start, end = span
+            message = (head, frame[:start] + frame[end:], end - start)
+        self._hits.keep(message, principal, call, key, known, size_bytes=len(head) + len(frame) + sum(map(len, known)))
+
+    def _is_valid(self, head: GrpcHead, principal: Principal) -> bool:
+        """Whether the caller's key is still valid, which may have been revoked since the call came."""
+        try:
+            # No address is needed: only that of a token's sender is looked at.
+            shown = self._access.reauthenticate(authorization=head.authorization, api_key=head.api_key, peer="", forwarded_for=None)
+        except ControlPlaneError:
+            return False
+        return shown == principal
+
+
+def _is_only_id(frame: bytes, request_id: str, answer: bytes) -> bool:
+    """Whether the message has one field of the id, so that another id can be put in its place, and the answer ends
+    with it."""
+    ids = [value for tag, _, value in fields(memoryview(frame)[PREFIX_BYTES:]) if tag == ID_TAG]
+    return ids == [request_id.encode()] and answer.endswith(request_id.encode())

@@ -1,0 +1,84 @@
+"""What clients make anew for each request although no answer from the cache depends on it: trace context,
+request ids, the time that is left.
+
+The verbatim cache leaves it out of its keys. This module names those header fields and finds a request's id in
+its body; `frontends/kserve/*_verbatim` work with it.
+
+Sources: W3C Trace Context and Baggage; the propagation formats of OpenTelemetry's SDKs and of proxies; KServe v2
+inference protocol.
+"""
+
+from __future__ import annotations
+
+import re
+
+from control_plane.protocols.grpc import PREFIX_BYTES
+from control_plane.protocols.header_forwarding import HeaderForwarding
+
+_FIELDS = frozenset(
+    (
+        b"b3",
+        b"baggage",
+        b"grpc-timeout",
+        b"grpc-trace-bin",
+        b"sentry-trace",
+        b"traceparent",
+        b"tracestate",
+        b"uber-trace-id",
+        b"x-amzn-trace-id",
+        b"x-b3-flags",
+        b"x-b3-parentspanid",
+        b"x-b3-sampled",
+        b"x-b3-spanid",
+        b"x-b3-traceid",
+        b"x-cloud-trace-context",
+        b"x-correlation-id",
+        b"x-datadog-parent-id",
+        b"x-datadog-sampling-priority",
+        b"x-datadog-tags",
+        b"x-datadog-trace-id",
+        b"x-request-id",
+    )
+)
+"""A hit waits for nothing, so it does not depend on `grpc-timeout` either."""
+
+_JSON_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([ !#-\[\]-~]{1,128})"')
+"""An id that is the first member, of characters that JSON does not escape."""
+
+_NAME_TAG, _VERSION_TAG, ID_TAG = (number << 3 | 2 for number in (1, 2, 3))
+"""Tags of a ModelInferRequest's fields before its parameters and tensors."""
+
+Span = tuple[int, int]
+
+
+def per_request_fields(forwarding: HeaderForwarding) -> frozenset[bytes]:
+    """Lower-case names of the fields that callers make anew, without those on which answers may depend because
+    models can see them."""
+    pattern = forwarding.pattern
+    return _FIELDS if pattern is None else frozenset(name for name in _FIELDS if pattern.search(name) is None)
+
+
+def id_in_json(body: bytes) -> Span | None:
+    """Where the id stands in the body of an HTTP request, if it is sure to be at its beginning."""
+    found = _JSON_ID.match(body)
+    return None if found is None else found.span(1)
+
+
+def id_in_message(frame: bytes) -> Span | None:
+    """Where the id (ASCII) stands in the frame of a ModelInferRequest, if it comes directly after the model's
+    name and version, where all clients write it; a message may repeat it later."""
+    at = PREFIX_BYTES
+    try:
+        for tag in (_NAME_TAG, _VERSION_TAG):
+            if frame[at] == tag:
+                size = frame[at + 1]
+                if size > 0x7F:
+                    return None
+                at += 2 + size
+        if frame[at] != ID_TAG or not 0 < frame[at + 1] <= 0x7F or frame[0]:
+            return None
+        start = at + 2
+        end = start + frame[at + 1]
+    except IndexError:
+        return None
+    return (start, end) if end <= len(frame) and frame[start:end].isascii() else None
