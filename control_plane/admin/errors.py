@@ -41,8 +41,11 @@ def answer_errors(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_framework_error)
 
 
-def render_answer(error: ControlPlaneError, target: bytes = b"") -> HttpAnswer:
-    """Render a refusal before the request has reached FastAPI, in the form of `render_error`."""
+def render_answer(error: Exception, target: bytes = b"") -> HttpAnswer:
+    """Render a refusal before the request has reached FastAPI, in the form of `render_error`; FastAPI's own errors
+    are rendered by `asgi_bridge`."""
+    if not isinstance(error, ControlPlaneError):
+        raise error
     response = render_error(error)
     headers = [(name.encode(), value.encode()) for name, value in response.headers.items() if not name.startswith("content-")]
     return make_answer(response.status_code, bytes(response.body), headers=headers)

@@ -16,7 +16,6 @@ from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.steps import Steps
 from control_plane.frontends.common.caller import identify
-from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.merged_metrics import merged_metrics
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
@@ -43,12 +42,9 @@ class MetricsPage:
     async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Answer `GET /metrics`; without Triton's part while no Triton can be asked.
 
-        Errors are answers too.
+        Raises Unauthenticated, LimitExceeded, PermissionDenied.
         """
-        try:
-            self.admit(request)
-        except ControlPlaneError as exc:
-            return render_error(exc)
+        self.admit(request)
         if request.target.partition(b"?")[0] != b"/metrics":
             return make_answer(404, b"the page is at /metrics\n", content_type=b"text/plain")
         if request.method not in (b"GET", b"HEAD"):

@@ -7,20 +7,17 @@ https://platform.openai.com/docs/api-reference/embeddings.
 
 from __future__ import annotations
 
-import logging
-
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_call
 from control_plane.cache.domain.cached_response import HEADER, forbids_cached_answer
 from control_plane.core.action import Action
-from control_plane.core.errors import ControlPlaneError, InvalidRequest, ModelNotFound
+from control_plane.core.errors import InvalidRequest, ModelNotFound
 from control_plane.core.infer_call import Door
 from control_plane.core.principal import Principal
 from control_plane.core.steps import Steps
 from control_plane.embeddings.domain.openai_request import (
     EmbeddingsRequest,
     answer_steps,
-    error_answer,
     model_answer,
     model_seen,
     models_answer,
@@ -29,18 +26,10 @@ from control_plane.embeddings.domain.openai_request import (
 from control_plane.embeddings.embeddings import Embeddings, EmbeddingsAnswer
 from control_plane.embeddings.text_models import TextModels
 from control_plane.frontends.common.caller import identify, timeout_s_of
-from control_plane.frontends.common.http_errors import render_error
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content
 from control_plane.protocols.kserve.routes import V2Route, read_route
-
-_log = logging.getLogger(__name__)
-
-_DEFECT = make_answer(
-    500, error_answer("internal error of the gateway; its log has the details", kind="server_error", code=None, field=None)
-)
-
 
 _LOOKED_THROUGH_BYTES = 16 * 1024
 """Largest body that is parsed only to record a refusal under its model's name; that takes some 50 us."""
@@ -100,20 +89,14 @@ class OpenaiHttp:
             self._inference.refuse_by_head(Door.HTTP, principal, HttpEmbeddingsCall(request, principal))
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Answer one request; errors are answers too."""
-        try:
-            route, principal = self._admitted(request)
-            if route.action is Action.EMBED:
-                embedded = await self._embeddings.embed(HttpEmbeddingsCall(request, principal))
-                return await self._rendered(embedded)
-            if route.action is Action.OPTIONS:
-                return no_content([(b"Allow", ", ".join(route.allowed).encode())])
-            return await self._tell_models(route.model_name, principal)
-        except ControlPlaneError as exc:
-            return render_error(exc, request.target)
-        except Exception:
-            _log.exception("a request failed in the gateway; this is a defect")
-            return _DEFECT
+        """Answer one request. Raises ControlPlaneError."""
+        route, principal = self._admitted(request)
+        if route.action is Action.EMBED:
+            embedded = await self._embeddings.embed(HttpEmbeddingsCall(request, principal))
+            return await self._rendered(embedded)
+        if route.action is Action.OPTIONS:
+            return no_content([(b"Allow", ", ".join(route.allowed).encode())])
+        return await self._tell_models(route.model_name, principal)
 
     def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
         """Route and authenticate a request; embeddings are authorised later, when the body shows the model's

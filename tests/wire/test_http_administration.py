@@ -12,6 +12,7 @@ from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Inval
 from control_plane.core.model import ModelOverride
 from control_plane.frontends.common import connection_server
 from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.kserve.http import V2Http
 from control_plane.inference.inference import InferenceService
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
@@ -64,7 +65,10 @@ class Application:
         )
 
     def answer(self, method: bytes, target: bytes, *, peer_is_local: bool) -> HttpAnswer:
-        answer = run(self.v2.answer(HttpRequest(method, target, [], peer_is_local=peer_is_local)))
+        try:
+            answer = run(self.v2.answer(HttpRequest(method, target, [], peer_is_local=peer_is_local)))
+        except ControlPlaneError as error:
+            return render_error(error)
         assert isinstance(answer, HttpAnswer)
         return answer
 

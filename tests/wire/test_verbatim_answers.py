@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from control_plane.core.infer_call import Outcome
-from control_plane.core.principal import Principal
-from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.grpc import GrpcAnswer, frame_message, message_answer
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
@@ -25,7 +23,7 @@ from control_plane.triton.ports import GrpcCall
 from tests.aio import run
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
-from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
+from tests.fakes.governance import FakeMeter, governance, known_state
 from tests.h2_peer import H2Peer
 from tests.unit.protocols.http2.http2_ends import frame
 from tests.wire.gateway import Gateway, gateway, infer_request
@@ -216,25 +214,3 @@ async def test_grpc_calls_with_a_trace_and_an_id_of_their_own_are_answered_unrea
             assert isinstance(data, bytes)
             assert service_pb2.ModelInferResponse.FromString(data[5:]).id == request.id
         assert unread(bench) >= 17
-
-
-async def test_nothing_is_kept_for_a_key_that_is_revoked_while_its_request_waits() -> None:
-    known = known_state(keys=(api_key(1, "infer:m"),), tenants=(Tenant("team"),))
-    governed = governance(known, authentication=True, meter=FakeMeter(has_log=False))
-    async with gateway(FakeUpstream(http=FakeHttp(answer=as_triton)), cached=keeping("m"), governed=governed) as running:
-        client = await running.connect()
-        request = infer_request(
-            b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}', headers=b"x-api-key: %b\r\n" % key_text(1).encode()
-        )
-        assert (await client.ask(request)).status == 200
-        identify = governed.access.identify
-
-        def identify_and_revoke(**shown: Any) -> Principal:
-            principal = identify(**shown)
-            known.keys, known.generation = {}, known.generation + 1
-            return principal
-
-        governed.access.identify = identify_and_revoke  # type: ignore[method-assign]
-        assert (await client.ask(request)).status == 200, "it came before the key was revoked"
-        governed.access.identify = identify  # type: ignore[method-assign]
-        assert [(await client.ask(request)).status for _ in range(2)] == [401, 401]

@@ -1,9 +1,12 @@
 """Renders errors over HTTP in the form of the API that was called, Triton's or OpenAI's.
 
+Called by `frontends/http/connection`, the one place where the errors of HTTP requests become answers.
 The statuses come from the table in `frontends/common/status`.
 """
 
 from __future__ import annotations
+
+import logging
 
 import orjson
 
@@ -12,6 +15,11 @@ from control_plane.embeddings.domain.openai_request import error_answer
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.protocols.kserve.routes import is_openai
+
+_log = logging.getLogger(__name__)
+
+_DEFECT = "internal error of the gateway; its log has the details"
+_TRITON_DEFECT = orjson.dumps({"error": _DEFECT})
 
 _OPENAI_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """OpenAI's error `type` by HTTP status; other statuses below 500 are `invalid_request_error`, the rest
@@ -25,9 +33,13 @@ _OPENAI_CODES = {
 """The error `code`s that OpenAI's clients look at; all other errors have none."""
 
 
-def render_error(error: ControlPlaneError, target: bytes = b"") -> HttpAnswer:
+def render_error(error: Exception, target: bytes = b"") -> HttpAnswer:
     """Render the answer to a request for `target` that fails with `error`; Triton's form is `{"error":
-    text}`."""
+    text}`. Anything but a ControlPlaneError is a defect: it is logged, and the caller is not told its text."""
+    if not isinstance(error, ControlPlaneError):
+        _log.error("a request failed in the gateway; this is a defect", exc_info=error)
+        body = error_answer(_DEFECT, kind="server_error", code=None, field=None) if is_openai(target) else _TRITON_DEFECT
+        return make_answer(500, body)
     status, headers = STATUS[error.code].http, advice_of(error)
     if error.code is ErrorCode.NOT_SUPPORTED:  # over HTTP only an unknown Content-Encoding raises it
         headers.append((b"Accept-Encoding", b"gzip, deflate"))

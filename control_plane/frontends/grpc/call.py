@@ -162,7 +162,7 @@ class Call:
             return
         if self._handler.stream is not None:
             self._messages = MessageStream(self._connection, self._stream, self.read_backlog)
-            self._start(self._run_stream(self._head, self._messages))
+            self._start(self._answer())
         if ends:
             self.on_data(b"", ends=True)
 
@@ -254,20 +254,31 @@ class Call:
             self._start(self._answer())
 
     async def _answer(self) -> None:
-        assert self._handler is not None
-        assert self._handler.unary is not None
-        assert self._head is not None
-        assert self._frame is not None
+        """Run the handler and end the call: the one place where the errors of calls become statuses."""
+        handler, head, frame, messages = self._handler, self._head, self._frame, self._messages
+        assert handler is not None
+        assert head is not None
         try:
-            block = b"" if self._stream.whole is None else self._stream.whole[0]
-            answer = await self._handler.unary(GrpcCall(self._head, self._frame, self._principal, block))
-        except ControlPlaneError as exc:
+            if messages is not None:
+                assert handler.stream is not None
+                answer = await handler.stream(head, messages, self._principal)
+            else:
+                assert handler.unary is not None
+                assert frame is not None
+                block = b"" if self._stream.whole is None else self._stream.whole[0]
+                answer = await handler.unary(GrpcCall(head, frame, self._principal, block))
+        except Exception as exc:
             answer = failure(exc)
-        except Exception:
-            answer = defect()
         finally:
             self._release()  # before the answer is written: a slow client must not hold memory for its request
-        self._connection.answer(self._stream, answer)
+            if messages is not None:
+                # Later data is dropped (`on_data`); and the two would keep each other alive until a garbage
+                # collection.
+                self._handler = self._messages = None
+        if messages is None:
+            self._connection.answer(self._stream, answer)
+        else:
+            messages.finish(answer)
 
     # Streaming calls
 
@@ -281,22 +292,6 @@ class Call:
             if not self._connection.budget.try_acquire(wanted):
                 raise Overloaded(f"no memory for a message of {wanted} bytes now; try again")
             self._granted_bytes = wanted
-
-    async def _run_stream(self, head: GrpcHead, messages: MessageStream) -> None:
-        assert self._handler is not None
-        assert self._handler.stream is not None
-        try:
-            answer = await self._handler.stream(head, messages, self._principal)
-        except ControlPlaneError as exc:
-            answer = failure(exc)
-        except Exception:
-            answer = defect()
-        finally:
-            self._release()
-            # Later data is dropped (`on_data`); and the two would keep each other alive until a garbage
-            # collection.
-            self._handler = self._messages = None
-        messages.finish(answer)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._task = self._connection.tasks.create_task(work, name="grpc-call")
@@ -410,14 +405,12 @@ class MessageStream:
             self._unconsumed = 0
 
 
-def failure(error: ControlPlaneError) -> GrpcAnswer:
-    """Render an error as a gRPC status, with advice as metadata."""
+def failure(error: Exception) -> GrpcAnswer:
+    """Render an error as a gRPC status, with advice as metadata. Anything but a ControlPlaneError is a defect: it is
+    logged, and the caller is not told its text."""
+    if not isinstance(error, ControlPlaneError):
+        _log.error("a call failed in the gateway; this is a defect", exc_info=error)
+        return status_answer(_INTERNAL, "internal error of the gateway; its log has the details")
     return status_answer(
         STATUS[error.code].grpc.value[0], message_of(error), tuple((name.lower(), value) for name, value in advice_of(error))
     )
-
-
-def defect() -> GrpcAnswer:
-    """Log the exception that is being handled, and render it as INTERNAL; the caller is not told its text."""
-    _log.exception("a call failed in the gateway; this is a defect")
-    return status_answer(GrpcStatus.INTERNAL, "internal error of the gateway; its log has the details")

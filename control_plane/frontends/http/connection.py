@@ -28,7 +28,7 @@ __all__ = ["Application", "ConnectionHost", "HttpConnection", "HttpLimits", "Ren
 _log = logging.getLogger(__name__)
 
 Application = Callable[[HttpRequest], Awaitable[HttpAnswer | HttpStream]]
-RenderError = Callable[[ControlPlaneError, bytes], HttpAnswer]
+RenderError = Callable[[Exception, bytes], HttpAnswer]
 """Renders an error as the answer to a request for this target, which may be incomplete."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -203,7 +203,7 @@ class HttpConnection(asyncio.Protocol):
             return False
         try:
             answer = self._verbatim.answer(head, body)
-        except ControlPlaneError as exc:
+        except Exception as exc:
             refusal = self._server.render_error(exc, b"")
             answer = refusal.head + refusal.body
         if answer is None:
@@ -315,6 +315,8 @@ class HttpConnection(asyncio.Protocol):
                     if self._ended_by is None:
                         raise
                     answer = self._server.render_error(self._ended_by, item.target if isinstance(item, HttpRequest) else b"")
+                except Exception as exc:
+                    answer = self._server.render_error(exc, item.target if isinstance(item, HttpRequest) else b"")
                 finally:
                     if held_bytes:
                         self._give(held_bytes)

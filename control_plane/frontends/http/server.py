@@ -1,7 +1,7 @@
 """HTTP/1.1 server on asyncio transports, for the data port and the metrics port.
 
 It is not built on ASGI: this is the hot path, and a hop must cost about as much as nginx's. The application
-is a coroutine function `HttpRequest -> HttpAnswer | HttpStream` that does not raise.
+is a coroutine function `HttpRequest -> HttpAnswer | HttpStream`; what it raises is rendered by `render_error`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from control_plane.auth.access import Access
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Principal
-from control_plane.frontends.grpc.call import defect, failure
+from control_plane.frontends.grpc.call import failure
 from control_plane.inference.verbatim_cache import MessageKey, VerbatimCache
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcAnswer, GrpcHead
 from control_plane.protocols.head_template import Http2Template
@@ -56,11 +56,8 @@ class GrpcVerbatimCache:
                     headers, data, trailers = answer
                     return headers, data[: start - end] + frame[start:end], trailers
             return answer
-        except ControlPlaneError as exc:
-            refusal = failure(exc)
-        except Exception:
-            refusal = defect()
-        return b"", b"", encode_varying(refusal.trailers)
+        except Exception as exc:
+            return b"", b"", encode_varying(failure(exc).trailers)
 
     def keep(self, came: GrpcCall, call: InferCall, key: bytes, answer: GrpcAnswer) -> None:
         """Keep the answer to a hit on the response cache's entry `key`."""

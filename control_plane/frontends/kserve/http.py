@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -15,7 +14,6 @@ from control_plane.auth.domain.authorization import need_of_call
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.action import Action
 from control_plane.core.errors import (
-    ControlPlaneError,
     GatewayStopping,
     ModelLoadFailed,
     ModelNotFound,
@@ -26,7 +24,6 @@ from control_plane.core.infer_call import Door
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.caller import identify, reauthenticate
-from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.http.streams import watched
 from control_plane.frontends.kserve.http_fleet import HttpFleetAnswers
@@ -51,8 +48,6 @@ from control_plane.protocols.kserve.visible_statistics import visible_json
 from control_plane.triton.ports import HttpStream
 from control_plane.triton.servers import Servers
 
-_log = logging.getLogger(__name__)
-
 _MAX_CONTROL_BYTES = 1 << 20
 """Largest body of a call that carries neither tensors nor a model's files."""
 
@@ -61,7 +56,6 @@ _OF_A_MODEL = frozenset((Action.READ, Action.MODEL_READY, Action.STATISTICS))
 _WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD))
 _EMPTY_TEXT = make_answer(200, content_type=b"text/plain")
 _EMPTY_JSON = make_answer(200)
-_DEFECT = make_answer(500, b'{"error":"internal error of the gateway; its log has the details"}')
 
 _HTTP_OF_UPSTREAM_CODE: dict[int, int] = {GrpcStatus.INVALID_ARGUMENT: 400, GrpcStatus.NOT_FOUND: 404, GrpcStatus.UNAVAILABLE: 503}
 """The HTTP status that Triton itself gives a failed load, by the gRPC code it gave us; 500 for all others."""
@@ -114,21 +108,14 @@ class V2Http:
             self._inference.refuse_by_head(Door.HTTP, principal, self._request(request, route, principal))
 
     async def answer(self, request: HttpRequest) -> HttpAnswer | HttpStream:
-        """Answer one request; errors are answers too."""
-        try:
-            route, principal = self._admitted(request)
-            if route.action is Action.INFER or route.action is Action.GENERATE:
-                return await self._decode_and_infer(self._request(request, route, principal), route)
-            # Triton answers HEAD with a body, against RFC 9110. It is asked by GET, and the connection sends
-            # no body.
-            if request.method == b"HEAD":
-                request = HttpRequest(b"GET", request.target, request.headers)
-            return self._visible(await self._other(request, route, principal), route, principal)
-        except ControlPlaneError as exc:
-            return render_error(exc)
-        except Exception:
-            _log.exception("a request failed in the gateway; this is a defect")
-            return _DEFECT
+        """Answer one request. Raises ControlPlaneError."""
+        route, principal = self._admitted(request)
+        if route.action is Action.INFER or route.action is Action.GENERATE:
+            return await self._decode_and_infer(self._request(request, route, principal), route)
+        # Triton answers HEAD with a body, against RFC 9110. It is asked by GET, and the connection sends no body.
+        if request.method == b"HEAD":
+            request = HttpRequest(b"GET", request.target, request.headers)
+        return self._visible(await self._other(request, route, principal), route, principal)
 
     def _request(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpInferRequest:
         return HttpInferRequest(request, route, principal, self._door)

@@ -4,8 +4,9 @@ import logging
 
 import pytest
 
-from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, UpstreamUnavailable
 from control_plane.core.steps import Steps
+from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.metrics_page import MetricsPage
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
@@ -87,7 +88,10 @@ def test_with_authentication_the_page_needs_its_scope(key: str | None, status: i
     access = governance(known_state(keys=keys, tenants=(Tenant("team"),)), authentication=True).access
     headers = [] if key is None else [(b"X-Api-Key", key.encode())]
 
-    answer = run(MetricsPage(render_own=own, servers=Servers(), access=access).answer(HttpRequest(b"GET", b"/metrics", headers)))
+    try:
+        answer = run(MetricsPage(render_own=own, servers=Servers(), access=access).answer(HttpRequest(b"GET", b"/metrics", headers)))
+    except ControlPlaneError as error:
+        answer = render_error(error)
 
     assert answer.status == status
     assert (OWN in answer.body) is (status == 200)

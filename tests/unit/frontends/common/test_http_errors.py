@@ -62,3 +62,11 @@ def test_what_openais_clients_look_at(error: ControlPlaneError, kind: str, code:
 )
 def test_advice_stands_in_the_head_of_both(error: ControlPlaneError, line: bytes, target: bytes) -> None:
     assert line in render_error(error, target).head
+
+
+@pytest.mark.parametrize("target", [b"/v2", b"/v1/models"])
+def test_of_a_defect_the_log_alone_tells_the_text(target: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    answer = render_error(KeyError("secret"), target)
+    assert answer.status == 500
+    assert b"secret" not in answer.body
+    assert "secret" in caplog.text

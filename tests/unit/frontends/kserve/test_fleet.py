@@ -9,7 +9,7 @@ import orjson
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.core.errors import UnparsableRequest, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, UnparsableRequest, UpstreamUnavailable
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.memory import DesiredState
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
@@ -18,6 +18,7 @@ from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.state import FleetState
 from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.kserve.grpc import V2Grpc
 from control_plane.frontends.kserve.grpc_fleet import GrpcFleetAnswers
 from control_plane.frontends.kserve.http import V2Http
@@ -263,7 +264,10 @@ class Door:
 
     def ask(self, method: bytes, target: bytes, body: bytes = b"") -> HttpAnswer:
         key = [(b"x-api-key", key_text(1).encode())]
-        answer = run(self.v2.answer(HttpRequest(method, target, key, body=body, peer_is_local=True)))
+        try:
+            answer = run(self.v2.answer(HttpRequest(method, target, key, body=body, peer_is_local=True)))
+        except ControlPlaneError as error:
+            return render_error(error)
         assert isinstance(answer, HttpAnswer)
         return answer
 

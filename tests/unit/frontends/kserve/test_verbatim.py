@@ -1,0 +1,80 @@
+"""Nothing is kept for a caller whose key was revoked while the request waited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from control_plane.core.infer_call import Door, InferCall
+from control_plane.core.principal import Principal
+from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
+from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
+from control_plane.inference.inference import InferenceService
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.grpc import GrpcHead, frame_message, message_answer
+from control_plane.protocols.header_forwarding import NO_FORWARDING
+from control_plane.protocols.http1 import HttpRequest, make_answer
+from control_plane.protocols.http2.headers import encode_varying
+from control_plane.triton.ports import GrpcCall
+from control_plane.triton.servers import Servers
+from tests.fakes import FakeRecorder
+from tests.fakes.cache import keeping
+from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
+
+CALL = InferCall("m", "", "", ())
+HEAD = b"POST / HTTP/1.1\r\n\r\n"
+BLOCK = encode_varying(((b":path", b"/s/m"),))
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.known = known_state(keys=(api_key(1, "infer:m"),), tenants=(Tenant("team"),))
+        governed = governance(self.known, authentication=True, meter=FakeMeter(has_log=False))
+        cached = keeping("m")
+        self.service = InferenceService(
+            servers=Servers(), recorder=FakeRecorder(), governance=governed, default_timeout_s=1.0, cached=cached
+        )
+        self.access = governed.access
+        self.http = HttpVerbatimCache(self.service.make_verbatim_cache(Door.HTTP), self.access, NO_FORWARDING)
+        self.grpc = GrpcVerbatimCache(self.service.make_verbatim_cache(Door.GRPC), self.access, NO_FORWARDING)
+        self.scope: Any = cached.cache.scope("m", None, "team")
+        self.key = self.scope.key(b"x")
+        self.cache = cached.cache
+
+    def keep(self, door: str, body: bytes, principal: Principal) -> bool:
+        """Keep an answer to a request of this body; returns whether a repeat has it."""
+        self.cache.put(self.scope, self.key, b"kept", cost_units=1.0)
+        if door == "http":
+            request = HttpRequest(b"POST", b"/", [(b"x-api-key", key_text(1).encode())], body)
+            request.derived.head = HEAD
+            self.http.keep(request, body, principal, CALL, self.key, make_answer(200))
+            return self.http.answer(HEAD, body) is not None
+        call = GrpcCall(GrpcHead("/s/m", api_key=key_text(1)), frame_message(body), principal, BLOCK)
+        self.grpc.keep(call, CALL, self.key, message_answer(b"answer"))
+        return self.grpc.of_connection(max_header_bytes=1000)((BLOCK, frame_message(body))) is not None
+
+
+@pytest.mark.parametrize("door", ["http", "grpc"])
+async def test_nothing_is_kept_for_a_key_that_was_revoked_meanwhile(door: str) -> None:
+    bench = Bench()
+    principal = bench.access.identify(authorization=None, api_key=key_text(1), peer="", forwarded_for=None)
+    assert bench.keep(door, b"{}", principal)
+    bench.known.keys, bench.known.generation = {}, bench.known.generation + 1
+    assert not bench.keep(door, b"{ }", principal)
+    bench.service.flush_counts()
+
+
+@pytest.mark.parametrize("door", ["http", "grpc"])
+async def test_nothing_is_kept_for_another_key_than_the_one_that_was_shown(door: str) -> None:
+    bench = Bench()
+    assert not bench.keep(
+        door,
+        b"{}",
+        Principal(
+            "team",
+            "another",
+            bench.access.identify(authorization=None, api_key=key_text(1), peer="", forwarded_for=None).scopes,
+            is_known=True,
+        ),
+    )
