@@ -27,9 +27,9 @@ from control_plane.embeddings.domain.openai_request import EmbeddingsRequest
 from control_plane.embeddings.domain.text_model import TextModel
 from control_plane.embeddings.text_batches import MAX_BATCHES_IN_FLIGHT, TextBatches
 from control_plane.embeddings.text_models import TextModels
-from control_plane.inference.inference import InferenceService, call_of
+from control_plane.inference.inference import InferenceService
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.inference.running_request import RunningRequest, Source
+from control_plane.inference.running_request import AuthorizedRequest, Source
 from control_plane.inference.singleflight import Singleflight
 from control_plane.objects.domain.route import Route
 
@@ -77,7 +77,7 @@ class _Computation:
     call: InferCall
     text_model: TextModel
     are_tokens: bool
-    running: RunningRequest
+    running: AuthorizedRequest
     deadline_s: float
 
     def costing(self, inputs: Sequence[bytes]) -> InferCall:
@@ -126,16 +126,15 @@ class Embeddings:
             InvalidRequest, ModelNotFound, PermissionDenied, LimitExceeded, Overloaded, DeadlineExceeded,
             UpstreamUnavailable, UpstreamFailed.
         """
-        with self._inference.running.begin(request.door, request.principal, request) as running:
+        with self._inference.running.begin(request.door, request.principal, request) as begun:
             # Admission comes before parsing: a caller over its limits must not cost the time to read its
             # body.
-            if not running.admit():
-                await running.admit_when_synced()
+            admitted = begun.admit() or await begun.admit_when_synced()
             wanted = await run_in_steps(request.read())
-            running.model_name = wanted.model
+            admitted.model_name = wanted.model
             named = _call(wanted.model, wanted.inputs, are_tokens=wanted.are_tokens)
             call, route = self._inference.resolve(named, request.principal)
-            running.set_call(call, named=named)
+            running = admitted.authorize(call, named=wanted.model)
             deadline_s = self._now_s() + self._timeout_s(request, route)
             text_model = await self._models.describe(call.model_name, call.model_version, timeout_s=self._left_s(deadline_s))
             _check(wanted, text_model)
@@ -150,7 +149,6 @@ class Embeddings:
             return embedded
 
     async def _computed(self, job: _Computation, wanted: EmbeddingsRequest, status: CacheStatus | None) -> EmbeddingsAnswer:
-        assert job.running.permit is not None, "the request has not been admitted"
         inputs = [*dict.fromkeys(wanted.inputs)]  # each text once, in order, however often the call repeats it
         rows = dict(zip(inputs, await self._compute(job, inputs, job.running.permit), strict=True))
         return EmbeddingsAnswer(tuple([rows[each] for each in wanted.inputs]), wanted, job.call.model_name, status, 0)
@@ -237,7 +235,7 @@ class Embeddings:
 
     async def _send(self, job: _Computation, inputs: Sequence[bytes]) -> list[EmbeddedText]:
         timeout_s = self._left_s(job.deadline_s)
-        async with self._inference.dispatch.server_for(call_of(job.running), timeout_s=timeout_s, running=job.running) as server:
+        async with self._inference.dispatch.server_for(job.call, timeout_s=timeout_s, running=job.running) as server:
             job.running.estimate_cost(job.costing(inputs))
             batches = TextBatches(server, job.call, job.text_model, job.are_tokens, lambda: self._left_s(job.deadline_s))
             try:

@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from control_plane.admission.admission import Permit
 from control_plane.cache.response_cache import CacheScope, ResponseCache
 from control_plane.core.infer_call import CacheStatus, InferCall, Outcome
-from control_plane.inference.running_request import RunningRequest
+from control_plane.inference.running_request import AuthorizedRequest
 from control_plane.inference.singleflight import Singleflight
 
 AnswerT = TypeVar("AnswerT")
@@ -29,12 +29,11 @@ class CacheableRequest(Protocol[AnswerT]):
     """A cacheable request as its frontend holds it: makes the cache key, and encodes its answer for other
     callers."""
 
-    def key(self, scope: CacheScope, named: InferCall, version: str) -> bytes | None:
+    def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
         """The cache key: everything that the answer depends on, without the request's id; None bypasses the
         cache.
 
-        `named` is the call as the caller wrote it (perhaps by a route's name), `version` the model version
-        after routing.
+        `call` is the call as it goes to Triton.
         """
 
     def keep(self, answer: AnswerT) -> bytes | None:
@@ -70,7 +69,7 @@ class _Result(Generic[AnswerT]):
     """The leader's request id: Triton repeats it in the answer, and in the text of errors too."""
 
 
-Compute = Callable[[Any, RunningRequest, Permit, float], Awaitable[Any]]
+Compute = Callable[[Any, AuthorizedRequest, Permit, float], Awaitable[Any]]
 """Waits for the request's turn and sends it to Triton; the last argument is the time that is left, in
 seconds."""
 
@@ -89,19 +88,17 @@ class CachedInference:
         self._singleflight.begin(tasks)
 
     async def infer(
-        self, request: CacheableRequest[AnswerT], running: RunningRequest, scope: CacheScope, *, compute: Compute, timeout_s: float
+        self, request: CacheableRequest[AnswerT], running: AuthorizedRequest, scope: CacheScope, *, compute: Compute, timeout_s: float
     ) -> AnswerT:
         """Answer from level one, from a flight under way, from level two, or from Triton, in that order.
 
         Cancelling it leaves the flight to the followers, if there are any. Raises what `compute` raises,
         DeadlineExceeded.
         """
-        assert running.call is not None, "the request has not been parsed"
-        assert running.named is not None, "the request has not been parsed"
         # The answer then depends on the request's bytes alone: not on a memory region, nor on earlier
         # requests of a sequence.
         depends_on_request_only = not (running.call.uses_shared_memory or running.call.sequence_id)
-        key = request.key(scope, running.named, running.call.model_version) if depends_on_request_only else None
+        key = request.key(scope, running.call) if depends_on_request_only else None
         if key is None:
             return self._marked(request, running, await self._alone(request, running, compute, timeout_s), CacheStatus.BYPASS)
         kept = self.cache.get_local(key)
@@ -125,7 +122,7 @@ class CachedInference:
     async def _lead(
         self,
         request: CacheableRequest[AnswerT],
-        running: RunningRequest,
+        running: AuthorizedRequest,
         flight: Hashable,
         work: Callable[[Permit], Awaitable[_Result[AnswerT]]],
     ) -> AnswerT:
@@ -140,7 +137,7 @@ class CachedInference:
     async def _fly(
         self,
         request: CacheableRequest[AnswerT],
-        running: RunningRequest,
+        running: AuthorizedRequest,
         scope: CacheScope,
         key: bytes,
         permit: Permit,
@@ -148,7 +145,7 @@ class CachedInference:
         compute: Compute,
         deadline_s: float,
     ) -> _Result[AnswerT]:
-        request_id = _id_of(running)  # read first: `running` is the leader's and may end before the flight does
+        request_id = running.call.request_id
         found = await self.cache.find_shared(scope, key, cost_units=running.units, timeout_s=deadline_s - self._now_s())
         if found is not None:
             return _Result(None, found, request_id)
@@ -166,7 +163,7 @@ class CachedInference:
         return result.answer is not None and request.outcome(result.answer) is Outcome.DEADLINE_EXCEEDED
 
     async def _shared(
-        self, request: CacheableRequest[AnswerT], running: RunningRequest, result: _Result[Any], compute: Compute, deadline_s: float
+        self, request: CacheableRequest[AnswerT], running: AuthorizedRequest, result: _Result[Any], compute: Compute, deadline_s: float
     ) -> AnswerT:
         if result.kept is not None:
             return self.restored(request, running, result.kept, CacheStatus.JOINED)
@@ -174,34 +171,29 @@ class CachedInference:
         is_error = answer is not None and request.outcome(answer) is not Outcome.ANSWERED
         # An error can be shared as it is only with a request of the same id, since its text contains that id.
         # Errors are never compressed, so they suit every caller's Accept-Encoding.
-        if answer is not None and is_error and result.request_id == _id_of(running):
+        if answer is not None and is_error and result.request_id == running.call.request_id:
             return self._marked(request, running, answer, CacheStatus.JOINED)
         answer = await self._alone(request, running, compute, deadline_s - self._now_s())
         return self._marked(request, running, answer, CacheStatus.MISS)  # the flight's answer could not be shared
 
-    async def _alone(self, request: CacheableRequest[AnswerT], running: RunningRequest, compute: Compute, timeout_s: float) -> AnswerT:
-        assert running.permit is not None, "the request has not been admitted"
+    async def _alone(self, request: CacheableRequest[AnswerT], running: AuthorizedRequest, compute: Compute, timeout_s: float) -> AnswerT:
         answer: AnswerT = await compute(request, running, running.permit, timeout_s)
         return answer
 
-    def restored(self, request: CacheableRequest[AnswerT], running: RunningRequest, kept: bytes | None, status: CacheStatus) -> AnswerT:
+    def restored(self, request: CacheableRequest[AnswerT], running: AuthorizedRequest, kept: bytes | None, status: CacheStatus) -> AnswerT:
         """Decode a cached answer for this request, and mark the request as a hit, which is not charged."""
         assert kept is not None, "a flight ends with an answer or with a cached one"
         running.is_cache_hit = True
         self.cache.counts[running.model_name, status] += 1
         return request.restore(kept, status)
 
-    def _marked(self, request: CacheableRequest[AnswerT], running: RunningRequest, answer: AnswerT, status: CacheStatus) -> AnswerT:
+    def _marked(self, request: CacheableRequest[AnswerT], running: AuthorizedRequest, answer: AnswerT, status: CacheStatus) -> AnswerT:
         self.cache.counts[running.model_name, status] += 1
         return request.mark(answer, status)
 
-    def _cost_units(self, running: RunningRequest) -> float:
+    def _cost_units(self, running: AuthorizedRequest) -> float:
         if running.units is not None:
             return running.units
         # Nothing is known of the model's cost. One compute unit is 1 ms of computing, so the time at Triton
         # stands in.
         return (self._now_s() - (running.sent_s or self._now_s())) * 1e3
-
-
-def _id_of(running: RunningRequest) -> str:
-    return "" if running.call is None else running.call.request_id

@@ -26,7 +26,7 @@ from control_plane.inference.catalogue import Catalogue
 from control_plane.inference.governance import Governance
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.inference.running_request import UNSEEN, ClientStatusOf, RunningRequest, Source
+from control_plane.inference.running_request import UNSEEN, AdmittedRequest, AuthorizedRequest, ClientStatusOf, RunningRequest, Source
 from control_plane.inference.running_requests import RunningRequests, unknown_client_status
 from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.objects.domain.route import Route
@@ -101,7 +101,7 @@ class Dispatch(Protocol):
         """The merged model catalogue of a fleet; None where there is one server, which answers for itself."""
 
     def send(
-        self, request: ServerRequest[AnswerT], call: InferCall, *, timeout_s: float, running: RunningRequest | None = None
+        self, request: ServerRequest[AnswerT], call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
     ) -> Awaitable[AnswerT]:
         """Choose a server, wait until the model is loaded there, and send; `running` says what it costs and
         who asks.
@@ -110,13 +110,13 @@ class Dispatch(Protocol):
         """
 
     def stream(
-        self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: RunningRequest | None = None
+        self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
     ) -> Awaitable[HttpAnswer | HttpStream]:
         """As `send`, for a streamed answer, which holds its in-flight slot at the server until it is
         closed."""
 
     def server_for(
-        self, call: InferCall, *, timeout_s: float, running: RunningRequest | None = None
+        self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
     ) -> AbstractAsyncContextManager[Upstream]:
         """Reserve a server for a caller that sends by itself, for as long as the block lasts.
 
@@ -189,18 +189,17 @@ class InferenceService:
             LimitExceeded, Overloaded, PermissionDenied, InvalidRequest, UnparsableRequest, PayloadTooLarge,
             NotSupported, ModelNotFound, DeadlineExceeded, UpstreamUnavailable.
         """
-        with self.running.begin(request.door, request.principal, request) as running:
+        with self.running.begin(request.door, request.principal, request) as begun:
             # Admission comes before parsing: a caller over its limits must not cost the time to read its
             # body.
-            if not running.admit():
-                await running.admit_when_synced()
-            route = self._understand(await run_in_steps(request.read()), request, running)
+            admitted = begun.admit() or await begun.admit_when_synced()
+            running, route = self._authorize(await run_in_steps(request.read()), request, admitted)
             timeout_s = self._timeout_s(request, route)
             scope = None if self._cached is None else self._cached.cache.scope(running.model_name, route, request.principal.tenant)
             running.is_repeatable = scope is not None
             if self._cached is None or scope is None:
                 timeout_s = await self.acquire_slot(running, timeout_s=timeout_s)
-                answer = await self.dispatch.send(request, call_of(running), timeout_s=timeout_s, running=running)
+                answer = await self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
             else:
                 answer = await self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
             running.answered(request.outcome(answer), answer)
@@ -223,12 +222,11 @@ class InferenceService:
 
         A streamed answer is recorded when it ends, and must be closed.
         """
-        with self.running.begin(request.door, request.principal, request) as running:
-            if not running.admit():
-                await running.admit_when_synced()
-            route = self._understand(await run_in_steps(request.read()), request, running)
+        with self.running.begin(request.door, request.principal, request) as begun:
+            admitted = begun.admit() or await begun.admit_when_synced()
+            running, route = self._authorize(await run_in_steps(request.read()), request, admitted)
             timeout_s = await self.acquire_slot(running, timeout_s=self._timeout_s(request, route))
-            answer = await self.dispatch.stream(request, call_of(running), timeout_s=timeout_s, running=running)
+            answer = await self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
             running.answered(request.outcome(answer), answer)
             return answer if isinstance(answer, HttpAnswer) else _RecordedStream(answer, running)
 
@@ -262,43 +260,35 @@ class InferenceService:
             with self.running.begin(door, principal, source):
                 raise
 
-    async def acquire_slot(self, running: RunningRequest, *, timeout_s: float) -> float:
+    async def acquire_slot(self, running: AuthorizedRequest, *, timeout_s: float) -> float:
         """Wait for the model's in-flight slot; return the seconds that are left of `timeout_s`.
 
         Raises Overloaded.
         """
-        assert running.permit is not None, "the request has not been admitted"
         return await self._turn(running, running.permit, timeout_s)
 
-    async def _turn(self, running: RunningRequest, permit: Permit, timeout_s: float) -> float:
+    async def _turn(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> float:
         deadline_s = self._now_s() + timeout_s
         await permit.acquire_slot(self.models.name_of(running.model_name), cost_units=running.expected_units, deadline_s=deadline_s)
         return deadline_s - self._now_s()
 
-    async def _compute(self, request: InferRequest[AnswerT], running: RunningRequest, permit: Permit, timeout_s: float) -> AnswerT:
+    async def _compute(self, request: InferRequest[AnswerT], running: AuthorizedRequest, permit: Permit, timeout_s: float) -> AnswerT:
         timeout_s = await self._turn(running, permit, timeout_s)
-        return await self.dispatch.send(request, call_of(running), timeout_s=timeout_s, running=running)
+        return await self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
 
-    def _understand(self, named: InferCall, request: _FrontendRequest, running: RunningRequest) -> Route | None:
-        """Resolve, authorise and cost the call; return the route that it came by."""
-        running.model_name = named.model_name  # before `resolve`, so that a refusal is recorded under this name
+    def _authorize(self, named: InferCall, request: _FrontendRequest, admitted: AdmittedRequest) -> tuple[AuthorizedRequest, Route | None]:
+        """Resolve, authorise and cost the call; return with it the route that it came by."""
+        admitted.model_name = named.model_name  # before `resolve`, so that a refusal is recorded under this name
         call, route = self.resolve(named, request.principal)
         if route is not None:
             request.readdress(call.model_name, call.model_version)
-        running.set_call(call, named=named)
-        return route
+        return admitted.authorize(call, named=named.model_name), route
 
     def _timeout_s(self, request: _FrontendRequest, route: Route | None) -> float:
         timeout_s = request.timeout_s  # a property that parses headers: read once
         if timeout_s is not None:
             return timeout_s
         return self._default_timeout_s if route is None or route.deadline_s is None else route.deadline_s
-
-
-def call_of(running: RunningRequest) -> InferCall:
-    """The request's call as it goes to Triton, after routing."""
-    assert running.call is not None, "the request has not been parsed"
-    return running.call
 
 
 class _RecordedStream:

@@ -15,7 +15,7 @@ from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance
 from control_plane.inference.model_names import ModelNames
-from control_plane.inference.running_request import RunningRequest, Source
+from control_plane.inference.running_request import AuthorizedRequest, RunningRequest, Source
 from control_plane.metering.domain.usage import MOST, ClientStatus, UsageEvent
 from control_plane.telemetry.ports import RequestRecorder
 from control_plane.triton.compute_time import Ending
@@ -79,18 +79,23 @@ class RequestRecords:
         return request.model_name if route is None else route.model
 
     def _add(self, request: RunningRequest, model: str, ended_s: float) -> None:
+        if not isinstance(request, AuthorizedRequest):
+            self._meter.add(request.principal.tenant, model, request.outcome, 0, 0, 0.0, False)
+            if self.has_log:
+                self._meter.log(self._event(request, model, rows=0, units=0.0, duration_s=ended_s - request.started_s))
+            return
         sent_s = None if request.outcome in _NEVER_RAN else request.sent_s
         by_table = 0.0 if sent_s is None else self._charge(request, sent_s, ended_s)
         model = request.model_name if by_table else model  # a latency table lies in a repository here, so the model exists
         was_worked_on = model is not UNKNOWN_MODEL and (request.sent_s is not None or request.is_cache_hit)
         rows = request.rows if was_worked_on else 0
-        elements = 0 if request.call is None else request.call.elements
+        elements = request.call.elements
         self._meter.add(request.principal.tenant, model, request.outcome, rows, elements, by_table, request.is_cache_hit)
         if self.has_log:
             units = 0.0 if sent_s is None else _expected(request, by_table, ended_s - sent_s)
             self._meter.log(self._event(request, model, rows=rows, units=units, duration_s=ended_s - request.started_s))
 
-    def _charge(self, request: RunningRequest, sent_s: float, ended_s: float) -> float:
+    def _charge(self, request: AuthorizedRequest, sent_s: float, ended_s: float) -> float:
         """The compute units charged by latency table; `Costs.charge` takes the rest, to be charged by
         Triton's counts."""
         if request.outcome is Outcome.ANSWERED and not request.steps:
@@ -104,8 +109,9 @@ class RequestRecords:
         return min(request.table_units, at_triton_ms) if ending is Ending.FAILED else request.table_units
 
     def _event(self, request: RunningRequest, model: str, *, rows: int, units: float | None, duration_s: float) -> UsageEvent:
+        authorized = request if isinstance(request, AuthorizedRequest) else None
         told = request.told or (_OK_STATUS[request.door] if request.outcome is Outcome.ANSWERED else ClientStatus(None))
-        named = request.model_name if request.named is None else request.named.model_name
+        named = request.named_model or request.model_name
         return UsageEvent(
             ended_s=self._today_s(),
             tenant=request.principal.tenant,
@@ -116,17 +122,17 @@ class RequestRecords:
             outcome=request.outcome,
             duration_s=duration_s,
             rows=rows,
-            elements=0 if request.call is None else request.call.elements,
+            elements=0 if authorized is None else authorized.call.elements,
             compute_units=units,
-            cache_hit=request.is_cache_hit,
-            server=request.server,
+            cache_hit=authorized is not None and authorized.is_cache_hit,
+            server="" if authorized is None else authorized.server,
             status=told.status,
             error=told.error[:_MAX_ERROR_CHARS],  # an upstream's error text may repeat the request
             request_id=request.request_id[:_MAX_ID_CHARS],
         )
 
 
-def _expected(request: RunningRequest, by_table: float, at_triton_s: float) -> float | None:
+def _expected(request: AuthorizedRequest, by_table: float, at_triton_s: float) -> float | None:
     """The estimate for the log of all that a request will be charged; None where nothing is known of its
     cost.
 
@@ -139,5 +145,5 @@ def _expected(request: RunningRequest, by_table: float, at_triton_s: float) -> f
     return by_table + min(request.units - request.table_units, most)
 
 
-def _ending_of(request: RunningRequest) -> Ending:
+def _ending_of(request: AuthorizedRequest) -> Ending:
     return Ending.LEFT if request.continues_at_triton else _ENDINGS.get(request.outcome, Ending.LEFT)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, cast
 
 from control_plane.admission.admission import Permit
 from control_plane.core.errors import ControlPlaneError, ErrorCode, GatewayStopping
@@ -69,18 +69,22 @@ class Owner(Protocol):
 
 
 class RunningRequest:
-    """One request in flight; ended once, by `end` or by the end of its `with` block (an exception gives the
-    outcome).
+    """One request in flight, from its arrival to its end; ended once, by `end` or by the end of its `with` block
+    (an exception gives the outcome).
+
+    Its class is the stage that it has reached: `admit` turns it into an `AdmittedRequest`, `authorize` that into an
+    `AuthorizedRequest`. It stays the same object, so that a stage costs no other one.
 
     It outlives its `with` block in two cases: a flight holds its permit (`transfer_permit`), or its answer
-    is streamed (`go_on`).
+    is streamed (`detach`).
     """
 
     __slots__ = (
         "_all",
         "_goes_on",
-        "_handed_over",
+        "_has_flight",
         "_has_left",
+        "_held",
         "call",
         "computed_rows",
         "continues_at_triton",
@@ -90,7 +94,7 @@ class RunningRequest:
         "is_metered",
         "is_repeatable",
         "model_name",
-        "named",
+        "named_model",
         "outcome",
         "parts_at_once",
         "permit",
@@ -107,49 +111,26 @@ class RunningRequest:
         "units",
     )
 
-    computed_rows: float
-    """Rows that Triton computes for this request, without those that came from the cache."""
-    table_units: float
-    """Compute units that are charged by latency tables."""
-    steps: tuple[str, ...]
-    """The models whose computing is charged later, by Triton's counts."""
-    parts_at_once: int
-    """Upstream requests that this one has in flight at the same time; 1 unless it is sent in parts."""
-
     def __init__(self, all_of_them: Owner, door: Door, principal: Principal, started_s: float, source: Source) -> None:
         self._all = all_of_them
         self.source: Source | None = source
         """The unparsed request; dropped once it is parsed and authorised, since it holds the request's
         body."""
-        self._goes_on = self._has_left = False
-        self._handed_over: Permit | None = None
+        self._goes_on = self._has_flight = self._has_left = False
+        self._held: Permit | None = None
+        """The permit that is released at its end."""
         self.door = door
         self.principal = principal
         self.is_counted = True
         self.is_metered = True
-        self.permit: Permit | None = None
-        self.call: InferCall | None = None
-        """The call as it goes to Triton, once it is parsed and authorised; `named` is the call as the caller
-        wrote it."""
-        self.named: InferCall | None = None
         self.model_name = ""
         """While `source` is set this may be a route's name."""
-        self.server = ""
-        """Name of the server that it was sent to, or that answered the flight that it joined."""
+        self.named_model = ""
+        """The model or route as the caller wrote it; empty before the call is authorised."""
         self.told: ClientStatus | None = None
         self.request_id = ""
-        self.rows = 0
-        self.units: float | None = None
-        """Compute units that it is expected to take altogether; None where the model's cost is unknown."""
-        self.is_cache_hit = False
-        self.is_repeatable = False
-        """Whether equal requests have equal answers, so that sending the request twice does no harm."""
         self.outcome = Outcome.FAILED
-        self.continues_at_triton = False
-        """Whether Triton may go on computing it after it has ended here."""
         self.started_s = started_s
-        self.sent_s: float | None = None
-        """When it was sent to a server, in the loop's time; None if it has not been sent."""
 
     def __enter__(self) -> RunningRequest:
         return self
@@ -157,70 +138,33 @@ class RunningRequest:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is not None:
             self.fail(error)
-        if self._handed_over is not None:
-            self._has_left = True  # its flight goes on for the followers, and ends it in `computed`
+        if self._has_flight:
+            self._has_left = True  # its flight goes on for the followers, and ends it in `flight_ended`
         elif not self._goes_on or error is not None:
             self._all.end(self)
 
-    def admit(self) -> bool:
-        """Admit it within its tenant's limits; False: call `admit_when_synced`. Raises LimitExceeded."""
-        self.permit = self._all.governance.admission.admit(self.principal.tenant)
-        return self.permit is not None
+    def admit(self) -> AdmittedRequest | None:
+        """Admit it within its tenant's limits; None: call `admit_when_synced`. Raises LimitExceeded."""
+        permit = self._all.governance.admission.admit(self.principal.tenant)
+        return None if permit is None else self._admitted(permit)
 
-    async def admit_when_synced(self) -> None:
+    async def admit_when_synced(self) -> AdmittedRequest:
         """Admit it after asking the store that all processes share their rate limits by.
 
         Raises LimitExceeded.
         """
-        self.permit = await self._all.governance.admission.admit_when_synced(self.principal.tenant)
+        return self._admitted(await self._all.governance.admission.admit_when_synced(self.principal.tenant))
 
-    def transfer_permit(self) -> Permit:
-        """Give its permit to a flight that outlives its caller; it then ends when the flight does
-        (`computed`)."""
-        self._handed_over, self.permit = self.permit, None
-        assert self._handed_over is not None, "the request has not been admitted"
-        return self._handed_over
+    def _admitted(self, permit: Permit) -> AdmittedRequest:
+        admitted = cast("AdmittedRequest", self)
+        admitted.__class__ = AdmittedRequest
+        admitted.permit = self._held = permit
+        return admitted
 
-    @property
-    def is_queued(self) -> bool:
-        """Whether the flight that it leads is still queued for its model's slot."""
-        return self._handed_over is not None and self._handed_over.is_waiting
-
-    def flight_ended(self) -> None:
-        """Called when the flight that holds its permit has ended."""
-        assert self._handed_over is not None, "no flight holds the permit"
-        self._handed_over.release()
-        self._handed_over = None
-        if self._has_left:
-            self._all.end(self)
-
-    def set_call(self, call: InferCall, *, named: InferCall) -> None:
-        """Note the parsed and authorised call; `named` is the call as the caller wrote it, perhaps by a
-        route's name."""
-        self.call = call
-        self.set_requested(call, named=named)
-        self.estimate_cost(call)
-        self.rows = int(self.computed_rows)
-
-    def estimate_cost(self, call: InferCall) -> None:
-        """Estimate its cost as that of `call`, sent as one upstream request."""
-        self.computed_rows, by_table, rest, self.steps = self._all.governance.costs.estimate(call)
-        self.table_units, self.parts_at_once = by_table, 1
-        self.units = None if rest is None else by_table + rest
-
-    def mark_sent_in_parts(self, part: float, at_once: int) -> None:
-        """Scale its cost to the `part` (0 to 1) that was sent to a server, as `at_once` requests at a
-        time."""
-        self.computed_rows, self.table_units, self.parts_at_once = self.computed_rows * part, self.table_units * part, at_once
-        self.units = None if self.units is None else self.units * part
-
-    def sent(self, server: str) -> None:
-        """Note that it is sent to `server` now; it is charged from this moment."""
-        self.server, self.sent_s = server, self._all.now_s()
-
-    def set_requested(self, call: InferCall, *, named: InferCall) -> None:
-        """Note what was asked for, for the records, whether or not it is authorised."""
-        self.named, self.model_name = named, call.model_name
+    def set_requested(self, call: InferCall, *, named: str) -> None:
+        """Note what was asked for, for the records, whether or not it is authorised; `named` is the model or route as
+        the caller wrote it."""
+        self.named_model, self.model_name = named, call.model_name
         if self.source is not None and self._all.has_log:
             self.request_id = call.request_id or self.source.header_id()
         self.source = None  # frees the body, which may be megabytes
@@ -239,26 +183,6 @@ class RunningRequest:
         if self._all.has_log:
             self.told = self._all.client_status_of(self.door, error)
 
-    @property
-    def expected_units(self) -> float:
-        """Expected compute units, for the fair queue; one per row where the model's cost is unknown.
-
-        Shares are compared within one model only, so any constant per row would do.
-        """
-        return float(self.rows) if self.units is None else self.units
-
-    @property
-    def pool(self) -> str:
-        """The server pool that its route names; empty where there is no route, or the route names none."""
-        route = None if self.named is None else self._all.governance.access.route(self.named.model_name)
-        return "" if route is None else route.pool
-
-    @property
-    def priority(self) -> int:
-        """Its tenant's priority; 0 before it is admitted."""
-        permit = self.permit or self._handed_over
-        return 0 if permit is None else permit.priority
-
     def mark_broken_off(self, error: BaseException) -> None:
         """Note an error that breaks a streamed answer off after its status was sent; the log keeps that
         status."""
@@ -275,6 +199,114 @@ class RunningRequest:
         if outcome is not None:
             self.outcome = outcome
         self._all.end(self)
+
+    def release_permit(self) -> None:
+        """Release the permit that it holds, if any; called at its end."""
+        if self._held is not None:
+            self._held.release()
+
+
+class AdmittedRequest(RunningRequest):
+    """A running request that is within its tenant's limits, and not parsed yet."""
+
+    __slots__ = ()
+
+    permit: Permit
+
+    def authorize(self, call: InferCall, *, named: str) -> AuthorizedRequest:
+        """Note the parsed and authorised call as it goes to Triton; `named` is the model or route as the caller wrote
+        it."""
+        authorized = cast("AuthorizedRequest", self)
+        authorized.__class__ = AuthorizedRequest
+        authorized.call = call
+        authorized.server, authorized.sent_s = "", None
+        authorized.is_cache_hit = authorized.is_repeatable = authorized.continues_at_triton = False
+        self.set_requested(call, named=named)
+        authorized.estimate_cost(call)
+        authorized.rows = int(authorized.computed_rows)
+        return authorized
+
+
+class AuthorizedRequest(AdmittedRequest):
+    """A running request whose call is parsed, routed, allowed and costed: it may be computed."""
+
+    __slots__ = ()
+
+    call: InferCall
+    """The call as it goes to Triton, after routing."""
+    server: str
+    """Name of the server that it was sent to, or that answered the flight that it joined."""
+    sent_s: float | None
+    """When it was sent to a server, in the loop's time; None if it has not been sent."""
+    rows: int
+    units: float | None
+    """Compute units that it is expected to take altogether; None where the model's cost is unknown."""
+    computed_rows: float
+    """Rows that Triton computes for this request, without those that came from the cache."""
+    table_units: float
+    """Compute units that are charged by latency tables."""
+    steps: tuple[str, ...]
+    """The models whose computing is charged later, by Triton's counts."""
+    parts_at_once: int
+    """Upstream requests that this one has in flight at the same time; 1 unless it is sent in parts."""
+    is_cache_hit: bool
+    is_repeatable: bool
+    """Whether equal requests have equal answers, so that sending the request twice does no harm."""
+    continues_at_triton: bool
+    """Whether Triton may go on computing it after it has ended here."""
+
+    def transfer_permit(self) -> Permit:
+        """Give its permit to a flight that outlives its caller; it then ends when the flight does
+        (`flight_ended`)."""
+        self._held, self._has_flight = None, True
+        return self.permit
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the flight that it leads is still queued for its model's slot."""
+        return self._has_flight and self.permit.is_waiting
+
+    def flight_ended(self) -> None:
+        """Called when the flight that holds its permit has ended."""
+        self.permit.release()
+        self._has_flight = False
+        if self._has_left:
+            self._all.end(self)
+
+    def estimate_cost(self, call: InferCall) -> None:
+        """Estimate its cost as that of `call`, sent as one upstream request."""
+        self.computed_rows, by_table, rest, self.steps = self._all.governance.costs.estimate(call)
+        self.table_units, self.parts_at_once = by_table, 1
+        self.units = None if rest is None else by_table + rest
+
+    def mark_sent_in_parts(self, part: float, at_once: int) -> None:
+        """Scale its cost to the `part` (0 to 1) that was sent to a server, as `at_once` requests at a
+        time."""
+        self.computed_rows, self.table_units, self.parts_at_once = self.computed_rows * part, self.table_units * part, at_once
+        self.units = None if self.units is None else self.units * part
+
+    def sent(self, server: str) -> None:
+        """Note that it is sent to `server` now; it is charged from this moment."""
+        self.server, self.sent_s = server, self._all.now_s()
+
+    @property
+    def expected_units(self) -> float:
+        """Expected compute units, for the fair queue; one per row where the model's cost is unknown.
+
+        Shares are compared within one model only, so any constant per row would do.
+        """
+        return float(self.rows) if self.units is None else self.units
+
+    @property
+    def pool(self) -> str:
+        """The server pool that its route names; empty where there is no route, or the route names none."""
+        route = self._all.governance.access.route(self.named_model)
+        return "" if route is None else route.pool
+
+    @property
+    def priority(self) -> int:
+        """Its tenant's priority."""
+        return self.permit.priority
 
 
 def outcome_of(error: BaseException) -> Outcome:

@@ -78,7 +78,7 @@ class RunningRequests:
             return self.governance.admission.check_without_permit(principal.tenant)
         except ControlPlaneError:
             with self.begin(door, principal) as refused:
-                refused.set_requested(call, named=call)
+                refused.set_requested(call, named=call.model_name)
                 raise
 
     def end(self, request: RunningRequest) -> None:
@@ -86,8 +86,7 @@ class RunningRequests:
 
         `RunningRequest` calls this once.
         """
-        if request.permit is not None:
-            request.permit.release()
+        request.release_permit()
         if request.is_counted:
             self.in_flight -= 1
         self._records.ended(request, self.now_s())

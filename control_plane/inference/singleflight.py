@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from control_plane.concurrency.shared_task import join, outcome
 from control_plane.core.errors import DeadlineExceeded, LimitExceeded, Overloaded
-from control_plane.inference.running_request import RunningRequest
+from control_plane.inference.running_request import AuthorizedRequest
 
 ResultT = TypeVar("ResultT")
 
@@ -28,7 +28,7 @@ try again."""
 @dataclass(slots=True)
 class _Flight(Generic[ResultT]):
     task: asyncio.Task[ResultT | Exception]
-    leader: RunningRequest
+    leader: AuthorizedRequest
     waiting: int = 0
 
 
@@ -44,7 +44,7 @@ class Singleflight(Generic[ResultT]):
         leaves."""
         self._tasks = tasks
 
-    def key_for(self, key: Hashable, running: RunningRequest) -> Hashable:
+    def key_for(self, key: Hashable, running: AuthorizedRequest) -> Hashable:
         """The key under which `running` is to join or lead a flight.
 
         A flight that still queues for its model's slot queues in its leader's tenant's line. A request of
@@ -60,7 +60,7 @@ class Singleflight(Generic[ResultT]):
     def is_under_way(self, key: Hashable) -> bool:
         return key in self._under_way
 
-    async def lead(self, key: Hashable, running: RunningRequest, compute: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    async def lead(self, key: Hashable, running: AuthorizedRequest, compute: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Start a flight for `running` and everybody who joins; `running` has handed its permit over and is
         charged.
 
@@ -77,7 +77,7 @@ class Singleflight(Generic[ResultT]):
         flight.task.add_done_callback(lambda _: running.flight_ended())
         return await self._wait(key, flight)
 
-    async def join(self, key: Hashable, running: RunningRequest, *, timeout_s: float) -> ResultT | None:
+    async def join(self, key: Hashable, running: AuthorizedRequest, *, timeout_s: float) -> ResultT | None:
         """Wait for a flight that is under way; None: the leader's own limits or deadline ended it, so try
         again.
 

@@ -107,7 +107,7 @@ class Streamable(Protocol[AnswerT_co]):
 
 
 class Sent(Protocol):
-    """Part of `inference/running_request.RunningRequest` that is told which server a request was sent to; it
+    """Part of `inference/running_request.AuthorizedRequest` that is told which server a request was sent to; it
     is charged from then on.
     """
 

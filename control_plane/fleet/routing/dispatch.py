@@ -20,7 +20,7 @@ from control_plane.fleet.routing.workloads import RequestClassifier, RoutingHint
 from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.inference import GenerateRequest, ServerRequest
-from control_plane.inference.running_request import RunningRequest
+from control_plane.inference.running_request import AuthorizedRequest
 from control_plane.inference.server_fault import dead_stub_model_in, dead_stub_model_of, send_failure_of
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.ports import HttpStream, Upstream
@@ -42,7 +42,7 @@ class FleetDispatcher:
         self._now_s = now_s
 
     async def send(
-        self, request: ServerRequest[AnswerT], call: InferCall, *, timeout_s: float, running: RunningRequest | None = None
+        self, request: ServerRequest[AnswerT], call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
     ) -> AnswerT:
         """Send a unary request to a replica, and return the answer.
 
@@ -80,7 +80,7 @@ class FleetDispatcher:
             # Each cause is retried once, so that a request cannot go round for ever.
             resent.add(why)
 
-    async def _reserve(self, call: InferCall, running: RunningRequest | None, *, deadline_s: float, aim: RoutingHint) -> Reservation:
+    async def _reserve(self, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, aim: RoutingHint) -> Reservation:
         """Acquire a slot at a replica. The request's own time starts after that, so nobody is charged for
         waiting for a load."""
         if running is not None:
@@ -104,7 +104,7 @@ class FleetDispatcher:
                 self._router.has_died(reservation, model)
 
     async def stream(
-        self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: RunningRequest | None = None
+        self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
     ) -> HttpAnswer | HttpStream:
         """Start a streamed response; its slot is released when the stream is closed. It is retried only if it
         cannot have been computed."""
@@ -141,7 +141,7 @@ class FleetDispatcher:
         return _ReservedStream(stream, reservation)
 
     @asynccontextmanager
-    async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningRequest | None = None) -> AsyncIterator[Upstream]:
+    async def server_for(self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None) -> AsyncIterator[Upstream]:
         """Context manager: a server with the model, whose slot is held for as long as the block lasts. Raises
         Overloaded."""
         reservation = await self._reserve(call, running, deadline_s=self._now_s() + timeout_s, aim=self._workloads.aim(call, running))
@@ -203,7 +203,7 @@ def _loss(error: UpstreamUnavailable) -> SendFailure:
     return SendFailure.NOT_SENT if error.is_not_sent else SendFailure.CONNECTION_LOST
 
 
-def _may_repeat(call: InferCall, running: RunningRequest | None, loss: SendFailure | None, outcome: Outcome) -> bool:
+def _may_repeat(call: InferCall, running: AuthorizedRequest | None, loss: SendFailure | None, outcome: Outcome) -> bool:
     """Whether sending the request again may help and can do no harm: it was not computed, or it is
     idempotent."""
     if loss is None:

@@ -26,7 +26,7 @@ the costs of a model whose requests all cost about the same, and part them by ch
 
 
 class CostedRequest(Protocol):
-    """Request in flight, as it tells of itself (`inference/running_requests.RunningRequest`): its cost, its
+    """Request in flight, as it tells of itself (`inference/running_request.AuthorizedRequest`): its cost, its
     tenant's priority, its route's pool."""
 
     @property

@@ -410,7 +410,7 @@ def failure(error: Exception) -> GrpcAnswer:
     logged, and the caller is not told its text."""
     if not isinstance(error, ControlPlaneError):
         _log.error("a call failed in the gateway; this is a defect", exc_info=error)
-        return status_answer(_INTERNAL, "internal error of the gateway; its log has the details")
+        return status_answer(GrpcStatus.INTERNAL, "internal error of the gateway; its log has the details")
     return status_answer(
         STATUS[error.code].grpc.value[0], message_of(error), tuple((name.lower(), value) for name, value in advice_of(error))
     )

@@ -159,15 +159,15 @@ class GrpcInferRequest(InferMessage):
     def outcome(self, answer: GrpcAnswer) -> Outcome:
         return outcome_of_code(answer.code)
 
-    def key(self, scope: CacheScope, named: InferCall, version: str) -> bytes | None:
+    def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
         if len(self.frame) > MAX_CACHEABLE_REQUEST_BYTES or forbids_cached_answer(self.head.cache_control):
             return None
-        self._request_id = named.request_id
+        self._request_id = call.request_id
         message = canonical_message(self._message())
         if message is None:
             return None
         forwarded = self._context.forwarding.matched(self.head.metadata)
-        return scope.key(_KIND, version.encode(), identity_of(message, *filter(None, (forwarded,))))
+        return scope.key(_KIND, call.model_version.encode(), identity_of(message, *filter(None, (forwarded,))))
 
     def keep(self, answer: GrpcAnswer) -> bytes | None:
         return encode_grpc(answer)

@@ -29,7 +29,7 @@ from control_plane.frontends.common.status import message_of
 from control_plane.frontends.grpc.call import MessageStream, failure
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.inference.running_request import RunningRequest
+from control_plane.inference.running_request import AuthorizedRequest, RunningRequest
 from control_plane.inference.transaction_policies import TransactionPolicies
 from control_plane.protocols.grpc import (
     HEAD,
@@ -230,12 +230,11 @@ class _StreamRequest:
     """One admitted request of a stream."""
 
     message: InferMessage
-    named: InferCall
     call: InferCall
     """The call as it goes to Triton, after routing."""
     deadline_s: float | None
     """The route's deadline in seconds, if it has one."""
-    running: RunningRequest
+    running: AuthorizedRequest
 
     async def turn(self, relay: StreamRelay) -> float:
         """Wait for the model's in-flight slot; return the seconds that are left then. Raises Overloaded."""
@@ -312,8 +311,8 @@ class _StreamCall:
             asked = await self._admit(message, principal)
         if asked is None:
             return
-        if self._running.named is None:
-            self._running.set_requested(asked.call, named=asked.named)
+        if not self._running.named_model:
+            self._running.set_requested(asked.call, named=asked.running.named_model)
         is_decoupled = await self._relay.kinds.is_decoupled(asked.call.model_name)
         if is_decoupled and (asked.call.model_name, asked.call.sequence_id) not in self._sequences:
             await self._pass_on(asked, tasks)
@@ -334,17 +333,15 @@ class _StreamCall:
         Raises ControlPlaneError, after metering the refused request.
         """
         inference = self._relay.inference
-        running = inference.running.begin_within_stream(principal, message)
-        with running:
-            if not running.admit():
-                await running.admit_when_synced()
+        with inference.running.begin_within_stream(principal, message) as begun:
+            admitted = begun.admit() or await begun.admit_when_synced()
             named = await run_in_steps(message.read())
             call, route = inference.resolve(named, principal)
             if route is not None:
                 message.readdress(call.model_name, call.model_version)
-            running.set_call(call, named=named)
+            running = admitted.authorize(call, named=named.model_name)
             running.detach()
-        asked = _StreamRequest(message, named, call, route.deadline_s if route is not None else None, running)
+        asked = _StreamRequest(message, call, route.deadline_s if route is not None else None, running)
         self._under_way.add(asked)
         return asked
 

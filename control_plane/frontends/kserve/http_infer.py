@@ -101,11 +101,11 @@ class HttpInferRequest:
             return Outcome.ANSWERED
         return Outcome.MODEL_NOT_FOUND if answer.status == 404 else Outcome.UPSTREAM_ERROR
 
-    def key(self, scope: CacheScope, named: InferCall, version: str) -> bytes | None:
+    def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
         if len(self.http.body) > MAX_CACHEABLE_REQUEST_BYTES or not accepts_cached_answers(self.http):
             return None
-        self._request_id = named.request_id
-        return scope.key(_KIND, version.encode(), self._identity(named, self._context.forwarding.matched(self.http.headers)))
+        self._request_id = call.request_id
+        return scope.key(_KIND, call.model_version.encode(), self._identity(call, self._context.forwarding.matched(self.http.headers)))
 
     def _identity(self, call: InferCall, forwarded: bytes) -> bytes:
         json = self._json()

@@ -86,7 +86,7 @@ class Request(FakeSource):
             return Outcome.DEADLINE_EXCEEDED
         return Outcome.UPSTREAM_ERROR if answer.endswith("error") else Outcome.ANSWERED
 
-    def key(self, scope: CacheScope, named: InferCall, version: str) -> bytes | None:
+    def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
         return scope.key(self.text.encode()) if self.is_keyed else None
 
     def keep(self, answer: str) -> bytes | None:

@@ -37,7 +37,7 @@ class Work:
 
 
 class Leader:
-    """Fake `RunningRequest`, with what a flight needs of it."""
+    """Fake `AuthorizedRequest`, with what a flight needs of it."""
 
     def __init__(self, tenant: str = "team") -> None:
         self.principal = Principal(tenant, "k", EVERYTHING)

@@ -71,7 +71,7 @@ class Request(FakeSource):
     def outcome(self, answer: bytes) -> Outcome:
         return Outcome.ANSWERED
 
-    def key(self, scope: CacheScope, named: InferCall, version: str) -> bytes | None:
+    def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
         return key_in(scope)
 
     def keep(self, answer: bytes) -> bytes | None:
