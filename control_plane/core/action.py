@@ -34,3 +34,5 @@ class Action(Enum):
     """OpenAI's `/v1/models`: the models that this caller may use for EMBED."""
     OPTIONS = "options"
     """HTTP OPTIONS: answered with the methods that the path allows."""
+
+    __hash__ = object.__hash__  # Enum's own is written in Python, and every request is looked up by this

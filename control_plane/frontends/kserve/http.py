@@ -111,7 +111,11 @@ class V2Http:
         """Answer one request. Raises ControlPlaneError."""
         route, principal = self._admitted(request)
         if route.action is Action.INFER or route.action is Action.GENERATE:
-            return await self._decode_and_infer(self._request(request, route, principal), route)
+            infer = self._request(request, route, principal)
+            if request.header(b"content-encoding") is None:
+                return await self._start(infer, route)
+            async with decode(infer, self._budget, self._limits):
+                return await self._start(infer, route)
         # Triton answers HEAD with a body, against RFC 9110. It is asked by GET, and the connection sends no body.
         if request.method == b"HEAD":
             request = HttpRequest(b"GET", request.target, request.headers)
@@ -148,19 +152,13 @@ class V2Http:
         if route.action is Action.SHARED_MEMORY and not self._allow_shared_memory:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
 
-    async def _decode_and_infer(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
-        if request.http.header(b"content-encoding") is None:
-            return await self._start(request, route)
-        async with decode(request, self._budget, self._limits):
-            return await self._start(request, route)
-
-    async def _start(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
+    def _start(self, request: HttpInferRequest, route: V2Route) -> Awaitable[HttpAnswer | HttpStream]:
         if route.action is Action.INFER:
-            return await self._inference.infer(request)
+            return self._inference.infer(request)
         if request.principal is ANONYMOUS:
-            return await self._inference.generate(request)
+            return self._inference.generate(request)
         watch = self._rights.watch(request.principal, partial(reauthenticate, self._access, request.http))
-        return await watched(self._inference.generate(request), watch)
+        return watched(self._inference.generate(request), watch)
 
     async def _other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
         match route.action:
