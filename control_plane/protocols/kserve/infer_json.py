@@ -63,7 +63,11 @@ def infer_request_steps(
         return InferCall(model_name, model_version, "", (), text_bytes=len(body))
     if json_bytes > _MAX_KEPT_BYTES:
         limits.check_json_bytes(json_bytes)
-    header = yield from _header_steps(body, json_bytes, model_name, model_version, limits)
+    if json_bytes > _LARGE_JSON_BYTES:
+        fields = yield from json_object_steps(body if json_bytes == len(body) else memoryview(body)[:json_bytes], limits)
+        header = _read_header(fields, json_bytes, model_name, model_version)
+    else:  # without generators, which would cost a small request more than its parsing
+        header = _small_header(body, json_bytes, model_name, model_version, limits)
     offset = json_bytes
     for tensor, size in zip(header.call.inputs, header.binary_bytes, strict=True):
         if size is not None:
@@ -87,32 +91,32 @@ def json_steps(text: Body | memoryview, limits: BodyLimits) -> Steps[object]:
     """As `json_object_steps`, for a JSON value of any kind."""
     if len(text) > _LARGE_JSON_BYTES:
         return _parse((yield from outline_steps(text, limits)))
-    whole = bytes(text)
+    return _parse_small(bytes(text), limits)
+
+
+def _parse_small(whole: bytes, limits: BodyLimits) -> object:
     # Every element but the first follows a comma, so the commas bound the elements before anything is parsed.
     if len(whole) > limits.max_elements and whole.count(b",") >= limits.max_elements:
         limits.refuse_elements()
     return _parse(whole)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Header:
-    """The parsed JSON header of a request."""
+    """The parsed JSON header of a request; never modified, but frozen ones take longer to make."""
 
     call: InferCall
     binary_bytes: tuple[int | None, ...]
     """For each input its bytes in the binary part; None: its data is in the JSON or in shared memory."""
 
 
-def _header_steps(body: Body, json_bytes: int, model_name: str, model_version: str, limits: BodyLimits) -> Steps[_Header]:
+def _small_header(body: Body, json_bytes: int, model_name: str, model_version: str, limits: BodyLimits) -> _Header:
     """Parse the header; a short one that binary data follows is looked up first, since clients repeat such
     headers."""
-    if json_bytes == len(body):
-        fields = yield from json_object_steps(body, limits)
-    elif json_bytes <= _MAX_KEPT_BYTES:
-        return _read_known_header(bytes(body[:json_bytes]), model_name, model_version)
-    else:
-        fields = yield from json_object_steps(memoryview(body)[:json_bytes], limits)
-    return _read_header(fields, json_bytes, model_name, model_version)
+    text = bytes(body) if json_bytes == len(body) else bytes(body[:json_bytes])
+    if json_bytes != len(body) and json_bytes <= _MAX_KEPT_BYTES:
+        return _read_known_header(text, model_name, model_version)
+    return _read_header(_expect_object(_parse_small(text, limits)), json_bytes, model_name, model_version)
 
 
 @lru_cache(maxsize=2048)
@@ -220,7 +224,12 @@ def _count_keys(value: object) -> int:
     """Count the keys of all objects in `value`, without walking tensor data: arrays of scalars are
     skipped."""
     if type(value) is dict:
-        return len(value) + sum(_count_keys(inner) for inner in value.values() if type(inner) in (dict, list))
+        count = len(value)
+        for inner in value.values():
+            kind = type(inner)
+            if kind is dict or kind is list:
+                count += _count_keys(inner)
+        return count
     if type(value) is list and value and type(value[0]) in (dict, list):
         return sum(map(_count_keys, value))
     return 0
