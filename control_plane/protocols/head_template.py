@@ -19,6 +19,8 @@ _VALUE = re.compile(rb"[ -~]*")
 _LENGTH = re.compile(rb" ?(\d{1,6})")
 _TIMEOUT = re.compile(rb"\d{1,8}[HMSmun]")
 _MAX_FIELDS = 100
+_MAX_BLOCK_BYTES = 2048
+"""Largest block that a template is made of, since each connection holds one; gRPC's clients send about 200 bytes."""
 
 _Values = tuple[tuple[re.Pattern[bytes], bytes], ...]
 """For each value that may differ what it must match, and the bytes from its end to the next one."""
@@ -63,21 +65,27 @@ class Http1Template:
 class Http2Template:
     """Template of the stateless header blocks that one client sends, made from the last one that differed."""
 
-    __slots__ = ("_block", "_fields", "_first", "_key", "_max_bytes", "_room", "_values")
+    __slots__ = ("_fields", "_first", "_max_bytes", "_room", "_values", "last_block", "last_key")
 
     def __init__(self, fields: frozenset[bytes], *, max_bytes: int) -> None:
         """`max_bytes` limits what a block may expand to (`http2/hpack`)."""
         self._fields = fields
         self._max_bytes = max_bytes
-        self._block = self._key = self._first = b""
+        self._first = b""
+        self.last_block = b""
+        """The block that the template was made of, and its key: for callers who look for an equal one first."""
+        self.last_key = b""
         self._values: _Values = ()
         self._room = 0
 
     def key(self, block: bytes) -> bytes:
         """The block without its per-request fields; where it is not sure what they are, the block itself."""
-        if block != self._block and not self._matches(block):
-            self._learn(block)
-        return self._key
+        if block != self.last_block:
+            if len(block) > _MAX_BLOCK_BYTES:
+                return block
+            if not self._matches(block):
+                self._learn(block)
+        return self.last_key
 
     def _matches(self, block: bytes) -> bool:
         if not self._values or not block.startswith(self._first):
@@ -95,7 +103,7 @@ class Http2Template:
         return at == len(block) and room >= 0
 
     def _learn(self, block: bytes) -> None:
-        self._block = self._key = self._first = block
+        self.last_block = self.last_key = self._first = block
         self._values = ()
         kept: list[bytes] = []
         values: list[tuple[re.Pattern[bytes], int, int]] = []
@@ -113,7 +121,7 @@ class Http2Template:
             return
         if not values or room < sum(len(read_string(block, start)[0]) for _, start, _ in values):
             return
-        self._key, self._room = b"".join((*kept, block[at:])), room
+        self.last_key, self._room = b"".join((*kept, block[at:])), room
         self._first, self._values = _pieces(block, values)
 
 

@@ -45,9 +45,12 @@ class GrpcVerbatimCache:
     def _answer(self, heads: Http2Template, call: WholeCall) -> WholeAnswer | None:
         block, frame = call
         try:
-            if self._hits.is_empty:
+            if block == heads.last_block:
+                head = heads.last_key
+            elif self._hits.is_empty:
                 return None
-            head = heads.key(block)
+            else:
+                head = heads.key(block)
             answer = self._hits.answer((head, frame))
             if answer is None and (span := id_in_message(frame)) is not None:
                 start, end = span

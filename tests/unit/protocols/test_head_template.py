@@ -124,3 +124,9 @@ def test_calls_with_a_trace_and_a_time_of_their_own_have_one_key(encode: Encode)
     assert len(keys) == 1
     blocks = [encode(fields) for fields in calls]
     assert all(one != other for one, other in pairwise(blocks))
+
+
+def test_of_a_large_block_no_template_is_made() -> None:
+    template = Http2Template(FIELDS, max_bytes=1 << 14)
+    large = raw([(b"traceparent", b"1"), (b"x-other", b"v" * 3000)])
+    assert template.key(large) == large
