@@ -99,11 +99,11 @@ class VerbatimCache(Generic[AnswerT]):
         hit.unflushed += 1
         return hit.answer
 
-    def takes(self, principal: Principal) -> bool:
-        """Whether answers to this caller may be kept."""
+    def takes(self, principal: Principal, size_bytes: int) -> bool:
+        """Whether an answer to this caller may be kept, which has about so many bytes together with its message."""
         # Not to a token, which must be checked each time: its issuer may revoke it. Not with a request log:
         # each of its lines needs the request's id and time, which this path does not read.
-        return principal.is_known and not self._running.has_log
+        return size_bytes <= _MAX_ENTRY_BYTES and principal.is_known and not self._running.has_log
 
     def keep(self, message: MessageKey, principal: Principal, call: InferCall, key: bytes, answer: AnswerT, *, size_bytes: int) -> None:
         """Keep the `answer` just given to `message` by a hit on the response cache's entry `key`; `size_bytes`

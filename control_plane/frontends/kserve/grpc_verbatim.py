@@ -64,12 +64,12 @@ class GrpcVerbatimCache:
 
     def keep(self, came: GrpcCall, call: InferCall, key: bytes, answer: GrpcAnswer) -> None:
         """Keep the answer to a hit on the response cache's entry `key`."""
-        frame, principal = came.frame, came.principal
-        if not came.block or type(frame) is not bytes or not self._hits.takes(principal) or not self._is_valid(came.head, principal):
+        frame, principal, answer_bytes = came.frame, came.principal, sum(map(len, answer.body))
+        if not came.block or type(frame) is not bytes or not self._hits.takes(principal, len(frame) + answer_bytes):
+            return
+        if answer_bytes > MAX_WHOLE_BYTES or not self._is_valid(came.head, principal):
             return
         known = (encode_fields(answer.headers), b"".join(answer.body), encode_fields(answer.trailers))
-        if len(known[1]) > MAX_WHOLE_BYTES:
-            return
         head = Http2Template(self._fields, max_bytes=_MAX_BLOCK_BYTES).key(came.block)
         message: MessageKey = (head, frame)
         span = id_in_message(frame) if call.request_id else None

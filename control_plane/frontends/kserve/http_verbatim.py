@@ -52,8 +52,10 @@ class HttpVerbatimCache:
 
     def keep(self, came: HttpRequest, json: bytes, principal: Principal, call: InferCall, key: bytes, answer: HttpAnswer) -> None:
         """Keep the answer to a hit on the response cache's entry `key`; `json` is the body without binary data."""
-        body = came.body
-        if not came.derived.head or type(body) is not bytes or not self._hits.takes(principal) or not self._is_valid(came, principal):
+        body, size_bytes = came.body, len(came.body) + len(answer.body)
+        if not came.derived.head or type(body) is not bytes or not self._hits.takes(principal, size_bytes):
+            return
+        if not self._is_valid(came, principal):
             return
         head, whole = Http1Template(came.derived.head, self.fields).key, answer.head + answer.body
         message: MessageKey = (head, body)

@@ -22,7 +22,7 @@ from control_plane.core.steps import Steps
 from control_plane.core.tensor import Tensor
 from control_plane.inference.cached_inference import CachedInference
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.verbatim_cache import VerbatimCache
+from control_plane.inference.verbatim_cache import MessageKey, VerbatimCache
 from control_plane.metering.domain.usage import Usage, UsageBatch
 from control_plane.metering.metering import Metering
 from control_plane.models.fingerprints import Fingerprints
@@ -41,7 +41,7 @@ from tests.fakes.usage_store import FakeUsageStore
 CALLER = Principal("team", "k1", EVERYTHING, is_known=True)
 CALL = InferCall("m", "", "", (Tensor("X", "FP32", (3, 2)),), elements=6)
 ROWS, ELEMENTS = 3, 6
-ANSWER, MESSAGE = b"answer", b"message"
+ANSWER, MESSAGE = b"answer", (b"head", b"body")
 FIRST, SECOND = (Fingerprint(digest * 32, is_cacheable=True) for digest in (b"1", b"2"))
 TTL_S = 1000.0
 TODAY_S = 1_700_000_000.0
@@ -54,7 +54,7 @@ class Request(FakeSource):
     door = Door.HTTP
     timeout_s = None
 
-    def __init__(self, hits: VerbatimCache[bytes, bytes], message: bytes, principal: Principal) -> None:
+    def __init__(self, hits: VerbatimCache[bytes], message: MessageKey, principal: Principal) -> None:
         self.hits = hits
         self.message = message
         self.principal = principal
@@ -84,8 +84,9 @@ class Request(FakeSource):
         return answer
 
     def keep_verbatim(self, call: InferCall, key: bytes, answer: bytes) -> None:
-        if self.hits.takes(self.principal):
-            self.hits.keep(self.message, self.principal, call, key, answer, size_bytes=len(self.message) + len(answer))
+        size_bytes = len(answer)
+        if self.hits.takes(self.principal, size_bytes):
+            self.hits.keep(self.message, self.principal, call, key, answer, size_bytes=size_bytes)
 
 
 def key_in(scope: CacheScope) -> bytes:
@@ -111,7 +112,7 @@ class Bench:
             now_s=now_s,
             today_s=lambda: TODAY_S,
         )
-        self.hits: VerbatimCache[bytes, bytes] = VerbatimCache(Door.HTTP, self.service.running, self.cache, today_s=lambda: self.today_s)
+        self.hits: VerbatimCache[bytes] = VerbatimCache(Door.HTTP, self.service.running, self.cache, today_s=lambda: self.today_s)
 
     def compute(self, answer: bytes = ANSWER, *, principal: Principal = CALLER) -> None:
         """Put an answer into the cache, as a first request would."""
@@ -119,7 +120,7 @@ class Bench:
         assert scope is not None
         self.cache.put(scope, key_in(scope), answer, cost_units=1.0)
 
-    def ask(self, message: bytes = MESSAGE, *, principal: Principal = CALLER) -> tuple[str, bytes | None]:
+    def ask(self, message: MessageKey = MESSAGE, *, principal: Principal = CALLER) -> tuple[str, bytes | None]:
         known = self.hits.answer(message)
         if known is not None:
             return "known", known
@@ -151,7 +152,7 @@ def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[
 async def test_the_same_message_is_known() -> None:
     bench = Bench()
     bench.begin()
-    assert bench.ask(b"another message") == ("kept", ANSWER)
+    assert bench.ask((b"head", b"another")) == ("kept", ANSWER)
     assert bench.ask() == ("known", ANSWER)
 
 
@@ -313,7 +314,7 @@ async def test_every_hit_is_counted_once() -> None:
     for count in (5, 7):
         for _ in range(count):
             bench.ask()
-            bench.ask(b"other message")
+            bench.ask((b"head", b"other"))
         bench.hits.flush_counts()
         bench.hits.flush_counts()
     hits = 2 + 2 * (5 + 7)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from control_plane.core.infer_call import Door, InferCall
@@ -38,13 +36,13 @@ class Bench:
         self.access = governed.access
         self.http = HttpVerbatimCache(self.service.make_verbatim_cache(Door.HTTP), self.access, NO_FORWARDING)
         self.grpc = GrpcVerbatimCache(self.service.make_verbatim_cache(Door.GRPC), self.access, NO_FORWARDING)
-        self.scope: Any = cached.cache.scope("m", None, "team")
-        self.key = self.scope.key(b"x")
-        self.cache = cached.cache
+        scope = cached.cache.scope("m", None, "team")
+        assert scope is not None
+        self.key = scope.key(b"x")
+        cached.cache.put(scope, self.key, b"kept", cost_units=1.0)
 
     def keep(self, door: str, body: bytes, principal: Principal) -> bool:
         """Keep an answer to a request of this body; returns whether a repeat has it."""
-        self.cache.put(self.scope, self.key, b"kept", cost_units=1.0)
         if door == "http":
             request = HttpRequest(b"POST", b"/", [(b"x-api-key", key_text(1).encode())], body)
             request.derived.head = HEAD
