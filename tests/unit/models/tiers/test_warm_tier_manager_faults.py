@@ -11,6 +11,7 @@ import pytest
 from control_plane.core.errors import (
     ControlPlaneError,
     DeadlineExceeded,
+    GatewayStopping,
     ModelLoadFailed,
     Overloaded,
     StartupError,
@@ -90,7 +91,7 @@ async def test_without_its_owner_and_while_it_ends_nothing_is_fetched(tmp_path: 
     waiter = asyncio.get_running_loop().create_task(made.warm("m"))
     await until(lambda: bool(store.reads))
     owner.cancel()
-    with pytest.raises(UpstreamUnavailable, match="the gateway is stopping"):
+    with pytest.raises(GatewayStopping, match="the gateway is stopping"):
         await waiter
     await asyncio.wait([owner])
     await made.tiers.close()
