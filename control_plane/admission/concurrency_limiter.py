@@ -11,13 +11,14 @@ requests go on at once, beyond the limit.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from control_plane.admission.domain.adaptive_limit import AdaptiveLimit
 from control_plane.admission.domain.deadline import ServiceRate, can_be_met, time_needed_s
 from control_plane.admission.domain.fair_queue import FairQueue, QueueLimits, Ticket
+from control_plane.concurrency.waiter_queue import Waiter
 from control_plane.telemetry.shed_reason import ShedReason
 
 # Bounds of Retry-After for a refused request: a sooner retry would meet the same queue, and no client plans
@@ -43,22 +44,14 @@ class SlotLimits:
     """Most slots while several tenants do."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waiter:
-    """Request that waits for a slot."""
+class _Waiter(Waiter[ShedReason | None]):
+    """Request that waits for a slot; its grant is None with a slot, or why the request was shed."""
 
-    tenant: str
-    turn: asyncio.Future[ShedReason | None]
-    """Result of the wait: why the request was shed, or None with a slot."""
+    __slots__ = ("tenant",)
 
-    def end(self, reason: ShedReason | None) -> bool:
-        """Set the result of the wait; False if the request has left already (it removes itself from the
-        queue).
-        """
-        if self.turn.done():
-            return False
-        self.turn.set_result(reason)
-        return True
+    def __init__(self, tenant: str) -> None:
+        super().__init__()
+        self.tenant = tenant
 
 
 class ConcurrencyLimiter:
@@ -118,21 +111,18 @@ class ConcurrencyLimiter:
         needed_s = time_needed_s(self._pace, ahead=self._queue.ahead(claim), cost=claim.cost, slots=self._most_taken())
         if not can_be_met(deadline_s, now_s=self._now_s(), needed_s=needed_s):
             return ShedReason.DEADLINE
-        loop = asyncio.get_running_loop()
-        waiter = _Waiter(claim.tenant, loop.create_future())
+        waiter = _Waiter(claim.tenant)
         # A full queue refuses the newest request of the tenant with the longest queue, which may be this one
         # or another.
         refused = self._queue.push(waiter, claim)
         if refused is not None:
-            refused.end(ShedReason.QUEUE_FULL)
-        timer = loop.call_at(deadline_s, self._expire, waiter)
+            refused.grant(ShedReason.QUEUE_FULL)
         try:
-            return await waiter.turn
-        except BaseException:
-            self._withdraw(waiter)
-            raise
-        finally:
-            timer.cancel()
+            return await waiter.wait(
+                deadline_s, leave=partial(self._queue.remove, waiter), give_back=partial(self._give_back, claim.tenant)
+            )
+        except TimeoutError:
+            return ShedReason.DEADLINE
 
     def release(self, tenant: str, *, cost: float, held_s: float) -> None:
         """Give a slot back that was held for `held_s` by work of `cost` units, and hand it to the next in the
@@ -190,16 +180,11 @@ class ConcurrencyLimiter:
         """
         while self._queue and self._taken < self._count():
             waiter = self._queue.pop()
-            if waiter.end(None):
+            if waiter.grant(None):
                 self._hold(waiter.tenant)
 
-    def _expire(self, waiter: _Waiter) -> None:
-        if self._queue.remove(waiter):
-            waiter.end(ShedReason.DEADLINE)
-
-    def _withdraw(self, waiter: _Waiter) -> None:
-        was_waiting = self._queue.remove(waiter)
-        if not was_waiting and not waiter.turn.cancelled() and waiter.turn.result() is None:
-            # The request was given a slot in the same turn of the event loop in which it was cancelled.
-            self._let_go(waiter.tenant)
+    def _give_back(self, tenant: str, reason: ShedReason | None) -> None:
+        """Take back the slot of a request that left in the turn of the event loop in which it was given one."""
+        if reason is None:
+            self._let_go(tenant)
             self._hand_on()

@@ -206,12 +206,15 @@ def _access(settings: Settings, known: ObjectMirror, tokens: JwtVerifier | None)
 
 
 def _admission(settings: Settings, known: ObjectMirror, leases: RateLeases) -> Admission:
-    """Make the admission service; without authentication there is one tenant: Triton's queue suffices."""
+    """Make the admission service. Without authentication there is one tenant, and a model may have half of all
+    connections to Triton.
+    """
     gateway, workers = settings.gateway, settings.process.workers
     if settings.authentication.authentication:
         alone, shared = gateway.max_in_flight_per_model, gateway.max_in_flight_per_shared_model
     else:
-        alone = shared = gateway.max_connections
+        servers = max(settings.fleet.servers, settings.triton.triton_url.count(",") + 1)
+        alone = shared = gateway.max_upstream_connections // 2 * servers
     slots = SlotLimits(alone=max(1, alone // workers), shared=max(1, min(alone, shared) // workers))
     return Admission(known, slots=slots, queue=QueueLimits(), leases=leases)
 

@@ -69,7 +69,7 @@ class TextBatches:
         target = b"%b/infer" % path_of_model(self.call.model_name, self.call.model_version)
         request = infer_request(self.model, target, inputs, are_tokens=self.are_tokens)
         self.sent += len(inputs)
-        answer = await self.server.http.send(request, timeout_s=self.left_s(), model_name=self.call.model_name)
+        answer = await self.server.http.send(request, timeout_s=self.left_s())
         rows = zip(inputs, read_answer(self.model, answer, len(inputs)), strict=True)
         return [EmbeddedText(values, self._tokens(each) if tokens is None else tokens) for each, (values, tokens) in rows]
 

@@ -123,8 +123,10 @@ class GatewaySettings(Group):
     checks. Trusted proxies may hold all connections; 1 lets every source do so."""
 
     max_upstream_connections: int = Field(512, ge=1)
-    """HTTP connections to one Triton; one model may use half of them. Requests beyond wait for a connection.
-    The embedded Triton serves them with 64 threads; many more connections add little."""
+    """HTTP connections to one Triton; requests beyond wait for a connection. The embedded Triton serves them
+    with 64 threads; many more connections add little. Without authentication half this number is also the
+    limit of requests of one model, over HTTP and gRPC together, that a Triton has at a time; further ones
+    wait here."""
 
     max_in_flight_per_model: int = Field(64, ge=1)
     """Requests of one model that Triton has at a time while one tenant uses the model; applies with

@@ -52,14 +52,13 @@ class HttpStream(Protocol):
 class HttpUpstream(Protocol):
     """Client of Triton's HTTP endpoint with a pool of keep-alive connections."""
 
-    async def send(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer:
+    async def send(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer:
         """Send a request and return the whole response; a cancellation drops the connection.
 
-        `model_name` is the key by which connections are shared fairly among models. Raises
-        UpstreamUnavailable (there is no connection, or it broke), DeadlineExceeded.
+        Raises UpstreamUnavailable (there is no connection, or it broke), DeadlineExceeded.
         """
 
-    async def stream(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer | HttpStream:
+    async def stream(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer | HttpStream:
         """Send a request whose response may be chunked; otherwise as `send`. `timeout_s` then bounds the wait
         for each piece.
         """

@@ -65,17 +65,14 @@ class FakeHttp:
 
     streams: Callable[[HttpRequest], HttpAnswer | FakeHttpStream] | None = None
     """Makes the answer to `stream`; None to answer as `send` does."""
-    lanes: list[str] = field(default_factory=list)
-    """For each request, the name under which it shares connections."""
 
-    async def send(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer:
+    async def send(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer:
         self.requests.append(request)
-        self.lanes.append(model_name)
         await self.calls.take(request, timeout_s)
         return self.answer(request)
 
-    async def stream(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer | FakeHttpStream:
-        answer = await self.send(request, timeout_s=timeout_s, model_name=model_name)
+    async def stream(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer | FakeHttpStream:
+        answer = await self.send(request, timeout_s=timeout_s)
         return answer if self.streams is None else self.streams(request)
 
     async def close(self) -> None: ...

@@ -157,16 +157,17 @@ async def test_no_embedding_is_made_of_it() -> None:
         assert it.upstream.http.requests == []
 
 
-async def test_names_that_no_model_has_share_connections_to_triton_as_one_model_does() -> None:
-    """Otherwise one caller could use all of them up, with a made-up name for each."""
-    async with gateway() as it:
+async def test_names_that_no_model_has_share_the_slots_of_one_model() -> None:
+    """Otherwise one caller could have any number of requests at Triton, with a made-up name for each."""
+    rights = governance()
+    async with gateway(governed=rights) as it:
         it.inference.models.answered("real")
         it.upstream.http.answer = lambda _: make_answer(404)
         client = await it.connect()
         for name in (b"real", b"made-up-1", b"made-up-2"):
             await client.ask(infer_request(model=name))
             await client.ask(infer_request(model=name).replace(b"/infer", b"/generate"))
-        assert it.upstream.http.lanes == ["real"] * 2 + [UNKNOWN_MODEL] * 4
+    assert set(rights.admission._models) == {"real", UNKNOWN_MODEL}
 
 
 ADMIN_CALLS = [

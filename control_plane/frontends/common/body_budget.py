@@ -7,18 +7,12 @@ blocks: that is the back-pressure.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import NamedTuple
 
+from control_plane.concurrency.waiter_queue import WaiterQueue
 from control_plane.core.errors import Overloaded
 
 UNCOUNTED_BYTES = 64 * 1024
 """Bodies up to this size are not counted: `max_connections` bounds their memory."""
-
-
-class _Waiter(NamedTuple):
-    size_bytes: int
-    granted: asyncio.Future[None]
 
 
 class BodyBudget:
@@ -28,7 +22,7 @@ class BodyBudget:
     def __init__(self, total_bytes: int) -> None:
         self._total_bytes = total_bytes
         self._free_bytes = total_bytes
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: WaiterQueue[int] = WaiterQueue(self.release)
 
     @property
     def held_bytes(self) -> int:
@@ -52,13 +46,10 @@ class BodyBudget:
             return
         if size_bytes > self._total_bytes:
             raise Overloaded(f"a body of {size_bytes} bytes exceeds what all bodies together may hold (TIDEGATE_MAX_BUFFERED_BYTES)")
-        waiter = _Waiter(size_bytes, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiter)
         try:
-            async with asyncio.timeout(timeout_s):
-                await waiter.granted
-        except (TimeoutError, asyncio.CancelledError) as exc:
-            self._withdraw(waiter)
+            await self._waiting.wait(size_bytes, asyncio.get_running_loop().time() + timeout_s)
+        except BaseException as exc:
+            self._grant()  # smaller bodies behind this one may fit now
             if isinstance(exc, TimeoutError):
                 raise Overloaded(f"no memory for a body of {size_bytes} bytes came free within {timeout_s:g} s; try again") from exc
             raise
@@ -68,21 +59,8 @@ class BodyBudget:
         self._free_bytes += size_bytes
         self._grant()
 
-    def _withdraw(self, waiter: _Waiter) -> None:
-        if waiter.granted.done() and not waiter.granted.cancelled():
-            self.release(waiter.size_bytes)  # the grant and the cancellation came in the same turn of the loop
-            return
-        if waiter in self._waiting:
-            self._waiting.remove(waiter)
-        self._grant()  # smaller bodies behind this one may fit now
-
     def _grant(self) -> None:
-        while self._waiting:
-            waiter = self._waiting[0]
-            has_left = waiter.granted.done()
-            if not has_left and waiter.size_bytes > self._free_bytes:
-                return
-            self._waiting.popleft()
-            if not has_left:
-                self._free_bytes -= waiter.size_bytes
-                waiter.granted.set_result(None)
+        while self._waiting and self._waiting.first <= self._free_bytes:
+            size_bytes = self._waiting.first
+            if self._waiting.grant_first():
+                self._free_bytes -= size_bytes

@@ -87,7 +87,7 @@ class V2Http:
         self._models = models
         self._budget = budget
         self._limits = limits
-        self._door = HttpInferContext(self.verbatim, inference.models, limits, forwarding)
+        self._door = HttpInferContext(self.verbatim, limits, forwarding)
         self._read_timeout_s = read_timeout_s
         catalogue = inference.dispatch.catalogue
         self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=read_timeout_s)

@@ -27,7 +27,6 @@ from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.caller import timeout_s_of
 from control_plane.frontends.common.inflating import InflatedBody
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
-from control_plane.inference.model_names import ModelNames
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
@@ -46,7 +45,6 @@ class HttpInferContext:
     """The collaborators and limits that all inference requests over HTTP share."""
 
     verbatim: HttpVerbatimCache
-    models: ModelNames
     limits: BodyLimits
     forwarding: HeaderForwarding
 
@@ -91,10 +89,10 @@ class HttpInferRequest:
         self._route = replace(self._route, model_name=model_name, model_version=model_version)
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
-        return server.http.send(self.http, timeout_s=timeout_s, model_name=self._context.models.name_of(self._route.model_name))
+        return server.http.send(self.http, timeout_s=timeout_s)
 
     def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
-        return server.http.stream(self.http, timeout_s=timeout_s, model_name=self._context.models.name_of(self._route.model_name))
+        return server.http.stream(self.http, timeout_s=timeout_s)
 
     def outcome(self, answer: HttpAnswer | HttpStream) -> Outcome:
         if answer.status == 200:

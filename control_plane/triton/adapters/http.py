@@ -15,7 +15,6 @@ from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwa
 from control_plane.protocols.http1 import Body, HttpAnswer, HttpRequest, upstream_pieces
 from control_plane.protocols.http1_response import AnswerError, AnswerReader, ChunkedHead
 from control_plane.triton.adapters.connecting import open_connection
-from control_plane.triton.adapters.connection_slots import ConnectionSlots
 from control_plane.triton.adapters.http_stream import TritonHttpStream
 
 _REPOSITORY = b"/v2/repository/"
@@ -34,30 +33,29 @@ class HttpClient:
         self._forwarding = forwarding
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
-        self._slots = ConnectionSlots(max_connections)
+        self._slots = asyncio.Semaphore(max_connections)
         self._is_closed = False
 
-    async def send(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer:
+    async def send(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer:
         """Send one request and return its whole response, as `triton/ports.HttpUpstream.send` says."""
-        answer = await self.stream(request, timeout_s=timeout_s, model_name=model_name)
+        answer = await self.stream(request, timeout_s=timeout_s)
         if not isinstance(answer, HttpAnswer):
             answer.close()
             raise UpstreamUnavailable("Triton's answer cannot be read: it is chunked")
         return answer
 
-    async def stream(self, request: HttpRequest, *, timeout_s: float, model_name: str = "") -> HttpAnswer | TritonHttpStream:
+    async def stream(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer | TritonHttpStream:
         """Send one request and return its response, whole or as a stream, as
         `triton/ports.HttpUpstream.stream` says.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
-        if self._is_closed:
-            raise _closed_pool()
         # The slot comes first, the connection second: so there are never more connections than slots.
-        await self._slots.acquire(model_name, deadline)
+        await self._acquire_slot(deadline)
         connection: _Connection | None = None
         try:
+            if self._is_closed:
+                raise _closed_pool()
             connection = self._idle.pop() if self._idle else await self._connect(deadline)
-            connection.model_name = model_name
             # Which of these calls get here, and whose, was decided before; loads and unloads go through
             # `models/model_service`.
             host = self._host_field + self._control_field if request.target.startswith(_REPOSITORY) else self._host_field
@@ -70,7 +68,7 @@ class HttpClient:
         except BaseException:
             if connection is not None:  # not reusable: the rest of its response may still come
                 connection.close()
-            self._slots.release(model_name)
+            self._slots.release()
             raise
 
     async def close(self) -> None:
@@ -78,16 +76,26 @@ class HttpClient:
         UpstreamUnavailable.
         """
         self._is_closed = True
-        self._slots.fail(_closed_pool())
         for connection in tuple(self._open):
             connection.close()
+
+    async def _acquire_slot(self, deadline: float) -> None:
+        """Acquire a slot. Raises DeadlineExceeded."""
+        if not self._slots.locked():
+            await self._slots.acquire()  # does not wait
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._slots.acquire()
+        except TimeoutError as exc:
+            raise DeadlineExceeded("all connections to Triton were busy until the request's deadline") from exc
 
     def _give_back(self, connection: _Connection) -> None:
         if connection.is_reusable:
             self._idle.append(connection)
         else:
             connection.close()
-        self._slots.release(connection.model_name)
+        self._slots.release()
 
     async def _connect(self, deadline: float) -> _Connection:
         """Open a connection. Raises UpstreamUnavailable."""
@@ -126,8 +134,6 @@ class _Connection(asyncio.Protocol):
         self._stream: TritonHttpStream | None = None
         self._reader = AnswerReader()
         self.is_reusable = False
-        self.model_name = ""
-        """Model whose slot the connection occupies."""
 
     @property
     def is_open(self) -> bool:
