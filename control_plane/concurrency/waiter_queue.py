@@ -1,8 +1,8 @@
 """Queues of tasks that wait for a shared resource, and the race between a grant and a task that leaves.
 
-A task leaves the queue by its deadline or by a cancellation, and either may come in the same turn of the event
-loop as its grant. `Waiter` settles that race for any order of waiting; `WaiterQueue` is first come, first served.
-Used by `admission/concurrency_limiter` and `frontends/common/body_budget`.
+A task leaves the queue by its deadline or by a cancellation, and either may come in the same turn of the
+event loop as its grant. `Waiter` settles that race for any order of waiting; `WaiterQueue` is first come,
+first served. Used by `concurrency/weighted_semaphore` and `admission/concurrency_limiter`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Waiter(Generic[GrantT]):
     async def wait(self, deadline_s: float, *, leave: Callable[[], object], give_back: Callable[[GrantT], object]) -> GrantT:
         """Wait for the grant until the loop's time `deadline_s` at most. Raises TimeoutError.
 
-        A task that leaves without a grant calls `leave`, which takes it out of its queue. One that was granted
-        something in the turn of the loop in which it left calls `give_back` with that.
+        A task that leaves without a grant calls `leave`, which takes it out of its queue. One that was
+        granted something in the turn of the loop in which it left calls `give_back` with that.
         """
         try:
             async with asyncio.timeout_at(deadline_s):

@@ -1,4 +1,6 @@
-"""The race between a grant and a task that leaves: whatever comes in one turn of the loop, nothing is lost or granted twice."""
+"""The race between a grant and a task that leaves: whatever comes in one turn of the loop, nothing is lost or
+granted twice.
+"""
 
 from __future__ import annotations
 
