@@ -155,14 +155,30 @@ class Admission:
 class Permit:
     """Permit of an admitted request: holds its place in the tenant's limits and its slot at the model;
     released exactly once.
+
+    It is the `triton/ports.Slot` of its request: the slot is kept beyond the release while Triton goes on.
     """
 
-    __slots__ = ("_account", "_admission", "_cost", "_is_released", "_model", "_slots", "_started_s", "is_waiting")
+    __slots__ = (
+        "_account",
+        "_admission",
+        "_ahead",
+        "_cost",
+        "_deadline_s",
+        "_is_released",
+        "_kept",
+        "_model",
+        "_sent_s",
+        "_slots",
+        "_started_s",
+        "is_waiting",
+    )
 
     def __init__(self, admission: Admission, account: TenantUsage) -> None:
         self._admission = admission
         self._account = account
         self._slots: ConcurrencyLimiter | None = None
+        self._kept = 0
         self._is_released = False
         self.is_waiting = False
         """Whether the request waits for a slot at a busy model."""
@@ -183,14 +199,19 @@ class Permit:
         assert not self._is_released, "the permit was released before"
         cost = cost_units if cost_units > _MIN_COST else _MIN_COST
         slots = self._admission.slots(model)
-        if not slots.try_acquire(self._account.tenant.name):
+        if not slots.try_acquire(self._account.tenant.name, cost=cost, deadline_s=deadline_s):
             await self._wait(slots, model, cost, deadline_s)
-        self._slots, self._model, self._cost = slots, model, cost
+        self._slots, self._model, self._cost, self._deadline_s = slots, model, cost, deadline_s
+        self._ahead = slots.work - cost
         self._account.units_in_flight += cost
         self._started_s = self._admission.now_s()
 
-    def release(self) -> None:
-        """Give back all that the permit holds, after the request has ended, however it did."""
+    def release(self, *, sent_s: float = float("-inf")) -> None:
+        """Give back all that the permit holds, after the request has ended, however it did.
+
+        The request was sent to Triton at the loop's time `sent_s`, if that was after it got its slot: a fleet
+        may have had to load its model first. Infinity: it was not sent.
+        """
         assert not self._is_released, "the permit was released before"
         self._is_released = True
         account = self._account
@@ -198,8 +219,27 @@ class Permit:
         if self._slots is not None:
             account.units_in_flight -= self._cost
             account.units_ended += self._cost
-            self._slots.release(account.tenant.name, cost=self._cost, held_s=self._admission.now_s() - self._started_s)
-            self._admission.forget_if_idle(self._model)
+            self._sent_s = sent_s if sent_s > self._started_s else self._started_s
+            if not self._kept:
+                self._release_slot(self._slots)
+
+    def keep(self) -> None:
+        """Keep the slot until `let_go`, for a request that Triton goes on computing though its caller has
+        left.
+        """
+        self._kept += 1
+
+    def let_go(self) -> None:
+        """End one `keep`: Triton has ended the request, or nobody waits for that any longer."""
+        self._kept -= 1
+        if self._is_released and not self._kept and self._slots is not None:
+            self._release_slot(self._slots)
+
+    def _release_slot(self, slots: ConcurrencyLimiter) -> None:
+        admission, sent_s = self._admission, self._sent_s
+        took_s = admission.now_s() - sent_s
+        slots.release(self._account.tenant.name, cost=self._cost, held_s=took_s, ahead=self._ahead, allowed_s=self._deadline_s - sent_s)
+        admission.forget_if_idle(self._model)
 
     async def _wait(self, slots: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:
         """Wait for a slot in the fair queue. Raises Overloaded."""

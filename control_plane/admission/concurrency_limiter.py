@@ -2,9 +2,13 @@
 
 The queue is work-conserving: a request waits only while all slots are taken, and each slot that comes free
 goes to the next at once. A tenant that uses the model alone has many slots, which fill batches. While several
-use it there are only as many as it needs for its throughput (`admission/domain/adaptive_limit`), since requests
-that were sent to Triton cannot be overtaken. A tenant within its share need not even wait for a slot: its
-requests go on at once, beyond the limit.
+use it there are only as many as it needs for its throughput (`admission/domain/adaptive_limit`), since
+requests that were sent to Triton cannot be overtaken. A tenant within its share need not even wait for a
+slot: its requests go on at once, beyond the limit.
+
+A slot is taken until Triton has ended the request, whenever its caller left: what Triton has is what the next
+one waits for. Once answers have taken so long that deadlines are in danger, a request is sent only if it can
+be answered in time behind the work that Triton has; what waits is asked again when its turn comes.
 
 `admission/admission` has one for each model. This module knows tenants by name only, and no requests.
 """
@@ -16,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from control_plane.admission.domain.adaptive_limit import AdaptiveLimit
-from control_plane.admission.domain.deadline import ServiceRate, can_be_met, time_needed_s
+from control_plane.admission.domain.deadline import ServiceTime, can_be_met
 from control_plane.admission.domain.fair_queue import FairQueue, QueueLimits, Ticket
 from control_plane.concurrency.waiter_queue import Waiter
 from control_plane.telemetry.shed_reason import ShedReason
@@ -33,6 +37,12 @@ _SHARED_FOR_S = 10.0
 # number.
 _MAX_TAKEN = 2
 
+# Deadlines are in danger once an answer has taken this part of its request's time, and for so long after the
+# last. Until then a free slot is taken unasked: an estimate cannot refuse what a model does easily.
+_DANGER, _DANGER_S = 0.5, 10.0
+
+_NO_DEADLINE_S = float("inf")
+
 
 @dataclass(frozen=True, slots=True)
 class SlotLimits:
@@ -47,11 +57,12 @@ class SlotLimits:
 class _Waiter(Waiter[ShedReason | None]):
     """Request that waits for a slot; its grant is None with a slot, or why the request was shed."""
 
-    __slots__ = ("tenant",)
+    __slots__ = ("claim", "deadline_s")
 
-    def __init__(self, tenant: str) -> None:
+    def __init__(self, claim: Ticket, deadline_s: float) -> None:
         super().__init__()
-        self.tenant = tenant
+        self.claim = claim
+        self.deadline_s = deadline_s
 
 
 class ConcurrencyLimiter:
@@ -66,10 +77,13 @@ class ConcurrencyLimiter:
         self._last_tenant: str | None = None
         self._shared_until_s = float("-inf")
         self._taken = 0
+        self.work = 0.0
+        """Cost of the requests that hold a slot."""
         self._held: dict[str, int] = {}
         """Slots held, by tenant; only tenants that hold any."""
         self._queue: FairQueue[_Waiter] = FairQueue(limits)
-        self._pace = ServiceRate()
+        self._service = ServiceTime()
+        self._in_danger_until_s = float("-inf")
         self._now_s = now_s
 
     @property
@@ -82,21 +96,23 @@ class ConcurrencyLimiter:
 
     @property
     def retry_after_s(self) -> float:
-        """Estimated seconds until all that waits now is done, within the bounds of Retry-After."""
-        needed_s = time_needed_s(self._pace, ahead=self._queue.cost, cost=0.0, slots=self._most_taken()) or 0.0
+        """Estimated seconds until all that waits or is at Triton now is done, within the bounds of
+        Retry-After.
+        """
+        needed_s = self._service.drained_s(self._queue.cost, at_triton=self.work) + self._service.left_s(at_triton=self.work)
         return min(max(needed_s, _SOONEST_RETRY_S), _LATEST_RETRY_S)
 
-    def try_acquire(self, tenant: str) -> bool:
-        """Take a free slot without waiting; False if there is none. While requests wait there is none: they
-        are first.
+    def try_acquire(self, tenant: str, *, cost: float = 1.0, deadline_s: float = _NO_DEADLINE_S) -> bool:
+        """Take a free slot without waiting; False if there is none, or if the answer would come too late.
+        While requests wait there is none: they are first.
         """
         if tenant != self._last_tenant:
             if self._last_tenant is not None:
                 self._shared_until_s = self._now_s() + _SHARED_FOR_S
             self._last_tenant = tenant
-        if self._queue or self._taken >= self._count():
+        if self._queue or self._taken >= self._count() or not self._may_send(cost, deadline_s):
             return False
-        self._hold(tenant)
+        self._hold(tenant, cost)
         return True
 
     async def acquire(self, claim: Ticket, deadline_s: float) -> ShedReason | None:
@@ -105,30 +121,33 @@ class ConcurrencyLimiter:
 
         A request that is cancelled or shed holds no slot afterwards.
         """
-        if self._may_exceed_limit(claim):
-            self._hold(claim.tenant)
+        if self._may_exceed_limit(claim, deadline_s):
+            self._hold(claim.tenant, claim.cost)
             return None
-        needed_s = time_needed_s(self._pace, ahead=self._queue.ahead(claim), cost=claim.cost, slots=self._most_taken())
+        needed_s = self._service.queued_answer_s(claim.cost, queued=self._queue.ahead(claim), at_triton=self.work)
         if not can_be_met(deadline_s, now_s=self._now_s(), needed_s=needed_s):
             return ShedReason.DEADLINE
-        waiter = _Waiter(claim.tenant)
+        waiter = _Waiter(claim, deadline_s)
         # A full queue refuses the newest request of the tenant with the longest queue, which may be this one
         # or another.
         refused = self._queue.push(waiter, claim)
         if refused is not None:
             refused.grant(ShedReason.QUEUE_FULL)
         try:
-            return await waiter.wait(
-                deadline_s, leave=partial(self._queue.remove, waiter), give_back=partial(self._give_back, claim.tenant)
-            )
+            return await waiter.wait(deadline_s, leave=partial(self._queue.remove, waiter), give_back=partial(self._give_back, claim))
         except TimeoutError:
             return ShedReason.DEADLINE
 
-    def release(self, tenant: str, *, cost: float, held_s: float) -> None:
-        """Give a slot back that was held for `held_s` by work of `cost` units, and hand it to the next in the
-        queue.
+    def release(self, tenant: str, *, cost: float, held_s: float, ahead: float = 0.0, allowed_s: float = _NO_DEADLINE_S) -> None:
+        """Give a slot back that was held by work of `cost` units, and hand it to the next in the queue.
+
+        Triton took `held_s` (0: it never had the request), with work of `ahead` units before it; the request
+        had `allowed_s` until its deadline.
         """
-        self._pace = self._pace.after(cost, held_s)
+        if held_s > 0.0:
+            self._service.record(cost, held_s, ahead=ahead)
+            if held_s > _DANGER * allowed_s:
+                self._in_danger_until_s = self._now_s() + _DANGER_S
         somebody_waits = bool(self._queue)
         # The limit learns only while slots are scarce: requests wait, or would wait if they had not been let
         # beyond the limit.
@@ -136,7 +155,7 @@ class ConcurrencyLimiter:
             self._shared.ended(cost, self._now_s())
         elif self._shared.is_busy:
             self._shared.interrupt(self._now_s())
-        self._let_go(tenant)
+        self._let_go(tenant, cost)
         if somebody_waits:
             self._hand_on()
 
@@ -146,13 +165,13 @@ class ConcurrencyLimiter:
     def _count(self) -> int:
         return self._shared.slots if self._now_s() < self._shared_until_s else self._alone
 
-    def _most_taken(self) -> int:
-        """Return the slots to estimate with. Just after the limit fell more are taken than there are:
-        estimates favour the caller.
-        """
-        return max(self._count(), self._taken)
+    def _may_send(self, cost: float, deadline_s: float) -> bool:
+        """Whether a request may be sent now. To an idle model it may: so a wrong estimate is soon put right."""
+        if not self._taken or (now_s := self._now_s()) >= self._in_danger_until_s:
+            return True
+        return can_be_met(deadline_s, now_s=now_s, needed_s=self._service.answer_s(cost, ahead=self.work))
 
-    def _may_exceed_limit(self, claim: Ticket) -> bool:
+    def _may_exceed_limit(self, claim: Ticket, deadline_s: float) -> bool:
         """Whether a request may go on beyond the limit: its tenant holds less than an equal share of the
         slots, and no waiting request has a better claim.
         """
@@ -160,14 +179,18 @@ class ConcurrencyLimiter:
         holders = len(self._held) + (held == 0)
         if not self._is_shared() or held * holders >= slots or self._taken >= min(_MAX_TAKEN * slots, self._alone):
             return False
+        if not self._may_send(claim.cost, deadline_s):
+            return False
         return not self._queue or self._queue.bypass(claim, slots)
 
-    def _hold(self, tenant: str) -> None:
+    def _hold(self, tenant: str, cost: float) -> None:
         self._taken += 1
+        self.work += cost
         self._held[tenant] = self._held.get(tenant, 0) + 1
 
-    def _let_go(self, tenant: str) -> None:
+    def _let_go(self, tenant: str, cost: float) -> None:
         self._taken -= 1
+        self.work = self.work - cost if self._taken else 0.0  # exactly, without the rounding errors of the sum
         held = self._held[tenant] - 1
         if held:
             self._held[tenant] = held
@@ -176,15 +199,20 @@ class ConcurrencyLimiter:
 
     def _hand_on(self) -> None:
         """Hand free slots to the queue: the one just given back, and others if the limit grew; none while
-        more are taken than it.
+        more are taken than it. What would be answered too late by now is shed instead.
         """
         while self._queue and self._taken < self._count():
             waiter = self._queue.pop()
-            if waiter.grant(None):
-                self._hold(waiter.tenant)
+            claim = waiter.claim
+            # Without caution: it had its share of that when it came, and has waited since.
+            needed_s = self._service.answer_s(claim.cost, ahead=self.work, caution=1.0)
+            is_in_time = can_be_met(waiter.deadline_s, now_s=self._now_s(), needed_s=needed_s)
+            reason = None if is_in_time else ShedReason.DEADLINE
+            if waiter.grant(reason) and reason is None:
+                self._hold(claim.tenant, claim.cost)
 
-    def _give_back(self, tenant: str, reason: ShedReason | None) -> None:
+    def _give_back(self, claim: Ticket, reason: ShedReason | None) -> None:
         """Take back the slot of a request that left in the turn of the event loop in which it was given one."""
         if reason is None:
-            self._let_go(tenant)
+            self._let_go(claim.tenant, claim.cost)
             self._hand_on()

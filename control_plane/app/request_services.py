@@ -206,8 +206,8 @@ def _access(settings: Settings, known: ObjectMirror, tokens: JwtVerifier | None)
 
 
 def _admission(settings: Settings, known: ObjectMirror, leases: RateLeases) -> Admission:
-    """Make the admission service. Without authentication there is one tenant, and a model may have half of all
-    connections to Triton.
+    """Make the admission service. Without authentication there is one tenant, and a model may have half of
+    all connections to Triton.
     """
     gateway, workers = settings.gateway, settings.process.workers
     if settings.authentication.authentication:

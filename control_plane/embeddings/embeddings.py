@@ -225,19 +225,19 @@ class Embeddings:
             self._inference.models.name_of(job.call.model_name), cost_units=running.expected_units, deadline_s=job.deadline_s
         )
         try:
-            return await self._send(job, inputs)
+            return await self._send(job, inputs, permit)
         except (ModelNotFound, UpstreamUnavailable) as exc:
             if isinstance(exc, UpstreamUnavailable) and not exc.is_not_sent:
                 raise
             # The model or its server has just gone and nothing was computed. In a fleet another server has
             # the model, or loads it, so one more try is worth it.
-            return await self._send(job, inputs)
+            return await self._send(job, inputs, permit)
 
-    async def _send(self, job: _Computation, inputs: Sequence[bytes]) -> list[EmbeddedText]:
+    async def _send(self, job: _Computation, inputs: Sequence[bytes], permit: Permit) -> list[EmbeddedText]:
         timeout_s = self._left_s(job.deadline_s)
         async with self._inference.dispatch.server_for(job.call, timeout_s=timeout_s, running=job.running) as server:
             job.running.estimate_cost(job.costing(inputs))
-            batches = TextBatches(server, job.call, job.text_model, job.are_tokens, lambda: self._left_s(job.deadline_s))
+            batches = TextBatches(server, job.call, job.text_model, job.are_tokens, lambda: self._left_s(job.deadline_s), permit)
             try:
                 return await batches.compute(inputs)
             finally:

@@ -12,7 +12,7 @@ from control_plane.embeddings.domain.embedding_tensors import EmbeddedText, infe
 from control_plane.embeddings.domain.text_model import TextModel
 from control_plane.embeddings.text_models import path_of_model
 from control_plane.metering.domain.compute_units import estimated_tokens
-from control_plane.triton.ports import Upstream
+from control_plane.triton.ports import Slot, Upstream
 
 MAX_BATCHES_IN_FLIGHT = 4
 """Batches of one call in flight: enough to keep a model busy, few enough that no call fills the model's
@@ -31,6 +31,8 @@ class TextBatches:
     are_tokens: bool
     left_s: Callable[[], float]
     """Returns the seconds that the call has left. Raises DeadlineExceeded: none are left."""
+    slot: Slot | None = None
+    """Slot of the call, which all its batches share."""
     sent: int = 0
     """The number of inputs that have been sent to the server."""
 
@@ -69,7 +71,7 @@ class TextBatches:
         target = b"%b/infer" % path_of_model(self.call.model_name, self.call.model_version)
         request = infer_request(self.model, target, inputs, are_tokens=self.are_tokens)
         self.sent += len(inputs)
-        answer = await self.server.http.send(request, timeout_s=self.left_s())
+        answer = await self.server.http.send(request, timeout_s=self.left_s(), slot=self.slot)
         rows = zip(inputs, read_answer(self.model, answer, len(inputs)), strict=True)
         return [EmbeddedText(values, self._tokens(each) if tokens is None else tokens) for each, (values, tokens) in rows]
 

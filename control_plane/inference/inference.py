@@ -32,7 +32,7 @@ from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.objects.domain.route import Route
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.telemetry.ports import RequestRecorder
-from control_plane.triton.ports import HttpStream, Upstream
+from control_plane.triton.ports import HttpStream, Slot, Upstream
 from control_plane.triton.servers import Servers, SingleServerDispatch
 
 AnswerT = TypeVar("AnswerT")
@@ -45,6 +45,8 @@ class _FrontendRequest(Source, Protocol):
 
     door: Door
     principal: Principal
+    slot: Slot | None
+    """The request's slot at its model, once it has one."""
 
     @property
     def timeout_s(self) -> float | None:
@@ -199,6 +201,7 @@ class InferenceService:
             running.is_repeatable = scope is not None
             if self._cached is None or scope is None:
                 timeout_s = await self.acquire_slot(running, timeout_s=timeout_s)
+                request.slot = running.permit
                 answer = await self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
             else:
                 answer = await self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
@@ -226,6 +229,7 @@ class InferenceService:
             admitted = begun.admit() or await begun.admit_when_synced()
             running, route = self._authorize(await run_in_steps(request.read()), request, admitted)
             timeout_s = await self.acquire_slot(running, timeout_s=self._timeout_s(request, route))
+            request.slot = running.permit
             answer = await self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
             running.answered(request.outcome(answer), answer)
             return answer if isinstance(answer, HttpAnswer) else _RecordedStream(answer, running)
@@ -274,6 +278,7 @@ class InferenceService:
 
     async def _compute(self, request: InferRequest[AnswerT], running: AuthorizedRequest, permit: Permit, timeout_s: float) -> AnswerT:
         timeout_s = await self._turn(running, permit, timeout_s)
+        request.slot = permit
         return await self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
 
     def _authorize(self, named: InferCall, request: _FrontendRequest, admitted: AdmittedRequest) -> tuple[AuthorizedRequest, Route | None]:

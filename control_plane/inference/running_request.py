@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from types import TracebackType
 from typing import Protocol, cast
 
@@ -203,7 +204,12 @@ class RunningRequest:
     def release_permit(self) -> None:
         """Release the permit that it holds, if any; called at its end."""
         if self._held is not None:
-            self._held.release()
+            self._held.release(sent_s=self.computed_since_s)
+
+    @property
+    def computed_since_s(self) -> float:
+        """When its computing began, for the model's service time; infinity where nothing follows from it."""
+        return inf
 
 
 class AdmittedRequest(RunningRequest):
@@ -268,7 +274,7 @@ class AuthorizedRequest(AdmittedRequest):
 
     def flight_ended(self) -> None:
         """Called when the flight that holds its permit has ended."""
-        self.permit.release()
+        self.permit.release(sent_s=self.computed_since_s)
         self._has_flight = False
         if self._has_left:
             self._all.end(self)
@@ -288,6 +294,11 @@ class AuthorizedRequest(AdmittedRequest):
     def sent(self, server: str) -> None:
         """Note that it is sent to `server` now; it is charged from this moment."""
         self.server, self.sent_s = server, self._all.now_s()
+
+    @property
+    def computed_since_s(self) -> float:
+        """When it was sent; infinity where it was not, or was streamed, whose length is the caller's choice."""
+        return inf if self.sent_s is None or self._goes_on else self.sent_s
 
     @property
     def expected_units(self) -> float:

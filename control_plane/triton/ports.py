@@ -30,6 +30,22 @@ class GrpcCall:
     else empty."""
 
 
+class Slot(Protocol):
+    """Slot of an inference request in its model's concurrency limit; `admission/admission.Permit` implements
+    it.
+
+    A request with a slot whose caller leaves is waited for in the background, with the slot kept, until
+    Triton has ended it: neither a closed connection nor, as a rule, a cancellation stops the computing
+    (server 24.10).
+    """
+
+    def keep(self) -> None:
+        """Keep the slot for a request that Triton goes on computing though its caller has left."""
+
+    def let_go(self) -> None:
+        """End one `keep`: Triton has ended the request, or nobody waits for that any longer."""
+
+
 class HttpStream(Protocol):
     """Chunked response of Triton, received piece by piece; it must be closed in any case."""
 
@@ -52,13 +68,14 @@ class HttpStream(Protocol):
 class HttpUpstream(Protocol):
     """Client of Triton's HTTP endpoint with a pool of keep-alive connections."""
 
-    async def send(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer:
-        """Send a request and return the whole response; a cancellation drops the connection.
+    async def send(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer:
+        """Send a request and return the whole response; a cancellation drops the connection, unless the
+        request has a `slot`.
 
         Raises UpstreamUnavailable (there is no connection, or it broke), DeadlineExceeded.
         """
 
-    async def stream(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer | HttpStream:
+    async def stream(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer | HttpStream:
         """Send a request whose response may be chunked; otherwise as `send`. `timeout_s` then bounds the wait
         for each piece.
         """
@@ -93,9 +110,9 @@ class GrpcStream(Protocol):
 class GrpcUpstream(Protocol):
     """Client of Triton's gRPC endpoint."""
 
-    async def unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
+    async def unary(self, call: GrpcCall, *, timeout_s: float, slot: Slot | None = None) -> GrpcAnswer:
         """Make a unary call. Every status is in the answer, that of a broken connection too; a cancellation
-        cancels the call.
+        cancels the call, that of an inference (with a `slot`) only if it goes on for a while.
         """
 
     async def open_stream(self, head: GrpcHead, *, timeout_s: float) -> GrpcStream:

@@ -12,7 +12,7 @@ from control_plane.protocols.grpc import HEAD, PREFIX_BYTES, GrpcAnswer, GrpcHea
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.http2.headers import Fields
 from control_plane.triton.compute_time import ComputeTime
-from control_plane.triton.ports import GrpcCall
+from control_plane.triton.ports import GrpcCall, Slot
 
 
 @dataclass
@@ -66,12 +66,12 @@ class FakeHttp:
     streams: Callable[[HttpRequest], HttpAnswer | FakeHttpStream] | None = None
     """Makes the answer to `stream`; None to answer as `send` does."""
 
-    async def send(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer:
+    async def send(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer:
         self.requests.append(request)
         await self.calls.take(request, timeout_s)
         return self.answer(request)
 
-    async def stream(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer | FakeHttpStream:
+    async def stream(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer | FakeHttpStream:
         answer = await self.send(request, timeout_s=timeout_s)
         return answer if self.streams is None else self.streams(request)
 
@@ -116,7 +116,7 @@ class FakeGrpc:
     """Each stream as it is opened, for a test to act as Triton on it."""
     cannot_open: ControlPlaneError | None = None
 
-    async def unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
+    async def unary(self, call: GrpcCall, *, timeout_s: float, slot: Slot | None = None) -> GrpcAnswer:
         self.requests.append(call)
         await self.calls.take(call, timeout_s)
         return self.answer(call)

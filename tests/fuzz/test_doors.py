@@ -84,7 +84,7 @@ def test_the_http_door(pieces: list[bytes]) -> None:
 class Echoing:
     """`triton/ports.GrpcUpstream` without a Triton."""
 
-    async def unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
+    async def unary(self, call: GrpcCall, *, timeout_s: float, slot: object = None) -> GrpcAnswer:
         return message_answer(bytes(call.frame)[5:])
 
     async def open_stream(self, head: GrpcHead, *, timeout_s: float) -> GrpcStream:

@@ -52,7 +52,7 @@ class Gate:
         self._doors: dict[str, asyncio.Event] = {}
         self.grpc.unary = self._unary  # type: ignore[method-assign]
 
-    async def _unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
+    async def _unary(self, call: GrpcCall, *, timeout_s: float, slot: object = None) -> GrpcAnswer:
         self.arrived.append(id_of(call))
         await self._door(id_of(call)).wait()
         return by_id(call)

@@ -1,47 +1,99 @@
-"""Deadline-aware load shedding: whether a request can be answered in time, from the model's recent
-throughput.
+"""Deadline-aware load shedding: whether a request can be answered in time, from what the model's recent
+requests took.
 
-By Little's law, with all of a model's slots taken, its throughput is `slots / (seconds in a slot per unit of
-cost)`. While slots are free this overestimates the throughput, so that too few requests are refused rather
-than too many.
+A request takes its own service time, as if it had the model to itself, and beyond that some time for each
+unit of work that Triton had before it. A model that computes one request after the other adds a whole service
+time for each, one that batches or has free instances next to none. Both are measured, so that no work is sent
+that would be done too late, and none is refused for a queue that costs nothing.
 
 Pure; called by `admission/concurrency_limiter`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-# Weight of the newest request: the last 40 or so make up most of the mean, a fraction of a second of a busy
+# Weight of the newest request: the last 20 or so make up most of the mean, a fraction of a second of a busy
 # model.
-_NEWEST = 0.05
+_NEWEST = 0.1
+# The same for requests that had the model to themselves. Greater, since a first request that had to warm the
+# model up must be forgotten after a few.
+_NEWEST_ALONE = 0.25
+
+_CAUTION = 4 / 3
+"""Factor on the time for the work ahead. What is admitted beyond what Triton can do is computed in vain, and
+with a full queue every request is at the edge; so an estimate that is a quarter too short must still do no
+harm.
+"""
 
 
-@dataclass(slots=True)
-class ServiceRate:
-    """Exponentially weighted means over the requests that have ended. An immutable value; it is not declared
-    frozen, since each request makes one and a frozen dataclass is slower to make.
+class ServiceTime:
+    """Estimator of a model's service time: linear in the work that Triton has before the request, by
+    exponentially weighted means over the requests that have ended.
     """
 
-    cost: float = 0.0
-    held_s: float = 0.0
-    """Seconds that a request held its slot."""
+    __slots__ = ("_alone_s", "_cost", "_held_s", "_work")
 
-    def after(self, cost: float, held_s: float) -> ServiceRate:
-        """Return the means with one more request, which held its slot for `held_s`."""
-        if self.cost == 0.0:
-            return ServiceRate(cost, held_s)
-        return ServiceRate(self.cost + _NEWEST * (cost - self.cost), self.held_s + _NEWEST * (held_s - self.held_s))
+    def __init__(self) -> None:
+        self._alone_s = 0.0
+        """Seconds per unit of cost of requests that found the model idle; 0 if there was none yet."""
+        self._cost = 0.0
+        self._work = 0.0
+        """Units of cost that Triton had once a request was sent, its own included."""
+        self._held_s = 0.0
 
+    def record(self, cost: float, held_s: float, *, ahead: float) -> None:
+        """Record a request of `cost` units that ended `held_s` after it was sent behind work of `ahead`
+        units.
+        """
+        if not ahead:
+            pace = held_s / cost
+            self._alone_s += _NEWEST_ALONE * (pace - self._alone_s) if self._alone_s else pace
+        if not self._work:
+            self._cost, self._work, self._held_s = cost, ahead + cost, held_s
+            return
+        self._cost += _NEWEST * (cost - self._cost)
+        self._work += _NEWEST * (ahead + cost - self._work)
+        self._held_s += _NEWEST * (held_s - self._held_s)
 
-def time_needed_s(pace: ServiceRate, *, ahead: float, cost: float, slots: int) -> float | None:
-    """Estimate the seconds until a request's answer, with work of the cost `ahead` before it; None if nothing
-    was measured yet.
-    """
-    if pace.cost == 0.0:
-        return None
-    # First the work ahead and its own share of the slots, then its own time in one slot.
-    return ((ahead + cost) / slots + cost) * pace.held_s / pace.cost
+    def answer_s(self, cost: float, *, ahead: float, caution: float = _CAUTION) -> float | None:
+        """Estimate the seconds from the sending of a request until its answer, with work of `ahead` units at
+        Triton before it; None if nothing was measured yet.
+        """
+        if not self._work:
+            return None
+        return cost * self._own_s + caution * ahead * self._delay_s
+
+    def queued_answer_s(self, cost: float, *, queued: float, at_triton: float) -> float | None:
+        """Estimate the same for a request that waits behind `queued` units until it can be sent."""
+        if not self._work:
+            return None
+        drained_s = _CAUTION * self.drained_s(queued + cost, at_triton=at_triton)
+        return drained_s + cost * self._own_s + _CAUTION * at_triton * self._delay_s
+
+    def drained_s(self, queued: float, *, at_triton: float) -> float:
+        """Estimate the seconds until `queued` units have been sent, by Little's law: while they wait Triton
+        has `at_triton` units at all times.
+        """
+        at_triton = max(at_triton, self._cost)
+        return queued * (self._cost * self._own_s / at_triton + self._delay_s) if at_triton else 0.0
+
+    @property
+    def _own_s(self) -> float:
+        """Seconds per unit of cost that a request takes alone. No request that others were ahead of can have
+        taken less: while the model is never idle, this corrects what was measured last.
+        """
+        return min(self._alone_s, self._held_s / self._cost) if self._cost else 0.0
+
+    @property
+    def _delay_s(self) -> float:
+        """Seconds that each unit of work ahead adds to a request's time. Divided by all the work, the
+        request's own included: a little too short where little was ahead, and never a large number made of
+        noise.
+        """
+        return max(0.0, self._held_s - self._cost * self._own_s) / self._work if self._work else 0.0
+
+    def left_s(self, *, at_triton: float) -> float:
+        """Estimate the seconds until Triton has done the work that it has."""
+        return at_triton * self._delay_s
 
 
 def can_be_met(deadline_s: float, *, now_s: float, needed_s: float | None) -> bool:

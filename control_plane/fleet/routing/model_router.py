@@ -272,7 +272,7 @@ class ModelRouter:
         """The message of a refusal."""
         if refusal is None:
             return f"model '{facts.name}' is being loaded, which is expected to take {expected_s:.1f} s; try again then"
-        return f"model {refusal.text}; try again in {refusal.retry_after_s:.1f} s"
+        return f"model {refusal.text}; try again in {max(_MIN_RETRY_S, refusal.retry_after_s):.1f} s"
 
     # Loading
 

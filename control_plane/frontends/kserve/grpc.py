@@ -62,7 +62,7 @@ from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.model_control import not_in_any_repository, override_of, unloads_dependents
 from control_plane.protocols.kserve.model_reference import ADMINISTERED_MODEL_FIELDS, MODEL_FIELDS, ReferenceFields, model_in, with_model
 from control_plane.protocols.kserve.visible_statistics import visible_message
-from control_plane.triton.ports import GrpcCall, Upstream
+from control_plane.triton.ports import GrpcCall, Slot, Upstream
 from control_plane.triton.servers import Servers
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -138,7 +138,7 @@ class GrpcInferContext:
 class GrpcInferRequest(InferMessage):
     """One ModelInfer call, as `inference/inference.InferRequest`."""
 
-    __slots__ = ("_came", "_context", "_request_id", "principal")
+    __slots__ = ("_came", "_context", "_request_id", "principal", "slot")
     door = Door.GRPC
 
     def __init__(self, call: GrpcCall, context: GrpcInferContext) -> None:
@@ -148,13 +148,14 @@ class GrpcInferRequest(InferMessage):
         """The call as it came, even after `readdress` has readdressed the request."""
         self.principal = call.principal
         self._request_id = ""
+        self.slot: Slot | None = None
 
     @property
     def timeout_s(self) -> float | None:
         return self.head.timeout_s
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
-        return server.grpc.unary(GrpcCall(self.head, self.frame), timeout_s=timeout_s)
+        return server.grpc.unary(GrpcCall(self.head, self.frame), timeout_s=timeout_s, slot=self.slot)
 
     def outcome(self, answer: GrpcAnswer) -> Outcome:
         return outcome_of_code(answer.code)

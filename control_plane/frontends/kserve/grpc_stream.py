@@ -51,7 +51,7 @@ from control_plane.protocols.kserve.infer_proto import infer_request_steps
 from control_plane.protocols.kserve.model_reference import model_in, with_model
 from control_plane.protocols.kserve.stream_answer import stream_answer
 from control_plane.protocols.protobuf_fields import fields
-from control_plane.triton.ports import GrpcCall, GrpcStream, Upstream
+from control_plane.triton.ports import GrpcCall, GrpcStream, Slot, Upstream
 from control_plane.triton.servers import Servers
 
 _MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -159,9 +159,10 @@ class _Infer:
     """A request to an ordinary model, sent as a ModelInfer call: `inference/inference.ServerRequest`."""
 
     call: GrpcCall
+    slot: Slot | None
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
-        return server.grpc.unary(self.call, timeout_s=timeout_s)
+        return server.grpc.unary(self.call, timeout_s=timeout_s, slot=self.slot)
 
     def outcome(self, answer: GrpcAnswer) -> Outcome:
         return outcome_of_code(answer.code)
@@ -379,7 +380,8 @@ class _StreamCall:
                 await self._send_decoupled(asked, await self._reserve(asked, deadline_s - now_s()), tasks)
                 running.outcome = Outcome.ANSWERED
             else:
-                infer, left_s = _Infer(GrpcCall(self._infer_head, asked.message.frame)), deadline_s - now_s()
+                infer = _Infer(GrpcCall(self._infer_head, asked.message.frame), running.permit)
+                left_s = deadline_s - now_s()
                 answer = await self._relay.inference.dispatch.send(infer, asked.call, timeout_s=left_s, running=running)
                 running.answered(infer.outcome(answer), answer)
         except ControlPlaneError as exc:

@@ -33,7 +33,7 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_json import infer_request_steps, json_object_steps
 from control_plane.protocols.kserve.routes import V2Route, target_for
-from control_plane.triton.ports import HttpStream, Upstream
+from control_plane.triton.ports import HttpStream, Slot, Upstream
 
 MAX_CACHEABLE_REQUEST_BYTES = 2**20
 """Largest request whose answer is cached: hashing so much for a key takes most of a millisecond."""
@@ -52,7 +52,7 @@ class HttpInferContext:
 class HttpInferRequest:
     """One request over HTTP, as `inference/inference.InferRequest` and `GenerateRequest`."""
 
-    __slots__ = ("_came", "_context", "_failure", "_request_id", "_route", "http", "principal")
+    __slots__ = ("_came", "_context", "_failure", "_request_id", "_route", "http", "principal", "slot")
     door = Door.HTTP
 
     def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext) -> None:
@@ -64,6 +64,7 @@ class HttpInferRequest:
         self._route = route
         self._failure: ControlPlaneError | None = None
         self._request_id = ""
+        self.slot: Slot | None = None
 
     @property
     def timeout_s(self) -> float | None:
@@ -89,10 +90,10 @@ class HttpInferRequest:
         self._route = replace(self._route, model_name=model_name, model_version=model_version)
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
-        return server.http.send(self.http, timeout_s=timeout_s)
+        return server.http.send(self.http, timeout_s=timeout_s, slot=self.slot)
 
     def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
-        return server.http.stream(self.http, timeout_s=timeout_s)
+        return server.http.stream(self.http, timeout_s=timeout_s, slot=self.slot)
 
     def outcome(self, answer: HttpAnswer | HttpStream) -> Outcome:
         if answer.status == 200:

@@ -35,8 +35,9 @@ from control_plane.protocols.http2.headers import Fields, KnownBlocks, encode_va
 from control_plane.protocols.http2.limits import Http2Limits
 from control_plane.protocols.http2.output import write_output
 from control_plane.protocols.http2.stream import Stream
+from control_plane.triton.adapters.abandoned import patience_s
 from control_plane.triton.adapters.connecting import open_connection
-from control_plane.triton.ports import GrpcCall
+from control_plane.triton.ports import GrpcCall, Slot
 
 _BROKE_OFF = "Triton closed the connection before it answered"
 _CLOSED = "Triton closed the connection"
@@ -99,10 +100,11 @@ class GrpcClient:
         self._open: set[_Connection] = set()
         self._is_closed = False
 
-    async def unary(self, call: GrpcCall, *, timeout_s: float) -> GrpcAnswer:
+    async def unary(self, call: GrpcCall, *, timeout_s: float, slot: Slot | None = None) -> GrpcAnswer:
         """Pass a unary call on, as `triton/ports.GrpcUpstream.unary` says."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        now = loop.time()
+        deadline = now + timeout_s
         lane = _Lane.LARGE if len(call.frame) > _LARGE_BYTES else _Lane.SMALL
         try:
             connection = self._usable(lane) or await self._connect(lane, deadline)
@@ -113,7 +115,10 @@ class GrpcClient:
             code, details = (GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded") if is_too_late else (GrpcStatus.UNAVAILABLE, str(exc))
             return status_answer(code, details, loss=SendFailure.NOT_SENT)
         exchange = _Unary(connection, loop)
-        if not connection.send_call(exchange, self._head_block(call.head, timeout_s), call.frame):
+        # At a deadline that it knows, Triton's gRPC ends the call though the model goes on: it is told of a
+        # later one, so that the end that is seen is the model's.
+        told_s = timeout_s if slot is None else timeout_s + patience_s(timeout_s)
+        if not connection.send_call(exchange, self._head_block(call.head, told_s), call.frame):
             return status_answer(GrpcStatus.UNAVAILABLE, _CLOSED, loss=SendFailure.NOT_SENT)
         timer = loop.call_at(deadline, exchange.expire)
         try:
@@ -121,7 +126,9 @@ class GrpcClient:
         finally:
             timer.cancel()
             if not exchange.has_ended:
-                loop.call_later(_CANCEL_AFTER_S, exchange.cancel)
+                if slot is not None:
+                    exchange.keep(slot)
+                loop.call_later(_CANCEL_AFTER_S if slot is None else patience_s(loop.time() - now), exchange.cancel)
 
     async def open_stream(self, head: GrpcHead, *, timeout_s: float) -> TritonStream:
         """Open a streaming call, as `triton/ports.GrpcUpstream.open_stream` says."""
@@ -258,29 +265,43 @@ class _Unary(_Exchange):
         super().__init__(connection)
         self.answer: asyncio.Future[GrpcAnswer] = loop.create_future()
         self._body: tuple[bytes | memoryview, ...] = ()
+        self._slot: Slot | None = None
 
     def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
-        self._body += (data,)
+        if not self.answer.done():
+            self._body += (data,)
         self.connection.state.consumed(self.stream, len(data))
         if ends:
             self._finish(())
+
+    def keep(self, slot: Slot) -> None:
+        """Keep the slot of a call whose caller has left until it has ended or is cancelled."""
+        slot.keep()
+        self._slot = slot
 
     def cancel(self) -> None:
         """Cancel the call at Triton, unless it has ended by itself."""
         if not self.has_ended:
             self.connection.cancel(self.stream)
+            self._end()
+
+    def _end(self) -> None:
+        self.has_ended = True
+        if self._slot is not None:
+            self._slot.let_go()
+            self._slot = None
 
     def expire(self) -> None:
         if not self.answer.done():
             self.answer.set_result(status_answer(GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded", loss=SendFailure.TIMED_OUT))
 
     def on_reset(self) -> None:
-        self.has_ended = True
+        self._end()
         if not self.answer.done():
             self.answer.set_result(status_answer(GrpcStatus.UNAVAILABLE, _BROKE_OFF, loss=SendFailure.CONNECTION_LOST))
 
     def _finish(self, trailers: Fields) -> None:
-        self.has_ended = True
+        self._end()
         if not self.answer.done():
             self.answer.set_result(answer_of(self.headers, self._body if self.headers else (), trailers))
 

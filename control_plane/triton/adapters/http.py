@@ -9,16 +9,22 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+from control_plane.concurrency.weighted_semaphore import WeightedSemaphore
 from control_plane.core.endpoints import CONTROL_FIELD, Address
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http1 import Body, HttpAnswer, HttpRequest, upstream_pieces
 from control_plane.protocols.http1_response import AnswerError, AnswerReader, ChunkedHead
+from control_plane.triton.adapters.abandoned import patience_s
 from control_plane.triton.adapters.connecting import open_connection
 from control_plane.triton.adapters.http_stream import TritonHttpStream
+from control_plane.triton.ports import Slot
 
 _REPOSITORY = b"/v2/repository/"
 """Path prefix of the calls that need the control secret."""
+
+_KEPT_FREE = 8
+"""One of so many connections is not for inference: health and metadata answer whatever the models do."""
 
 
 class HttpClient:
@@ -33,29 +39,33 @@ class HttpClient:
         self._forwarding = forwarding
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
-        self._slots = asyncio.Semaphore(max_connections)
+        self._allowed = WeightedSemaphore(max_connections)
+        self._allowed_inference = WeightedSemaphore(max(1, max_connections - max_connections // _KEPT_FREE))
         self._is_closed = False
 
-    async def send(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer:
+    async def send(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer:
         """Send one request and return its whole response, as `triton/ports.HttpUpstream.send` says."""
-        answer = await self.stream(request, timeout_s=timeout_s)
+        answer = await self.stream(request, timeout_s=timeout_s, slot=slot)
         if not isinstance(answer, HttpAnswer):
             answer.close()
             raise UpstreamUnavailable("Triton's answer cannot be read: it is chunked")
         return answer
 
-    async def stream(self, request: HttpRequest, *, timeout_s: float) -> HttpAnswer | TritonHttpStream:
+    async def stream(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer | TritonHttpStream:
         """Send one request and return its response, whole or as a stream, as
         `triton/ports.HttpUpstream.stream` says.
         """
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        # The slot comes first, the connection second: so there are never more connections than slots.
-        await self._acquire_slot(deadline)
+        now = asyncio.get_running_loop().time()
+        deadline = now + timeout_s
+        # Permission comes first, the connection second: so there are never more connections than allowed.
+        if not self._try_allow(slot is not None):
+            await self._allow(slot is not None, deadline)
         connection: _Connection | None = None
         try:
             if self._is_closed:
                 raise _closed_pool()
             connection = self._idle.pop() if self._idle else await self._connect(deadline)
+            connection.slot = slot
             # Which of these calls get here, and whose, was decided before; loads and unloads go through
             # `models/model_service`.
             host = self._host_field + self._control_field if request.target.startswith(_REPOSITORY) else self._host_field
@@ -66,9 +76,13 @@ class HttpClient:
             answer.timeout_s = timeout_s
             return answer  # the stream gives the connection back
         except BaseException:
-            if connection is not None:  # not reusable: the rest of its response may still come
+            if connection is None:
+                self._disallow(slot is not None)
+            elif slot is not None and connection.is_computing:
+                connection.read_to_nobody(patience_s(asyncio.get_running_loop().time() - now))
+            else:  # not reusable: the rest of its response may still come
                 connection.close()
-            self._slots.release()
+                self._disallow(slot is not None)
             raise
 
     async def close(self) -> None:
@@ -79,23 +93,41 @@ class HttpClient:
         for connection in tuple(self._open):
             connection.close()
 
-    async def _acquire_slot(self, deadline: float) -> None:
-        """Acquire a slot. Raises DeadlineExceeded."""
-        if not self._slots.locked():
-            await self._slots.acquire()  # does not wait
-            return
+    def _try_allow(self, is_inference: bool) -> bool:
+        """Allow the use of one more connection; False: all that may be used are."""
+        if is_inference and not self._allowed_inference.try_acquire():
+            return False
+        if self._allowed.try_acquire():
+            return True
+        if is_inference:
+            self._allowed_inference.release()
+        return False
+
+    async def _allow(self, is_inference: bool, deadline: float) -> None:
+        """Wait until one more connection may be used. Raises DeadlineExceeded."""
         try:
-            async with asyncio.timeout_at(deadline):
-                await self._slots.acquire()
+            if is_inference:
+                await self._allowed_inference.acquire(deadline_s=deadline)
+            try:
+                await self._allowed.acquire(deadline_s=deadline)
+            except BaseException:
+                if is_inference:
+                    self._allowed_inference.release()
+                raise
         except TimeoutError as exc:
             raise DeadlineExceeded("all connections to Triton were busy until the request's deadline") from exc
+
+    def _disallow(self, is_inference: bool) -> None:
+        self._allowed.release()
+        if is_inference:
+            self._allowed_inference.release()
 
     def _give_back(self, connection: _Connection) -> None:
         if connection.is_reusable:
             self._idle.append(connection)
         else:
             connection.close()
-        self._slots.release()
+        self._disallow(connection.slot is not None)
 
     async def _connect(self, deadline: float) -> _Connection:
         """Open a connection. Raises UpstreamUnavailable."""
@@ -134,6 +166,10 @@ class _Connection(asyncio.Protocol):
         self._stream: TritonHttpStream | None = None
         self._reader = AnswerReader()
         self.is_reusable = False
+        self.slot: Slot | None = None
+        """Slot of the inference request that is sent on the connection."""
+        self.is_computing = False
+        """Whether Triton has a request on this connection that it has not answered."""
 
     @property
     def is_open(self) -> bool:
@@ -147,6 +183,7 @@ class _Connection(asyncio.Protocol):
             raise UpstreamUnavailable("Triton closed the connection", is_not_sent=True)
         self.is_reusable = False
         self._answer = self._loop.create_future()
+        self.is_computing = True
         timer = self._loop.call_at(deadline, self._expire)
         try:
             for piece in pieces:
@@ -155,6 +192,26 @@ class _Connection(asyncio.Protocol):
         finally:
             timer.cancel()
             self._answer = None
+
+    def read_to_nobody(self, patience_s: float) -> None:
+        """Go on reading the response after its caller has left, for `patience_s` at most, and keep the
+        request's slot as long.
+        """
+        assert self.slot is not None, "only an inference request is waited for"
+        self.slot.keep()
+        self._answer = self._loop.create_future()
+        timer = self._loop.call_later(patience_s, self.close)
+        self._answer.add_done_callback(lambda answer: self._end_to_nobody(answer, timer))
+
+    def _end_to_nobody(self, answer: asyncio.Future[HttpAnswer | TritonHttpStream], timer: asyncio.TimerHandle) -> None:
+        timer.cancel()
+        self._answer = None
+        assert self.slot is not None, "it was kept"
+        slot = self.slot
+        if answer.exception() is not None or not isinstance(answer.result(), HttpAnswer):
+            self.is_reusable = False
+        self._pool._give_back(self)
+        slot.let_go()
 
     def close(self) -> None:
         if self._transport is not None:
@@ -174,8 +231,11 @@ class _Connection(asyncio.Protocol):
         try:
             answer = self._reader.feed(data)
         except AnswerError as exc:
+            self.is_computing = False
             self._fail(UpstreamUnavailable(f"Triton's answer cannot be read: {exc}"))
             return
+        if answer is not None:
+            self.is_computing = False
         if isinstance(answer, ChunkedHead):
             assert self._transport is not None
             self._stream = TritonHttpStream(answer, self._transport, self._end_stream)
@@ -186,7 +246,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self.is_reusable = False
+        self.is_reusable = self.is_computing = False
         self._pool._closed(self)
         error = UpstreamUnavailable(f"Triton closed the connection before it answered{f' ({exc})' if exc else ''}")
         self._fail(error)

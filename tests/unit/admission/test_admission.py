@@ -109,6 +109,54 @@ class TestPermit:
             door.admit("t")
 
 
+class TestKeeping:
+    """Slots of requests that Triton goes on computing after their callers have left."""
+
+    async def test_the_slot_is_free_when_triton_has_ended_and_the_tenants_place_at_once(self) -> None:
+        door = admission(Tenant("t", concurrency=1))
+        permit = door.admit("t")
+        await turn(permit)
+        permit.keep()
+        permit.release()
+        assert not await goes_at_once(door)
+        door.admit("t").release()
+        permit.let_go()
+        assert await goes_at_once(door)
+
+    async def test_of_several_parts_the_last_frees_it(self) -> None:
+        door = admission()
+        permit = door.admit("")
+        await turn(permit)
+        permit.keep()
+        permit.keep()
+        permit.let_go()
+        permit.release()
+        assert not await goes_at_once(door)
+        permit.let_go()
+        assert await goes_at_once(door)
+
+    async def test_what_ended_before_the_release_frees_nothing_yet(self) -> None:
+        door = admission()
+        permit = door.admit("")
+        await turn(permit)
+        permit.keep()
+        permit.let_go()
+        assert not await goes_at_once(door)
+        permit.release()
+        assert await goes_at_once(door)
+
+    @pytest.mark.parametrize(("sent_s", "is_known"), [(float("-inf"), True), (9.0, True), (float("inf"), False)])
+    async def test_its_service_time_begins_when_it_was_sent(self, sent_s: float, is_known: bool) -> None:
+        door = admission()
+        permit = door.admit("")
+        await turn(permit)
+        await asyncio.sleep(10.0)
+        permit.release(sent_s=sent_s)
+        expected_s = 10.0 if sent_s < 0 else 1.0
+        told_s = door.slots("m")._service.answer_s(1.0, ahead=0.0)
+        assert told_s == (pytest.approx(expected_s) if is_known else None)
+
+
 class TestTurns:
     async def test_models_do_not_wait_for_each_other(self) -> None:
         door = admission()

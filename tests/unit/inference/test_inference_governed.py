@@ -491,3 +491,24 @@ async def _stream(bench: Bench) -> None:
                 count.admit()
                 count.outcome = Outcome.ANSWERED
         stream.outcome = Outcome.ANSWERED
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_streams_length_is_not_its_models_service_time(is_streamed: bool) -> None:
+    """It lasts as long as its caller wants; what follows from it would keep others out."""
+    bench = Bench()
+
+    async def main() -> None:
+        request = Request()
+        request.may_answer.clear()
+        request.answer = FakeHttpStream() if is_streamed else make_answer(200)
+        async with asyncio.TaskGroup() as tasks:
+            answering = tasks.create_task(bench.service.generate(request))
+            await asyncio.sleep(5.0)
+            request.may_answer.set()
+        if is_streamed:
+            answering.result().close()
+
+    run(main())
+    (slots,) = bench.service._governance.admission._models.values()
+    assert slots._service.answer_s(3.0, ahead=0.0) == (None if is_streamed else pytest.approx(5.0))

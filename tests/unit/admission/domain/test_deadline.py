@@ -4,49 +4,88 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.admission.domain.deadline import ServiceRate, can_be_met, time_needed_s
+from control_plane.admission.domain.deadline import ServiceTime, can_be_met
 
-requests = st.lists(st.tuples(st.floats(0.01, 100), st.floats(1e-4, 10)), min_size=1, max_size=50)
-
-
-def pace_of(*requests: tuple[float, float]) -> ServiceRate:
-    pace = ServiceRate()
-    for cost, held_s in requests:
-        pace = pace.after(cost, held_s)
-    return pace
+requests = st.lists(st.tuples(st.floats(0.01, 100), st.floats(1e-4, 10), st.floats(0, 1000)), min_size=1, max_size=50)
 
 
-class TestPace:
+def one_by_one(waiting: int) -> ServiceTime:
+    """Model that computes one request of a unit after the other, in 0.1 s each, with so many at it."""
+    service = ServiceTime()
+    for _ in range(20):
+        service.record(1.0, 0.1, ahead=0.0)
+    for _ in range(100):
+        service.record(1.0, 0.1 * (waiting + 1), ahead=float(waiting))
+    return service
+
+
+def at_once(parallel: int) -> ServiceTime:
+    """Model that computes so many requests in 0.1 s, at a time."""
+    service = ServiceTime()
+    for ahead in range(parallel):
+        for _ in range(20):
+            service.record(1.0, 0.1, ahead=float(ahead))
+    return service
+
+
+class TestAnswer:
+    def test_nothing_is_known_before_a_request_has_ended(self) -> None:
+        assert ServiceTime().answer_s(1e9, ahead=1e9) is None
+        assert ServiceTime().queued_answer_s(1e9, queued=1e9, at_triton=1e9) is None
+        assert ServiceTime().drained_s(1e9, at_triton=1e9) == ServiceTime().left_s(at_triton=1e9) == 0.0
+
     def test_the_first_request_is_believed(self) -> None:
-        assert pace_of((10.0, 0.5)) == ServiceRate(10.0, 0.5)
+        service = ServiceTime()
+        service.record(10.0, 0.5, ahead=0.0)
+        assert service.answer_s(20.0, ahead=0.0) == pytest.approx(1.0)
 
-    def test_a_model_that_became_slower_is_known_for_it_after_some_hundred_requests(self) -> None:
-        pace = pace_of(*[(10.0, 0.1)] * 100, *[(10.0, 0.4)] * 100)
-        assert pace.held_s == pytest.approx(0.4, rel=0.01)
+    def test_a_warming_up_is_forgotten_after_a_few(self) -> None:
+        service = ServiceTime()
+        service.record(1.0, 5.0, ahead=0.0)
+        for _ in range(8):
+            service.record(1.0, 0.03, ahead=0.0)
+        assert (service.answer_s(1.0, ahead=0.0) or 0.0) < 0.6
+
+    def test_one_that_took_long_alone_is_forgotten_though_the_model_is_never_idle_again(self) -> None:
+        service = at_once(4)
+        service.record(1.0, 100.0, ahead=0.0)
+        for _ in range(100):
+            service.record(1.0, 0.1, ahead=3.0)
+        assert service.answer_s(1.0, ahead=3.0) == pytest.approx(0.1, rel=0.1)
+
+    @pytest.mark.parametrize("waiting", [4, 20])
+    def test_one_request_after_the_other_adds_each_service_time_and_is_judged_with_caution(self, waiting: int) -> None:
+        needed_s = one_by_one(waiting).answer_s(1.0, ahead=float(waiting))
+        assert needed_s is not None
+        assert 0.1 * (waiting + 1) <= needed_s <= 1.34 * 0.1 * (waiting + 1)
+
+    @pytest.mark.parametrize("parallel", [4, 64])
+    def test_what_goes_on_at_once_adds_nothing(self, parallel: int) -> None:
+        assert at_once(parallel).answer_s(1.0, ahead=100.0) == pytest.approx(0.1)
 
     @given(requests)
-    def test_it_lies_within_what_was_measured(self, requests: list[tuple[float, float]]) -> None:
-        pace, costs, held = pace_of(*requests), [cost for cost, _ in requests], [held_s for _, held_s in requests]
-        assert min(costs) * 0.999 <= pace.cost <= max(costs) * 1.001
-        assert min(held) * 0.999 <= pace.held_s <= max(held) * 1.001
+    def test_it_is_at_least_what_nothing_ahead_takes_and_grows_with_what_is(self, requests: list[tuple[float, float, float]]) -> None:
+        service = ServiceTime()
+        for cost, held_s, ahead in requests:
+            service.record(cost, held_s, ahead=ahead)
+        needed = [service.answer_s(1.0, ahead=ahead) or 0.0 for ahead in (0.0, 1.0, 10.0)]
+        assert 0.0 <= needed[0] <= needed[1] <= needed[2]
+        queued = [service.queued_answer_s(1.0, queued=queued, at_triton=10.0) or 0.0 for queued in (0.0, 1.0, 10.0)]
+        assert needed[2] <= queued[0] <= queued[1] <= queued[2]
 
 
-class TestTimeNeeded:
+class TestQueue:
     @pytest.mark.parametrize(
-        ("ahead", "cost", "slots", "needed_s"),
+        ("service", "at_triton", "drained_s"),
         [
-            pytest.param(0.0, 10.0, 1, 0.2, id="one slot has to come free, then it runs itself"),
-            pytest.param(90.0, 10.0, 1, 1.1, id="behind nine others"),
-            pytest.param(90.0, 10.0, 10, 0.2, id="behind nine others with ten slots"),
-            pytest.param(0.0, 0.0, 4, 0.0, id="nothing"),
+            pytest.param(one_by_one(0), 1.0, 1.0, id="one slot"),
+            pytest.param(one_by_one(7), 8.0, 1.0, id="one after the other, with more slots"),
+            pytest.param(at_once(4), 4.0, 0.25, id="four at a time"),
+            pytest.param(at_once(1), 64.0, 1.0 / 64, id="slots that were never all used, as if they were of use"),
         ],
     )
-    def test_by_littles_law(self, ahead: float, cost: float, slots: int, needed_s: float) -> None:
-        pace = ServiceRate(cost=20.0, held_s=0.2)
-        assert time_needed_s(pace, ahead=ahead, cost=cost, slots=slots) == pytest.approx(needed_s)
-
-    def test_nothing_is_known_before_a_request_has_ended(self) -> None:
-        assert time_needed_s(ServiceRate(), ahead=1e9, cost=1e9, slots=1) is None
+    def test_ten_units_drain_by_littles_law(self, service: ServiceTime, at_triton: float, drained_s: float) -> None:
+        assert service.drained_s(10.0, at_triton=at_triton) == pytest.approx(drained_s, rel=0.15)
 
 
 @pytest.mark.parametrize(

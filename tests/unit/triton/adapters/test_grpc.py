@@ -25,6 +25,7 @@ from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.triton.adapters.grpc import GrpcClient, TritonStream
 from control_plane.triton.ports import GrpcCall
 from tests.aio import settle
+from tests.fakes.slot import FakeSlot
 from tests.h2_peer import H2Peer
 from tests.unit.triton.adapters.fake_grpc_server import FakeServer, Handler, StreamHandler, aborting, echo, never, serving
 
@@ -142,6 +143,46 @@ class TestUnary:
             assert (await client.unary(call(), timeout_s=10)).code == 0
             await asyncio.sleep(0.1)
             assert not fake.cancelled.is_set()
+
+    @pytest.mark.parametrize("how", ["cancelled", "late"])
+    async def test_the_slot_of_a_caller_that_left_is_kept_until_triton_answers(self, how: str) -> None:
+        may_answer, slot = asyncio.Event(), FakeSlot()
+
+        async def handle(message: bytes, context: Any) -> bytes:
+            await may_answer.wait()
+            return message
+
+        async with triton(handle) as (client, fake):
+            async with asyncio.TaskGroup() as tasks:
+                # A deadline of its own, which Triton would end the call at.
+                asked = call(head=GrpcHead("/m", (CONTENT_TYPE,), 0.2))
+                task = tasks.create_task(client.unary(asked, timeout_s=0.2 if how == "late" else 20.0, slot=slot))
+                await fake.arrivals.get()
+                if how == "cancelled":
+                    task.cancel()
+                else:
+                    assert (await task).code == DEADLINE_EXCEEDED
+            await asyncio.sleep(0.2)
+            assert (slot.kept, fake.cancelled.is_set()) == (1, False)
+            may_answer.set()
+            await slot.free.wait()
+            assert not fake.cancelled.is_set()
+
+    async def test_no_longer_than_for_a_while_and_then_it_is_cancelled(self) -> None:
+        slot = FakeSlot()
+        async with triton(never) as (client, fake):
+            assert (await client.unary(call(), timeout_s=0.1, slot=slot)).loss is SendFailure.TIMED_OUT
+            await slot.free.wait()
+            await fake.cancelled.wait()
+            assert slot.kept == 0
+
+    async def test_a_connection_that_breaks_ends_it(self) -> None:
+        slot = FakeSlot()
+        async with triton(never) as (client, _):
+            await client.unary(call(), timeout_s=0.1, slot=slot)
+            assert slot.kept == 1
+            await client.close()
+            await slot.free.wait()
 
     async def test_a_large_message_does_not_hold_up_small_ones(self) -> None:
         async with triton() as (client, _):

@@ -1,0 +1,213 @@
+"""Overload of a model in an open loop, in virtual time: what is sent is answered in time, and the rest is
+refused at once.
+
+The simulated Triton computes whatever it was sent, also after the deadline, when the caller has gone; the
+permit's slot is kept for as long, as `triton/adapters` do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from control_plane.admission.admission import Admission
+from control_plane.admission.concurrency_limiter import SlotLimits
+from control_plane.admission.domain.fair_queue import QueueLimits
+from control_plane.core.errors import Overloaded
+from control_plane.objects.domain.tenant import Tenant
+from tests.aio import run_in_virtual_time
+from tests.sharing import Tenants
+
+SERVICE_S = 0.03
+PEAK_PER_S = 1 / SERVICE_S
+DEADLINE_S = 1.0
+
+
+@dataclass
+class Triton:
+    """Model with so many instances, each of which computes one request after the other."""
+
+    instances: int = 1
+    service_s: Callable[[], float] = lambda: SERVICE_S
+    most: int = 0
+    _free_s: list[float] = field(default_factory=list)
+    at_once: int = 0
+
+    def ends_s(self, now_s: float) -> float:
+        """Take a request in; return when it will have ended."""
+        self._free_s = self._free_s or [0.0] * self.instances
+        first = min(range(self.instances), key=self._free_s.__getitem__)
+        self._free_s[first] = max(now_s, self._free_s[first]) + self.service_s()
+        return self._free_s[first]
+
+
+@dataclass
+class Seen:
+    in_time_s: list[float] = field(default_factory=list)
+    """When each answer in time came."""
+    late: int = 0
+    refused_after_s: list[float] = field(default_factory=list)
+    retry_after_s: list[float] = field(default_factory=list)
+    by_caller: dict[str, int] = field(default_factory=dict)
+
+    def per_s(self, since_s: float, until_s: float) -> float:
+        return sum(since_s < at_s <= until_s for at_s in self.in_time_s) / (until_s - since_s)
+
+
+@dataclass
+class Bench:
+    """Open-loop load of one model; `tenants` take turns."""
+
+    slots: SlotLimits
+    triton: Triton
+    tenants: tuple[Tenant, ...] = (Tenant(""),)
+    leaves_after_s: float = DEADLINE_S
+    """Callers leave then; their deadline is later if this is earlier."""
+    seen: Seen = field(default_factory=Seen)
+
+    def __post_init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.admission = Admission(Tenants(*self.tenants), slots=self.slots, queue=QueueLimits(), now_s=self.loop.time)
+
+    async def load(self, seconds: float, per_s: float, caller: str = "", deadline_s: float = DEADLINE_S) -> None:
+        random, number = Random(f"{caller} {per_s}"), 0
+        until_s = self.loop.time() + seconds
+        async with asyncio.TaskGroup() as tasks:
+            while self.loop.time() < until_s:
+                await asyncio.sleep(random.expovariate(per_s))
+                tasks.create_task(self._request(self.tenants[number % len(self.tenants)].name, caller, deadline_s))
+                number += 1
+
+    async def _request(self, tenant: str, caller: str, deadline_s: float) -> None:
+        came_s = self.loop.time()
+        permit = self.admission.admit(tenant)
+        assert permit is not None
+        try:
+            await permit.acquire_slot("m", cost_units=1.0, deadline_s=came_s + deadline_s)
+            now_s = self.loop.time()
+            ends_s, leaves_s = self.triton.ends_s(now_s), came_s + min(self.leaves_after_s, deadline_s)
+            if ends_s > leaves_s:
+                permit.keep()
+                self.loop.call_at(ends_s, permit.let_go)
+            await asyncio.sleep(min(ends_s, leaves_s) - now_s)
+            if ends_s > leaves_s:
+                self.seen.late += 1
+            else:
+                self.seen.in_time_s.append(self.loop.time())
+                self.seen.by_caller[caller] = self.seen.by_caller.get(caller, 0) + 1
+        except Overloaded as exc:
+            self.seen.refused_after_s.append(self.loop.time() - came_s)
+            self.seen.retry_after_s.append(exc.retry_after_s or 0.0)
+        finally:
+            permit.release()
+
+
+NO_TENANTS, TENANTS = (Tenant(""),), (Tenant("a"), Tenant("b"), Tenant("c"))
+OPEN, LIMITED = SlotLimits(256, 256), SlotLimits(64, 16)
+
+
+def jitter(part: float) -> Callable[[], float]:
+    random = Random(0)
+    return lambda: SERVICE_S * random.uniform(1 - part, 1 + part)
+
+
+@pytest.mark.parametrize(
+    ("slots", "tenants", "instances", "part"),
+    [
+        pytest.param(OPEN, NO_TENANTS, 1, 0.0, id="without authentication"),
+        pytest.param(OPEN, NO_TENANTS, 1, 0.9, id="without authentication, unsteady"),
+        pytest.param(OPEN, NO_TENANTS, 4, 0.2, id="without authentication, four instances"),
+        pytest.param(LIMITED, NO_TENANTS, 1, 0.2, id="one tenant"),
+        pytest.param(LIMITED, TENANTS, 1, 0.2, id="three tenants"),
+        pytest.param(LIMITED, TENANTS, 4, 0.2, id="three tenants, four instances"),
+        pytest.param(SlotLimits(10, 10), TENANTS, 1, 0.2, id="few slots"),
+    ],
+)
+def test_thrice_the_capacity_leaves_nine_tenths_of_the_peak(
+    slots: SlotLimits, tenants: tuple[Tenant, ...], instances: int, part: float
+) -> None:
+    peak_per_s = instances * PEAK_PER_S
+
+    async def main() -> None:
+        bench = Bench(slots, Triton(instances, jitter(part)), tenants)
+        await bench.load(60.0, 3 * peak_per_s)
+        seen = bench.seen
+        assert seen.per_s(0.0, 60.0) >= 0.9 * peak_per_s, seen.late
+        assert len(seen.refused_after_s) > 1.5 * 60 * peak_per_s
+        at_once = sum(after_s <= 0.02 for after_s in seen.refused_after_s)
+        assert at_once >= 0.99 * len(seen.refused_after_s)
+        assert min(seen.retry_after_s) >= 1.0
+        # Normal again within two seconds.
+        await asyncio.sleep(1.0)
+        before, ended_s = len(seen.refused_after_s), bench.loop.time()
+        await bench.load(4.0, 0.3 * peak_per_s)
+        assert len(seen.refused_after_s) == before
+        assert seen.per_s(ended_s, ended_s + 4.0) >= 0.2 * peak_per_s
+
+    run_in_virtual_time(main())
+
+
+def test_a_burst_that_nothing_announced_is_over_when_triton_has_done_it() -> None:
+    async def main() -> None:
+        bench = Bench(OPEN, Triton())
+        await bench.load(2.0, 10.0)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(200):
+                tasks.create_task(bench._request("", "", DEADLINE_S))
+        await asyncio.sleep(8.0)
+        began_s = bench.loop.time()
+        await bench.load(10.0, 3 * PEAK_PER_S)
+        assert bench.seen.per_s(began_s, began_s + 10.0) >= 0.9 * PEAK_PER_S
+
+    run_in_virtual_time(main())
+
+
+def test_callers_that_leave_early_cost_no_more_than_triton_computes_for_them() -> None:
+    """Their slots are free when Triton has ended, and not before: others are not sent behind a queue that
+    nobody sees.
+    """
+
+    async def main() -> None:
+        bench = Bench(OPEN, Triton(), leaves_after_s=0.5)
+        await bench.load(30.0, 3 * PEAK_PER_S)
+        assert bench.triton.ends_s(bench.loop.time()) - bench.loop.time() <= DEADLINE_S
+
+    run_in_virtual_time(main())
+
+
+def test_two_protocols_get_alike() -> None:
+    async def main() -> None:
+        bench = Bench(OPEN, Triton())
+        async with asyncio.TaskGroup() as tasks:
+            for caller in ("http", "grpc"):
+                tasks.create_task(bench.load(30.0, 1.5 * PEAK_PER_S, caller))
+        http, grpc = bench.seen.by_caller["http"], bench.seen.by_caller["grpc"]
+        assert 0.8 < http / grpc < 1.25
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5])
+def test_tight_deadlines_do_not_idle_free_instances(part: float) -> None:
+    """Each request has only twice its service time, and the four instances are three quarters busy."""
+
+    async def main() -> None:
+        bench = Bench(OPEN, Triton(4, jitter(part)), leaves_after_s=2 * SERVICE_S)
+        await bench.load(20.0, 3 * PEAK_PER_S, deadline_s=2 * SERVICE_S)
+        assert bench.seen.per_s(0.0, 20.0) >= 0.8 * 3 * PEAK_PER_S
+
+    run_in_virtual_time(main())
+
+
+def test_below_its_capacity_nothing_is_refused() -> None:
+    async def main() -> None:
+        bench = Bench(OPEN, Triton(1, jitter(0.5)))
+        await bench.load(60.0, 0.7 * PEAK_PER_S)
+        assert bench.seen.refused_after_s == []
+        assert bench.seen.late == 0
+
+    run_in_virtual_time(main())

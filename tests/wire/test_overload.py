@@ -1,0 +1,157 @@
+"""Overload of a model over both protocols at once, with the real clients of Triton and a fake one, which
+computes one request after the other, whatever has become of its caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import grpc.aio
+import pytest
+
+from control_plane.core.endpoints import TcpAddress
+from control_plane.inference.governance import Governance
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.triton.adapters.grpc import GrpcClient
+from control_plane.triton.adapters.http import HttpClient
+from tests.aio import settle
+from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
+from tests.fakes.governance import api_key, governance, key_text, known_state
+from tests.unit.triton.adapters.fake_grpc_server import serving
+from tests.unit.triton.adapters.scripted_triton import OK, Exchange, scripted_triton
+from tests.wire.gateway import Client, Gateway, gateway, infer_request
+from tests.wire.grpc_door import Bench, door, infer_message
+
+SERVICE_S = 0.02
+DEADLINE_S = 0.5
+LASTS_S = 3.0
+
+
+@dataclass
+class Triton:
+    """What the fake Triton does: one request after the other, each until `may_end`."""
+
+    service_s: float = 0.0
+    may_end: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    computed: int = 0
+    _instance: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def compute(self, door: str) -> None:
+        self.begun.put_nowait(door)
+        async with self._instance:
+            await self.may_end.wait()
+            await asyncio.sleep(self.service_s)
+            self.computed += 1
+
+    async def http(self, exchange: Exchange) -> bytes:
+        await self.compute("http")
+        return OK
+
+    async def grpc(self, message: bytes, context: Any) -> bytes:
+        await self.compute("grpc")
+        return b""
+
+
+@asynccontextmanager
+async def both_doors(triton: Triton, rights: Governance) -> AsyncIterator[tuple[Gateway, Bench]]:
+    """Both frontends, which share the model's slots."""
+    async with scripted_triton(triton.http) as http_server, serving(triton.grpc) as grpc_server:
+        http = HttpClient(TcpAddress("127.0.0.1", http_server.port), max_connections=100)
+        grpc_client = GrpcClient(TcpAddress("127.0.0.1", grpc_server.port))
+        async with (
+            gateway(FakeUpstream(http=cast("FakeHttp", http)), governed=rights) as over_http,
+            door(cast("FakeGrpc", grpc_client), governed=rights) as over_grpc,
+        ):
+            yield over_http, over_grpc
+        await http.close()
+        await grpc_client.close()
+
+
+@pytest.mark.parametrize("leaves", ["http", "grpc"])
+async def test_the_slot_of_a_caller_that_left_is_free_when_triton_has_ended(leaves: str) -> None:
+    triton = Triton()
+    async with both_doors(triton, governance(max_in_flight_per_model=1)) as (http, grpc_):
+        leaving, staying = await http.connect(), await http.connect()
+        if leaves == "http":
+            await leaving.send(infer_request())
+            assert await triton.begun.get() == "http"
+            await leaving.close()
+        else:
+            call = grpc_.call(message=infer_message())
+            leaving_call = asyncio.get_running_loop().create_task(_outcome(call))
+            assert await triton.begun.get() == "grpc"
+            call.cancel()
+            await leaving_call
+        await staying.send(infer_request())
+        await asyncio.sleep(0.3)
+        await settle()
+        assert triton.begun.empty()
+        triton.may_end.set()
+        assert (await staying.answer()).status == 200
+        assert triton.computed == 2
+
+
+async def _outcome(call: grpc.aio.UnaryUnaryCall) -> str:
+    try:
+        await call
+    except grpc.aio.AioRpcError as exc:
+        return exc.code().name
+    except asyncio.CancelledError:
+        return "CANCELLED"
+    return "OK"
+
+
+@dataclass
+class Load:
+    """Open-loop load over both doors, by turns."""
+
+    http: Gateway
+    grpc: Bench
+    fields: bytes
+    ended: Counter[tuple[str, str]] = field(default_factory=Counter)
+    retry_after_s: list[int] = field(default_factory=list)
+    _idle: list[Client] = field(default_factory=list)
+
+    async def run(self, per_s: float, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(int(per_s * seconds)):
+                await asyncio.sleep(max(0.0, began_s + number / per_s - loop.time()))
+                tasks.create_task(self._over_grpc() if number % 2 else self._over_http())
+
+    async def _over_http(self) -> None:
+        client = self._idle.pop() if self._idle else await self.http.connect()
+        answer = await client.ask(infer_request(headers=self.fields))
+        self._idle.append(client)
+        self.ended["http", "OK" if answer.status == 200 else str(answer.status)] += 1
+        if answer.status == 503:
+            self.retry_after_s.append(int(answer.head.partition(b"Retry-After: ")[2].split(b"\r\n")[0]))
+
+    async def _over_grpc(self) -> None:
+        metadata = [tuple(line.decode().lower().split(": ")) for line in self.fields.split(b"\r\n") if line.startswith(b"x-api-key")]
+        self.ended["grpc", await _outcome(self.grpc.call(message=infer_message(), timeout=DEADLINE_S, metadata=metadata))] += 1
+
+
+@pytest.mark.parametrize("authentication", [False, True])
+async def test_thrice_the_capacity_is_answered_as_far_as_triton_computes(authentication: bool) -> None:
+    known = known_state(keys=(api_key(1, "infer:*"),), tenants=(Tenant("team"),))
+    triton, rights = Triton(SERVICE_S), governance(known, authentication=authentication, max_in_flight_per_model=64)
+    triton.may_end.set()
+    fields = b"tidegate-timeout-ms: %d\r\n" % (DEADLINE_S * 1000) + b"x-api-key: %b\r\n" % key_text(1).encode() * authentication
+    async with both_doors(triton, rights) as (http, grpc_):
+        load = Load(http, grpc_, fields)
+        await load.run(3 / SERVICE_S, LASTS_S)
+        # The first half second of an overload goes to learn from.
+        answered = load.ended["http", "OK"] + load.ended["grpc", "OK"]
+        assert answered >= 0.7 * triton.computed, load.ended
+        assert answered >= 0.4 * LASTS_S / SERVICE_S, load.ended
+        assert 0.5 < load.ended["http", "OK"] / load.ended["grpc", "OK"] < 2.0, load.ended
+        assert load.retry_after_s
+        assert min(load.retry_after_s) >= 1
