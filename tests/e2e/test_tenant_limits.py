@@ -32,14 +32,14 @@ FLAGS = ("--authentication", "--model-repository", str(MODELS), "--load", "echo"
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}).encode()
 
 
-def make_key(state_url: str | None, state_dir: Path, tenant: Tenant = TEAM) -> str:
+def make_key(state_url: str | None, state_dir: Path, tenant: Tenant = TEAM, *, scope: str = "infer:echo") -> str:
     """The text of a key of a tenant with a limit."""
 
     async def main() -> str:
         store = await open_state_store(SecretStr(state_url) if state_url else None, state_dir)
         try:
             await Objects(store).put(tenant)
-            _, text = await Keys(store).create(tenant.name, [parse_scope("infer:echo")])
+            _, text = await Keys(store).create(tenant.name, [parse_scope(scope)])
         finally:
             await store.close()
         return text

@@ -151,6 +151,34 @@ def test_thrice_the_capacity_leaves_nine_tenths_of_the_peak(
     run_in_virtual_time(main())
 
 
+def test_several_gateways_that_do_not_know_of_each_other_share_what_triton_computes() -> None:
+    async def main() -> None:
+        triton = Triton(1, jitter(0.2))
+        gateways = [Bench(SlotLimits(64, 64), triton) for _ in range(4)]
+        async with asyncio.TaskGroup() as tasks:
+            for number, bench in enumerate(gateways):
+                tasks.create_task(bench.load(60.0, 0.75 * PEAK_PER_S, f"{number}"))
+        shares = [bench.seen.per_s(0.0, 60.0) / PEAK_PER_S for bench in gateways]
+        assert sum(shares) >= 0.9, shares
+        assert min(shares) >= 0.1, shares
+
+    run_in_virtual_time(main())
+
+
+def test_a_model_that_becomes_slower_and_faster_is_followed() -> None:
+    async def main() -> None:
+        times = 1.0
+        bench = Bench(OPEN, Triton(1, lambda: times * SERVICE_S))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.load(50.0, 3 * PEAK_PER_S))
+            for times in (1.0, 2.0, 1.0, 4.0, 1.0):
+                began_s = bench.loop.time()
+                await asyncio.sleep(10.0)
+                assert bench.seen.per_s(began_s, began_s + 10.0) >= 0.8 * PEAK_PER_S / times, times
+
+    run_in_virtual_time(main())
+
+
 def test_a_burst_that_nothing_announced_is_over_when_triton_has_done_it() -> None:
     async def main() -> None:
         bench = Bench(OPEN, Triton())

@@ -1,0 +1,137 @@
+"""Three times what a model can do, in an open loop over both protocols, with the real Triton: what it
+computes is answered in time, the rest is refused at once, and all is as before a moment later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from tritonclient.grpc import service_pb2
+
+from control_plane.objects.domain.tenant import Tenant
+from tests.e2e import raw_http
+from tests.e2e.conftest import MODELS, Start
+from tests.e2e.load import INFER
+from tests.e2e.test_tenant_limits import make_key
+
+SERVICE_S = 0.03
+DEADLINE_S = 1.0
+LASTS_S = 6.0
+SETTLED_S = 2.0
+"""Time in which the load has filled what it can fill."""
+BODY = json.dumps({"inputs": [{"name": "SECONDS", "shape": [1, 1], "datatype": "FP32", "data": [SERVICE_S]}]}).encode()
+
+
+def message() -> bytes:
+    request = service_pb2.ModelInferRequest(model_name="slow", raw_input_contents=[struct.pack("<f", SERVICE_S)])
+    request.inputs.add(name="SECONDS", datatype="FP32", shape=(1, 1))
+    found: bytes = request.SerializeToString()
+    return found
+
+
+@dataclass
+class Load:
+    """Open loop: requests come whatever became of those before, over the two protocols by turns."""
+
+    http_port: int
+    grpc_address: str
+    key: str
+    in_time: dict[str, list[float]] = field(default_factory=lambda: {"http": [], "grpc": []})
+    """When each answer in time came, in seconds from the start."""
+    refused_after_s: list[float] = field(default_factory=list)
+    retry_after_s: list[int] = field(default_factory=list)
+    late: int = 0
+    _idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
+    _began_s: float = 0.0
+
+    async def run(self, per_s: float, seconds: float) -> None:
+        self._began_s = time.monotonic()
+        async with grpc.aio.insecure_channel(self.grpc_address) as channel, asyncio.TaskGroup() as tasks:
+            infer = channel.unary_unary(INFER)
+            for number in range(int(per_s * seconds)):
+                await asyncio.sleep(max(0.0, self._began_s + number / per_s - time.monotonic()))
+                tasks.create_task(self._over_grpc(infer) if number % 2 else self._over_http())
+        for _, writer in self._idle:
+            writer.close()
+
+    async def _over_http(self) -> None:
+        reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection("127.0.0.1", self.http_port)
+        came_s = time.monotonic()
+        fields = f"Host: localhost\r\ntidegate-timeout-ms: {int(DEADLINE_S * 1000)}\r\n" + (
+            f"x-api-key: {self.key}\r\n" if self.key else ""
+        )
+        writer.write(f"POST /v2/models/slow/infer HTTP/1.1\r\n{fields}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY)
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        await reader.readexactly(int(head.partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0]))
+        self._idle.append((reader, writer))
+        status = raw_http.status(head)
+        if status == 503:
+            self.retry_after_s.append(int(head.partition(b"\r\nretry-after: ")[2].partition(b"\r\n")[0]))
+        self._count("http", came_s, is_ok=status == 200, is_refused=status == 503)
+
+    async def _over_grpc(self, infer: grpc.aio.UnaryUnaryMultiCallable) -> None:
+        came_s, code = time.monotonic(), grpc.StatusCode.OK
+        try:
+            await infer(message(), metadata=(("x-api-key", self.key),) if self.key else (), timeout=DEADLINE_S)
+        except grpc.aio.AioRpcError as exc:
+            code = exc.code()
+        is_refused = code not in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED)
+        self._count("grpc", came_s, is_ok=code is grpc.StatusCode.OK, is_refused=is_refused)
+
+    def _count(self, door: str, came_s: float, *, is_ok: bool, is_refused: bool) -> None:
+        now_s = time.monotonic()
+        if is_refused:
+            self.refused_after_s.append(now_s - came_s)
+        elif is_ok and now_s - came_s <= DEADLINE_S:
+            self.in_time[door].append(now_s - self._began_s)
+        else:
+            self.late += 1
+
+    def per_s(self) -> float:
+        return sum(SETTLED_S < at_s <= LASTS_S for times in self.in_time.values() for at_s in times) / (LASTS_S - SETTLED_S)
+
+
+async def peak_per_s(load: Load) -> float:
+    """Answers a second to eight callers that each send one request after the other over HTTP."""
+    until_s = time.monotonic() + 2.0
+
+    async def caller() -> None:
+        while time.monotonic() < until_s:
+            await load._over_http()
+
+    load._began_s = time.monotonic()
+    await asyncio.gather(*(caller() for _ in range(8)))
+    return len(load.in_time["http"]) / (time.monotonic() - load._began_s)
+
+
+@pytest.mark.parametrize("authentication", [False, True], ids=["open", "authenticated"])
+def test_thrice_the_capacity_leaves_nine_tenths_of_the_peak(start: Start, tmp_path: Path, authentication: bool) -> None:
+    key = make_key(None, tmp_path, Tenant("team"), scope="infer:slow") if authentication else ""
+    flags = ("--authentication",) if authentication else ()
+    running = start(tmp_path, *flags, "--model-repository", str(MODELS), "--load", "slow")
+
+    async def drill() -> None:
+        peak = Load(running.port("http"), running.address("grpc"), key)
+        at_most_per_s = await peak_per_s(peak)
+        load = Load(running.port("http"), running.address("grpc"), key)
+        await load.run(3 * at_most_per_s, LASTS_S)
+        counts = {door: len(times) for door, times in load.in_time.items()}
+        assert load.per_s() >= 0.9 * at_most_per_s, (at_most_per_s, counts, load.late)
+        assert 0.5 < counts["http"] / counts["grpc"] < 2.0, counts
+        assert sorted(load.refused_after_s)[int(0.9 * len(load.refused_after_s))] < 0.02
+        assert min(load.retry_after_s) >= 1
+        await asyncio.sleep(2.0)
+        after = Load(running.port("http"), running.address("grpc"), key)
+        await after.run(0.3 * at_most_per_s, 2.0)
+        assert (after.late, after.refused_after_s) == (0, [])
+
+    asyncio.run(drill())
+    assert running.stop() == 0, running.said()
