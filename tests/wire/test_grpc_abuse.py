@@ -322,9 +322,9 @@ class TestRoom:
             await begin(peer)
             peer.state.send_data(1, frame_message(infer_message(padding=800_000))[:16_384])
             await peer.flush()
-            await until(lambda: it.budget._waiting)
+            await until(lambda: it.budget._bytes._waiting)
             await peer.close()
-            await until(lambda: not it.budget._waiting)
+            await until(lambda: not it.budget._bytes._waiting)
             it.budget.release(900_000)
             assert await it.call(INFER, infer_message(padding=800_000)) == infer_message(padding=800_000)
 
