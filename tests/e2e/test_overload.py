@@ -112,10 +112,16 @@ async def peak_per_s(load: Load) -> float:
     return len(load.in_time["http"]) / (time.monotonic() - load._began_s)
 
 
-@pytest.mark.parametrize("authentication", [False, True], ids=["open", "authenticated"])
-def test_thrice_the_capacity_leaves_nine_tenths_of_the_peak(start: Start, tmp_path: Path, authentication: bool) -> None:
-    key = make_key(None, tmp_path, Tenant("team"), scope="infer:slow") if authentication else ""
-    flags = ("--authentication",) if authentication else ()
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param((), id="open"),
+        pytest.param(("--authentication",), id="authenticated"),
+        pytest.param(("--memory-budget", "1GiB"), id="fleet"),
+    ],
+)
+def test_thrice_the_capacity_leaves_nine_tenths_of_the_peak(start: Start, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    key = make_key(None, tmp_path, Tenant("team"), scope="infer:slow") if "--authentication" in flags else ""
     running = start(tmp_path, *flags, "--model-repository", str(MODELS), "--load", "slow")
 
     async def drill() -> None:
