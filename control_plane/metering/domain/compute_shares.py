@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
 
 from control_plane.triton.compute_time import Computed, OpenCharge
@@ -62,10 +63,11 @@ def _fill(ms: float, claims: Iterable[_Claim]) -> float:
     This is max-min fairness by progressive filling: claims in the order in which they are filled.
     """
     open_ = sorted((claim for claim in claims if claim.rows > 0), key=lambda claim: claim.most_ms / claim.rows)
-    rows = sum(claim.rows for claim in open_)
-    for claim in open_:
+    # Added up from the end: what is left of a sum from which the others are subtracted may round to 0.
+    still_open = reversed([*accumulate(claim.rows for claim in reversed(open_))])
+    for claim, rows in zip(open_, still_open, strict=True):
         claim.ms = min(claim.most_ms, ms * claim.rows / rows)
-        ms, rows = max(0.0, ms - claim.ms), rows - claim.rows
+        ms = max(0.0, ms - claim.ms)
     return ms
 
 

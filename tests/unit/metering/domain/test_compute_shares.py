@@ -49,6 +49,14 @@ def left(rows: float) -> OpenCharge:
         pytest.param(Computed(2, 20.0), [answered(1, 99.0), left(1)], [10.0, 10.0], 1, NOTHING, id="what was abandoned was computed"),
         pytest.param(Computed(1, 10.0), [answered(1, 99.0), left(1)], [10.0, 0.0], 0, NOTHING, id="or not yet"),
         pytest.param(Computed(2, 20.0), [answered(1, 99.0), left(4)], [10.0, 10.0], 0.25, NOTHING, id="or a part of it"),
+        pytest.param(
+            Computed(1 + 2**-52, 10.0),
+            [answered(1, 99.0), left(1), left(1)],
+            [pytest.approx(10.0), pytest.approx(0.0), pytest.approx(0.0)],
+            pytest.approx(2**-53),
+            NOTHING,
+            id="parts of rows that vanish beside whole ones",
+        ),
         pytest.param(Computed(1, 10.0), [failed(1, 12.0)], [10.0], 1, NOTHING, id="a model's error took time"),
         pytest.param(Computed(1, 10.0), [answered(1, 12.0), failed(1, 0.4)], [10.0, 0.0], 0, NOTHING, id="a refusal took none"),
         pytest.param(
