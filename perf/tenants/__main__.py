@@ -13,11 +13,9 @@ same each time. Callers, gateways and Triton share this machine's cores. Writes 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import time
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -26,8 +24,6 @@ from multiprocessing import get_context
 import numpy as np
 
 from control_plane.objects.domain.tenant import Tenant
-from perf.load import closed_loop
-from perf.load.closed_loop import Ask, Loaded
 from perf.load.inference_requests import triton_binary
 from perf.load.keys import make_keys
 from perf.measurement import harness
@@ -36,6 +32,7 @@ from perf.measurement.report import Result
 from perf.servers import serving
 from perf.servers.processes import PROJECT
 from perf.servers.serving import triton_addresses
+from perf.tenants.callers import ask
 from perf.tenants.report import FLOOD, MODELS, SHARE, SHIPPED_LIMIT, Case, Report, Run
 from perf.waiting.clients import http_inference
 
@@ -105,11 +102,11 @@ def _run(callers: ProcessPoolExecutor, gateway: _Gateway, name: str, loud_caller
     harness.say(f"{name}, {loud_callers} callers of the loud tenant")
     requests = {tenant: _request(name, key) for tenant, key in gateway.keys.items()}
     loud_s = arguments.settle_s + arguments.seconds + 2 * _LEAD_S
-    asking = callers.submit(_ask, gateway.address, requests[LOUD], loud_callers, loud_s)
+    asking = callers.submit(ask, gateway.address, requests[LOUD], loud_callers, loud_s)
     time.sleep(_LEAD_S)
-    callers.submit(_ask, gateway.address, requests[QUIET], arguments.callers, arguments.settle_s).result()
+    callers.submit(ask, gateway.address, requests[QUIET], arguments.callers, arguments.settle_s).result()
     answered, began_s = gateway.answered(name), time.monotonic()
-    quiet = callers.submit(_ask, gateway.address, requests[QUIET], arguments.callers, arguments.seconds).result()
+    quiet = callers.submit(ask, gateway.address, requests[QUIET], arguments.callers, arguments.seconds).result()
     both_per_s = (gateway.answered(name) - answered) / (time.monotonic() - began_s)
     return Run(
         quiet_p50_ms=quiet.percentile_ms(50),
@@ -118,11 +115,6 @@ def _run(callers: ProcessPoolExecutor, gateway: _Gateway, name: str, loud_caller
         both_per_s=both_per_s,
         errors=quiet.errors + asking.result().errors,
     )
-
-
-def _ask(address: str, request: bytes, callers: int, duration_s: float) -> Loaded:
-    asks: Iterator[Ask] = itertools.repeat(Ask(request, ""))
-    return closed_loop.run("http", address, asks, callers=callers, duration_s=duration_s)
 
 
 def _request(name: str, key: str) -> bytes:

@@ -26,12 +26,12 @@ class AutoscalingLimits:
     grow_above: float = 0.7
     """Scale up above this. The rest is headroom for other models' requests and for chance."""
 
-    readdress: float = 0.5
+    target: float = 0.5
     """Utilisation to reach by scaling up."""
 
     shrink_below: float = 0.35
     """Scale down only if the remaining replicas would be less busy than this. It is far enough below
-    `readdress` that a model which has just been scaled up is not scaled down at once."""
+    `target` that a model which has just been scaled up is not scaled down at once."""
 
     near_objective: float = 0.8
     """Part of the queueing time that the latency objective leaves room for. A replica stays if without it
@@ -105,7 +105,7 @@ def _by_demand(facts: ModelFacts, have: list[Server], now_s: float, limits: Auto
     parallel = sum(server.parallel for server in have) / len(have)
     busy = facts.demand(now_s) / parallel
     objective_s = facts.spec.latency_objective_s
-    wanted = ceil(busy / limits.readdress) if busy > limits.grow_above * len(have) else 0
+    wanted = ceil(busy / limits.target) if busy > limits.grow_above * len(have) else 0
     if objective_s is not None:
         wanted = max(wanted, _for_objective(busy, facts.service_s, objective_s, limits))
     if wanted > len(have):

@@ -27,10 +27,10 @@ class ModelSpecs:
         name, most = model.spec.name, model.spec.max_replicas
         wish = self.wishes.get(name, _NOTHING)
         least = max(model.spec.min_replicas, self.pins.get(name, 0), wish.min_replicas or 0)
-        # Models with sequences get one replica unless their owner says otherwise: so every process sends a
-        # sequence to the same place.
+        # Models with sequences get one replica unless their owner says otherwise, by either bound: so every
+        # process sends a sequence to the same place.
         return replace(
             model.spec,
             min_replicas=0 if wish.is_suspended else least,
-            max_replicas=1 if model.has_sequences and most is None else most,
+            max_replicas=max(1, model.spec.min_replicas) if model.has_sequences and most is None else most,
         )

@@ -11,7 +11,7 @@ from control_plane.fleet.domain.autoscaling import AutoscalingLimits, desired_re
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica
 from tests.unit.fleet.domain.fleets import NOW_S, fleets, model, server
 
-LIMITS = AutoscalingLimits(grow_above=0.7, readdress=0.5, shrink_below=0.35, keep_s=60.0)
+LIMITS = AutoscalingLimits(grow_above=0.7, target=0.5, shrink_below=0.35, keep_s=60.0)
 
 
 def fleet_of(copies: int, *, servers: int = 8, busy: float = 0.0, lasting: float | None = None) -> Fleet:

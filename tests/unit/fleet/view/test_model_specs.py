@@ -31,3 +31,8 @@ def test_who_says_how_many_copies_are_kept(wish: DesiredState | None, pin: int |
 def test_what_has_sequences_has_one_copy_unless_its_owner_says_otherwise(has_sequences: bool, most: int | None, found: int | None) -> None:
     model = DescribedModel(ModelSpec("a", max_replicas=most), 1, has_sequences=has_sequences)
     assert ModelSpecs().merge(model).max_replicas == found
+
+
+def test_what_has_sequences_has_as_many_as_its_owner_wants_at_least() -> None:
+    model = DescribedModel(ModelSpec("a", min_replicas=2), 1, has_sequences=True)
+    assert ModelSpecs().merge(model).max_replicas == 2
