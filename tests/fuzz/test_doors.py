@@ -68,7 +68,7 @@ async def said_to(port: int, pieces: list[bytes]) -> bytes:
 
 @given(pieces=HTTP_TRAFFIC)
 @example(pieces=[b"\0"])
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_the_http_door(pieces: list[bytes]) -> None:
     async def main() -> None:
         async with gateway() as door:
@@ -122,7 +122,7 @@ async def grpc_door() -> AsyncIterator[int]:
 
 @given(pieces=HTTP2_TRAFFIC)
 @example(pieces=[PREFACE])
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_the_grpc_door(pieces: list[bytes]) -> None:
     async def main() -> None:
         async with grpc_door() as port:
