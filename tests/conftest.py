@@ -22,7 +22,6 @@ settings.load_profile("default")
 
 BEGUN_FIRST = (
     "test_perf.py",
-    "test_perf_analyzer.py",
     "test_tune.py",
     "test_model_builds.py",
     "test_cache_faults.py",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -287,17 +285,3 @@ def loads_less_unloads(samples: dict[str, float]) -> float:
         samples[f'tidegate_fleet_moves_total{{source="{one}",target="{other}"}}'] for one, other in (("warm", "hot"), ("hot", "warm"))
     )
     return into - out
-
-
-def test_when_a_triton_is_killed_the_other_takes_its_models_over(fleet: Tidegate) -> None:
-    assert answer_of(ask(fleet, "m5")) == 6.0
-    holder = next(name for name, models in loaded(fleet).items() if "m5" in models)
-    lock = str(fleet.state_dir / "servers" / holder)
-    processes = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(fleet.process.pid)}
-    (pid,) = [pid for pid, line in processes.items() if b"/tritonserver\0" in line and b"guardian" not in line and lock.encode() in line]
-    os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: status(ask(fleet, "m5")) == 200, what="an answer")
-    wait_for(lambda: all(server["is_up"] for server in shown(fleet)["servers"]), what="its return")
-    with watching(fleet, require_within_budget):
-        for number, model in enumerate(MODELS[1:], 1):
-            assert answer_of(ask(fleet, model)) == 1 + number

@@ -15,7 +15,7 @@ from control_plane.triton.embedded.command import shm_prefix
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, run_cli, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, refused_start, wait_for
 
 ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 
@@ -102,34 +102,21 @@ def test_sigterm_ends_everything_in_order_once_what_is_in_flight_is_answered(sta
     assert not (tmp_path / "endpoints.json").exists()
 
 
-def test_attaches_to_a_running_triton(start: Start, tmp_path: Path, tidegate: Tidegate) -> None:
-    http, grpc, metrics = (tidegate.triton_port(name) for name in ("HTTPService", "GRPCInferenceService", "Metrics Service"))
-    attached = start(tmp_path, "--triton-url", f"http://127.0.0.1:{http}?grpc_port={grpc}&metrics_port={metrics}")
-    assert echo_status(attached) == 200
-    assert not any("tritonserver" in Path(f"/proc/{pid}/comm").read_text() for pid in living(descendants(attached.process.pid)))
-    assert attached.stop() == 0
-    assert echo_status(tidegate) == 200
-
-
 @pytest.mark.parametrize(
     ("argument", "says"),
     [
         pytest.param("--no-such-flag=1", "--no-such-flag=1: Triton has no such flag", id="a flag that Triton does not know"),
-        pytest.param("--http-addr=0.0.0.0", "Triton has no such flag", id="the beginning of one that is refused"),
         pytest.param("--rate-limit-resource=x", "'<resource_name>:<count>", id="a flag's value that Triton does not take"),
     ],
 )
 def test_a_flag_that_triton_does_not_take_is_told_in_one_line(tmp_path: Path, argument: str, says: str) -> None:
-    ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
-    done = run_cli("serve", "--state-dir", str(tmp_path), *ports, "--triton-arg", argument)
+    done = refused_start("--state-dir", str(tmp_path), "--triton-arg", argument)
     assert done.returncode == 1
     assert says in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_state_folder_has_one_holder(tidegate: Tidegate) -> None:
-    done = run_cli(
-        "serve", "--state-dir", str(tidegate.state_dir), *(p for d in ("http", "grpc", "metrics", "admin") for p in (f"--{d}-port", "0"))
-    )
+    done = refused_start("--state-dir", str(tidegate.state_dir))
     assert done.returncode == 1
     assert f"in use by tidegate with pid {tidegate.process.pid}" in done.stderr

@@ -7,7 +7,6 @@ import json
 import os
 import pwd
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from control_plane.triton.embedded.command import shm_prefix
 from tests.e2e import another_user, bad_models
 from tests.e2e.accounts import make_first_key
 from tests.e2e.conftest import MODELS
-from tests.e2e.tidegate import Tidegate, descendants, living, run_cli, start, wait_for
+from tests.e2e.tidegate import Tidegate, descendants, living, refused_start, start, wait_for
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"), pytest.mark.timeout(120)]
 
@@ -158,20 +157,25 @@ def key(root: Path) -> str:
     return make_first_key(root / "as-nobody")
 
 
-@pytest.fixture
-def confined(root: Path, python: str, key: str) -> Iterator[Tidegate]:
+def start_confined(root: Path, name: str, python: str) -> Tidegate:
     """Triton is `nobody`, and its state folder was made by us for us alone."""
     spy = root / "models/spy"
     (spy / "1").mkdir(parents=True, exist_ok=True)
     (spy / "config.pbtxt").write_text(SPY_CONFIG)
     (spy / "1/model.py").write_text(SPY)
-    (root / "as-nobody").chmod(0o700)
+    (root / name).mkdir(exist_ok=True)
+    (root / name).chmod(0o700)
     flags = ("--authentication", "--triton-user", USER, "--model-repository", str(spy.parent), "--load", "spy")
-    running = start(root / "as-nobody", *flags, python=python, env={"AWS_SECRET_ACCESS_KEY": "secret"})
+    return start(root / name, *flags, python=python, env={"AWS_SECRET_ACCESS_KEY": "secret"})
+
+
+@pytest.fixture(scope="module")
+def confined(root: Path, python: str, key: str) -> Iterator[Tidegate]:
+    running = start_confined(root, "as-nobody", python)
+    below = living(descendants(running.process.pid))
     yield running
-    if running.process.poll() is None:
-        running.process.kill()
-        running.process.wait()
+    assert running.stop() == 0, running.said()
+    assert not living(below)
 
 
 def spied(running: Tidegate, key: str, paths: Iterable[Path]) -> Any:
@@ -183,8 +187,8 @@ def spied(running: Tidegate, key: str, paths: Iterable[Path]) -> Any:
 
 
 def test_triton_may_be_another_user_whose_models_get_at_nothing_of_ours(confined: Tidegate, root: Path, key: str) -> None:
-    below, nobody = living(descendants(confined.process.pid)), pwd.getpwnam(USER)
-    programs = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in below}
+    nobody = pwd.getpwnam(USER)
+    programs = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in living(descendants(confined.process.pid))}
     users = {name: Path(f"/proc/{pid}").stat().st_uid for pid, name in programs.items()}
     assert (users["tritonserver"], users["triton_python_b"]) == (nobody.pw_uid, nobody.pw_uid)
 
@@ -204,8 +208,6 @@ def test_triton_may_be_another_user_whose_models_get_at_nothing_of_ours(confined
     assert third["regions"]
     assert len(third["sockets"]) == 3
     assert third["connected"] == third["loaded"] == third["regions_read"] == third["environments_read"] == third["files_read"] == []
-    assert confined.stop() == 0, confined.said()
-    assert not living(below)
 
 
 def test_a_load_that_another_users_triton_would_never_end_ends(confined: Tidegate, root: Path, key: str) -> None:
@@ -215,19 +217,19 @@ def test_a_load_that_another_users_triton_would_never_end_ends(confined: Tidegat
         AdminClient(confined.endpoints["admin"], key).load("dies")
 
 
-def test_kill_9_leaves_nothing_of_another_users_triton(confined: Tidegate) -> None:
-    below, prefix = descendants(confined.process.pid), shm_prefix(confined.state_dir / "triton")
-    confined.process.send_signal(signal.SIGKILL)
-    confined.process.wait()
+def test_kill_9_leaves_nothing_of_another_users_triton(root: Path, python: str) -> None:
+    killed = start_confined(root, "killed", python)
+    below, prefix = descendants(killed.process.pid), shm_prefix(killed.state_dir / "triton")
+    killed.process.kill()
+    killed.process.wait()
     wait_for(lambda: not living(below), what="the end of Triton and its stubs")
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(prefix)]
-    assert not list((confined.state_dir / "triton/sockets").iterdir())
+    assert not list((killed.state_dir / "triton/sockets").iterdir())
 
 
 def test_a_user_that_cannot_read_what_triton_reads_is_refused(root: Path) -> None:
     secret = root / "of-root-alone"
     secret.mkdir(mode=0o700)
-    ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
-    done = run_cli("serve", "--state-dir", str(root / "refused"), *ports, "--triton-user", USER, "--model-repository", str(secret))
+    done = refused_start("--state-dir", str(root / "refused"), "--triton-user", USER, "--model-repository", str(secret))
     assert done.returncode == 1
     assert f"--triton-user {USER}: that user cannot read {secret}" in done.stderr

@@ -76,10 +76,10 @@ RECIPES = {{variant: recipe(variant) for variant in MS}}
 """
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`text_encoder` as the quick build of a first `make serve` leaves it, beside its tokenizer."""
-    folder = tmp_path / "models"
+    folder = tmp_path_factory.mktemp("built")
     encoder = folder / "text_encoder"
     encoder.mkdir(parents=True)
     (folder / "text_tokenizer").symlink_to(PROJECT / "model_repository" / "text_tokenizer")
@@ -89,6 +89,12 @@ def repository(tmp_path: Path) -> Path:
     subprocess.run(command, cwd=PROJECT, check=True, timeout=100, capture_output=True)
     assert [variant.name for variant in (encoder / "1").iterdir()] == ["fp32"]
     return folder
+
+
+@pytest.fixture
+def repository(built: Path, tmp_path: Path) -> Path:
+    """A copy, in which more is built."""
+    return shutil.copytree(built, tmp_path / "models", symlinks=True)
 
 
 def encoder(tidegate: Tidegate) -> dict[str, Any]:

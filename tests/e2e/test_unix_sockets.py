@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, refused_start, wait_for
 
 ECHO_ONLY = ("--model-repository", str(MODELS), "--load", "echo")
 
@@ -62,8 +62,7 @@ def test_both_doors_answer_on_them_and_take_them_for_local(running: Tidegate, fo
 
 
 def test_a_living_one_is_not_taken_away(running: Tidegate, folder: Path, tmp_path: Path) -> None:
-    ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
-    done = run_cli("serve", "--state-dir", str(tmp_path), *ports, "--http-socket", str(folder / "http.sock"))
+    done = refused_start("--state-dir", str(tmp_path), "--http-socket", str(folder / "http.sock"))
     assert done.returncode == 1
     assert f"--http-socket {folder / 'http.sock'} is taken" in done.stderr
     assert raw_http.status(ask(folder / "http.sock", "GET", "/v2/health/live")) == 200

@@ -21,7 +21,7 @@ import tritonclient.http
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, run_cli, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, refused_start, wait_for
 
 ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 WORKERS = 2
@@ -186,18 +186,9 @@ def test_they_share_one_unix_socket(scaled: Tidegate) -> None:
 
 
 def test_the_port_is_not_shared_with_another_tidegate(scaled: Tidegate, tmp_path: Path) -> None:
-    ports = [part for door in ("grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
-    done = run_cli("serve", "--state-dir", str(tmp_path), "--workers", "2", "--http-port", str(scaled.port("http")), *ports)
+    done = refused_start("--state-dir", str(tmp_path), "--workers", "2", "--http-port", str(scaled.port("http")))
     assert done.returncode == 1
     assert f"port {scaled.port('http')} on 127.0.0.1 is taken" in done.stderr
-
-
-def test_they_attach_to_a_triton_that_somebody_else_runs(start: Start, tmp_path: Path, scaled: Tidegate) -> None:
-    http, grpc = (scaled.triton_port(name) for name in ("HTTPService", "GRPCInferenceService"))
-    attached = start(tmp_path, "--triton-url", f"http://127.0.0.1:{http}?grpc_port={grpc}", "--workers", str(WORKERS))
-    assert [ask(attached) for _ in range(8)] == [200] * 8
-    assert attached.stop() == 0
-    assert ask(scaled) == 200
 
 
 def test_each_keeps_to_its_cpu_and_triton_to_its_own(scaled: Tidegate) -> None:

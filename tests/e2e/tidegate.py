@@ -9,16 +9,22 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 
+import pytest
+
+from control_plane.cli import main
 from control_plane.core.endpoints import CONTROL_FIELD
 from tests.unix_relay import UnixRelay
 
 PROJECT = Path(__file__).resolve().parents[2]
 SHARED_TRITON = {"TIDEGATE_TRITON_TRANSPORT": "tcp", "TIDEGATE_LOCK_MODEL_CONTROL": "false"}
 """Variables of one whose Triton other gateways attach to and load models into."""
+FREE_PORTS = tuple(part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0"))
 LONG_S = 120.0
 """Far more than any one thing takes on a slow and busy machine; what is awaited ends sooner or fails."""
 
@@ -86,14 +92,29 @@ def command(*arguments: str, python: str = sys.executable) -> list[str]:
 
 
 def run_cli(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """One command to its end."""
+    """One command to its end, in this process: a new one imports for seconds on a slow machine."""
+    status, said, remarked = 0, StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(remarked):
+        for name, value in {"COLUMNS": "160", **(env or {})}.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "argv", ["tidegate", *arguments])
+        patch.chdir(PROJECT)
+        try:
+            main()
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+    return subprocess.CompletedProcess(arguments, status, said.getvalue(), remarked.getvalue())
+
+
+def refused_start(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`tidegate serve` on free ports that ends by itself, in a process of its own as what it sets holds for all of one."""
     return subprocess.run(
-        command(*arguments),
+        command("serve", *FREE_PORTS, *arguments),
         capture_output=True,
         text=True,
         timeout=LONG_S,
         cwd=PROJECT,
-        env={**os.environ, "COLUMNS": "160", **(env or {})},
+        env={**os.environ, "COLUMNS": "160"},
     )
 
 
@@ -101,14 +122,13 @@ def start(
     state_dir: Path, *arguments: str, env: dict[str, str] | None = None, python: str = sys.executable, open_files: int | None = None
 ) -> Tidegate:
     """Start `tidegate serve` on free ports and wait until it says where it listens; with so many descriptors at most."""
-    ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
     state_dir.mkdir(parents=True, exist_ok=True)
     output = state_dir / "output.txt"
     (state_dir / "endpoints.json").unlink(missing_ok=True)  # one that was killed leaves its own
     limited = [] if open_files is None else ["prlimit", f"--nofile={open_files}:{open_files}"]
     with output.open("w") as sink:
         process = subprocess.Popen(
-            limited + command("serve", "--state-dir", str(state_dir), *ports, *arguments, python=python),
+            limited + command("serve", "--state-dir", str(state_dir), *FREE_PORTS, *arguments, python=python),
             stdout=sink,
             stderr=subprocess.STDOUT,
             text=True,
