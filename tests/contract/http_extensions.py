@@ -56,6 +56,11 @@ PARAMETERS: list[tuple[str, object]] = [
 
 REQUESTS = [
     *(infer(f"parameter: {name}={value!r}", "facts", {**_ANY, "parameters": {name: value}}) for name, value in PARAMETERS),
+    *(
+        infer(f"parameter: {name}={value!r}", "facts", {**_ANY, "parameters": {name: value}})
+        for name in ("sequence_id", "sequence_start", "sequence_end")
+        for value in (1.5, "s", [1], {"a": 1}, 2**70)
+    ),
     infer("parameter: several", "facts", {**_ANY, "id": "i1", "parameters": {"a": 1, "b": "two", "c": False, "priority": 2}}),
     infer("parameter: a timeout header of Triton's", "facts", _ANY, ("Request-Timeout", "1")),
     infer("parameter: a traceparent", "facts", _ANY, ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")),

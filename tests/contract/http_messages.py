@@ -10,6 +10,7 @@ from tests.contract.http_wire import CONTINUE, LIVE, Talk, chunked, request
 INT32 = b'{"inputs":[{"name":"INT32","shape":[2],"datatype":"INT32","data":[1,-2]}]}'
 INFER = "/v2/models/types/infer"
 LINE = b"POST /v2/models/types/infer HTTP/1.1\r\nHost: localhost\r\n"
+NESTED = b'{"inputs":[{"name":"INT32","shape":[200000],"datatype":"INT32","data":[%b]}]}' % b",".join(b"[%d]" % n for n in range(200_000))
 NUMBERS = b'{"inputs":[{"name":"INT32","shape":[400000],"datatype":"INT32","data":[%b]}]}' % b",".join([b"-12345"] * 400_000)
 PLAIN = request("POST", INFER, INT32)
 _LINE = PLAIN.index(b"\n") + 1
@@ -71,6 +72,7 @@ BODIES = [
     Talk("body: on a GET", (request("GET", "/v2", b"abc"),)),
     Talk("body: none on a POST without a length", (request("POST", INFER, length=False),)),
     Talk("body: 3 MB of JSON", (request("POST", INFER, NUMBERS),)),
+    Talk("body: 200,000 nested numbers", (request("POST", INFER, NESTED),)),
     Talk("body: 3 MB of white space", (request("POST", INFER, INT32[:-3] + b" " * (3 << 20) + INT32[-3:]),)),
 ]
 
