@@ -1,4 +1,7 @@
-"""A gateway whose shared cache is slow, held still, cut off, killed, full or poisoned: callers see nothing of it, and it comes back."""
+"""A gateway whose shared cache is held still, killed or poisoned: callers see nothing of it, and it comes back.
+
+One that is slow, cut off or full is in tests/contract/test_shared_cache_chaos.py.
+"""
 
 from __future__ import annotations
 
@@ -94,13 +97,6 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @contextmanager
-def slow(bench: Bench) -> Iterator[None]:
-    bench.proxy.delay_s = 0.1
-    yield
-    bench.proxy.delay_s = 0.0
-
-
-@contextmanager
 def held_still(bench: Bench) -> Iterator[None]:
     bench.proxy.is_stalled = True
     yield
@@ -108,29 +104,10 @@ def held_still(bench: Bench) -> Iterator[None]:
 
 
 @contextmanager
-def cut_off(bench: Bench) -> Iterator[None]:
-    bench.proxy.is_refusing = True
-    bench.proxy.cut(by_reset=True)
-    yield
-    bench.proxy.is_refusing = False
-
-
-@contextmanager
 def killed(bench: Bench) -> Iterator[None]:
     bench.redis.kill()
     yield
     bench.redis.start()
-
-
-@contextmanager
-def full(bench: Bench) -> Iterator[None]:
-    with redis.Redis(port=bench.redis.port, password=PASSWORD) as client:
-        client.flushall()
-        client.config_set("maxmemory-policy", "noeviction")
-        client.config_set("maxmemory", 1)
-        yield
-        client.config_set("maxmemory", 64 << 20)
-        client.config_set("maxmemory-policy", "allkeys-lfu")
 
 
 @contextmanager
@@ -154,7 +131,7 @@ def poisoned(bench: Bench) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("fault", [slow, held_still, cut_off, killed, full, poisoned], ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", [held_still, killed, poisoned], ids=lambda fault: fault.__name__)
 def test_no_caller_sees_it_and_it_comes_back(bench: Bench, fault: Callable[[Bench], contextmanager[None]]) -> None:
     bench.wait_until_used()
     before = bench.asked

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(300)
 
 GOOD = ("m0", "m1", "m2", "m3")
 """As many as there is room for."""
-LIMIT_S = 20.0
+LIMIT_S = 12.0
 """Of a load, for one that hangs."""
 
 _SIZE = 'parameters { key: "tidegate_resident_bytes" value { string_value: "24MiB" } }\n'

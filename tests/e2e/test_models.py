@@ -66,7 +66,7 @@ def test_a_text_has_the_same_embedding_alone_and_among_longer_ones(tidegate: Tid
 
 def test_mixed_lengths_still_meet_in_one_batch(tidegate: Tidegate) -> None:
     # No two alike, or the second would be found in the cache.
-    texts = [" ".join([str(number), *["word"] * (4, 20, 60)[number % 3]]) for number in range(192)]
+    texts = [" ".join([str(number), *["word"] * (4, 20, 60)[number % 3]]) for number in range(96)]
 
     async def send_all() -> None:
         async with tritonclient.http.aio.InferenceServerClient(tidegate.address("http"), conn_limit=32) as client:

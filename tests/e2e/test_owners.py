@@ -47,7 +47,7 @@ class TritonPythonModel:
 INIT_S = {"model_a": 0.02, "model_b": 0.02, "model_c": 0.3, "model_d": 2.2}
 """The last outlasts the lease."""
 
-ROUNDS = 5
+ROUNDS = 3
 TAKEOVER_S = LIMITS.ttl_s + LIMITS.margin_s + 5.0
 """Far more than the looks and calls in between take, on a machine that is busy."""
 
@@ -149,4 +149,4 @@ def test_one_that_is_held_still_past_its_lease_does_no_harm(tmp_path: Path) -> N
     assert all("loaded" in text and "Traceback" not in text for text in said.values()), said
     assert len(observed.models) >= 3
     assert observed.most_held > BUDGET - 30 * MIB  # there was something to be careful about
-    assert observed.looks > 500
+    assert observed.looks > 300

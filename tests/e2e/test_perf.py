@@ -53,18 +53,18 @@ ONE_ROUND = ("--rounds", "1")
 RUNS = [
     run("smoke", *ONE_ROUND, "--requests", "50"),
     run(
-        "gateway", *ONE_ROUND, "--seconds", "1", "--connections", "2", "--sizes", "1536", "--peers", "nginx", "starlette-aiohttp",
+        "gateway", *ONE_ROUND, "--seconds", "0.5", "--connections", "2", "--sizes", "1536", "--peers", "nginx", "starlette-aiohttp",
         "fastapi-httpx", "grpc-aio", "grpc-aio-to-http", "tidegate",
     ),
     run("waiting", *ONE_ROUND, "--seconds", "0.3", "--requests", "40", "--upload-mib", "8", "--only", "grpc"),
     run("floods", *ONE_ROUND, "--seconds", "0.3", "--only", "reset at once", check=the_one_who_does_no_harm_is_answered),
-    run("tenants", *ONE_ROUND, "--seconds", "0.5", "--settle-s", "0.5", "--callers", "2", "--flood", "5", "--models", "batches", "texts"),
+    run("tenants", *ONE_ROUND, "--seconds", "0.5", "--settle-s", "0.5", "--callers", "2", "--flood", "5", "--models", "batches"),
     run(
         "embedding", *ONE_ROUND, "--seconds", "0.2", "--callers", "1", "--peers", "flask", "triton-http", "tidegate-http", "tidegate-grpc",
         check=repeats_are_hits,
     ),
     run("batching", *ONE_ROUND, "--seconds", "0.3", "--callers", "4", "--variants", "int8", "--mixes", "95/5"),
-    run("cache-hits", *ONE_ROUND, "--seconds", "1", "--connections", "2"),
+    run("cache-hits", *ONE_ROUND, "--seconds", "0.5", "--connections", "2"),
     run("repeats", *ONE_ROUND, "--requests", "100", "--caches", NO_CACHE, SHIPPED, check=only_a_cache_has_hits),
     run("cache-faults", *ONE_ROUND, "--requests", "50", "--levels", "none", "held still"),
     run(
