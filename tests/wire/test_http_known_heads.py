@@ -6,7 +6,7 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.aio import run
@@ -44,6 +44,7 @@ async def on_fresh_connections(door: Gateway, picks: list[bytes]) -> list[bytes]
     return [(await (await door.connect()).ask(request)).body for request in picks]
 
 
+@settings(max_examples=40)
 @given(picks=PICKS)
 def test_one_after_the_other_they_get_the_answers_of_fresh_connections(picks: list[bytes]) -> None:
     async def main() -> None:
@@ -56,6 +57,7 @@ def test_one_after_the_other_they_get_the_answers_of_fresh_connections(picks: li
     run(main())
 
 
+@settings(max_examples=40)
 @given(picks=PICKS, cuts=st.lists(st.integers(0, 1500), max_size=4))
 def test_in_any_pieces_they_get_the_answers_of_fresh_connections(picks: list[bytes], cuts: list[int]) -> None:
     async def main() -> None:

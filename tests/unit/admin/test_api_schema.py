@@ -91,7 +91,7 @@ def test_the_api_is_as_its_document_says() -> None:
 def test_nothing_is_answered_to_those_without_a_key() -> None:
     bench = Bench(authentication=True)
     header = {"Authorization": f"Bearer {bench.make_key()}"}
-    found = Findings(bench, configuration(3, auth={"openapi": {"bearer": {"bearer": header["Authorization"][7:]}}}), **header)
+    found = Findings(bench, configuration(1, auth={"openapi": {"bearer": {"bearer": header["Authorization"][7:]}}}), **header)
     assert_nothing_found(found)
     assert {("GET", 200), ("GET", 401), ("PUT", 401)} <= found.answers.keys()
 
