@@ -14,6 +14,8 @@ from tests.e2e import tidegate as servers
 from tests.redis_server import RedisServer, redis_server
 
 MODELS = Path(__file__).parent / "models"
+FORWARDED = "^x-(tenant|locale)$|cookie|auth|key"
+"""Headers for `test_header_forwarding`; those behind the first are never sent on, and no other case sends any of them."""
 LOADED = ("types", "repeat", "accumulate", "accumulate_text", "classify", "patient", "facts", "fails", "say", "versions", "chain")
 
 
@@ -58,7 +60,8 @@ def served(state_dir: Path) -> Iterator[Doors]:
     loads = [part for name in LOADED for part in ("--load", name)]
     # What the same calls say straight, Triton says to everybody here; tests/e2e/test_fingerprints.py has the lock.
     unlocked = {"TIDEGATE_LOCK_MODEL_CONTROL": "false"}
-    running = servers.start(state_dir, "--model-repository", str(MODELS), "--allow-shared-memory", *loads, env=unlocked)
+    flags = ("--model-repository", str(MODELS), "--allow-shared-memory", "--header-forward-pattern", FORWARDED, *loads)
+    running = servers.start(state_dir, *flags, env=unlocked)
     below = servers.descendants(running.process.pid)
     try:
         yield Doors(running)

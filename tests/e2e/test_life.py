@@ -1,4 +1,4 @@
-"""Starting, dying, restarting and stopping, with the real Triton; nothing is left behind."""
+"""Starting, dying, restarting and stopping, with the real Triton and Unix sockets beside the ports; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 import os
 import signal
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from control_plane.triton.embedded.command import shm_prefix
 from tests.e2e import raw_http
@@ -21,6 +24,18 @@ ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data
 
 
 ECHO_ONLY = ("--model-repository", str(MODELS), "--load", "echo")
+
+
+def sockets(folder: Path) -> tuple[str, ...]:
+    return ("--http-socket", str(folder / "http.sock"), "--grpc-socket", str(folder / "grpc.sock"))
+
+
+def ask(path: Path, method: str, target: str) -> bytes:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(LONG_S)
+        connection.connect(str(path))
+        connection.sendall(f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
+        return raw_http.read_answer(connection)
 
 
 def echo_status(tidegate: Tidegate) -> int:
@@ -44,9 +59,15 @@ def triton_pid(tidegate: Tidegate) -> int:
 
 
 @pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of its Unix sockets."""
+    return tmp_path_factory.mktemp("sockets")
+
+
+@pytest.fixture(scope="module")
+def serving(folder: Path) -> Iterator[Tidegate]:
     """One whose Triton dies first, and which is killed itself by the last test that has it."""
-    running = servers.start(tmp_path_factory.mktemp("serving"), *ECHO_ONLY)
+    running = servers.start(folder / "state", *ECHO_ONLY, *sockets(folder))
     yield running
     running.process.kill()
     running.process.wait()
@@ -68,16 +89,43 @@ def test_triton_that_dies_comes_back_with_its_models(serving: Tidegate) -> None:
     wait_for(lambda: echo_status(serving) == 200, what="the restart")
 
 
-def test_kill_9_leaves_no_orphan(serving: Tidegate, start: Start) -> None:
+def test_both_doors_answer_on_unix_sockets_and_take_them_for_local(serving: Tidegate, folder: Path) -> None:
+    http, over_grpc = folder / "http.sock", folder / "grpc.sock"
+    assert serving.endpoints["http_socket"] == f"unix:{http}"
+    assert serving.endpoints["grpc_socket"] == f"unix:{over_grpc}"
+    wait_for(lambda: f"unix:{http}" in serving.said().replace("\n", ""), what="the table of endpoints")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (http, over_grpc)} == {0o600}
+
+    assert raw_http.status(ask(http, "GET", "/v2/health/ready")) == 200
+    assert raw_http.status(ask(http, "POST", "/v2/repository/models/echo/load")) == 200
+    with grpc.insecure_channel(f"unix:{over_grpc}") as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        assert stub.ModelReady(service_pb2.ModelReadyRequest(name="echo"), timeout=LONG_S).ready
+        stub.RepositoryModelLoad(service_pb2.RepositoryModelLoadRequest(model_name="echo"), timeout=LONG_S)
+    assert raw_http.status(raw_http.exchange(serving.port("http"), "GET", "/v2/health/live")) == 200
+
+
+def test_a_unix_socket_that_somebody_listens_on_is_not_taken_away(serving: Tidegate, folder: Path, tmp_path: Path) -> None:
+    done = refused_start("--state-dir", str(tmp_path), "--http-socket", str(folder / "http.sock"))
+    assert done.returncode == 1
+    assert f"--http-socket {folder / 'http.sock'} is taken" in done.stderr
+    assert raw_http.status(ask(folder / "http.sock", "GET", "/v2/health/live")) == 200
+
+
+def test_kill_9_leaves_no_orphan_and_what_it_left_is_replaced(serving: Tidegate, start: Start, folder: Path) -> None:
     below = descendants(serving.process.pid)
     assert shared_memory(serving)
     serving.process.kill()
     serving.process.wait()
     wait_for(lambda: not living(below), what="the end of Triton and its stubs")
     wait_for(lambda: not shared_memory(serving), what="shared memory being freed")
-    again = start(serving.state_dir, *ECHO_ONLY)  # the state folder of a killed one is usable, at once
+    assert (folder / "http.sock").exists()
+    again = start(serving.state_dir, *ECHO_ONLY, *sockets(folder))  # the state folder of a killed one is usable, at once
     assert echo_status(again) == 200
+    assert raw_http.status(ask(folder / "http.sock", "GET", "/v2/health/ready")) == 200
     assert again.stop() == 0
+    assert not (folder / "http.sock").exists()
+    assert not (folder / "grpc.sock").exists()
 
 
 def test_sigterm_ends_everything_in_order_once_what_is_in_flight_is_answered(start: Start, tmp_path: Path) -> None:

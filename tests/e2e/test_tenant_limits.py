@@ -22,7 +22,8 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
-from tests.e2e.conftest import MODELS, Start
+from tests.e2e.conftest import Start
+from tests.e2e.test_access import triton_url
 from tests.e2e.tidegate import LONG_S, Tidegate
 from tests.redis_server import redis_server
 
@@ -35,7 +36,6 @@ LONG_ENOUGH_S = 4.0
 BOUNDS = (47.0, 53.0)
 FLOOD_S = 3.5
 SETTLED_S = 1.5
-FLAGS = ("--authentication", "--model-repository", str(MODELS), "--load", "echo")
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}).encode()
 
 
@@ -73,11 +73,11 @@ def per_second(*floods: tuple[int, int]) -> float:
 
 
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tidegate, dict[str, str]]]:
+def workers(tidegate: Tidegate, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tidegate, dict[str, str]]]:
     """Two of one gateway, and a key of each tenant."""
     folder = tmp_path_factory.mktemp("workers")
     keys = {tenant.name: make_key(None, folder, tenant) for tenant in (TEAM, SMALL)}
-    running = servers.start(folder, *FLAGS, "--workers", "2")
+    running = servers.start(folder, "--authentication", "--triton-url", triton_url(tidegate), "--workers", "2")
     yield running, keys
     assert running.stop() == 0, running.said()
 
@@ -127,11 +127,12 @@ def test_a_small_limit_holds_for_all_workers_together(workers: tuple[Tidegate, d
     assert 3 + 3.0 * LONG_ENOUGH_S - 2 <= admitted <= 3 + 3.0 * (time.monotonic() - began_s - BURST_S) + 1
 
 
-def test_two_gateways_over_one_redis_let_the_rate_through_together(start: Start, tmp_path: Path) -> None:
+def test_two_gateways_over_one_redis_let_the_rate_through_together(tidegate: Tidegate, start: Start, tmp_path: Path) -> None:
     (tmp_path / "redis").mkdir()
     with redis_server(tmp_path / "redis") as redis, ThreadPoolExecutor() as clients:
         key = make_key(redis.url, tmp_path)
-        gateways = [start(tmp_path / name, *FLAGS, "--state-url", redis.url) for name in ("one", "other")]
+        flags = ("--authentication", "--triton-url", triton_url(tidegate), "--state-url", redis.url)
+        gateways = [start(tmp_path / name, *flags) for name in ("one", "other")]
         ports = [gateway.port("http") for gateway in gateways]
         alone = per_second(flood(ports[0], key))
         assert BOUNDS[0] < alone < BOUNDS[1]

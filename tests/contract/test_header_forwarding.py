@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import tritonclient.grpc
 
+from tests.contract.conftest import Doors
 from tests.e2e import raw_http
-from tests.e2e.tidegate import PROJECT, Tidegate, start
 
 BODY = {"inputs": [{"name": "ANY", "shape": [1, 1], "datatype": "BYTES", "data": ["a"]}]}
 HEADERS = {"X-Tenant": "a", "x-locale": "de", "x-other": "b", "cookie": "c", "authorization": "Bearer d", "x-api-key": "e"}
-
-
-@pytest.fixture(scope="module")
-def tidegate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
-    models = ("--model-repository", str(PROJECT / "tests/contract/models"), "--load", "facts")
-    running = start(tmp_path_factory.mktemp("forwarding"), *models, "--header-forward-pattern", "^x-(tenant|locale)$|cookie|auth|key")
-    yield running
-    assert running.stop() == 0
 
 
 def facts(text: str) -> dict[str, Any]:
@@ -29,14 +19,14 @@ def facts(text: str) -> dict[str, Any]:
     return found
 
 
-def test_over_http(tidegate: Tidegate) -> None:
-    answer = raw_http.infer(tidegate.port("http"), "facts", BODY, fields=HEADERS.items())
+def test_over_http(doors: Doors) -> None:
+    answer = raw_http.infer(doors.gateway_http, "facts", BODY, fields=HEADERS.items())
     told = json.loads(answer.partition(b"\r\n\r\n")[2])
     assert facts(told["outputs"][0]["data"][0]) == {"X-Tenant": "a", "x-locale": "de"}
 
 
-def test_over_grpc(tidegate: Tidegate) -> None:
-    with tritonclient.grpc.InferenceServerClient(tidegate.address("grpc")) as client:
+def test_over_grpc(doors: Doors) -> None:
+    with tritonclient.grpc.InferenceServerClient(doors.gateway_grpc) as client:
         asked = tritonclient.grpc.InferInput("ANY", [1, 1], "BYTES")
         asked._raw_content = b"\1\0\0\0a"
         answer = client.infer("facts", [asked], headers={name.lower(): value for name, value in HEADERS.items()})
