@@ -37,7 +37,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     flags = ("--model-repository", str(folder / "models"), "--load", "encoder", "--cache-bytes", "0")
     running = servers.start(folder / "state", *flags)
     yield running
-    assert running.stop() == 0, running.said()
+    running.kill()
 
 
 def inputs(ids: Sequence[Sequence[int]]) -> list[triton.InferInput]:

@@ -37,4 +37,3 @@ def test_all_that_fits_is_loaded_at_the_start_and_a_stub_that_dies_is_replaced(s
     told = [(event["kind"], event["reason"]) for event in shown(running)["events"] if event["model"] == "m2"]
     assert told[-2:] == [("lost", "its Python process has died"), ("loaded", "")]
     assert list(loaded(running).values()) == [{"m2", "m0"}]
-    assert running.stop() == 0

@@ -69,8 +69,7 @@ def serving(folder: Path) -> Iterator[Tidegate]:
     """One whose Triton dies first, and which is killed itself by the last test that has it."""
     running = servers.start(folder / "state", *ECHO_ONLY, *sockets(folder))
     yield running
-    running.process.kill()
-    running.process.wait()
+    running.kill()
 
 
 def test_triton_that_dies_comes_back_with_its_models(serving: Tidegate) -> None:

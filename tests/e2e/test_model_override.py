@@ -75,7 +75,6 @@ def test_a_configuration_and_files_of_a_model_that_is_in_no_repository(start: St
     wait_for(lambda: raw_http.status(post(running, load)) == 200 and config_of(running, "echo")["max_batch_size"] == 8, what="its own")
     restart_triton(running)
     assert config_of(running, "echo")["max_batch_size"] == 8
-    assert running.stop() == 0
 
 
 def brought_answers(tidegate: Tidegate) -> object:
