@@ -81,8 +81,21 @@ async def asking(cache: RedisCache) -> AsyncIterator[Callers]:
                 task.cancel()
 
 
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis"), *EVICTING) as server:
+        yield server
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
+def server(standing: RedisServer) -> RedisServer:
+    """One that is empty, for cases that leave it running as it was."""
+    assert standing.call("FLUSHALL") == b"+OK\r\n"
+    return standing
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[RedisServer]:
     with redis_server(tmp_path, *EVICTING) as server:
         yield server
 
@@ -178,28 +191,28 @@ def test_killed_and_restarted(tmp_path: Path, is_lost: bool) -> None:
         run(main(server))
 
 
-async def test_held_still(server: RedisServer) -> None:
-    cache = redis_cache(server.port)
+async def test_held_still(own_server: RedisServer) -> None:
+    cache = redis_cache(own_server.port)
     async with asking(cache) as callers:
-        server.process.send_signal(signal.SIGSTOP)
+        own_server.process.send_signal(signal.SIGSTOP)
         try:
             for number in range(200):
                 cache.put(key(1000 + number), b"x" * 2**19, ttl_s=60.0)
             await costs_nothing(cache)
             await callers.ask_on()
         finally:
-            server.process.send_signal(signal.SIGCONT)
+            own_server.process.send_signal(signal.SIGCONT)
         await callers.find_again()
 
 
-def test_held_still_to_the_end(server: RedisServer) -> None:
+def test_held_still_to_the_end(own_server: RedisServer) -> None:
     """Nothing that was not sent keeps the loop from closing."""
 
     async def main() -> None:
-        cache = redis_cache(server.port, max_value_bytes=2**25)
+        cache = redis_cache(own_server.port, max_value_bytes=2**25)
         async with usable(cache):
             await put_for_sure(cache, key(1), value(1))
-            server.process.send_signal(signal.SIGSTOP)
+            own_server.process.send_signal(signal.SIGSTOP)
             cache.put(key(2), b"x" * 30_000_000, ttl_s=60.0)  # more than sockets take
             await asyncio.sleep(0.3)
         gc.collect()
@@ -207,7 +220,7 @@ def test_held_still_to_the_end(server: RedisServer) -> None:
     try:
         run(main())
     finally:
-        server.process.send_signal(signal.SIGCONT)
+        own_server.process.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("how", ["cut", "reset", "stalled", "refusing"])
@@ -267,7 +280,7 @@ def test_garbage(server: RedisServer, garbage: str) -> None:
     async def main(proxy: ChaosProxy, cache: RedisCache) -> None:
         async with asking(cache) as callers:
             proxy.answer = GARBAGE[garbage]
-            await callers.ask_on(200)
+            await callers.ask_on(100)
             proxy.answer = None
             await callers.find_again()
 
@@ -322,19 +335,19 @@ def test_poisoned(server: RedisServer, poison: str) -> None:
         run(main())
 
 
-async def test_away_from_the_start(server: RedisServer) -> None:
-    server.kill()
-    cache = redis_cache(server.port)
+async def test_away_from_the_start(own_server: RedisServer) -> None:
+    own_server.kill()
+    cache = redis_cache(own_server.port)
     async with running(cache):
         await costs_nothing(cache)
-        server.start()
+        own_server.start()
         await put_for_sure(cache, key(1), value(1))
 
 
-def test_a_wrong_password_is_told_of_without_it(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_password_is_told_of_without_it(own_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        server.call("CONFIG", "SET", "requirepass", "another")
-        cache = redis_cache(server.port)
+        own_server.call("CONFIG", "SET", "requirepass", "another")
+        cache = redis_cache(own_server.port)
         async with running(cache):
             await until(lambda: "is not used for now" in caplog.text)
             assert cache.is_bypassed
