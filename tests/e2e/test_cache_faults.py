@@ -92,7 +92,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         bench = Bench(gateway, redis_, proxy)
         with bench.asking():
             yield bench
-        assert gateway.stop() == 0, gateway.said()
+        gateway.kill()
         assert "Traceback" not in gateway.said()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from perf.batching.report import FIRST_COME, LENGTH_AWARE, ONE_BY_ONE
 from perf.embedding.report import Report as EmbeddingReport
 from perf.floods.report import Report as FloodsReport
 from perf.measurement.report import Report
@@ -53,7 +54,7 @@ ONE_ROUND = ("--rounds", "1")
 RUNS = [
     run("smoke", *ONE_ROUND, "--requests", "50"),
     run(
-        "gateway", *ONE_ROUND, "--seconds", "0.5", "--connections", "2", "--sizes", "1536", "--peers", "nginx", "starlette-aiohttp",
+        "gateway", *ONE_ROUND, "--seconds", "1", "--connections", "2", "--sizes", "1536", "--peers", "nginx", "starlette-aiohttp",
         "fastapi-httpx", "grpc-aio", "grpc-aio-to-http", "tidegate",
     ),
     run("waiting", *ONE_ROUND, "--seconds", "0.3", "--requests", "40", "--upload-mib", "8", "--only", "grpc"),
@@ -63,13 +64,15 @@ RUNS = [
         "embedding", *ONE_ROUND, "--seconds", "0.2", "--callers", "1", "--peers", "flask", "triton-http", "tidegate-http", "tidegate-grpc",
         check=repeats_are_hits,
     ),
-    run("batching", *ONE_ROUND, "--seconds", "0.3", "--callers", "4", "--variants", "int8", "--mixes", "95/5"),
-    run("cache-hits", *ONE_ROUND, "--seconds", "0.5", "--connections", "2"),
+    run(
+        "batching", *ONE_ROUND, "--seconds", "0.3", "--callers", "4", "--variants", "int8", "--mixes", "95/5", "--ways", LENGTH_AWARE,
+        ONE_BY_ONE, FIRST_COME,
+    ),
+    run("cache-hits", *ONE_ROUND, "--seconds", "1", "--connections", "2"),
     run("repeats", *ONE_ROUND, "--requests", "100", "--caches", NO_CACHE, SHIPPED, check=only_a_cache_has_hits),
     run("cache-faults", *ONE_ROUND, "--requests", "50", "--levels", "none", "held still"),
     run(
         "fleet", *ONE_ROUND, "--requests", "20", "--seconds", "2", "--models", "3", "--servers", "2", "--room", "1.5", "--ways", "tidegate",
-        "round-robin",
     ),
     run("eviction", "--requests", "3000", "--sizes", "10"),
     run("simulate", "--seeds", "1", "--cases", "8x5", "--policies", "round robin", "Tidegate"),

@@ -18,8 +18,8 @@ from tests.e2e.tidegate import LONG_S, PROJECT, command, descendants, living, wa
 MIX = {"data": [{"INPUT0": {"content": [float(value) for value in range(size)], "shape": [size]}} for size in (4, 16)]}
 
 
-BUDGETS_S = (20, 40, 120)
-"""In which others than the default can be measured, too; and on a slow or busy machine. A run takes all of its budget."""
+BUDGETS_S = (40, 120)
+"""In which others than the default can be measured, too; and on a slow or busy machine. A run takes all of it."""
 
 
 class Tune:

@@ -96,7 +96,7 @@ def test_metrics_are_the_sum_over_all_of_them(scaled: Tidegate) -> None:
 
 
 def test_models_are_loaded_through_any_of_them(scaled: Tidegate) -> None:
-    for _ in range(8):  # connections of their own
+    for _ in range(5):  # connections of their own
         for what in ("unload", "load"):
             answer = raw_http.exchange(scaled.port("http"), "POST", f"/v2/repository/models/echo/{what}")
             assert raw_http.status(answer) == 200, answer
