@@ -14,7 +14,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BUILD_MODELS := $(BIN)/python -m python_backends.export model_repository
 # The exact variant, on which a machine serves until a faster one has passed its accuracy gate.
 REFERENCE := model_repository/text_encoder/1/fp32
-# Tests that need nothing but themselves, and so run beside each other.
+# Tests that need nothing but themselves, and so run beside each other. The others run a file at a time in each of three processes:
+# they wait for Triton so often that two leave a third of two cores idle.
 ALONE := tests/unit tests/wire
 SOURCES := control_plane python_backends model_repository dependencies tests perf docs examples
 
@@ -39,7 +40,7 @@ ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
 	@$(BIN)/python -m pytest -n 2 $(ALONE)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
 endif
 
 check: lint ## As lint, and unit and wire tests; needs no Triton
