@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from perf.batching.report import FIRST_COME, LENGTH_AWARE, ONE_BY_ONE
 from perf.embedding.report import Report as EmbeddingReport
 from perf.floods.report import Report as FloodsReport
 from perf.measurement.report import Report
@@ -65,8 +64,8 @@ RUNS = [
         check=repeats_are_hits,
     ),
     run(
-        "batching", *ONE_ROUND, "--seconds", "0.3", "--callers", "4", "--variants", "int8", "--mixes", "95/5", "--ways", LENGTH_AWARE,
-        ONE_BY_ONE, FIRST_COME,
+        "batching", *ONE_ROUND, "--seconds", "0.3", "--callers", "4", "--variants", "int8", "--mixes", "95/5", "--ways", "length-aware",
+        "one-by-one", "first-come",
     ),
     run("cache-hits", *ONE_ROUND, "--seconds", "1", "--connections", "2"),
     run("repeats", *ONE_ROUND, "--requests", "100", "--caches", NO_CACHE, SHIPPED, check=only_a_cache_has_hits),
