@@ -83,7 +83,7 @@ def _body(seconds: float) -> bytes:
 
 def test_each_pays_for_what_was_computed_for_it(site: Site) -> None:
     first, leaves, behind = (site.key(tenant) for tenant in ("first", "leaves", "behind"))
-    wait_for(lambda: _knows(site, behind), what="the keys")
+    wait_for(lambda: all(_knows(site, behind) for _ in range(8)), what="the keys, at either worker", every_s=0.2)
     for _ in range(3):
         sleep(site, first, 0.0)  # the first of them waits for the load
     wait_for(lambda: site.units("first")[0] > 0, timeout_s=30, what="a known cost, of a model that so far is quick")
