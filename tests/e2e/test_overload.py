@@ -59,6 +59,9 @@ class Load:
             for number in range(int(per_s * seconds)):
                 await asyncio.sleep(max(0.0, self._began_s + number / per_s - time.monotonic()))
                 tasks.create_task(self._over_grpc(infer) if number % 2 else self._over_http())
+        self.close()
+
+    def close(self) -> None:
         for _, writer in self._idle:
             writer.close()
 
@@ -109,6 +112,7 @@ async def peak_per_s(load: Load) -> float:
 
     load._began_s = time.monotonic()
     await asyncio.gather(*(caller() for _ in range(8)))
+    load.close()
     return len(load.in_time["http"]) / (time.monotonic() - load._began_s)
 
 

@@ -34,7 +34,10 @@ class ServiceTime:
 
     def __init__(self) -> None:
         self._alone_s = 0.0
-        """Seconds per unit of cost of requests that found the model idle; 0 if there was none yet."""
+        """Seconds per unit of cost of a request that finds the model idle; 0 if there was none yet. One that
+        others were ahead of counts too if it took less, since it cannot have been faster than alone: the first
+        may have warmed the model up, or come before its cost was known, and a busy model is not idle again.
+        """
         self._cost = 0.0
         self._work = 0.0
         """Units of cost that Triton had once a request was sent, its own included."""
@@ -44,8 +47,8 @@ class ServiceTime:
         """Record a request of `cost` units that ended `held_s` after it was sent behind work of `ahead`
         units.
         """
-        if not ahead:
-            pace = held_s / cost
+        pace = held_s / cost
+        if not ahead or pace < self._alone_s:
             self._alone_s += _NEWEST_ALONE * (pace - self._alone_s) if self._alone_s else pace
         if not self._work:
             self._cost, self._work, self._held_s = cost, ahead + cost, held_s
@@ -60,28 +63,21 @@ class ServiceTime:
         """
         if not self._work:
             return None
-        return cost * self._own_s + caution * ahead * self._delay_s
+        return cost * self._alone_s + caution * ahead * self._delay_s
 
     def queued_answer_s(self, cost: float, *, queued: float, at_triton: float) -> float | None:
         """Estimate the same for a request that waits behind `queued` units until it can be sent."""
         if not self._work:
             return None
         drained_s = _CAUTION * self.drained_s(queued + cost, at_triton=at_triton)
-        return drained_s + cost * self._own_s + _CAUTION * at_triton * self._delay_s
+        return drained_s + cost * self._alone_s + _CAUTION * at_triton * self._delay_s
 
     def drained_s(self, queued: float, *, at_triton: float) -> float:
         """Estimate the seconds until `queued` units have been sent, by Little's law: while they wait Triton
         has `at_triton` units at all times.
         """
         at_triton = max(at_triton, self._cost)
-        return queued * (self._cost * self._own_s / at_triton + self._delay_s) if at_triton else 0.0
-
-    @property
-    def _own_s(self) -> float:
-        """Seconds per unit of cost that a request takes alone. No request that others were ahead of can have
-        taken less: while the model is never idle, this corrects what was measured last.
-        """
-        return min(self._alone_s, self._held_s / self._cost) if self._cost else 0.0
+        return queued * (self._cost * self._alone_s / at_triton + self._delay_s) if at_triton else 0.0
 
     @property
     def _delay_s(self) -> float:
@@ -89,7 +85,7 @@ class ServiceTime:
         request's own included: a little too short where little was ahead, and never a large number made of
         noise.
         """
-        return max(0.0, self._held_s - self._cost * self._own_s) / self._work if self._work else 0.0
+        return max(0.0, self._held_s - self._cost * self._alone_s) / self._work if self._work else 0.0
 
     def left_s(self, *, at_triton: float) -> float:
         """Estimate the seconds until Triton has done the work that it has."""

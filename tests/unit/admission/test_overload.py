@@ -67,6 +67,7 @@ class Bench:
     tenants: tuple[Tenant, ...] = (Tenant(""),)
     leaves_after_s: float = DEADLINE_S
     """Callers leave then; their deadline is later if this is earlier."""
+    cost_units: Callable[[], float] = lambda: 1.0
     seen: Seen = field(default_factory=Seen)
 
     def __post_init__(self) -> None:
@@ -87,7 +88,7 @@ class Bench:
         permit = self.admission.admit(tenant)
         assert permit is not None
         try:
-            await permit.acquire_slot("m", cost_units=1.0, deadline_s=came_s + deadline_s)
+            await permit.acquire_slot("m", cost_units=self.cost_units(), deadline_s=came_s + deadline_s)
             now_s = self.loop.time()
             ends_s, leaves_s = self.triton.ends_s(now_s), came_s + min(self.leaves_after_s, deadline_s)
             if ends_s > leaves_s:
@@ -147,6 +148,34 @@ def test_thrice_the_capacity_leaves_nine_tenths_of_the_peak(
         await bench.load(4.0, 0.3 * peak_per_s)
         assert len(seen.refused_after_s) == before
         assert seen.per_s(ended_s, ended_s + 4.0) >= 0.2 * peak_per_s
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize(
+    ("first_s", "known_cost"),
+    [
+        pytest.param(SERVICE_S, 30.0, id="a row, then milliseconds"),
+        pytest.param(SERVICE_S, 0.03, id="a row, then a fraction of one"),
+        pytest.param(2.0, 1.0, id="a first request that warms the model up"),
+    ],
+)
+def test_what_the_first_request_took_misleads_nobody_though_the_model_is_never_idle_again(first_s: float, known_cost: float) -> None:
+    """Eight callers come at once, and the cost of a request is known a moment later."""
+
+    async def main() -> None:
+        times = iter([first_s])
+        bench = Bench(OPEN, Triton(1, lambda: next(times, SERVICE_S)))
+        bench.cost_units = lambda: 1.0 if bench.loop.time() < first_s + SERVICE_S else known_cost
+
+        async def caller() -> None:
+            while bench.loop.time() < 5.0:
+                await bench._request("", "", 10.0)
+
+        await asyncio.gather(*(caller() for _ in range(8)))
+        began_s = bench.loop.time()
+        await bench.load(10.0, 3 * PEAK_PER_S)
+        assert bench.seen.per_s(began_s + 2.0, began_s + 10.0) >= 0.9 * PEAK_PER_S, bench.seen.late
 
     run_in_virtual_time(main())
 

@@ -59,6 +59,16 @@ class TestAnswer:
         assert needed_s is not None
         assert 0.1 * (waiting + 1) <= needed_s <= 1.34 * 0.1 * (waiting + 1)
 
+    @pytest.mark.parametrize("cost", [30.0, 0.03])
+    def test_one_after_the_other_is_told_though_only_a_request_of_unknown_cost_was_alone(self, cost: float) -> None:
+        service = ServiceTime()
+        service.record(1.0, 0.1, ahead=0.0)
+        for number in range(100):
+            waiting = 1 + number % 8
+            service.record(cost, 0.1 * (waiting + 1), ahead=cost * waiting)
+        for waiting in (4, 8):
+            assert service.answer_s(cost, ahead=cost * waiting) == pytest.approx(0.1 * (waiting + 1), rel=1 / 3)
+
     @pytest.mark.parametrize("parallel", [4, 64])
     def test_what_goes_on_at_once_adds_nothing(self, parallel: int) -> None:
         assert at_once(parallel).answer_s(1.0, ahead=100.0) == pytest.approx(0.1)
