@@ -28,7 +28,7 @@ from control_plane.admin.api import make_admin_api
 from control_plane.auth.domain.authorization import need_of_admin_path
 from control_plane.cli import app as cli
 from control_plane.core import errors
-from control_plane.core.infer_call import CacheStatus, Door, Outcome
+from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.core.steps import finish
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.fleet.domain.counts import LOADING, FleetCounts
@@ -198,10 +198,10 @@ def _metrics() -> Iterator[str]:
 
 
 def _own_page() -> str:
-    doors, name = [*Door], "any"
+    frontends, name = [*Frontend], "any"
     counts = RequestCounts(
-        ended=tuple(OutcomeCount(name, door, outcome, 1) for door, outcome in product(doors, Outcome)),
-        took=tuple(DurationHistogram(name, door, (0,) * (len(BUCKETS_S) + 1), 1.0) for door in doors),
+        ended=tuple(OutcomeCount(name, frontend, outcome, 1) for frontend, outcome in product(frontends, Outcome)),
+        took=tuple(DurationHistogram(name, frontend, (0,) * (len(BUCKETS_S) + 1), 1.0) for frontend in frontends),
         shed=tuple(ShedCount(name, reason, 1) for reason in ShedReason),
         cached=tuple(CacheStatusCount(name, status, 1) for status in CacheStatus),
         shared_cache=SharedCacheCounts(),

@@ -267,9 +267,9 @@ class App:
         )
 
     def _counts(self) -> RequestCounts:
-        doors = self._workers or self._data_plane
-        assert doors is not None
-        return doors.counts()
+        frontends = self._workers or self._data_plane
+        assert frontends is not None
+        return frontends.counts()
 
     def _listening(self) -> int:
         return self._workers.listening if self._workers is not None else 1

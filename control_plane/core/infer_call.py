@@ -8,8 +8,8 @@ from enum import StrEnum
 from control_plane.core.tensor import Tensor
 
 
-class Door(StrEnum):
-    """Protocol over which a request arrived, and over which it is sent on to Triton. Label `door` of the
+class Frontend(StrEnum):
+    """Protocol over which a request arrived, and over which it is sent on to Triton. Label `frontend` of the
     metrics.
     """
 

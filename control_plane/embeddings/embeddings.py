@@ -18,7 +18,7 @@ from typing import Protocol
 from control_plane.admission.admission import Permit
 from control_plane.cache.response_cache import CacheScope, ResponseCache
 from control_plane.core.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, UpstreamUnavailable
-from control_plane.core.infer_call import CacheStatus, Door, InferCall, Outcome
+from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.steps import Steps
 from control_plane.core.tensor import Tensor
@@ -40,7 +40,7 @@ _TEXTS_PER_STEP, _BYTES_PER_STEP = 128, 2**20
 class EmbeddingsCall(Source, Protocol):
     """An embeddings request as its frontend holds it."""
 
-    door: Door
+    frontend: Frontend
     principal: Principal
 
     @property
@@ -126,7 +126,7 @@ class Embeddings:
             InvalidRequest, ModelNotFound, PermissionDenied, LimitExceeded, Overloaded, DeadlineExceeded,
             UpstreamUnavailable, UpstreamFailed.
         """
-        with self._inference.running.begin(request.door, request.principal, request) as begun:
+        with self._inference.running.begin(request.frontend, request.principal, request) as begun:
             # Admission comes before parsing: a caller over its limits must not cost the time to read its
             # body.
             admitted = begun.admit() or await begun.admit_when_synced()

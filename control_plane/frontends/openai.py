@@ -12,7 +12,7 @@ from control_plane.auth.domain.authorization import need_of_call
 from control_plane.cache.domain.cached_response import HEADER, forbids_cached_answer
 from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest, ModelNotFound
-from control_plane.core.infer_call import Door
+from control_plane.core.infer_call import Frontend
 from control_plane.core.principal import Principal
 from control_plane.core.steps import Steps
 from control_plane.embeddings.domain.openai_request import (
@@ -39,7 +39,7 @@ class HttpEmbeddingsCall:
     """One embeddings request over HTTP: `embeddings/embeddings.EmbeddingsCall`."""
 
     __slots__ = ("_http", "principal")
-    door = Door.HTTP
+    frontend = Frontend.HTTP
 
     def __init__(self, http: HttpRequest, principal: Principal) -> None:
         self._http = http
@@ -86,7 +86,7 @@ class OpenaiHttp:
         """
         route, principal = self._admitted(request)
         if route.action is Action.EMBED:
-            self._inference.refuse_by_head(Door.HTTP, principal, HttpEmbeddingsCall(request, principal))
+            self._inference.refuse_by_head(Frontend.HTTP, principal, HttpEmbeddingsCall(request, principal))
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Answer one request. Raises ControlPlaneError."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from control_plane.admission.admission import Permit
 from control_plane.auth.domain.authorization import Need
 from control_plane.core.errors import ControlPlaneError, PermissionDenied
-from control_plane.core.infer_call import Door, InferCall, Outcome
+from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right
 from control_plane.core.steps import Steps
@@ -43,7 +43,7 @@ SHARED_MEMORY_IS_OFF = "shared memory is switched off on this server; --allow-sh
 class _FrontendRequest(Source, Protocol):
     """An inference request as its frontend holds it."""
 
-    door: Door
+    frontend: Frontend
     principal: Principal
     slot: Slot | None
     """The request's slot at its model, once it has one."""
@@ -166,7 +166,7 @@ class InferenceService:
         """
         self.models = models or ModelNames(servers)
         self.running = RunningRequests(recorder, governance, self.models, client_status_of=client_status_of, now_s=now_s, today_s=today_s)
-        self._verbatim_caches: dict[Door, VerbatimCache[Any]] = {}
+        self._verbatim_caches: dict[Frontend, VerbatimCache[Any]] = {}
         self._governance = governance
         self._cached = cached
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers)
@@ -191,7 +191,7 @@ class InferenceService:
             LimitExceeded, Overloaded, PermissionDenied, InvalidRequest, UnparsableRequest, PayloadTooLarge,
             NotSupported, ModelNotFound, DeadlineExceeded, UpstreamUnavailable.
         """
-        with self.running.begin(request.door, request.principal, request) as begun:
+        with self.running.begin(request.frontend, request.principal, request) as begun:
             # Admission comes before parsing: a caller over its limits must not cost the time to read its
             # body.
             admitted = begun.admit() or await begun.admit_when_synced()
@@ -208,10 +208,10 @@ class InferenceService:
             running.answered(request.outcome(answer), answer)
             return answer
 
-    def make_verbatim_cache(self, door: Door) -> VerbatimCache[Any]:
+    def make_verbatim_cache(self, frontend: Frontend) -> VerbatimCache[Any]:
         """Make the verbatim cache of one frontend; to be called once for each."""
-        hits = self._verbatim_caches[door] = VerbatimCache(
-            door, self.running, None if self._cached is None else self._cached.cache, today_s=self._today_s
+        hits = self._verbatim_caches[frontend] = VerbatimCache(
+            frontend, self.running, None if self._cached is None else self._cached.cache, today_s=self._today_s
         )
         return hits
 
@@ -225,7 +225,7 @@ class InferenceService:
 
         A streamed answer is recorded when it ends, and must be closed.
         """
-        with self.running.begin(request.door, request.principal, request) as begun:
+        with self.running.begin(request.frontend, request.principal, request) as begun:
             admitted = begun.admit() or await begun.admit_when_synced()
             running, route = self._authorize(await run_in_steps(request.read()), request, admitted)
             timeout_s = await self.acquire_slot(running, timeout_s=self._timeout_s(request, route))
@@ -249,7 +249,7 @@ class InferenceService:
             return call, None
         return replace(call, model_name=route.model, model_version=call.model_version or route.version), route
 
-    def refuse_by_head(self, door: Door, principal: Principal, source: Source = UNSEEN) -> None:
+    def refuse_by_head(self, frontend: Frontend, principal: Principal, source: Source = UNSEEN) -> None:
         """Refuse a request by its head alone, so that its body need not be read; the model's name may be in
         the body.
 
@@ -261,7 +261,7 @@ class InferenceService:
             self._governance.access.require(principal, Need(Right.INFER, source.name_seen()))
             self._governance.admission.check(principal.tenant)
         except ControlPlaneError:
-            with self.running.begin(door, principal, source):
+            with self.running.begin(frontend, principal, source):
                 raise
 
     async def acquire_slot(self, running: AuthorizedRequest, *, timeout_s: float) -> float:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from math import inf
 
-from control_plane.core.infer_call import Door, InferCall, Outcome
+from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance
@@ -28,7 +28,7 @@ _ENDINGS = {Outcome.ANSWERED: Ending.ANSWERED, Outcome.UPSTREAM_ERROR: Ending.FA
 goes on."""
 
 # The status of a success, where no upstream answer was looked at (a cache hit).
-_OK_STATUS = {Door.HTTP: ClientStatus(200), Door.GRPC: ClientStatus(0), Door.GRPC_STREAM: ClientStatus(0)}
+_OK_STATUS = {Frontend.HTTP: ClientStatus(200), Frontend.GRPC: ClientStatus(0), Frontend.GRPC_STREAM: ClientStatus(0)}
 
 _MAX_ERROR_CHARS, _MAX_ID_CHARS = 300, 128
 """Bounds of two fields of a request-log line: callers write both."""
@@ -56,15 +56,17 @@ class RequestRecords:
             self._models.answered(asked_for)
             model = self._models.name_of(asked_for)
         if request.is_counted:
-            self._recorder.record(model_name=model, door=request.door, outcome=request.outcome, duration_s=ended_s - request.started_s)
+            self._recorder.record(
+                model_name=model, frontend=request.frontend, outcome=request.outcome, duration_s=ended_s - request.started_s
+            )
         if request.is_metered:
             self._add(request, model, ended_s)
 
-    def hits(self, door: Door, principal: Principal, call: InferCall, count: int) -> None:
+    def hits(self, frontend: Frontend, principal: Principal, call: InferCall, count: int) -> None:
         """Record `count` equal requests that were answered from the verbatim cache, which takes no time."""
         model = call.model_name
         self._models.answered(model)
-        self._recorder.record(model_name=model, door=door, outcome=Outcome.ANSWERED, duration_s=0.0, count=count)
+        self._recorder.record(model_name=model, frontend=frontend, outcome=Outcome.ANSWERED, duration_s=0.0, count=count)
         rows = self._costs.estimate(call)[0]
         rows, elements = min(rows, MOST), min(call.elements, MOST)
         self._meter.add_hits(principal.tenant, model, requests=count, rows=rows * count, elements=elements * count)
@@ -110,7 +112,7 @@ class RequestRecords:
 
     def _event(self, request: RunningRequest, model: str, *, rows: int, units: float | None, duration_s: float) -> UsageEvent:
         authorized = request if isinstance(request, AuthorizedRequest) else None
-        told = request.told or (_OK_STATUS[request.door] if request.outcome is Outcome.ANSWERED else ClientStatus(None))
+        told = request.told or (_OK_STATUS[request.frontend] if request.outcome is Outcome.ANSWERED else ClientStatus(None))
         named = request.named_model or request.model_name
         return UsageEvent(
             ended_s=self._today_s(),
@@ -118,7 +120,7 @@ class RequestRecords:
             key_id=request.principal.key_id,
             route=named if self._access.route(named) is not None else self._models.name_of(named),
             model=model,
-            door=request.door,
+            frontend=request.frontend,
             outcome=request.outcome,
             duration_s=duration_s,
             rows=rows,

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 from control_plane.admission.admission import Permit
 from control_plane.core.errors import ControlPlaneError, ErrorCode, GatewayStopping
-from control_plane.core.infer_call import Door, InferCall, Outcome
+from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance
 from control_plane.inference.server_fault import client_status_in
@@ -25,7 +25,7 @@ _OUTCOMES = {
     ErrorCode.UPSTREAM_FAILED: Outcome.UPSTREAM_ERROR,
 }
 
-ClientStatusOf = Callable[[Door, BaseException], ClientStatus]
+ClientStatusOf = Callable[[Frontend, BaseException], ClientStatus]
 """The status and text that a caller of this protocol gets for an error; `frontends/common/status.client_status_of`."""
 
 
@@ -89,7 +89,7 @@ class RunningRequest:
         "call",
         "computed_rows",
         "continues_at_triton",
-        "door",
+        "frontend",
         "is_cache_hit",
         "is_counted",
         "is_metered",
@@ -112,7 +112,7 @@ class RunningRequest:
         "units",
     )
 
-    def __init__(self, all_of_them: Owner, door: Door, principal: Principal, started_s: float, source: Source) -> None:
+    def __init__(self, all_of_them: Owner, frontend: Frontend, principal: Principal, started_s: float, source: Source) -> None:
         self._all = all_of_them
         self.source: Source | None = source
         """The unparsed request; dropped once it is parsed and authorised, since it holds the request's
@@ -120,7 +120,7 @@ class RunningRequest:
         self._goes_on = self._has_flight = self._has_left = False
         self._held: Permit | None = None
         """The permit that is released at its end."""
-        self.door = door
+        self.frontend = frontend
         self.principal = principal
         self.is_counted = True
         self.is_metered = True
@@ -182,7 +182,7 @@ class RunningRequest:
         error = _told(error)
         self.outcome = outcome_of(error)
         if self._all.has_log:
-            self.told = self._all.client_status_of(self.door, error)
+            self.told = self._all.client_status_of(self.frontend, error)
 
     def mark_broken_off(self, error: BaseException) -> None:
         """Note an error that breaks a streamed answer off after its status was sent; the log keeps that

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from control_plane.core.errors import ControlPlaneError
-from control_plane.core.infer_call import Door, InferCall
+from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance
 from control_plane.inference.model_names import ModelNames
@@ -20,7 +20,7 @@ from control_plane.metering.domain.usage import ClientStatus
 from control_plane.telemetry.ports import RequestRecorder
 
 
-def unknown_client_status(door: Door, error: BaseException) -> ClientStatus:
+def unknown_client_status(frontend: Frontend, error: BaseException) -> ClientStatus:
     """The default `ClientStatusOf`, which knows no protocol's statuses: the error's text only."""
     return ClientStatus(None, str(error))
 
@@ -47,28 +47,28 @@ class RunningRequests:
         """Requests that have arrived and have not been answered."""
         self.now_s = now_s
 
-    def begin(self, door: Door, principal: Principal, source: Source = UNSEEN) -> RunningRequest:
+    def begin(self, frontend: Frontend, principal: Principal, source: Source = UNSEEN) -> RunningRequest:
         """Count a request as in flight from now on, until its `with` block or `end` ends it."""
         self.in_flight += 1
-        return RunningRequest(self, door, principal, self.now_s(), source)
+        return RunningRequest(self, frontend, principal, self.now_s(), source)
 
     def begin_stream(self, principal: Principal) -> RunningRequest:
         """Count a ModelStreamInfer call as in flight; it is not metered, since each of its requests is."""
-        stream = self.begin(Door.GRPC_STREAM, principal)
+        stream = self.begin(Frontend.GRPC_STREAM, principal)
         stream.is_metered = False
         return stream
 
     def begin_within_stream(self, principal: Principal, source: Source = UNSEEN) -> RunningRequest:
         """One request of a stream: metered, but not counted in metrics, which count the stream."""
-        request = RunningRequest(self, Door.GRPC_STREAM, principal, self.now_s(), source)
+        request = RunningRequest(self, Frontend.GRPC_STREAM, principal, self.now_s(), source)
         request.is_counted = False
         return request
 
-    def hits(self, door: Door, principal: Principal, call: InferCall, count: int) -> None:
+    def hits(self, frontend: Frontend, principal: Principal, call: InferCall, count: int) -> None:
         """Record `count` hits, each already admitted by `count_completed`; their duration is recorded as zero."""
-        self._records.hits(door, principal, call, count)
+        self._records.hits(frontend, principal, call, count)
 
-    def count_completed(self, door: Door, principal: Principal, call: InferCall) -> bool:
+    def count_completed(self, frontend: Frontend, principal: Principal, call: InferCall) -> bool:
         """Admit a request that is answered at once and holds no slot; False: only all processes together can
         decide.
 
@@ -77,7 +77,7 @@ class RunningRequests:
         try:
             return self.governance.admission.check_without_permit(principal.tenant)
         except ControlPlaneError:
-            with self.begin(door, principal) as refused:
+            with self.begin(frontend, principal) as refused:
                 refused.set_requested(call, named=call.model_name)
                 raise
 

@@ -19,7 +19,7 @@ from control_plane.admission.tenant_limits import TenantUsage
 from control_plane.cache.domain.eviction import CacheEntry
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.bounded_cache import BoundedCache
-from control_plane.core.infer_call import CacheStatus, Door, InferCall
+from control_plane.core.infer_call import CacheStatus, Frontend, InferCall
 from control_plane.core.principal import Principal
 from control_plane.inference.running_requests import RunningRequests
 
@@ -60,10 +60,10 @@ class VerbatimCache(Generic[AnswerT]):
     """
 
     def __init__(
-        self, door: Door, running: RunningRequests, cache: ResponseCache | None, *, today_s: Callable[[], float] = time.time
+        self, frontend: Frontend, running: RunningRequests, cache: ResponseCache | None, *, today_s: Callable[[], float] = time.time
     ) -> None:
         """`today_s` is seconds since 1970."""
-        self._door = door
+        self._frontend = frontend
         self._running = running
         self._cache = cache
         self._access = running.governance.access
@@ -90,7 +90,7 @@ class VerbatimCache(Generic[AnswerT]):
             self._hits.forget(message)
             return None
         # A tenant without limits need not be admitted.
-        if hit.account.is_limited and not self._running.count_completed(self._door, hit.principal, hit.call):
+        if hit.account.is_limited and not self._running.count_completed(self._frontend, hit.principal, hit.call):
             return None
         if not hit.unflushed:  # one timer for all entries, and each entry is listed once
             self._untold.append(hit)
@@ -125,7 +125,7 @@ class VerbatimCache(Generic[AnswerT]):
             self._telling = None
         for hit in self._untold:
             count, hit.unflushed = hit.unflushed, 0
-            self._running.hits(self._door, hit.principal, hit.call, count)
+            self._running.hits(self._frontend, hit.principal, hit.call, count)
             if self._cache is not None:
                 self._cache.counts[hit.call.model_name, CacheStatus.HIT] += count
         self._untold.clear()

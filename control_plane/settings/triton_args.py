@@ -30,7 +30,7 @@ _REFUSED_FLAGS: Mapping[str, str] = {
     **dict.fromkeys(("model-control-mode", "load-model", "repository-poll-secs"), _LOADING),
     **dict.fromkeys(
         (
-            *(f"{door}-{what}" for door in ("http", "grpc", "metrics") for what in ("address", "port")),
+            *(f"{frontend}-{what}" for frontend in ("http", "grpc", "metrics") for what in ("address", "port")),
             *("allow-http", "allow-grpc", "allow-metrics", "reuse-http-port", "reuse-grpc-port"),
         ),
         _LISTENING,

@@ -31,9 +31,9 @@ def request_metrics_steps(counts: RequestCounts) -> Steps[bytes]:
 
 
 def _pieces(counts: RequestCounts) -> Iterator[str]:
-    yield _head("tidegate_requests_total", "counter", "Inference requests by model, door (protocol) and outcome.")
+    yield _head("tidegate_requests_total", "counter", "Inference requests by model, frontend and outcome.")
     for ended in counts.ended:
-        labels = f'door="{ended.door.value}",model="{_escaped(ended.model)}",outcome="{ended.outcome.value}"'
+        labels = f'frontend="{ended.frontend.value}",model="{_escaped(ended.model)}",outcome="{ended.outcome.value}"'
         yield f"tidegate_requests_total{{{labels}}} {ended.count}.0\n"
     yield _head("tidegate_request_duration_seconds", "histogram", "Seconds from a complete request to its response.")
     yield from map(_histogram, counts.took)
@@ -51,10 +51,10 @@ def _head(name: str, kind: str, help_text: str) -> str:
 
 
 def _histogram(took: DurationHistogram) -> str:
-    name, door, model = "tidegate_request_duration_seconds", f'door="{took.door.value}"', f'model="{_escaped(took.model)}"'
+    name, frontend, model = "tidegate_request_duration_seconds", f'frontend="{took.frontend.value}"', f'model="{_escaped(took.model)}"'
     # Prometheus' buckets are cumulative: each counts all requests up to its bound.
-    so_far, labels = list(accumulate(took.buckets)), f"{door},{model}"
-    lines = [f'{name}_bucket{{{door},le="{bound}",{model}}} {count}.0\n' for bound, count in zip(_BOUNDS, so_far, strict=True)]
+    so_far, labels = list(accumulate(took.buckets)), f"{frontend},{model}"
+    lines = [f'{name}_bucket{{{frontend},le="{bound}",{model}}} {count}.0\n' for bound, count in zip(_BOUNDS, so_far, strict=True)]
     return "".join((*lines, f"{name}_count{{{labels}}} {so_far[-1]}.0\n", f"{name}_sum{{{labels}}} {took.seconds}\n"))
 
 

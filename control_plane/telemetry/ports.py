@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.infer_call import Frontend, Outcome
 
 
 class RequestRecorder(Protocol):
     """Recorder of ended requests, for metrics."""
 
-    def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float, count: int = 1) -> None:
+    def record(self, *, model_name: str, frontend: Frontend, outcome: Outcome, duration_s: float, count: int = 1) -> None:
         """Record `count` requests that ended with `outcome` after `duration_s` each."""

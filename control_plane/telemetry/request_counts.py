@@ -11,7 +11,7 @@ from itertools import zip_longest
 from operator import add
 from typing import TypeVar
 
-from control_plane.core.infer_call import CacheStatus, Door, Outcome
+from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 from control_plane.telemetry.shed_reason import ShedReason
 
@@ -24,7 +24,7 @@ class OutcomeCount:
     """Count of a model's requests with one outcome."""
 
     model: str
-    door: Door
+    frontend: Frontend
     outcome: Outcome
     count: int
 
@@ -36,7 +36,7 @@ class DurationHistogram:
     """
 
     model: str
-    door: Door
+    frontend: Frontend
     buckets: tuple[int, ...]
     seconds: float
 
@@ -123,8 +123,8 @@ class RequestCounts:
 
 def total(parts: Iterable[RequestCounts]) -> RequestCounts:
     """Sum the counts of several processes."""
-    ended: dict[tuple[str, Door, Outcome], int] = {}
-    took: dict[tuple[str, Door], DurationHistogram] = {}
+    ended: dict[tuple[str, Frontend, Outcome], int] = {}
+    took: dict[tuple[str, Frontend], DurationHistogram] = {}
     shed: Counter[tuple[str, ShedReason]] = Counter()
     cached: Counter[tuple[str, CacheStatus]] = Counter()
     refused: Counter[str] = Counter()
@@ -148,10 +148,10 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         for turned_away in part.shed:
             shed[turned_away.tenant, turned_away.reason] += turned_away.count
         for each in part.ended:
-            key = (each.model, each.door, each.outcome)
+            key = (each.model, each.frontend, each.outcome)
             ended[key] = ended.get(key, 0) + each.count
         for one in part.took:
-            took[one.model, one.door] = _add(took.get((one.model, one.door)), one)
+            took[one.model, one.frontend] = _add(took.get((one.model, one.frontend)), one)
     return RequestCounts(
         tuple(OutcomeCount(*key, count) for key, count in ended.items()),
         tuple(took.values()),

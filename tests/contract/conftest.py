@@ -74,12 +74,12 @@ def served(state_dir: Path) -> Iterator[Doors]:
 
 
 @pytest.fixture(scope="session")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
     shared = Path("/dev/shm") / SHARED_MEMORY
     shared.write_bytes(SHARED_BYTES)
     try:
-        with served(tmp_path_factory.mktemp("contract")) as doors:
-            yield doors
+        with served(tmp_path_factory.mktemp("contract")) as frontends:
+            yield frontends
     finally:
         shared.unlink()
 
@@ -94,13 +94,13 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @pytest.fixture(autouse=True)
 def triton_survives(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails the case after which Triton is gone, not those behind it."""
-    if "doors" not in request.fixturenames:
+    if "frontends" not in request.fixturenames:
         yield
         return
-    doors: Doors = request.getfixturevalue("doors")
-    doors.await_triton()
+    frontends: Doors = request.getfixturevalue("frontends")
+    frontends.await_triton()
     yield
-    assert doors.triton_lives(), f"Triton died:\n{doors.running.triton_log()[-3000:]}"
+    assert frontends.triton_lives(), f"Triton died:\n{frontends.running.triton_log()[-3000:]}"
 
 
 def _name(pid: int) -> str:

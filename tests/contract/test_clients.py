@@ -109,14 +109,14 @@ GRPC_CALLS: dict[str, Callable[[ModuleType], tuple[str, tuple[Any, ...], dict[st
 
 CASES = [
     (kind, name, ask)
-    for kind, (door, _, _) in CLIENTS.items()
-    for name, ask in (CALLS | (HTTP_CALLS if door == "http" else GRPC_CALLS)).items()
+    for kind, (frontend, _, _) in CLIENTS.items()
+    for name, ask in (CALLS | (HTTP_CALLS if frontend == "http" else GRPC_CALLS)).items()
 ]
 
 
 @pytest.mark.parametrize(("kind", "name", "ask"), [pytest.param(*case, id=f"{case[0]}: {case[1]}") for case in CASES])
-def test_a_client_gets_the_same(doors: Doors, kind: str, name: str, ask: Callable[[ModuleType], Any]) -> None:
-    door, module, make = CLIENTS[kind]
+def test_a_client_gets_the_same(frontends: Doors, kind: str, name: str, ask: Callable[[ModuleType], Any]) -> None:
+    frontend, module, make = CLIENTS[kind]
 
     async def result_of(address: str) -> Any:
         client = make(address)
@@ -130,10 +130,10 @@ def test_a_client_gets_the_same(doors: Doors, kind: str, name: str, ask: Callabl
             closing = client.close()
             await closing if asyncio.iscoroutine(closing) else None
 
-    compare(f"client {kind}: {name}", *(asyncio.run(result_of(address)) for address in doors.both(door)), repr)
+    compare(f"client {kind}: {name}", *(asyncio.run(result_of(address)) for address in frontends.both(frontend)), repr)
 
 
-def test_the_grpc_clients_stream(doors: Doors) -> None:
+def test_the_grpc_clients_stream(frontends: Doors) -> None:
     def responses(address: str) -> list[Any]:
         got: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with tritonclient.grpc.InferenceServerClient(address) as client:
@@ -146,10 +146,10 @@ def test_the_grpc_clients_stream(doors: Doors) -> None:
         assert all(error is None for _, error in seen)
         return sorted(str(result.get_response()) for result, _ in seen)
 
-    compare("client grpc: a stream", *map(responses, doors.both("grpc")), lambda each: f"{len(each)} responses")
+    compare("client grpc: a stream", *map(responses, frontends.both("grpc")), lambda each: f"{len(each)} responses")
 
 
-def test_the_grpc_aio_clients_stream(doors: Doors) -> None:
+def test_the_grpc_aio_clients_stream(frontends: Doors) -> None:
     async def responses(address: str) -> list[Any]:
         async def requests() -> Any:
             for number in range(2):
@@ -160,11 +160,11 @@ def test_the_grpc_aio_clients_stream(doors: Doors) -> None:
         assert all(error is None for _, error in seen)
         return sorted(str(result.get_response()) for result, _ in seen)
 
-    straight, gateway = (asyncio.run(responses(address)) for address in doors.both("grpc"))
+    straight, gateway = (asyncio.run(responses(address)) for address in frontends.both("grpc"))
     compare("client grpc.aio: a stream", straight, gateway, lambda each: f"{len(each)} responses")
 
 
-def test_many_requests_of_one_http_client_at_once(doors: Doors) -> None:
+def test_many_requests_of_one_http_client_at_once(frontends: Doors) -> None:
     """`async_infer` over a pool of connections, as perf_analyzer uses it."""
 
     def results(address: str) -> list[Any]:
@@ -172,7 +172,7 @@ def test_many_requests_of_one_http_client_at_once(doors: Doors) -> None:
             pending = [client.async_infer("types", inputs(tritonclient.http), request_id=str(number)) for number in range(40)]
             return [(shown(each := request.get_result()), each.get_response()["id"]) for request in pending]
 
-    compare("client http: 40 at once", *map(results, doors.both("http")), lambda each: f"{len(each)} answers")
+    compare("client http: 40 at once", *map(results, frontends.both("http")), lambda each: f"{len(each)} answers")
 
 
 CURL: dict[str, tuple[list[str], str]] = {
@@ -193,7 +193,7 @@ LARGE = b'{"inputs":[{"name":"INT32","shape":[1],"datatype":"INT32","data":[1]}]
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("name", CURL)
-def test_curl_prints_the_same(doors: Doors, name: str) -> None:
+def test_curl_prints_the_same(frontends: Doors, name: str) -> None:
     flags, path = CURL[name]
 
     def printed(address: str) -> tuple[int, bytes]:
@@ -201,4 +201,4 @@ def test_curl_prints_the_same(doors: Doors, name: str) -> None:
         done = subprocess.run(command, input=LARGE, capture_output=True, timeout=20)
         return done.returncode, done.stdout
 
-    compare(f"curl: {name}", *map(printed, doors.both("http")), lambda each: f"{each[0]} {each[1].splitlines()[-1].decode()}")
+    compare(f"curl: {name}", *map(printed, frontends.both("http")), lambda each: f"{each[0]} {each[1].splitlines()[-1].decode()}")

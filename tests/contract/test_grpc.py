@@ -17,8 +17,8 @@ Both = tuple[grpc.Channel, grpc.Channel]
 
 
 @pytest.fixture
-def both(doors: Doors) -> Iterator[Both]:
-    with channel(doors.straight_grpc) as straight, channel(doors.gateway_grpc) as gateway:
+def both(frontends: Doors) -> Iterator[Both]:
+    with channel(frontends.straight_grpc) as straight, channel(frontends.gateway_grpc) as gateway:
         yield straight, gateway
 
 

@@ -23,10 +23,10 @@ DEEP = b"[" * 100_000
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
     """A Triton of their own: one that did not survive would take the comparisons with it."""
-    with served(tmp_path_factory.mktemp("guards")) as doors:
-        yield doors
+    with served(tmp_path_factory.mktemp("guards")) as frontends:
+        yield frontends
 
 
 def http_infer(body: bytes | dict[str, object], model: str = "types", *fields: tuple[str, str]) -> bytes:
@@ -86,8 +86,8 @@ HTTP = [
 
 
 @pytest.mark.parametrize("data", HTTP)
-def test_over_http_it_is_refused(doors: Doors, data: bytes) -> None:
-    answer, end = hold(doors.gateway_http, Talk("guard", (data,)))
+def test_over_http_it_is_refused(frontends: Doors, data: bytes) -> None:
+    answer, end = hold(frontends.gateway_http, Talk("guard", (data,)))
     assert isinstance(answer, Answer)
     assert 400 <= answer.status < 600, answer
     assert answer.status != 502
@@ -109,8 +109,8 @@ CALLS = [
 
 
 @pytest.mark.parametrize("what", [pytest.param(each, id=each.name) for each in CALLS])
-def test_over_grpc_it_is_refused(doors: Doors, what: Call) -> None:
-    with channel(doors.gateway_grpc) as over:
+def test_over_grpc_it_is_refused(frontends: Doors, what: Call) -> None:
+    with channel(frontends.gateway_grpc) as over:
         assert call(over, what).code in ("INVALID_ARGUMENT", "INTERNAL", "UNKNOWN")
 
 
@@ -127,20 +127,20 @@ STREAMS = [
 
 
 @pytest.mark.parametrize("what", [pytest.param(each, id=each.name) for each in STREAMS])
-def test_over_a_stream_it_is_refused_or_kept_apart(doors: Doors, what: Stream) -> None:
-    with channel(doors.gateway_grpc) as over:
+def test_over_a_stream_it_is_refused_or_kept_apart(frontends: Doors, what: Stream) -> None:
+    with channel(frontends.gateway_grpc) as over:
         for _ in range(3):  # the mixed ones take Triton a few tries
             assert talk(over, what).code in ("OK", "INVALID_ARGUMENT", "UNIMPLEMENTED", "INTERNAL")
         assert call(over, Call("", "ModelInfer", same(1))).code == "OK"
 
 
-def test_an_error_of_a_decoupled_model_as_status_ends_the_stream_and_not_triton(doors: Doors) -> None:
+def test_an_error_of_a_decoupled_model_as_status_ends_the_stream_and_not_triton(frontends: Doors) -> None:
     """Straight, every second such stream ends Triton 24.10: it answers on into a stream that it has closed.
 
     Triton's status would be INVALID_ARGUMENT; the gateway has Triton send errors as messages, so that it lives, and gets their
     text only.
     """
-    with channel(doors.gateway_grpc) as over:
+    with channel(frontends.gateway_grpc) as over:
         for _ in range(10):
             seen = talk(over, Stream("", (repeat(1, -2, 3, key="a"),), metadata=(("triton_grpc_error", "true"),)))
             assert seen.code == "INTERNAL"
@@ -153,21 +153,21 @@ def test_an_error_of_a_decoupled_model_as_status_ends_the_stream_and_not_triton(
     ("code", "status"),
     [("UNAVAILABLE", "UNAVAILABLE"), ("NOT_FOUND", "NOT_FOUND"), ("INVALID_ARG", "INVALID_ARGUMENT"), ("INTERNAL", "INTERNAL")],
 )
-def test_an_error_of_an_ordinary_model_as_status_is_tritons_own(doors: Doors, code: str, status: str) -> None:
+def test_an_error_of_an_ordinary_model_as_status_is_tritons_own(frontends: Doors, code: str, status: str) -> None:
     """Status and text as Triton gives them straight, where it does not die of it."""
-    with channel(doors.gateway_grpc) as over:
+    with channel(frontends.gateway_grpc) as over:
         seen = talk(over, Stream("", (fails(code, key="a"),), metadata=(("triton_grpc_error", "true"),)))
         assert (seen.code, seen.details, seen.messages) == (status, f'said "{code}" ä \n', ())
 
 
 @pytest.mark.timeout(60)
-def test_clients_of_both_kinds_of_models_at_once(doors: Doors) -> None:
+def test_clients_of_both_kinds_of_models_at_once(frontends: Doors) -> None:
     """Straight, streams to ordinary models beside streams to decoupled ones end Triton 24.10, most times within a hundred."""
 
     def client(number: int) -> None:
         kind = (lambda key: repeat(1, 2, key=key)) if number % 2 else (lambda key: same(1, key=key))
         requests = tuple(kind(str(each)) for each in range(20))
-        with channel(doors.gateway_grpc) as over:
+        with channel(frontends.gateway_grpc) as over:
             for _ in range(25):
                 seen = talk(over, Stream("", requests))
                 assert seen.code == "OK"
@@ -178,11 +178,11 @@ def test_clients_of_both_kinds_of_models_at_once(doors: Doors) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_errors_as_status_beside_answers(doors: Doors) -> None:
+def test_errors_as_status_beside_answers(frontends: Doors) -> None:
     """Such a stream ends for its client while Triton is still sending; cancelling it at once ended Triton every 250 times."""
 
     def client(number: int) -> None:
-        with channel(doors.gateway_grpc) as over:
+        with channel(frontends.gateway_grpc) as over:
             for _ in range(100):
                 if number % 2:
                     assert talk(over, Stream("", (repeat(1, 2),))).code == "OK"
@@ -193,8 +193,8 @@ def test_errors_as_status_beside_answers(doors: Doors) -> None:
         list(clients.map(client, range(4)))
 
 
-def test_a_message_beyond_the_limit_is_refused(doors: Doors) -> None:
-    with channel(doors.gateway_grpc) as over:
+def test_a_message_beyond_the_limit_is_refused(frontends: Doors) -> None:
+    with channel(frontends.gateway_grpc) as over:
         over_limit = 129 << 20
         seen = call(over, Call("", "ModelInfer", infer("types", ("UINT8", "UINT8", [over_limit], bytes(over_limit)))))
         assert seen.code == grpc.StatusCode.RESOURCE_EXHAUSTED.name

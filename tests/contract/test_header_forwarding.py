@@ -19,14 +19,14 @@ def facts(text: str) -> dict[str, Any]:
     return found
 
 
-def test_over_http(doors: Doors) -> None:
-    answer = raw_http.infer(doors.gateway_http, "facts", BODY, fields=HEADERS.items())
+def test_over_http(frontends: Doors) -> None:
+    answer = raw_http.infer(frontends.gateway_http, "facts", BODY, fields=HEADERS.items())
     told = json.loads(answer.partition(b"\r\n\r\n")[2])
     assert facts(told["outputs"][0]["data"][0]) == {"X-Tenant": "a", "x-locale": "de"}
 
 
-def test_over_grpc(doors: Doors) -> None:
-    with tritonclient.grpc.InferenceServerClient(doors.gateway_grpc) as client:
+def test_over_grpc(frontends: Doors) -> None:
+    with tritonclient.grpc.InferenceServerClient(frontends.gateway_grpc) as client:
         asked = tritonclient.grpc.InferInput("ANY", [1, 1], "BYTES")
         asked._raw_content = b"\1\0\0\0a"
         answer = client.infer("facts", [asked], headers={name.lower(): value for name, value in HEADERS.items()})

@@ -13,5 +13,5 @@ TALKS = [*http_messages.TALKS, *http_tensors.TALKS, *http_extensions.TALKS]
 
 
 @pytest.mark.parametrize("talk", [pytest.param(talk, id=talk.name) for talk in TALKS])
-def test_a_client_sees_the_same(doors: Doors, talk: Talk) -> None:
-    compare(talk.name, hold(doors.straight_http, talk), hold(doors.gateway_http, talk), summary)
+def test_a_client_sees_the_same(frontends: Doors, talk: Talk) -> None:
+    compare(talk.name, hold(frontends.straight_http, talk), hold(frontends.gateway_http, talk), summary)

@@ -35,10 +35,10 @@ def cancelled(over: grpc.Channel) -> list[str]:
 
 @pytest.mark.parametrize("through", ["straight", "gateway"])
 @pytest.mark.parametrize("how", ["cancelled", "deadline", "disconnected"])
-def test_the_model_sees_that_a_grpc_caller_has_gone(doors: Doors, through: str, how: str) -> None:
+def test_the_model_sees_that_a_grpc_caller_has_gone(frontends: Doors, through: str, how: str) -> None:
     key = f"{how}-{through}"
-    with channel(doors.straight_grpc) as straight:
-        over = channel(doors.straight_grpc if through == "straight" else doors.gateway_grpc)
+    with channel(frontends.straight_grpc) as straight:
+        over = channel(frontends.straight_grpc if through == "straight" else frontends.gateway_grpc)
         method = over.unary_unary(SERVICE + "ModelInfer")
         running = method.future(patient(9.0, key).SerializeToString(), timeout=0.4 if how == "deadline" else 8.0)
         if how != "deadline":
@@ -49,9 +49,9 @@ def test_the_model_sees_that_a_grpc_caller_has_gone(doors: Doors, through: str, 
 
 
 @pytest.mark.parametrize("through", ["straight", "gateway"])
-def test_a_stream_that_is_cancelled_frees_the_model(doors: Doors, through: str) -> None:
+def test_a_stream_that_is_cancelled_frees_the_model(frontends: Doors, through: str) -> None:
     """Six seconds of responses are left when the caller goes; the model's only instance is free at once all the same."""
-    address = doors.straight_grpc if through == "straight" else doors.gateway_grpc
+    address = frontends.straight_grpc if through == "straight" else frontends.gateway_grpc
     with channel(address) as over:
         stream = over.stream_stream(SERVICE + "ModelStreamInfer")(iter([repeat(*range(60), key="a", delay_s=0.1).SerializeToString()]))
         next(stream)
@@ -60,14 +60,14 @@ def test_a_stream_that_is_cancelled_frees_the_model(doors: Doors, through: str) 
         assert len(list(again)) == 1
 
 
-def test_a_queue_that_is_full_and_a_timeout_in_it_end_the_same(doors: Doors) -> None:
+def test_a_queue_that_is_full_and_a_timeout_in_it_end_the_same(frontends: Doors) -> None:
     def body(seconds: float, **parameters: int) -> bytes:
         tensor = {"name": "SECONDS", "shape": [1, 1], "datatype": "FP32", "data": [seconds]}
         return request("POST", "/v2/models/patient/infer", {"inputs": [tensor], "parameters": parameters})
 
     for name, ports in (("full", range(6)), ("late", range(1))):
         seen = []
-        for port in (doors.straight_http, doors.gateway_http):
+        for port in (frontends.straight_http, frontends.gateway_http):
             with busy(port, body(1.3)), ThreadPoolExecutor(6) as pool:
                 talk = Talk(name, (body(0.0) if name == "full" else body(0.0, timeout=1000),))
                 seen.append(tuple(sorted(summary(each) for each in pool.map(lambda _, port=port, talk=talk: hold(port, talk), ports))))
@@ -85,16 +85,16 @@ def busy(port: int, request_bytes: bytes) -> Iterator[None]:
     worker.join()
 
 
-def test_an_http_caller_that_leaves_a_stream_of_events_frees_the_model(doors: Doors) -> None:
+def test_an_http_caller_that_leaves_a_stream_of_events_frees_the_model(frontends: Doors) -> None:
     """Better than Triton, which goes on: HTTP tells it nothing."""
     message = json.dumps({"IN": list(range(60)), "DELAY_S": 0.1}).encode()
-    with socket.create_connection(("127.0.0.1", doors.gateway_http), timeout=5.0) as connection:
+    with socket.create_connection(("127.0.0.1", frontends.gateway_http), timeout=5.0) as connection:
         connection.sendall(
             b"POST /v2/models/repeat/generate_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(message) + message
         )
         received = b""
         while b"data:" not in received:
             received += connection.recv(1 << 16) or pytest.fail(f"ended before an event came: {received!r}")
-    with channel(doors.gateway_grpc) as over:
+    with channel(frontends.gateway_grpc) as over:
         again = over.stream_stream(SERVICE + "ModelStreamInfer")(iter([repeat(1, key="b").SerializeToString()]), timeout=3.0)
         assert len(list(again)) == 1

@@ -1,6 +1,6 @@
 """Attempts to have two parsers read one stream in two ways that `tests/wire/test_http_smuggling` does not make.
 
-Against the door with a recording upstream: each ends with a refusal and a closed connection, or with exactly one request.
+Against the frontend with a recording upstream: each ends with a refusal and a closed connection, or with exactly one request.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ REFUSED = [
 
 @pytest.mark.parametrize("attempt", REFUSED)
 async def test_it_is_refused_and_what_follows_is_not_read(attempt: bytes) -> None:
-    async with gateway() as door:
-        client = await door.connect()
+    async with gateway() as frontend:
+        client = await frontend.connect()
         await client.send(attempt + HIDDEN)
         answer = await client.answer()
         assert 400 <= answer.status < 500, answer
         assert answer.says_close
         assert await client.is_closed_by_server()
-        assert door.upstream.http.requests == []
+        assert frontend.upstream.http.requests == []
 
 
 ONE = [
@@ -74,7 +74,7 @@ ONE = [
 @pytest.mark.parametrize("request_bytes", ONE)
 async def test_it_is_one_request_to_everybody(request_bytes: bytes) -> None:
     """Whatever Triton makes of the fields that go on: the length it gets is the one that was read here."""
-    async with gateway() as door:
-        client = await door.connect()
+    async with gateway() as frontend:
+        client = await frontend.connect()
         assert (await client.ask(request_bytes)).status == 200
-        assert [each.body for each in door.upstream.http.requests] == [INFER]
+        assert [each.body for each in frontend.upstream.http.requests] == [INFER]

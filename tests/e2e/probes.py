@@ -1,4 +1,4 @@
-"""Callers that show one key at one door over and over, and remember until when it was accepted."""
+"""Callers that show one key at one frontend over and over, and remember until when it was accepted."""
 
 from __future__ import annotations
 
@@ -91,15 +91,17 @@ def probing(probes: Iterable[Probe]) -> Iterator[list[Probe]]:
     assert all(probe.accepted for probe in started), [probe.name for probe in started if not probe.accepted]
 
 
-def probes_at(gateways: Iterable[Tidegate], key: str, doors: Iterable[str] = ()) -> list[Probe]:
-    """One for each door of each, or for these doors."""
+def probes_at(gateways: Iterable[Tidegate], key: str, frontends: Iterable[str] = ()) -> list[Probe]:
+    """One for each frontend of each, or for these frontends."""
     return [
-        Probe(f"{door} of {gateway.state_dir.name}", make_of(gateway, key, DOORS[door])) for gateway in gateways for door in doors or DOORS
+        Probe(f"{frontend} of {gateway.state_dir.name}", make_of(gateway, key, DOORS[frontend]))
+        for gateway in gateways
+        for frontend in frontends or DOORS
     ]
 
 
-def make_of(gateway: Tidegate, key: str, door: Callable[..., Ask]) -> Callable[[ExitStack], Ask]:
-    return lambda held: door(gateway, key, held)
+def make_of(gateway: Tidegate, key: str, frontend: Callable[..., Ask]) -> Callable[[ExitStack], Ask]:
+    return lambda held: frontend(gateway, key, held)
 
 
 def _http(gateway: Tidegate, key: str, held: ExitStack) -> Ask:

@@ -71,7 +71,7 @@ def revoke_beside(probes: list[Probe], administrator: Administrator, key: str) -
         assert not any(probe.refused for probe in probes), [probe.name for probe in probes if probe.refused]
         administrator.revoke(key)
         revoked_s = time.monotonic()
-        wait_for(lambda: all(probe.refused for probe in probes), what="refusals at every door")
+        wait_for(lambda: all(probe.refused for probe in probes), what="refusals at every frontend")
     return {probe.name: round(probe.accepted_until_s - revoked_s, 3) for probe in probes}
 
 
@@ -96,7 +96,7 @@ def test_workers_over_one_sqlite(tidegate: Tidegate, start: Start, tmp_path: Pat
     wait_for(lambda: all(is_accepted(gateway, key) for _ in range(8)), what="a new key at both workers", every_s=_RARELY_S)
 
     fresh = {"fresh HTTP": probes.fresh_http, "fresh gRPC": probes.fresh_grpc}
-    beside = [*probes_at((gateway,), key), *(Probe(name, make_of(gateway, key, door)) for name, door in fresh.items())]
+    beside = [*probes_at((gateway,), key), *(Probe(name, make_of(gateway, key, frontend)) for name, frontend in fresh.items())]
     late_s = revoke_beside(beside, administrator, key)
 
     assert max(late_s.values()) <= LATEST_S, late_s
@@ -150,8 +150,8 @@ def test_while_redis_hangs_they_go_on_with_what_they_know(pair: tuple[Tidegate, 
     administrators = [Administrator(gateway, admin_key) for gateway in (first, second)]
     key = administrators[0].make_key(OPERATORS, "infer:*", "metrics")
     wait_for(lambda: probes.status_of(second.endpoints["metrics"], key) == 200, what="a new key", every_s=_RARELY_S)
-    doors = ("http", "grpc", "an open stream")
-    beside = probes_at((first, second), key, doors)
+    frontends = ("http", "grpc", "an open stream")
+    beside = probes_at((first, second), key, frontends)
 
     with probing(beside):
         redis.process.send_signal(signal.SIGSTOP)
@@ -172,5 +172,5 @@ def test_while_redis_hangs_they_go_on_with_what_they_know(pair: tuple[Tidegate, 
             wait_for(lambda gateway=gateway: behind_s(gateway, key) == 0.0, what="being up to date")
 
     assert not any(probe.refused for probe in beside), {probe.name: probe.refused for probe in beside}
-    late_s = revoke_beside(probes_at((first, second), key, doors), administrators[1], key)
+    late_s = revoke_beside(probes_at((first, second), key, frontends), administrators[1], key)
     assert max(late_s.values()) <= LATEST_S, late_s

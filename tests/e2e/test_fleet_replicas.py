@@ -153,7 +153,7 @@ class TestSequences:
         wait_for(lambda: all("sum" in models for models in loaded(fleet).values()), what="a replica on each server")
         return {key: told(fleet, ask(fleet, "sum", [key], sequence_id=key, sequence_start=True)).server for key in SEQUENCES}
 
-    def test_each_keeps_to_its_server_over_both_doors_and_both_servers_have_some(self, fleet: Tidegate) -> None:
+    def test_each_keeps_to_its_server_over_both_frontends_and_both_servers_have_some(self, fleet: Tidegate) -> None:
         where = self.begin(fleet)
         assert set(where.values()) == set(loaded(fleet))
         with tritonclient.grpc.InferenceServerClient(fleet.address("grpc")) as client:

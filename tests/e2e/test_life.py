@@ -88,7 +88,7 @@ def test_triton_that_dies_comes_back_with_its_models(serving: Tidegate) -> None:
     wait_for(lambda: echo_status(serving) == 200, what="the restart")
 
 
-def test_both_doors_answer_on_unix_sockets_and_take_them_for_local(serving: Tidegate, folder: Path) -> None:
+def test_both_frontends_answer_on_unix_sockets_and_take_them_for_local(serving: Tidegate, folder: Path) -> None:
     http, over_grpc = folder / "http.sock", folder / "grpc.sock"
     assert serving.endpoints["http_socket"] == f"unix:{http}"
     assert serving.endpoints["grpc_socket"] == f"unix:{over_grpc}"

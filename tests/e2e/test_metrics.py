@@ -38,5 +38,5 @@ def samples(tidegate: Tidegate) -> list[tuple[str, float]]:
 def test_the_metrics_page_has_ours_and_tritons(tidegate: Tidegate) -> None:
     raw_http.infer(tidegate.port("http"), "echo", ECHO)
     page = raw_http.exchange(tidegate.port_of_metrics(), "GET", "/metrics").decode()
-    assert 'tidegate_requests_total{door="http",model="echo",outcome="answered"}' in page
+    assert 'tidegate_requests_total{frontend="http",model="echo",outcome="answered"}' in page
     assert 'nv_inference_request_success{model="echo",version="1"}' in page

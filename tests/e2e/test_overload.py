@@ -89,12 +89,12 @@ class Load:
         is_refused = code not in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED)
         self._count("grpc", came_s, is_ok=code is grpc.StatusCode.OK, is_refused=is_refused)
 
-    def _count(self, door: str, came_s: float, *, is_ok: bool, is_refused: bool) -> None:
+    def _count(self, frontend: str, came_s: float, *, is_ok: bool, is_refused: bool) -> None:
         now_s = time.monotonic()
         if is_refused:
             self.refused_after_s.append(now_s - came_s)
         elif is_ok and now_s - came_s <= DEADLINE_S:
-            self.in_time[door].append(now_s - self._began_s)
+            self.in_time[frontend].append(now_s - self._began_s)
         else:
             self.late += 1
 
@@ -133,7 +133,7 @@ def test_thrice_the_capacity_leaves_nine_tenths_of_the_peak(start: Start, tmp_pa
         at_most_per_s = await peak_per_s(peak)
         load = Load(running.port("http"), running.address("grpc"), key)
         await load.run(3 * at_most_per_s, LASTS_S)
-        counts = {door: len(times) for door, times in load.in_time.items()}
+        counts = {frontend: len(times) for frontend, times in load.in_time.items()}
         assert load.per_s() >= 0.9 * at_most_per_s, (at_most_per_s, counts, load.late)
         assert 0.5 < counts["http"] / counts["grpc"] < 2.0, counts
         assert sorted(load.refused_after_s)[int(0.9 * len(load.refused_after_s))] < 0.02

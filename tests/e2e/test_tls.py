@@ -1,4 +1,4 @@
-"""TLS on both doors, with unmodified clients; certificates change under way, and clients show their own where asked to."""
+"""TLS on both frontends, with unmodified clients; certificates change under way, and clients show their own where asked to."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def over_grpc(tidegate: Tidegate, authority: Authority, shows: Identity | None =
         return client.infer("echo", [tensor], client_timeout=LONG_S).as_numpy("OUTPUT0")
 
 
-def shown_by(tidegate: Tidegate, door: str, authority: Authority, shows: Identity | None = None) -> str:
+def shown_by(tidegate: Tidegate, frontend: str, authority: Authority, shows: Identity | None = None) -> str:
     client = authority.client(shows)
     with (
-        socket.create_connection(("127.0.0.1", tidegate.port(door)), timeout=LONG_S) as plain,
+        socket.create_connection(("127.0.0.1", tidegate.port(frontend)), timeout=LONG_S) as plain,
         client.wrap_socket(plain, server_hostname="localhost") as connection,
     ):
         return subject_of(connection)
@@ -77,8 +77,11 @@ def assert_changes(running: Tidegate, authority: Authority, server: Identity, sh
     ):
         authority.issue("after", into=server)
         running.process.send_signal(signal.SIGHUP)
-        for door in ("http", "grpc", "admin"):
-            wait_for(lambda door=door: [shown_by(running, door, authority, shows) for _ in range(4)] == ["after"] * 4, what="the new one")
+        for frontend in ("http", "grpc", "admin"):
+            wait_for(
+                lambda frontend=frontend: [shown_by(running, frontend, authority, shows) for _ in range(4)] == ["after"] * 4,
+                what="the new one",
+            )
         held.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert held.recv(100).startswith(b"HTTP/1.1 200"), "a connection that was there goes on"
 
@@ -89,7 +92,7 @@ def assert_changes(running: Tidegate, authority: Authority, server: Identity, sh
     np.testing.assert_array_equal(over_grpc(running, authority, shows), VALUES)
 
 
-def test_both_doors_of_workers_and_a_certificate_that_changes(start: Start, tmp_path: Path, authority: Authority) -> None:
+def test_both_frontends_of_workers_and_a_certificate_that_changes(start: Start, tmp_path: Path, authority: Authority) -> None:
     server = authority.issue("before")
     running = start(tmp_path / "state", *ECHO_ONLY, *flags(server), "--workers", "2")
     np.testing.assert_array_equal(over_http(running, authority), VALUES)

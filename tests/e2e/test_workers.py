@@ -77,7 +77,7 @@ def answered(tidegate: Tidegate) -> int:
     return sample(tidegate, "tidegate_requests_total")
 
 
-def test_both_doors_and_unmodified_clients(scaled: Tidegate) -> None:
+def test_both_frontends_and_unmodified_clients(scaled: Tidegate) -> None:
     for client in (
         tritonclient.http.InferenceServerClient(scaled.address("http")),
         tritonclient.grpc.InferenceServerClient(scaled.address("grpc")),

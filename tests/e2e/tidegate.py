@@ -24,7 +24,7 @@ from tests.unix_relay import UnixRelay
 PROJECT = Path(__file__).resolve().parents[2]
 SHARED_TRITON = {"TIDEGATE_TRITON_TRANSPORT": "tcp", "TIDEGATE_LOCK_MODEL_CONTROL": "false"}
 """Variables of one whose Triton other gateways attach to and load models into."""
-FREE_PORTS = tuple(part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0"))
+FREE_PORTS = tuple(part for frontend in ("http", "grpc", "metrics", "admin") for part in (f"--{frontend}-port", "0"))
 LONG_S = 120.0
 """Far more than any one thing takes on a slow and busy machine; what is awaited ends sooner or fails."""
 
@@ -39,12 +39,12 @@ class Tidegate:
     output: Path
     _relay: UnixRelay | None = None
 
-    def address(self, door: str) -> str:
+    def address(self, frontend: str) -> str:
         """`host:port` of http, grpc or admin, as Triton's clients want it."""
-        return self.endpoints[door].rpartition("//")[2]
+        return self.endpoints[frontend].rpartition("//")[2]
 
-    def port(self, door: str) -> int:
-        return int(self.address(door).rpartition(":")[2])
+    def port(self, frontend: str) -> int:
+        return int(self.address(frontend).rpartition(":")[2])
 
     def port_of_metrics(self) -> int:
         return int(self.endpoints["metrics"].removesuffix("/metrics").rpartition(":")[2])

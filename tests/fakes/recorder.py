@@ -3,12 +3,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.infer_call import Frontend, Outcome
 
 
 class Recorded(NamedTuple):
     model_name: str
-    door: Door
+    frontend: Frontend
     outcome: Outcome
     duration_s: float
 
@@ -19,8 +19,8 @@ class FakeRecorder:
 
     records: list[Recorded] = field(default_factory=list)
 
-    def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float, count: int = 1) -> None:
-        self.records += [Recorded(model_name, door, outcome, duration_s)] * count
+    def record(self, *, model_name: str, frontend: Frontend, outcome: Outcome, duration_s: float, count: int = 1) -> None:
+        self.records += [Recorded(model_name, frontend, outcome, duration_s)] * count
 
     @property
     def outcomes(self) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""The HTTP door's reader: never raises, slices change nothing, and what goes on to Triton is exactly one request to h11 too."""
+"""The HTTP frontend's reader: never raises, slices change nothing, and what goes on to Triton is exactly one request to h11 too."""
 
 from __future__ import annotations
 

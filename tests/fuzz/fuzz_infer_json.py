@@ -1,4 +1,4 @@
-"""JSON inference requests: what the door accepts, RapidJSON (Triton's parser) reads alike, and so does the door when it is large."""
+"""JSON inference requests: what the frontend accepts, RapidJSON (Triton's parser) reads alike, whether it is large or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ with instrumented():
     from control_plane.protocols.kserve.infer_json import infer_request_steps
 
 LARGE_BYTES = 300 * 1024
-"""Beyond it the door outlines the JSON before it parses it."""
+"""Beyond it the frontend outlines the JSON before it parses it."""
 
 
 def check(data: bytes) -> None:

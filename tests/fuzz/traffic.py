@@ -1,4 +1,4 @@
-"""Bytes for the doors: nonsense, and valid traffic that was spoilt a little; in slices of any size."""
+"""Bytes for the frontends: nonsense, and valid traffic that was spoilt a little; in slices of any size."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from control_plane.protocols.http2 import frames as frames
 from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
 from tests.h2_peer import H2Peer
 from tests.unit.protocols.http2.http2_ends import Seen, frame
-from tests.wire.grpc_door import INFER, Bench, infer_message
+from tests.wire.grpc_frontend import INFER, Bench, infer_message
 
 HEAD = [
     (":method", "POST"),

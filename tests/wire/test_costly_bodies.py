@@ -17,8 +17,8 @@ from tests.aio import run
 from tests.fakes import FakeUpstream
 from tests.wire.gateway import INFER, Answer, gateway, infer_request
 from tests.wire.gateway import LIMITS as HTTP_LIMITS
-from tests.wire.grpc_door import INFER as MODEL_INFER
-from tests.wire.grpc_door import Bench, door, infer_message
+from tests.wire.grpc_frontend import INFER as MODEL_INFER
+from tests.wire.grpc_frontend import Bench, frontend, infer_message
 
 _MIB = 1 << 20
 LIMITS = BodyLimits(max_body_bytes=64 * _MIB, max_json_bytes=5 * _MIB, max_elements=100_000, max_fields=10_000)
@@ -82,7 +82,7 @@ class TestGrpc:
         ],
     )
     async def test_is_refused_before_anybody_parses_it(self, message: bytes, compression: grpc.Compression | None) -> None:
-        async with door(body_limits=LIMITS) as it:
+        async with frontend(body_limits=LIMITS) as it:
             error = await it.failure(MODEL_INFER, message, compression=compression)
             assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert "TIDEGATE_MAX_" in (error.details() or "")
@@ -96,7 +96,7 @@ class TestGrpc:
     async def test_calls_without_tensors_have_small_messages(
         self, method: str, make: Callable[[], bytes], compression: grpc.Compression | None
     ) -> None:
-        async with door(body_limits=LIMITS) as it:
+        async with frontend(body_limits=LIMITS) as it:
             error = await it.failure(method, make(), compression=compression)
             assert error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT), error.details()
             assert it.upstream.grpc.requests == []
@@ -104,10 +104,10 @@ class TestGrpc:
     async def test_what_a_message_inflates_to_is_held_of_the_budget(self) -> None:
         message = infer_message(padding=600_000)
 
-        async with door(body_limits=LIMITS, budget_bytes=500_000) as it:
+        async with frontend(body_limits=LIMITS, budget_bytes=500_000) as it:
             error = await it.failure(MODEL_INFER, message, compression=grpc.Compression.Gzip)
             assert error.code() is grpc.StatusCode.UNAVAILABLE
-        async with door(body_limits=LIMITS, budget_bytes=700_000) as it:
+        async with frontend(body_limits=LIMITS, budget_bytes=700_000) as it:
             await it.call(MODEL_INFER, message, compression=grpc.Compression.Gzip)
             assert it.budget.held_bytes == 0
             assert it.upstream.grpc.requests[0].frame[0] == 1, "it goes on as it came"

@@ -12,8 +12,8 @@ import pytest
 
 from control_plane.host.exposure import AllowedHosts
 from tests.wire.gateway import Client, gateway, infer_request
-from tests.wire.grpc_door import INFER as GRPC_INFER
-from tests.wire.grpc_door import door, infer_message
+from tests.wire.grpc_frontend import INFER as GRPC_INFER
+from tests.wire.grpc_frontend import frontend, infer_message
 
 REFUSED = [
     pytest.param(b"GET /v2 HTTP/1.1\r\nHost: evil.example:8000\r\n\r\n", id="its own name"),
@@ -94,7 +94,7 @@ async def test_no_page_reaches_a_unix_socket_so_any_name_does_there(tmp_path: Pa
 async def test_grpc(authority: str | None, metadata: tuple[tuple[str, str], ...], code: grpc.StatusCode) -> None:
     options = () if authority is None else (("grpc.default_authority", authority),)
 
-    async with door(hosts=AllowedHosts(["gateway.internal"]), options=options) as it:  # type: ignore[arg-type]
+    async with frontend(hosts=AllowedHosts(["gateway.internal"]), options=options) as it:  # type: ignore[arg-type]
         call = it.channel.unary_unary(GRPC_INFER)(infer_message(), metadata=metadata)
         assert await call.code() is code
         if code is not grpc.StatusCode.OK:

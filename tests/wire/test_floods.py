@@ -13,7 +13,7 @@ from perf.floods.flooder import Flooded, flood
 from perf.floods.table import FLOODS
 from tests.aio import run
 from tests.wire.gateway import LIVE, gateway
-from tests.wire.grpc_door import door, infer_message
+from tests.wire.grpc_frontend import frontend, infer_message
 
 GIVE_UP_S = 40.0
 NEEDS_AUTHENTICATION = "401"
@@ -56,7 +56,7 @@ def test_an_http_flood_is_ended_with_a_status_while_others_are_answered(name: st
 @pytest.mark.parametrize("name", ended("grpc"))
 def test_a_grpc_flood_is_ended_with_a_code_while_others_are_answered(name: str) -> None:
     async def main() -> None:
-        async with door() as it:
+        async with frontend() as it:
             assert await it.call(message=infer_message()) == infer_message()
             refused = await flood_until_refused(name, it.port)
             assert await it.call(message=infer_message()) == infer_message()

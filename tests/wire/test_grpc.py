@@ -18,7 +18,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
-from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.kserve.grpc import READ_METHODS, SERVICE, V2Grpc
@@ -30,7 +30,7 @@ from tests.aio import run, settle
 from tests.fakes import FakeGrpc
 from tests.fakes.governance import governance
 from tests.tls_files import Authority
-from tests.wire.grpc_door import INFER, LIMITS, MAX_MESSAGE_BYTES, door, infer_message, message_of, until
+from tests.wire.grpc_frontend import INFER, LIMITS, MAX_MESSAGE_BYTES, frontend, infer_message, message_of, until
 from tests.wire.test_http_leaving import freed_at_once
 
 OUTCOMES = {
@@ -43,14 +43,16 @@ OUTCOMES = {
 class TestInfer:
     async def test_the_message_and_the_answer_pass_byte_for_byte(self) -> None:
         unknown_field = b"\xfa\x7f\x03abc"
-        async with door() as it:
+        async with frontend() as it:
             message = infer_message() + unknown_field
             assert await it.call(INFER, message) == message
             assert [(call.head.method, message_of(call)) for call in it.upstream.grpc.requests] == [(INFER, message)]
-            assert [(each.model_name, each.door, each.outcome) for each in it.recorder.records] == [("m", Door.GRPC, Outcome.ANSWERED)]
+            assert [(each.model_name, each.frontend, each.outcome) for each in it.recorder.records] == [
+                ("m", Frontend.GRPC, Outcome.ANSWERED)
+            ]
 
     async def test_an_answer_beyond_grpcs_default_limit(self) -> None:
-        async with door(FakeGrpc(answer=lambda _: message_answer(bytes(8 << 20)))) as it:
+        async with frontend(FakeGrpc(answer=lambda _: message_answer(bytes(8 << 20)))) as it:
             assert len(await it.call(INFER, infer_message())) == 8 << 20
 
     @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
@@ -59,7 +61,7 @@ class TestInfer:
 
         answer = status_answer(code.value[0], "why \u00e4\n")
         answer = GrpcAnswer(answer.code, (), (), (*answer.trailers, (b"x-a", b"1"), (b"x-b-bin", b"AP8=")))
-        async with door(FakeGrpc(answer=lambda _: answer)) as it:
+        async with frontend(FakeGrpc(answer=lambda _: answer)) as it:
             error = await it.failure(INFER, infer_message())
             assert (error.code(), error.details()) == (code, "why \u00e4\n")
             assert set(trailing) <= {tuple(pair) for pair in error.trailing_metadata()}
@@ -77,7 +79,7 @@ class TestInfer:
         ],
     )
     async def test_what_is_invalid_never_reaches_triton(self, message: bytes, text: str) -> None:
-        async with door() as it:
+        async with frontend() as it:
             error = await it.failure(INFER, message)
             assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert text in error.details()
@@ -87,20 +89,20 @@ class TestInfer:
     async def test_an_error_that_repeats_a_very_long_name_can_still_be_told(self) -> None:
         request = service_pb2.ModelInferRequest.FromString(infer_message(datatype="FP8"))
         request.inputs[0].name = "\U0001f600" * 50_000
-        async with door() as it:
+        async with frontend() as it:
             error = await it.failure(INFER, request.SerializeToString())
             assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert error.details().endswith(" ...")
 
     async def test_a_message_beyond_the_limit_is_refused(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             assert len(await it.call(INFER, infer_message(padding=MAX_MESSAGE_BYTES - 100))) < MAX_MESSAGE_BYTES
             error = await it.failure(INFER, infer_message(padding=MAX_MESSAGE_BYTES))
             assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert len(it.upstream.grpc.requests) == 1
 
     async def test_without_a_server_it_is_unavailable(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             it.servers.down("Triton is restarting")
             error = await it.failure(INFER, infer_message())
             assert (error.code(), error.details()) == (grpc.StatusCode.UNAVAILABLE, "Triton is restarting; try again shortly")
@@ -113,13 +115,13 @@ class TestInfer:
         ],
     )
     async def test_our_own_errors_are_statuses(self, raised: ControlPlaneError, code: grpc.StatusCode) -> None:
-        async with door(FakeGrpc(answer=_raising(raised))) as it:
+        async with frontend(FakeGrpc(answer=_raising(raised))) as it:
             error = await it.failure(INFER, infer_message())
             assert (error.code(), error.details()) == (code, str(raised))
 
     def test_a_defect_is_internal_tells_nothing_and_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         async def main() -> None:
-            async with door(FakeGrpc(answer=_raising(KeyError("a secret")))) as it:
+            async with frontend(FakeGrpc(answer=_raising(KeyError("a secret")))) as it:
                 error = await it.failure(INFER, infer_message())
                 assert error.code() is grpc.StatusCode.INTERNAL
                 assert "a secret" not in error.details()
@@ -132,19 +134,19 @@ class TestInfer:
 
 class TestTime:
     async def test_the_callers_deadline_goes_with_the_call(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             await it.call(INFER, infer_message(), timeout=5.0)
             assert it.upstream.grpc.calls.timeouts_s[0] == pytest.approx(5.0, abs=2.0)
 
     @pytest.mark.parametrize(("method", "timeout_s"), [(INFER, 30.0), (SERVICE + "ModelReady", 20.0)])
     async def test_one_that_gives_none_has_the_default(self, method: str, timeout_s: float) -> None:
-        async with door() as it:
+        async with frontend() as it:
             await it.call(method, infer_message())
             assert it.upstream.grpc.calls.timeouts_s == [pytest.approx(timeout_s, rel=0.2)]
 
     @pytest.mark.parametrize("method", [INFER, SERVICE + "ModelReady"])
     async def test_its_end_cancels_the_call_to_triton(self, method: str) -> None:
-        async with door() as it:
+        async with frontend() as it:
             it.upstream.grpc.calls.hold()
             error = await it.failure(method, infer_message(), timeout=0.2)
             assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -154,7 +156,7 @@ class TestTime:
 class TestLeaving:
     @pytest.mark.parametrize("method", [INFER, SERVICE + "ModelReady"])
     async def test_a_cancelled_call_is_cancelled_in_triton(self, method: str) -> None:
-        async with door() as it:
+        async with frontend() as it:
             it.upstream.grpc.calls.hold()
             call = it.call(method, infer_message())
             await it.upstream.grpc.calls.arrivals.get()
@@ -168,7 +170,7 @@ class TestLeaving:
             assert await it.call(method, infer_message()) == infer_message()
 
     async def test_a_lost_connection_cancels_its_calls_in_triton(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             it.upstream.grpc.calls.hold()
             async with grpc.aio.insecure_channel(f"127.0.0.1:{it.port}") as channel:
                 calls = [channel.unary_unary(INFER)(infer_message()) for _ in range(5)]
@@ -199,7 +201,7 @@ class TestMetadata:
         )
         expected = [(name.encode(), b"AP8" if isinstance(value, bytes) else value.encode()) for name, value in sent]
 
-        async with door() as it:
+        async with frontend() as it:
             await it.call(INFER, infer_message(), metadata=sent, timeout=10)
             metadata = it.upstream.grpc.requests[0].head.metadata
             seen = [each for each in metadata if each[0] in dict(expected)]
@@ -210,7 +212,7 @@ class TestMetadata:
     async def test_tritons_own_initial_metadata_comes_back(self) -> None:
         headers = ((b":status", b"200"), (b"content-type", b"application/grpc"), (b"x-early", b"1"))
 
-        async with door(FakeGrpc(answer=lambda _: GrpcAnswer(0, headers, (frame_message(b"a"),), status_fields(0, "")))) as it:
+        async with frontend(FakeGrpc(answer=lambda _: GrpcAnswer(0, headers, (frame_message(b"a"),), status_fields(0, "")))) as it:
             call = it.call(INFER, infer_message())
             assert ("x-early", "1") in [tuple(pair) for pair in await call.initial_metadata()]
             assert await call == b"a"
@@ -218,7 +220,7 @@ class TestMetadata:
 
 class TestCompression:
     async def test_a_compressed_message_is_checked_and_goes_on_as_it_came(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             message = infer_message(padding=5_000)
             await it.call(INFER, message, compression=grpc.Compression.Gzip)
             call = it.upstream.grpc.requests[0]
@@ -227,14 +229,14 @@ class TestCompression:
             assert gzip.decompress(message_of(call)) == message
 
     async def test_one_that_is_invalid_is_refused(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             message = infer_message(datatype="FP8", padding=5_000)
             error = await it.failure(INFER, message, compression=grpc.Compression.Deflate)
             assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert it.upstream.grpc.requests == []
 
     async def test_a_bomb_is_refused(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             error = await it.failure(INFER, infer_message(padding=MAX_MESSAGE_BYTES), compression=grpc.Compression.Gzip)
             assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert "decompressed" in error.details()
@@ -243,28 +245,28 @@ class TestCompression:
 class TestOtherMethods:
     @pytest.mark.parametrize("method", sorted(READ_METHODS))
     async def test_reads_pass_and_are_not_recorded(self, method: str) -> None:
-        async with door() as it:
+        async with frontend() as it:
             message = service_pb2.ModelReadyRequest(name="m").SerializeToString()
             assert await it.call(method, message) == message
             assert [(call.head.method, message_of(call)) for call in it.upstream.grpc.requests] == [(method, message)]
             assert it.recorder.records == []
 
     async def test_live_is_ours_also_without_triton(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             it.servers.down("x")
             assert service_pb2.ServerLiveResponse.FromString(await it.call(SERVICE + "ServerLive")).live
             assert (await it.failure(SERVICE + "ServerReady")).code() is grpc.StatusCode.UNAVAILABLE
 
     @pytest.mark.parametrize("method", [SERVICE + "modelInfer", SERVICE, "/other.Service/ModelInfer", "/grpc.health.v1.Health/Watch"])
     async def test_all_others_are_unimplemented_and_never_reach_triton(self, method: str) -> None:
-        async with door() as it:
+        async with frontend() as it:
             assert (await it.failure(method, infer_message())).code() is grpc.StatusCode.UNIMPLEMENTED
             assert it.upstream.grpc.requests == []
 
 
 class TestDrain:
     async def test_what_is_in_flight_finishes(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             it.upstream.grpc.calls.hold()
             call = it.call(INFER, infer_message())
             await it.upstream.grpc.calls.arrivals.get()
@@ -277,7 +279,7 @@ class TestDrain:
             assert it.recorder.outcomes == [Outcome.ANSWERED]
 
     async def test_what_outlasts_the_time_is_cut_off_and_told_so(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             it.upstream.grpc.calls.hold()
             call = it.call(INFER, infer_message())
             await it.upstream.grpc.calls.arrivals.get()
@@ -291,7 +293,7 @@ class TestDrain:
             assert it.recorder.outcomes == [Outcome.UNAVAILABLE]
 
     async def test_before_it_the_server_is_not_ready_and_answers_all_the_same(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             it.servers.is_stopping = True
             assert not service_pb2.ServerReadyResponse.FromString(await it.call(SERVICE + "ServerReady")).ready
             assert await it.call("/grpc.health.v1.Health/Check") == b"\x08\x02", "NOT_SERVING"
@@ -303,7 +305,7 @@ class TestListening:
     async def test_ipv6_and_a_unix_socket_beside_it(self, tmp_path: Path) -> None:
         path = str(tmp_path / "s")
 
-        async with door() as it, asyncio.TaskGroup() as tasks:
+        async with frontend() as it, asyncio.TaskGroup() as tasks:
             application = V2Grpc(
                 inference=it.inference,
                 access=governance().access,
@@ -328,7 +330,7 @@ class TestListening:
         authority = Authority(tmp_path)
         identity = authority.issue("localhost")
 
-        async with door() as it, asyncio.TaskGroup() as tasks:
+        async with frontend() as it, asyncio.TaskGroup() as tasks:
             application = V2Grpc(
                 inference=it.inference,
                 access=governance().access,
@@ -363,7 +365,7 @@ def _raising(error: Exception) -> Callable[[GrpcCall], GrpcAnswer]:
 async def test_what_a_client_that_leaves_had_sent_is_free_at_once() -> None:
     large = infer_message(padding=MAX_MESSAGE_BYTES // 2)
 
-    async with door() as it:
+    async with frontend() as it:
         it.upstream.grpc.calls.hold()
         calls = it.upstream.grpc.calls
         with freed_at_once():

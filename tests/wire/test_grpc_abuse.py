@@ -20,7 +20,7 @@ from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
 from tests.aio import run, settle
 from tests.fakes import FakeGrpc
 from tests.unit.protocols.http2.http2_ends import data, frame, headers
-from tests.wire.grpc_door import INFER, LIMITS, MAX_MESSAGE_BYTES, STREAM, door, infer_message, until
+from tests.wire.grpc_frontend import INFER, LIMITS, MAX_MESSAGE_BYTES, STREAM, frontend, infer_message, until
 from tests.wire.h2_calls import HEAD, OPENING, RAW_HEAD, answered, ask, begin, closed, farewell, first_headers, goaways, goodbye, status
 
 SOON = replace(LIMITS, header_timeout_s=0.05, body_timeout_s=0.05, idle_timeout_s=0.05)
@@ -46,7 +46,7 @@ class TestRefusedCalls:
         ],
     )
     async def test_on_their_head(self, head: list[tuple[str, str]], expected: str) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await it.peer()
             await begin(peer, head=head)
             assert await status(peer) == expected
@@ -66,7 +66,7 @@ class TestRefusedCalls:
         ],
     )
     async def test_on_their_body(self, body: bytes, expected: str) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await it.peer()
             await begin(peer)
             peer.state.send_data(1, body, end_stream=True)
@@ -77,7 +77,7 @@ class TestRefusedCalls:
             assert it.open_streams == 0
 
     async def test_too_long_a_message_on_its_prefix_however_much_follows(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await it.peer()
             for stream_id in range(1, 100, 2):
                 await begin(peer, stream_id)
@@ -87,7 +87,7 @@ class TestRefusedCalls:
             assert await ask(peer, 101) == infer_message()
 
     async def test_one_that_was_ended_early_and_goes_on_sending_uses_up_no_window(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await it.connect()
             await peer.send_raw(OPENING + first_headers(1, (*RAW_HEAD, (b"grpc-timeout", b"never"))))
             for _ in range(100):
@@ -135,7 +135,7 @@ class TestBreaches:
     )
     def test_are_told(self, sent: bytes, code: Code | None) -> None:
         async def main() -> None:
-            async with door() as it:
+            async with frontend() as it:
                 other = await it.peer()
                 assert await ask(other) == infer_message()
                 if code is not None:
@@ -149,13 +149,13 @@ class TestBreaches:
     async def test_streams_opened_and_reset_in_a_row(self) -> None:
         opened = [headers(2 * number + 1, RAW_HEAD) + frames.rst_stream(2 * number + 1, Code.CANCEL) for number in range(6_000)]
 
-        async with door() as it:
+        async with frontend() as it:
             first = frame(frames.HEADERS, frames.END_HEADERS, 1, NO_TABLE + encode_fields(RAW_HEAD)) + frames.rst_stream(1, Code.CANCEL)
             assert await goodbye(it, OPENING + first + b"".join(opened[1:])) == Code.ENHANCE_YOUR_CALM
             assert it.open_streams == 0
 
     async def test_calls_in_flight_are_cancelled_in_triton(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             it.upstream.grpc.calls.hold()
             peer = await it.connect()
             await peer.send_raw(OPENING + first_headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True))
@@ -168,20 +168,20 @@ class TestBreaches:
 
 class TestTime:
     async def test_one_that_never_says_the_preface_is_cut_off(self) -> None:
-        async with door(limits=replace(SOON, idle_timeout_s=0)) as it:
+        async with frontend(limits=replace(SOON, idle_timeout_s=0)) as it:
             peer = await it.connect()
             await peer.send_raw(frames.PREFACE[:5])
             assert await closed(peer)
 
     async def test_a_connection_without_calls_is_closed_with_a_goodbye(self) -> None:
-        async with door(limits=SOON) as it:
+        async with frontend(limits=SOON) as it:
             peer = await it.peer()
             assert goaways(await farewell(peer)) == [(frames.MAX_STREAM_ID, Code.NO_ERROR), (0, Code.NO_ERROR)]
 
     async def test_one_with_calls_that_are_short_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(connection_server, "_MAX_SWEEP_S", 1_000)
 
-        async with door() as it:
+        async with frontend() as it:
             peer, now_s = await it.peer(), asyncio.get_running_loop().time()
             for number in range(5):
                 assert await ask(peer, 2 * number + 1) == infer_message()
@@ -194,7 +194,7 @@ class TestTime:
             assert goaways(await farewell(peer)) == [(frames.MAX_STREAM_ID, Code.NO_ERROR), (11, Code.NO_ERROR)]
 
     async def test_one_with_a_call_that_takes_long_stays(self) -> None:
-        async with door(limits=SOON) as it:
+        async with frontend(limits=SOON) as it:
             it.upstream.grpc.calls.hold()
             peer = await it.peer()
             asking = asyncio.get_running_loop().create_task(ask(peer))
@@ -204,7 +204,7 @@ class TestTime:
 
     @pytest.mark.parametrize("sent", [b"", b"\0\0", frame_message(infer_message())[:-1], frame_message(bytes(500_000))[:-1]])
     async def test_a_message_that_never_completes_is_refused(self, sent: bytes) -> None:
-        async with door(limits=SOON) as it:
+        async with frontend(limits=SOON) as it:
             peer = await it.peer()
             await begin(peer)
             for at in range(0, len(sent), 16_384):
@@ -216,7 +216,7 @@ class TestTime:
             assert it.budget.held_bytes == 0
 
     async def test_so_is_one_that_comes_byte_by_byte(self) -> None:
-        async with door(limits=replace(LIMITS, body_timeout_s=0.2)) as it:
+        async with frontend(limits=replace(LIMITS, body_timeout_s=0.2)) as it:
             peer = await it.peer()
             await begin(peer)
             peer.state.send_data(1, b"\0" + (500_000).to_bytes(4, "big"))
@@ -235,7 +235,7 @@ class TestTime:
     @pytest.mark.parametrize("method", [INFER, STREAM])
     @pytest.mark.parametrize("window", [pytest.param(0, id="none"), pytest.param(1_000, id="too little")])
     async def test_a_client_that_makes_no_room_for_its_answer_loses_the_call_and_no_other(self, method: str, window: int) -> None:
-        async with door(limits=replace(SOON, idle_timeout_s=0)) as it:
+        async with frontend(limits=replace(SOON, idle_timeout_s=0)) as it:
             peer = await it.peer(settings={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
             peer.reads_on = False
             for stream_id in (1, 3):
@@ -252,7 +252,7 @@ class TestTime:
             assert await ask(peer, 5) == infer_message()
 
     async def test_one_that_makes_room_slowly_gets_all_of_its_answer(self) -> None:
-        async with door(limits=replace(LIMITS, body_timeout_s=0.2)) as it:
+        async with frontend(limits=replace(LIMITS, body_timeout_s=0.2)) as it:
             peer = await it.peer(settings={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 100})
             peer.reads_on = False
             await begin(peer)
@@ -265,7 +265,7 @@ class TestTime:
             assert await answered(peer) == infer_message(padding=2_000)
 
     async def test_a_message_that_we_hold_back_ourselves_is_not_missed(self) -> None:
-        async with door(limits=SOON) as it:
+        async with frontend(limits=SOON) as it:
             peer = await it.peer()
             await begin(peer, head=[*HEAD[:2], (":path", STREAM), *HEAD[3:]])
             peer.state.send_data(1, frame_message(infer_message()))
@@ -279,7 +279,7 @@ class TestTime:
             assert it.open_streams == 1
 
     async def test_a_client_that_reads_nothing_is_cut_off(self) -> None:
-        async with door(FakeGrpc(answer=lambda _: message_answer(bytes(32 << 20))), limits=SOON) as it:
+        async with frontend(FakeGrpc(answer=lambda _: message_answer(bytes(32 << 20))), limits=SOON) as it:
             peer = await it.connect()
             wide = frames.settings_frame({frames.Setting.INITIAL_WINDOW_SIZE: 1 << 30}) + frames.window_update(0, 1 << 30)
             await peer.send_raw(frames.PREFACE + wide + headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True))
@@ -291,7 +291,7 @@ class TestRoom:
     """The memory of all connections' bodies together is bounded."""
 
     async def test_a_large_message_waits_for_room_and_is_then_served(self) -> None:
-        async with door(budget_bytes=1_000_000) as it:
+        async with frontend(budget_bytes=1_000_000) as it:
             it.upstream.grpc.calls.hold()
             message = infer_message(padding=800_000)
             calls = [it.call(INFER, message) for _ in range(3)]
@@ -308,7 +308,7 @@ class TestRoom:
             assert it.budget.held_bytes == 0
 
     async def test_one_that_waits_too_long_is_refused(self) -> None:
-        async with door(budget_bytes=1_000_000, limits=replace(LIMITS, body_timeout_s=0.1)) as it:
+        async with frontend(budget_bytes=1_000_000, limits=replace(LIMITS, body_timeout_s=0.1)) as it:
             assert it.budget.try_acquire(900_000)
             error = await it.failure(INFER, infer_message(padding=800_000))
             assert error.code().name == "UNAVAILABLE"
@@ -316,7 +316,7 @@ class TestRoom:
             it.budget.release(900_000)
 
     async def test_one_that_leaves_while_it_waits_keeps_nothing(self) -> None:
-        async with door(budget_bytes=1_000_000) as it:
+        async with frontend(budget_bytes=1_000_000) as it:
             assert it.budget.try_acquire(900_000)
             peer = await it.peer()
             await begin(peer)
@@ -329,7 +329,7 @@ class TestRoom:
             assert await it.call(INFER, infer_message(padding=800_000)) == infer_message(padding=800_000)
 
     async def test_a_connection_beyond_the_limit_takes_the_place_of_an_idle_one_of_its_source(self) -> None:
-        async with door(limits=replace(LIMITS, max_connections=2)) as it:
+        async with frontend(limits=replace(LIMITS, max_connections=2)) as it:
             first, second = await it.peer(), await it.peer()
             assert await ask(first) == await ask(second) == infer_message()
             third = await it.peer()
@@ -338,7 +338,7 @@ class TestRoom:
             assert await ask(second, 3) == await ask(third, 3) == infer_message()
 
     async def test_no_connection_beyond_the_limit_is_taken_while_all_have_calls(self) -> None:
-        async with door(limits=replace(LIMITS, max_connections=2)) as it:
+        async with frontend(limits=replace(LIMITS, max_connections=2)) as it:
             it.upstream.grpc.calls.hold()
             for peer in (await it.peer(), await it.peer()):
                 await begin(peer, 1)
@@ -347,7 +347,7 @@ class TestRoom:
             assert it.open_streams == 2
 
     async def test_streams_beyond_the_limit_are_refused_and_may_be_tried_again(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             it.upstream.grpc.calls.hold()
             peer = await it.connect()
             calls = [
@@ -369,7 +369,7 @@ NOISE: list[Callable[[int], bytes]] = [
 
 @pytest.mark.parametrize("make", NOISE)
 async def test_noise_is_survived(make: Callable[[int], bytes]) -> None:
-    async with door(limits=replace(LIMITS, max_connections=1_000)) as it:
+    async with frontend(limits=replace(LIMITS, max_connections=1_000)) as it:
         for number in range(150):
             peer = await it.connect()
             await peer.send_raw(OPENING + make(number) + make(number + 1))

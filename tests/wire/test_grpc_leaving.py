@@ -11,7 +11,7 @@ import grpc.aio
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.host.listening import bind_shared_tcp
-from tests.wire.grpc_door import BUDGET_BYTES, INFER, LIMITS, Bench, door, infer_message, until
+from tests.wire.grpc_frontend import BUDGET_BYTES, INFER, LIMITS, Bench, frontend, infer_message, until
 
 
 class Worker:
@@ -63,7 +63,7 @@ class Load:
 
 
 async def test_no_call_is_lost_while_workers_come_and_go() -> None:
-    async with door() as it, asyncio.TaskGroup() as tasks:
+    async with frontend() as it, asyncio.TaskGroup() as tasks:
         worker = await Worker(it).listen(tasks)
         load = Load(worker.port).start(tasks)
         for _ in range(8):
@@ -78,7 +78,7 @@ async def test_no_call_is_lost_while_workers_come_and_go() -> None:
 
 
 async def test_without_another_worker_calls_are_unavailable_until_there_is_one() -> None:
-    async with door() as it, asyncio.TaskGroup() as tasks:
+    async with frontend() as it, asyncio.TaskGroup() as tasks:
         worker = await Worker(it).listen(tasks)
         load = Load(worker.port).start(tasks)
         await load.goes_on()

@@ -19,7 +19,7 @@ from control_plane.protocols.http2.frames import Code
 from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
 from tests.fakes import FakeGrpc
 from tests.unit.protocols.http2.http2_ends import data, frame, headers
-from tests.wire.grpc_door import door, infer_message, until
+from tests.wire.grpc_frontend import frontend, infer_message, until
 from tests.wire.h2_calls import HEAD, OPENING, RAW_HEAD, answered, ask, begin, closed, farewell, first_headers, goaways, goodbye
 
 
@@ -27,7 +27,7 @@ class TestOtherClients:
     """Valid clients that behave unlike grpc's own."""
 
     async def test_a_table_of_headers_until_it_is_forbidden_and_none_from_then_on(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await it.connect()
             encoder = hpack.Encoder()
 
@@ -44,13 +44,13 @@ class TestOtherClients:
             assert all((b"x-tenant", b"a") in each.head.metadata for each in it.upstream.grpc.requests)
 
     async def test_a_client_that_keeps_its_table_is_refused(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             block = hpack.Encoder().encode(HEAD)
             call = frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 1, block)
             assert await goodbye(it, OPENING + call) == Code.COMPRESSION_ERROR
 
     async def test_many_calls_one_after_another_and_at_once(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await it.peer()
             for number in range(50):
                 assert await ask(peer, 2 * number + 1) == infer_message()
@@ -76,7 +76,7 @@ class TestOtherClients:
             + frame(frames.DATA, frames.END_STREAM, 1, b"")
         )
 
-        async with door() as it:
+        async with frontend() as it:
             peer = await it.connect()
             for at in range(0, len(OPENING + sent), 7):
                 await peer.send_raw((OPENING + sent)[at : at + 7])
@@ -84,7 +84,7 @@ class TestOtherClients:
             assert it.upstream.grpc.requests[0].frame == message
 
     async def test_trailers_of_the_clients_end_its_request(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await it.peer()
             await begin(peer)
             peer.state.send_data(1, frame_message(infer_message()))
@@ -94,7 +94,7 @@ class TestOtherClients:
 
     @pytest.mark.parametrize("window", [0, 1, 7, 1000])
     async def test_windows_of_a_few_bytes(self, window: int) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await it.peer(settings={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
             peer.reads_on = False
             await begin(peer)
@@ -108,7 +108,7 @@ class TestOtherClients:
             assert await answered(peer) == infer_message(padding=500)
 
     async def test_a_window_that_shrinks_under_an_answer(self) -> None:
-        async with door(FakeGrpc(answer=lambda _: message_answer(bytes(100_000)))) as it:
+        async with frontend(FakeGrpc(answer=lambda _: message_answer(bytes(100_000)))) as it:
             peer = await it.peer()
             peer.reads_on = False
             await begin(peer)
@@ -124,21 +124,21 @@ class TestOtherClients:
             await peer.wait_for(h2.events.TrailersReceived)
 
     async def test_a_large_answer_in_frames_as_large_as_the_client_allows(self) -> None:
-        async with door(FakeGrpc(answer=lambda _: message_answer(bytes(3 << 20)))) as it:
+        async with frontend(FakeGrpc(answer=lambda _: message_answer(bytes(3 << 20)))) as it:
             wanted = {h2.settings.SettingCodes.MAX_FRAME_SIZE: 1 << 20, h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 23}
             peer = await it.peer(settings=wanted)
             peer.state.increment_flow_control_window(1 << 23)
             assert len(await ask(peer)) == 3 << 20
 
     async def test_a_ping_is_answered_between_calls(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await it.peer()
             peer.state.ping(b"12345678")
             await peer.flush()
             assert (await peer.wait_for(h2.events.PingAckReceived)).ping_data == b"12345678"
 
     async def test_a_client_that_says_goodbye_gets_its_answers(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             it.upstream.grpc.calls.hold()
             peer = await it.connect()
             call = headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True)
@@ -153,7 +153,7 @@ class TestDrain:
         def call(stream_id: int) -> bytes:
             return headers(stream_id, RAW_HEAD) + data(stream_id, frame_message(infer_message()), ends=True)
 
-        async with door() as it:
+        async with frontend() as it:
             it.upstream.grpc.calls.hold()
             peer = await it.connect()
             await peer.send_raw(OPENING + first_headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True))
@@ -179,14 +179,14 @@ class TestDrain:
         monkeypatch.setattr(connection_server, "_MAX_SWEEP_S", 0.01)
         monkeypatch.setattr(grpc_connection, "_MAX_GOAWAY_WAIT_S", 0.05)
 
-        async with door() as it:
+        async with frontend() as it:
             peer = await it.peer()
             assert await ask(peer) == infer_message()
             await it.server.drain(10_000)
             assert await closed(peer)
 
     async def test_a_goodbye_names_the_last_call_and_waits_for_it(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             it.upstream.grpc.calls.hold()
             peer, idle = await it.peer(), await it.peer()
             await begin(peer)
@@ -206,7 +206,7 @@ class TestDrain:
             assert [each.kind for each in seen if each.stream_id] == [frames.HEADERS, frames.DATA, frames.HEADERS]
 
     async def test_a_client_that_does_not_read_its_answer_is_cut_off(self) -> None:
-        async with door(FakeGrpc(answer=lambda _: message_answer(bytes(32 << 20)))) as it:
+        async with frontend(FakeGrpc(answer=lambda _: message_answer(bytes(32 << 20)))) as it:
             peer = await it.connect()
             wide = frames.settings_frame({frames.Setting.INITIAL_WINDOW_SIZE: 1 << 30}) + frames.window_update(0, 1 << 30)
             await peer.send_raw(frames.PREFACE + wide + headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True))

@@ -13,7 +13,7 @@ from control_plane.core.infer_call import Outcome
 from control_plane.frontends.common import connection_server
 from control_plane.protocols.grpc import frame_message, message_answer
 from tests.fakes import FakeGrpc
-from tests.wire.grpc_door import INFER, door, infer_message, until
+from tests.wire.grpc_frontend import INFER, frontend, infer_message, until
 
 GRPC_FIELDS = ("-H", "content-type: application/grpc", "-H", "te: trailers")
 
@@ -33,7 +33,7 @@ async def test_h2load(tmp_path: Path, request_bytes: int, answer_bytes: int) -> 
     message = tmp_path / "message"
     message.write_bytes(frame_message(infer_message(padding=request_bytes)))
 
-    async with door(FakeGrpc(answer=lambda _: message_answer(bytes(answer_bytes)))) as it:
+    async with frontend(FakeGrpc(answer=lambda _: message_answer(bytes(answer_bytes)))) as it:
         load = ("-n200", "-c4", "-m10", "-t1", "-d", str(message), *GRPC_FIELDS)
         printed = await said("h2load", *load, f"http://127.0.0.1:{it.port}{INFER}")
         assert "200 total, 200 started, 200 done, 200 succeeded, 0 failed, 0 errored, 0 timeout" in printed
@@ -49,7 +49,7 @@ async def test_nghttp_reads_the_trailers(tmp_path: Path) -> None:
     message = tmp_path / "message"
     message.write_bytes(frame_message(infer_message()))
 
-    async with door() as it:
+    async with frontend() as it:
         printed = await said("nghttp", "-nv", "--no-dep", "-d", str(message), *GRPC_FIELDS, f"http://127.0.0.1:{it.port}{INFER}")
         assert re.search(r"recv .*grpc-status: 0", printed)
         assert "GOAWAY" not in printed.partition("grpc-status: 0")[0]
@@ -64,7 +64,7 @@ async def test_grpcs_keep_alive_between_calls_keeps_the_connection(monkeypatch: 
         ("grpc.http2.max_pings_without_data", 0),
     )
 
-    async with door(options=often) as it:
+    async with frontend(options=often) as it:
         assert await it.call(INFER, infer_message()) == infer_message()
         (connection,) = it.server._connections
         before = connection._state._state.nuisance.level

@@ -10,12 +10,12 @@ import grpc.aio
 import pytest
 from tritonclient.grpc import service_pb2
 
-from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
 from control_plane.triton.ports import GrpcCall
 from tests.aio import settle
 from tests.fakes import FakeGrpc, FakeUpstream
-from tests.wire.grpc_door import INFER, Bench, door, infer_message, message_of, until
+from tests.wire.grpc_frontend import INFER, Bench, frontend, infer_message, message_of, until
 from tests.wire.test_grpc_streams import has_ended
 
 ORDINARY = "o"
@@ -49,20 +49,20 @@ class Gate:
     def __init__(self) -> None:
         self.grpc = FakeGrpc(answer=by_id)
         self.arrived: list[str] = []
-        self._doors: dict[str, asyncio.Event] = {}
+        self._frontends: dict[str, asyncio.Event] = {}
         self.grpc.unary = self._unary  # type: ignore[method-assign]
 
     async def _unary(self, call: GrpcCall, *, timeout_s: float, slot: object = None) -> GrpcAnswer:
         self.arrived.append(id_of(call))
-        await self._door(id_of(call)).wait()
+        await self._frontend(id_of(call)).wait()
         return by_id(call)
 
     def let(self, *ids: str) -> None:
         for each in ids:
-            self._door(each).set()
+            self._frontend(each).set()
 
-    def _door(self, id_: str) -> asyncio.Event:
-        return self._doors.setdefault(id_, asyncio.Event())
+    def _frontend(self, id_: str) -> asyncio.Event:
+        return self._frontends.setdefault(id_, asyncio.Event())
 
 
 async def read(call: grpc.aio.StreamStreamCall) -> service_pb2.ModelStreamInferResponse:
@@ -77,7 +77,7 @@ async def finish(it: Bench, call: grpc.aio.StreamStreamCall) -> None:
 
 
 async def test_goes_on_as_a_call_and_comes_back_in_the_streams_envelope() -> None:
-    async with door(FakeGrpc(answer=by_id)) as it:
+    async with frontend(FakeGrpc(answer=by_id)) as it:
         call = it.stream(metadata=(("x-tenant", "a"), ("triton_grpc_error", "true")))
         await call.write(request("17"))
         told = await read(call)
@@ -88,14 +88,14 @@ async def test_goes_on_as_a_call_and_comes_back_in_the_streams_envelope() -> Non
         assert (b"x-tenant", b"a") in sent.head.metadata
         assert b"triton_grpc_error" not in dict(sent.head.metadata)
         await finish(it, call)
-        assert [(each.model_name, each.door, each.outcome) for each in it.recorder.records] == [
-            (ORDINARY, Door.GRPC_STREAM, Outcome.ANSWERED)
+        assert [(each.model_name, each.frontend, each.outcome) for each in it.recorder.records] == [
+            (ORDINARY, Frontend.GRPC_STREAM, Outcome.ANSWERED)
         ]
 
 
 async def test_requests_travel_together_and_answers_come_in_their_order() -> None:
     gate = Gate()
-    async with door(gate.grpc) as it:
+    async with frontend(gate.grpc) as it:
         call = it.stream()
         for id_ in "abc":
             await call.write(request(id_))
@@ -110,7 +110,7 @@ async def test_requests_travel_together_and_answers_come_in_their_order() -> Non
 @pytest.mark.parametrize("sequence", [7, "seven"])
 async def test_of_a_sequence_one_waits_for_the_other_and_nobody_else_does(sequence: int | str) -> None:
     gate = Gate()
-    async with door(gate.grpc) as it:
+    async with frontend(gate.grpc) as it:
         call = it.stream()
         for id_, number in (("a", sequence), ("b", sequence), ("c", sequence), ("x", 8), ("y", 0)):
             await call.write(request(id_, sequence=number))
@@ -124,7 +124,7 @@ async def test_of_a_sequence_one_waits_for_the_other_and_nobody_else_does(sequen
 
 async def test_too_many_unanswered_hold_the_client_back() -> None:
     gate = Gate()
-    async with door(gate.grpc) as it:
+    async with frontend(gate.grpc) as it:
         call = it.stream()
         for number in range(200):
             await call.write(request(str(number)))
@@ -137,7 +137,7 @@ async def test_too_many_unanswered_hold_the_client_back() -> None:
 
 
 async def test_a_failure_is_told_with_the_requests_id_and_the_stream_goes_on() -> None:
-    async with door(FakeGrpc(answer=lambda call: status_answer(5, "no such model") if id_of(call) == "1" else by_id(call))) as it:
+    async with frontend(FakeGrpc(answer=lambda call: status_answer(5, "no such model") if id_of(call) == "1" else by_id(call))) as it:
         call = it.stream()
         for id_ in "12":
             await call.write(request(id_))
@@ -148,7 +148,7 @@ async def test_a_failure_is_told_with_the_requests_id_and_the_stream_goes_on() -
 
 
 async def test_a_failure_as_status_has_tritons_code_and_ends_the_call() -> None:
-    async with door(FakeGrpc(answer=lambda _: status_answer(9, "not now"))) as it:
+    async with frontend(FakeGrpc(answer=lambda _: status_answer(9, "not now"))) as it:
         call = it.stream(metadata=(("triton_grpc_error", "true"),))
         await call.write(request("1"))
         assert await has_ended(call)
@@ -157,7 +157,7 @@ async def test_a_failure_as_status_has_tritons_code_and_ends_the_call() -> None:
 
 
 async def test_without_a_server_the_request_fails_and_the_stream_goes_on() -> None:
-    async with door(FakeGrpc(answer=by_id)) as it:
+    async with frontend(FakeGrpc(answer=by_id)) as it:
         call = it.stream()
         await call.write(request("1"))
         assert (await read(call)).infer_response.id == "1"
@@ -172,7 +172,7 @@ async def test_without_a_server_the_request_fails_and_the_stream_goes_on() -> No
 
 
 async def test_beside_a_decoupled_model_each_goes_its_own_way() -> None:
-    async with door(FakeGrpc(answer=by_id)) as it:
+    async with frontend(FakeGrpc(answer=by_id)) as it:
         call = it.stream()
         await call.write(infer_message(id_="d"))
         stream = await it.upstream.grpc.streams.get()
@@ -188,7 +188,7 @@ async def test_beside_a_decoupled_model_each_goes_its_own_way() -> None:
 
 
 async def test_a_cancelled_stream_cancels_what_it_asked() -> None:
-    async with door(FakeGrpc(answer=by_id)) as it:
+    async with frontend(FakeGrpc(answer=by_id)) as it:
         it.upstream.grpc.calls.hold()
         call = it.stream()
         for id_ in "abc":
@@ -204,7 +204,7 @@ async def test_a_cancelled_stream_cancels_what_it_asked() -> None:
 @pytest.mark.parametrize("turns_out_decoupled", [True, False])
 async def test_messages_for_other_models_do_not_wait_for_one_that_has_to_be_loaded(turns_out_decoupled: bool) -> None:
     """A model that no server has loaded: whether it is decoupled is unknown until then."""
-    async with door(FakeGrpc(answer=by_id)) as it:
+    async with frontend(FakeGrpc(answer=by_id)) as it:
         fleet = _Fleet(it)
         call = it.stream()
         await call.write(request("cold"))

@@ -12,13 +12,13 @@ import h2.settings
 
 from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
 from tests.aio import settle
-from tests.wire.grpc_door import LIMITS, door, infer_message, until
+from tests.wire.grpc_frontend import LIMITS, frontend, infer_message, until
 from tests.wire.test_grpc_streams import begun, has_ended, opened, request, send
 
 
 class TestBackPressure:
     async def test_a_triton_that_has_no_room_holds_the_client_back(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call, stream = await begun(it)
             stream.may_send.clear()
             written = 0
@@ -47,7 +47,7 @@ class TestBackPressure:
     async def test_large_messages_that_wait_hold_it_back_sooner(self) -> None:
         large = infer_message(datatype="BYTES", content=encode_bytes_elements([bytes(8 << 20)]))
 
-        async with door(limits=replace(LIMITS, max_message_bytes=16 << 20)) as it:
+        async with frontend(limits=replace(LIMITS, max_message_bytes=16 << 20)) as it:
             call, stream = await begun(it)
             stream.may_send.clear()
             written = 0
@@ -73,7 +73,7 @@ class TestBackPressure:
             assert await has_ended(call)
 
     async def test_a_client_that_gives_no_room_holds_triton_back(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await opened(it)
             peer.reads_on = False
             await send(peer, request())
@@ -96,7 +96,7 @@ class TestBackPressure:
             assert dict((await peer.wait_for(h2.events.TrailersReceived)).headers)["grpc-status"] == "0"
 
     async def test_a_client_that_leaves_while_it_gives_no_room(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await opened(it, settings={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
             await send(peer, request())
             stream = await it.upstream.grpc.streams.get()
@@ -108,7 +108,7 @@ class TestBackPressure:
             await until(lambda: it.open_streams == 0)
 
     async def test_a_status_behind_an_answer_that_had_no_room_comes_when_it_has(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await opened(it, settings={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 3})
             await send(peer, request())
             stream = await it.upstream.grpc.streams.get()

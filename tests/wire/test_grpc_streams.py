@@ -13,12 +13,12 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.core.errors import UpstreamUnavailable
-from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.frontends.common import connection_server
 from control_plane.protocols.grpc import frame_message
 from tests.fakes import FakeGrpc, FakeGrpcStream
 from tests.h2_peer import H2Peer
-from tests.wire.grpc_door import MAX_MESSAGE_BYTES, STREAM, Bench, door, infer_message, until
+from tests.wire.grpc_frontend import MAX_MESSAGE_BYTES, STREAM, Bench, frontend, infer_message, until
 
 
 def request(model: str = "m", id_: str = "1") -> bytes:
@@ -55,7 +55,7 @@ async def begun(it: Bench, message: bytes | None = None) -> tuple[grpc.aio.Strea
 
 class TestRelay:
     async def test_messages_both_ways_byte_for_byte_and_in_order(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call, stream = await begun(it)
             for number in range(200):
                 message = request(id_=str(number)) + b"\xfa\x7f\x03abc"
@@ -70,11 +70,11 @@ class TestRelay:
             assert await call.read() == answer("last")
             assert await has_ended(call)
             assert await call.code() is grpc.StatusCode.OK
-            records = [(each.model_name, each.door, each.outcome) for each in it.recorder.records]
-            assert records == [("m", Door.GRPC_STREAM, Outcome.ANSWERED)]
+            records = [(each.model_name, each.frontend, each.outcome) for each in it.recorder.records]
+            assert records == [("m", Frontend.GRPC_STREAM, Outcome.ANSWERED)]
 
     async def test_a_stream_without_messages_ends_well_and_opens_none(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call = it.stream()
             await call.done_writing()
             assert await has_ended(call)
@@ -82,7 +82,7 @@ class TestRelay:
             assert it.upstream.grpc.streams.empty()
 
     async def test_metadata_goes_on_and_tritons_head_comes_back(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call = it.stream(metadata=(("x-tenant", "a"),))
             await call.write(request())
             stream = await it.upstream.grpc.streams.get()
@@ -96,7 +96,7 @@ class TestRelay:
             assert await has_ended(call)
 
     async def test_large_messages(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             large = infer_message(padding=MAX_MESSAGE_BYTES - 100)
             call, stream = await begun(it, large)
             stream.put(bytes(8 << 20))
@@ -106,7 +106,7 @@ class TestRelay:
             assert await has_ended(call)
 
     async def test_several_clients_never_share_a_stream(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             (first, one), (second, two) = await begun(it), await begun(it)
             two.put(answer("two"))
             one.put(answer("one"))
@@ -119,7 +119,7 @@ class TestRelay:
 
 class TestEnd:
     async def test_a_stream_of_tritons_that_fails_ends_the_call_with_its_status(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call, stream = await begun(it)
             stream.put(answer("before"))
             assert await call.read() == answer("before")
@@ -130,7 +130,7 @@ class TestEnd:
             assert it.recorder.outcomes == [Outcome.UPSTREAM_ERROR]
 
     async def test_one_that_fails_before_any_answer(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call, stream = await begun(it)
             stream.headers = ()
             stream.end(14, "gone")
@@ -138,7 +138,7 @@ class TestEnd:
             assert (await call.code(), await call.details()) == (grpc.StatusCode.UNAVAILABLE, "gone")
 
     async def test_after_one_that_triton_ended_well_a_later_message_opens_another(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call, first = await begun(it)
             first.put(answer("a"))
             first.end()
@@ -157,7 +157,7 @@ class TestEnd:
         told = service_pb2.ModelStreamInferResponse(error_message="too small")
         told.infer_response.model_name = "m"
 
-        async with door() as it:
+        async with frontend() as it:
             call = it.stream(metadata=(("triton_grpc_error", "true"), ("x-tenant", "a")))
             await call.write(request())
             stream = await it.upstream.grpc.streams.get()
@@ -183,7 +183,7 @@ class TestRefusals:
         ],
     )
     async def test_name_the_request(self, message: bytes, id_: str, text: str) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call, stream = await begun(it)
             await call.write(message)
             told = await refusal(call)
@@ -197,7 +197,7 @@ class TestRefusals:
             assert await call.code() is grpc.StatusCode.OK
 
     async def test_of_the_first_message_needs_no_triton(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call = it.stream()
             await call.write(infer_message(id_="1", datatype="FP8"))
             assert (await refusal(call))[0] == "1"
@@ -209,7 +209,7 @@ class TestRefusals:
         shared = service_pb2.ModelInferRequest(model_name="m", id="5")
         shared.inputs.add(name="X", datatype="FP32", shape=[1]).parameters["shared_memory_region"].string_param = "r"
 
-        async with door() as it:
+        async with frontend() as it:
             call = it.stream()
             await call.write(shared.SerializeToString())
             id_, text = await refusal(call)
@@ -218,7 +218,7 @@ class TestRefusals:
             assert await has_ended(call)
 
     async def test_a_message_beyond_the_limit_ends_the_call(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call, stream = await begun(it)
             stream.put(answer("before"))
             assert await call.read() == answer("before")
@@ -228,7 +228,7 @@ class TestRefusals:
             await stream.cancelled.wait()
 
     async def test_behind_an_answer_its_status_is_trailers_and_nothing_else(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await opened(it)
             await send(peer, request())
             stream = await it.upstream.grpc.streams.get()
@@ -241,7 +241,7 @@ class TestRefusals:
             assert set(trailers) == {"grpc-status", "grpc-message"}
 
     async def test_a_large_message_without_room_in_the_budget_ends_the_call(self) -> None:
-        async with door(budget_bytes=100_000) as it:
+        async with frontend(budget_bytes=100_000) as it:
             call = it.stream()
             await call.write(infer_message(padding=MAX_MESSAGE_BYTES - 100))
             assert await has_ended(call)
@@ -249,7 +249,7 @@ class TestRefusals:
             assert it.budget.held_bytes == 0
 
     async def test_without_a_server_it_is_unavailable(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             it.servers.down("Triton is restarting")
             call = it.stream()
             assert await has_ended(call)
@@ -260,7 +260,7 @@ class TestRefusals:
             assert it.recorder.outcomes == [Outcome.UNAVAILABLE]
 
     async def test_when_no_stream_can_be_opened_it_is_unavailable(self) -> None:
-        async with door(FakeGrpc(cannot_open=UpstreamUnavailable("refused"))) as it:
+        async with frontend(FakeGrpc(cannot_open=UpstreamUnavailable("refused"))) as it:
             call = it.stream()
             await call.write(request())
             assert await has_ended(call)
@@ -269,7 +269,7 @@ class TestRefusals:
 
 class TestLeaving:
     async def test_a_cancelled_call_is_cancelled_in_triton(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call, stream = await begun(it)
             call.cancel()
             with suppress(asyncio.CancelledError):
@@ -279,7 +279,7 @@ class TestLeaving:
             assert it.recorder.outcomes == [Outcome.ABANDONED]
 
     async def test_a_lost_connection_too(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await opened(it)
             await send(peer, request())
             stream = await it.upstream.grpc.streams.get()
@@ -288,7 +288,7 @@ class TestLeaving:
             await until(lambda: it.recorder.outcomes == [Outcome.ABANDONED])
 
     async def test_the_deadline_ends_it_here_too(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call = it.stream(timeout=0.3)
             await call.write(request())
             stream = await it.upstream.grpc.streams.get()
@@ -299,14 +299,14 @@ class TestLeaving:
             assert it.recorder.outcomes[0] in (Outcome.DEADLINE_EXCEEDED, Outcome.ABANDONED)  # whoever notices first
 
     async def test_a_client_that_waits_for_the_deadline_is_told(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             peer = await opened(it, ("grpc-timeout", "50m"))
             ended = await peer.wait_for(h2.events.ResponseReceived)
             assert dict(ended.headers)["grpc-status"] == "4"
             assert it.recorder.outcomes == [Outcome.DEADLINE_EXCEEDED]
 
     async def test_what_is_in_flight_finishes_while_the_server_drains(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call, stream = await begun(it)
             async with asyncio.TaskGroup() as tasks:
                 draining = tasks.create_task(it.server.drain(20))
@@ -323,7 +323,7 @@ class TestLeaving:
 
     async def test_one_in_which_nothing_happens_does_not_hold_up_a_drain(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(connection_server, "_MAX_SWEEP_S", 0.02)
-        async with door() as it:
+        async with frontend() as it:
             it.upstream.control.decoupled["m"] = False
             call = it.stream()
             await call.write(request(id_="1"))
@@ -334,7 +334,7 @@ class TestLeaving:
             assert await call.details() == "the gateway is stopping; try again shortly"
 
     async def test_what_outlasts_a_drain_is_told_so(self) -> None:
-        async with door() as it:
+        async with frontend() as it:
             call, stream = await begun(it)
             await it.server.drain(0.05)
             assert await has_ended(call)

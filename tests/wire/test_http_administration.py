@@ -41,8 +41,8 @@ def raw(method: bytes, target: bytes, body: bytes = b"", fields: bytes = b"") ->
     return b"%b %b HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n%b" % (method, target, fields, len(body), body)
 
 
-async def ask(door: Gateway, request: bytes) -> Answer:
-    return await (await door.connect()).ask(request)
+async def ask(frontend: Gateway, request: bytes) -> Answer:
+    return await (await frontend.connect()).ask(request)
 
 
 class Application:
@@ -88,10 +88,10 @@ class TestWhoMayAsk:
 
     @pytest.mark.parametrize(("method", "target"), ADMINISTRATION)
     async def test_no_web_page(self, method: bytes, target: bytes) -> None:
-        async with gateway(allow_shared_memory=True) as door:
-            assert (await ask(door, raw(method, target, fields=b"Origin: http://evil\r\n"))).status == 403
-            assert (door.upstream.http.requests, door.models.asked) == ([], [])
-            assert (await ask(door, raw(method, target))).status == 200
+        async with gateway(allow_shared_memory=True) as frontend:
+            assert (await ask(frontend, raw(method, target, fields=b"Origin: http://evil\r\n"))).status == 403
+            assert (frontend.upstream.http.requests, frontend.models.asked) == ([], [])
+            assert (await ask(frontend, raw(method, target))).status == 200
 
     @pytest.mark.parametrize(
         ("peer", "is_local"),
@@ -117,23 +117,23 @@ class TestSharedMemory:
     @pytest.mark.parametrize("request_", [raw(b"GET", b"/v2/systemsharedmemory/status"), infer_request(IN_SHARED_MEMORY)])
     @pytest.mark.parametrize("is_allowed", [True, False])
     async def test_is_off_unless_it_is_switched_on(self, request_: bytes, is_allowed: bool) -> None:
-        async with gateway(allow_shared_memory=is_allowed) as door:
-            answer = await ask(door, request_)
-            assert (answer.status, len(door.upstream.http.requests)) == ((200, 1) if is_allowed else (403, 0))
+        async with gateway(allow_shared_memory=is_allowed) as frontend:
+            answer = await ask(frontend, request_)
+            assert (answer.status, len(frontend.upstream.http.requests)) == ((200, 1) if is_allowed else (403, 0))
             assert is_allowed or b"--allow-shared-memory" in answer.body
 
 
 class TestLoad:
     async def test_brings_what_its_body_says_and_answers_as_triton(self) -> None:
         body = json.dumps({"parameters": {"config": "{}", "file:1/m.bin": b64encode(b"\0m").decode()}}).encode()
-        async with gateway() as door:
+        async with gateway() as frontend:
             for content in (b"", body):
-                answer = await ask(door, raw(b"POST", b"/v2/repository/models/m/load", content))
+                answer = await ask(frontend, raw(b"POST", b"/v2/repository/models/m/load", content))
                 assert (answer.status, answer.body) == (200, b"")
                 assert b"Content-Type: application/json" in answer.head
             override = ModelOverride("{}", {"file:1/m.bin": b"\0m"})
-            assert door.models.asked == [("load", "m", None), ("load", "m", override)]
-            assert door.upstream.http.requests == []
+            assert frontend.models.asked == [("load", "m", None), ("load", "m", override)]
+            assert frontend.upstream.http.requests == []
 
     @pytest.mark.parametrize(
         ("failure", "status", "says"),
@@ -148,35 +148,35 @@ class TestLoad:
         ],
     )
     async def test_that_fails_is_answered_as_triton_does(self, failure: ControlPlaneError, status: int, says: str) -> None:
-        async with gateway() as door:
-            door.models.failures["m"] = failure
-            answer = await ask(door, raw(b"POST", b"/v2/repository/models/m/load"))
+        async with gateway() as frontend:
+            frontend.models.failures["m"] = failure
+            answer = await ask(frontend, raw(b"POST", b"/v2/repository/models/m/load"))
             assert (answer.status, json.loads(answer.body)) == (status, {"error": says})
 
     @pytest.mark.parametrize("body", [b"{", b"[]", b'{"parameters":{"config":3}}', b'{"parameters":{"file:1/m":"$"}}'])
     async def test_that_cannot_be_read_is_not_begun(self, body: bytes) -> None:
-        async with gateway() as door:
-            assert (await ask(door, raw(b"POST", b"/v2/repository/models/m/load", body))).status in (400, 500)
-            assert door.models.asked == []
+        async with gateway() as frontend:
+            assert (await ask(frontend, raw(b"POST", b"/v2/repository/models/m/load", body))).status in (400, 500)
+            assert frontend.models.asked == []
 
 
 @pytest.mark.parametrize(("body", "with_dependents"), [(b"", False), (b'{"parameters":{"unload_dependents":true}}', True)])
 async def test_an_unload_says_what_goes_too(body: bytes, with_dependents: bool) -> None:
-    async with gateway() as door:
-        answer = await ask(door, raw(b"POST", b"/v2/repository/models/m/unload", body))
+    async with gateway() as frontend:
+        answer = await ask(frontend, raw(b"POST", b"/v2/repository/models/m/unload", body))
         assert (answer.status, answer.body) == (200, b"")
-        assert door.models.asked == [("unload", "m", with_dependents)]
+        assert frontend.models.asked == [("unload", "m", with_dependents)]
 
 
 async def test_a_wrong_method_is_told_the_right_ones() -> None:
-    async with gateway() as door:
-        answer = await ask(door, raw(b"DELETE", b"/v2/logging"))
+    async with gateway() as frontend:
+        answer = await ask(frontend, raw(b"DELETE", b"/v2/logging"))
         assert answer.status == 405
         assert b"\r\nAllow: GET, HEAD, OPTIONS, POST\r\n" in answer.head
 
 
 async def test_an_unknown_coding_is_told_the_known_ones() -> None:
-    async with gateway() as door:
-        answer = await ask(door, infer_request(headers=b"Content-Encoding: br\r\n"))
+    async with gateway() as frontend:
+        answer = await ask(frontend, infer_request(headers=b"Content-Encoding: br\r\n"))
         assert answer.status == 501
         assert b"\r\nAccept-Encoding: gzip, deflate\r\n" in answer.head

@@ -36,23 +36,23 @@ REQUESTS = [
 PICKS = st.lists(st.sampled_from(REQUESTS), min_size=1, max_size=12)
 
 
-def reached_triton(door: Gateway) -> list[tuple[bytes, list[tuple[bytes, bytes]], bytes]]:
-    return [(sent.target, sent.headers, sent.body) for sent in door.upstream.http.requests]
+def reached_triton(frontend: Gateway) -> list[tuple[bytes, list[tuple[bytes, bytes]], bytes]]:
+    return [(sent.target, sent.headers, sent.body) for sent in frontend.upstream.http.requests]
 
 
-async def on_fresh_connections(door: Gateway, picks: list[bytes]) -> list[bytes]:
-    return [(await (await door.connect()).ask(request)).body for request in picks]
+async def on_fresh_connections(frontend: Gateway, picks: list[bytes]) -> list[bytes]:
+    return [(await (await frontend.connect()).ask(request)).body for request in picks]
 
 
 @settings(max_examples=40)
 @given(picks=PICKS)
 def test_one_after_the_other_they_get_the_answers_of_fresh_connections(picks: list[bytes]) -> None:
     async def main() -> None:
-        async with gateway() as door:
-            expected, reached = await on_fresh_connections(door, picks), reached_triton(door)
-            client = await door.connect()
+        async with gateway() as frontend:
+            expected, reached = await on_fresh_connections(frontend, picks), reached_triton(frontend)
+            client = await frontend.connect()
             assert [(await client.ask(request)).body for request in picks] == expected
-            assert reached_triton(door) == reached * 2
+            assert reached_triton(frontend) == reached * 2
 
     run(main())
 
@@ -61,15 +61,15 @@ def test_one_after_the_other_they_get_the_answers_of_fresh_connections(picks: li
 @given(picks=PICKS, cuts=st.lists(st.integers(0, 1500), max_size=4))
 def test_in_any_pieces_they_get_the_answers_of_fresh_connections(picks: list[bytes], cuts: list[int]) -> None:
     async def main() -> None:
-        async with gateway() as door:
-            expected, reached = await on_fresh_connections(door, picks), reached_triton(door)
-            client = await door.connect()
+        async with gateway() as frontend:
+            expected, reached = await on_fresh_connections(frontend, picks), reached_triton(frontend)
+            client = await frontend.connect()
             stream = b"".join(picks)
             for start, end in pairwise(sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})):
                 await client.send(stream[start:end])
                 await asyncio.sleep(0)
             assert [(await client.answer()).body for _ in picks] == expected
-            assert reached_triton(door) == reached * 2
+            assert reached_triton(frontend) == reached * 2
 
     run(main())
 
@@ -82,8 +82,8 @@ def test_in_any_pieces_they_get_the_answers_of_fresh_connections(picks: list[byt
     ],
 )
 async def test_a_head_that_asks_for_more_than_an_answer_is_read_each_time(repeated: bytes) -> None:
-    async with gateway() as door:
-        client = await door.connect()
+    async with gateway() as frontend:
+        client = await frontend.connect()
         await client.ask(infer_request(body(5)))
         if b"Expect" in repeated:
             for _ in range(2):
@@ -96,11 +96,11 @@ async def test_a_head_that_asks_for_more_than_an_answer_is_read_each_time(repeat
 
 async def test_a_repeated_head_is_refused_as_the_first_one_was() -> None:
     bad = infer_request(b'{"inputs":[{"name":"X","datatype":"FP99","shape":[1],"data":[1]}]}')
-    async with gateway() as door:
-        client = await door.connect()
+    async with gateway() as frontend:
+        client = await frontend.connect()
         assert [(await client.ask(bad)).status for _ in range(3)] == [400, 400, 400]
         assert (await client.ask(infer_request(body(1)))).status == 200
-        assert len(door.upstream.http.requests) == 1
+        assert len(frontend.upstream.http.requests) == 1
 
 
 _ONE = infer_request(body(1))
@@ -121,10 +121,10 @@ _HEAD, _BODY = _ONE[: -len(body(1))], body(1)
     ],
 )
 async def test_pieces_that_look_like_a_known_request_are_read_as_what_they_are(pieces: list[bytes], statuses: list[int]) -> None:
-    async with gateway() as door:
-        client = await door.connect()
+    async with gateway() as frontend:
+        client = await frontend.connect()
         for piece in pieces:
             await client.send(piece)
             await asyncio.sleep(0.01)  # so that each arrives by itself
         assert [(await client.answer()).status for _ in statuses] == statuses
-        assert [sent.body for sent in door.upstream.http.requests] == [_BODY] * statuses.count(200)
+        assert [sent.body for sent in frontend.upstream.http.requests] == [_BODY] * statuses.count(200)

@@ -42,27 +42,27 @@ class TestBeforeTheRequestIsWhole:
         ],
     )
     async def test_nothing_reaches_triton(self, part: bytes) -> None:
-        async with gateway() as door:
-            client = await door.connect()
+        async with gateway() as frontend:
+            client = await frontend.connect()
             await client.send(part)
             await client.close()
-            assert (await (await door.connect()).ask(LIVE)).status == 200
-        assert door.upstream.http.requests == []
-        assert door.recorder.records == []
+            assert (await (await frontend.connect()).ask(LIVE)).status == 200
+        assert frontend.upstream.http.requests == []
+        assert frontend.recorder.records == []
 
 
 class TestWhileTritonWorks:
     async def _leave(self, leave: Callable[[Client], object], request: bytes) -> None:
-        async with gateway() as door:
-            door.upstream.http.calls.hold()
-            client = await door.connect()
+        async with gateway() as frontend:
+            frontend.upstream.http.calls.hold()
+            client = await frontend.connect()
             await client.send(request)
-            await door.upstream.http.calls.arrivals.get()
+            await frontend.upstream.http.calls.arrivals.get()
             leave(client)
-            await door.upstream.http.calls.cancelled.wait()
-            assert door.upstream.http.calls.in_progress == door.inference.in_flight == 0
-            assert door.recorder.outcomes == [Outcome.ABANDONED]
-            assert len(door.upstream.http.requests) == 1, "requests behind the abandoned one were sent"
+            await frontend.upstream.http.calls.cancelled.wait()
+            assert frontend.upstream.http.calls.in_progress == frontend.inference.in_flight == 0
+            assert frontend.recorder.outcomes == [Outcome.ABANDONED]
+            assert len(frontend.upstream.http.requests) == 1, "requests behind the abandoned one were sent"
 
     @pytest.mark.parametrize("behind", [b"", infer_request()], ids=["alone", "one behind it"])
     @pytest.mark.parametrize("how", ["reset", "closed", "half closed"])
@@ -77,40 +77,40 @@ class TestWhileTritonWorks:
     async def test_with_many_behind_it_leaving_is_seen_when_there_is_an_answer_to_give(self) -> None:
         """A stalled client's socket is not read, so that requests cannot pile up; its end then cannot be seen
         either."""
-        async with gateway() as door:
-            door.upstream.http.calls.hold()
-            client = await door.connect()
+        async with gateway() as frontend:
+            frontend.upstream.http.calls.hold()
+            client = await frontend.connect()
             await client.send(infer_request() * 10)
-            await door.upstream.http.calls.arrivals.get()
+            await frontend.upstream.http.calls.arrivals.get()
             await client.close()
-            door.upstream.http.calls.may_answer.set()
-            assert await wait_until_still(lambda: door.inference.in_flight) == 0
-            assert len(door.upstream.http.requests) < 10
-            assert len(door.recorder.records) == len(door.upstream.http.requests)
+            frontend.upstream.http.calls.may_answer.set()
+            assert await wait_until_still(lambda: frontend.inference.in_flight) == 0
+            assert len(frontend.upstream.http.requests) < 10
+            assert len(frontend.recorder.records) == len(frontend.upstream.http.requests)
 
     async def test_others_are_not_disturbed(self) -> None:
-        async with gateway() as door:
-            door.upstream.http.calls.hold()
-            staying, leaving = await door.connect(), await door.connect()
+        async with gateway() as frontend:
+            frontend.upstream.http.calls.hold()
+            staying, leaving = await frontend.connect(), await frontend.connect()
             for client in (staying, leaving):
                 await client.send(infer_request())
-                await door.upstream.http.calls.arrivals.get()
+                await frontend.upstream.http.calls.arrivals.get()
             await leaving.close()
-            await door.upstream.http.calls.cancelled.wait()
-            door.upstream.http.calls.may_answer.set()
+            await frontend.upstream.http.calls.cancelled.wait()
+            frontend.upstream.http.calls.may_answer.set()
             assert (await staying.answer()).body == INFER
 
     async def test_hundreds_at_once_leave_nothing(self) -> None:
-        async with gateway() as door:
-            door.upstream.http.calls.hold()
+        async with gateway() as frontend:
+            frontend.upstream.http.calls.hold()
             for _ in range(LIMITS.max_connections):
-                await (await door.connect()).send(infer_request())
+                await (await frontend.connect()).send(infer_request())
             for _ in range(LIMITS.max_connections):
-                await door.upstream.http.calls.arrivals.get()
-            for client in door.clients:
+                await frontend.upstream.http.calls.arrivals.get()
+            for client in frontend.clients:
                 await client.close()
-            assert await wait_until_still(lambda: door.inference.in_flight) == 0
-        assert door.recorder.outcomes == [Outcome.ABANDONED] * LIMITS.max_connections
+            assert await wait_until_still(lambda: frontend.inference.in_flight) == 0
+        assert frontend.recorder.outcomes == [Outcome.ABANDONED] * LIMITS.max_connections
 
 
 @contextmanager
@@ -139,8 +139,8 @@ class TestMemory:
     async def _leave(self, when: str) -> None:
         request = infer_request(self.LARGE, headers=self.RAW) if when != "answer" else infer_request()
         upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(8 * _MIB))))
-        async with gateway(upstream, replace(LIMITS, max_body_bytes=16 * _MIB)) as door:
-            client = await door.connect(receive_buffer_bytes=64 << 10)
+        async with gateway(upstream, replace(LIMITS, max_body_bytes=16 * _MIB)) as frontend:
+            client = await frontend.connect(receive_buffer_bytes=64 << 10)
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             if when == "call":
                 upstream.http.calls.hold()
@@ -151,7 +151,7 @@ class TestMemory:
                 await wait_until_still(lambda: upstream.http.calls.answered)
                 await client.close()
                 upstream.http.requests.clear()
-                await wait_until_still(lambda: len(door.server._connections))
+                await wait_until_still(lambda: len(frontend.server._connections))
 
     @pytest.mark.parametrize("when", ["upload", "call", "answer"])
     def test_is_free_at_once_when_a_client_leaves_during(self, when: str) -> None:
@@ -161,8 +161,8 @@ class TestMemory:
 class TestWithoutReading:
     async def test_answers_are_not_piled_up_for_one_that_does_not_read(self) -> None:
         upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(_MIB))))
-        async with gateway(upstream) as door:
-            client = await door.connect(receive_buffer_bytes=64 << 10)
+        async with gateway(upstream) as frontend:
+            client = await frontend.connect(receive_buffer_bytes=64 << 10)
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             await client.send(infer_request() * 300)
             made = await wait_until_still(lambda: upstream.http.calls.answered)
@@ -170,8 +170,8 @@ class TestWithoutReading:
 
     async def test_when_it_reads_again_all_is_there(self) -> None:
         upstream = FakeUpstream(http=FakeHttp(answer=lambda request: make_answer(200, request.body * 20_000)))
-        async with gateway(upstream) as door:
-            client = await door.connect(receive_buffer_bytes=64 << 10)
+        async with gateway(upstream) as frontend:
+            client = await frontend.connect(receive_buffer_bytes=64 << 10)
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             await client.send(infer_request() * 30)
             await wait_until_still(lambda: upstream.http.calls.answered)
@@ -180,21 +180,21 @@ class TestWithoutReading:
                 assert (await client.answer()).body == INFER * 20_000
 
     async def test_requests_are_not_piled_up_behind_one_that_triton_works_on(self) -> None:
-        async with gateway() as door:
-            door.upstream.http.calls.hold()
-            client = await door.connect()
+        async with gateway() as frontend:
+            frontend.upstream.http.calls.hold()
+            client = await frontend.connect()
             client.writer.write(infer_request(INFER + b" " * 100_000) * 500)  # 50 MB
-            await door.upstream.http.calls.arrivals.get()
+            await frontend.upstream.http.calls.arrivals.get()
             unsent = await wait_until_still(client.writer.transport.get_write_buffer_size)  # type: ignore[attr-defined]
             assert unsent > 30 * _MIB, "the gateway went on reading"
-            door.upstream.http.calls.may_answer.set()
+            frontend.upstream.http.calls.may_answer.set()
             for _ in range(500):
                 await client.answer()
 
     async def test_leaving_without_having_read_leaves_nothing(self) -> None:
         upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(_MIB))))
-        async with gateway(upstream) as door:
-            client = await door.connect(receive_buffer_bytes=64 << 10)
+        async with gateway(upstream) as frontend:
+            client = await frontend.connect(receive_buffer_bytes=64 << 10)
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             await client.send(infer_request() * 100)
             made = await wait_until_still(lambda: upstream.http.calls.answered)

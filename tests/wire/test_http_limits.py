@@ -17,17 +17,17 @@ LIMITS = HttpLimits(max_body_bytes=10_000, max_header_bytes=2_000, max_connectio
 _CHUNKED = b"POST /v2/models/m/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-async def refused(door: Gateway, *pieces: bytes) -> Answer:
+async def refused(frontend: Gateway, *pieces: bytes) -> Answer:
     """Send these pieces and return the answer; then the connection must be closed, and Triton must have seen
     nothing."""
-    client = await door.connect()
+    client = await frontend.connect()
     for piece in pieces:
         await client.send(piece)
         await asyncio.sleep(0.001)  # so that they arrive as pieces
     answer = await client.answer()
     assert answer.says_close
     assert await client.is_closed_by_server()
-    assert door.upstream.http.requests == []
+    assert frontend.upstream.http.requests == []
     return answer
 
 
@@ -55,14 +55,14 @@ class TestHead:
         ],
     )
     async def test_beyond_the_limit_is_refused(self, pieces: list[bytes]) -> None:
-        async with gateway(limits=LIMITS) as door:
-            answer = await refused(door, *pieces)
+        async with gateway(limits=LIMITS) as frontend:
+            answer = await refused(frontend, *pieces)
             assert answer.status == 431
             assert re.search("head (exceeds 2000 bytes|has more than 100 fields)", json.loads(answer.body)["error"])
 
     async def test_up_to_the_limit_is_not_in_however_many_pieces(self) -> None:
-        async with gateway(limits=LIMITS) as door:
-            client = await door.connect()
+        async with gateway(limits=LIMITS) as frontend:
+            client = await frontend.connect()
             request = infer_request(headers=b"X: %b\r\n" % (b"a" * 1700))
             for at in range(0, len(request), 50):
                 await client.send(request[at : at + 50])
@@ -70,14 +70,14 @@ class TestHead:
             assert (await client.answer()).status == 200
 
     async def test_each_request_on_a_connection_has_the_whole_limit(self) -> None:
-        async with gateway(limits=LIMITS) as door:
-            client = await door.connect()
+        async with gateway(limits=LIMITS) as frontend:
+            client = await frontend.connect()
             await client.send(infer_request(headers=b"X: %b\r\n" % (b"a" * 1700)) * 5)
             assert [(await client.answer()).status for _ in range(5)] == [200] * 5
 
     async def test_what_frames_thousands_of_tiny_chunks_is_no_head(self) -> None:
-        async with gateway(limits=LIMITS) as door:
-            client = await door.connect()
+        async with gateway(limits=LIMITS) as frontend:
+            client = await frontend.connect()
             await client.send(_CHUNKED)
             for byte in padded(3_000):
                 client.writer.write(b"1\r\n")
@@ -89,8 +89,8 @@ class TestHead:
 class TestBody:
     @pytest.mark.parametrize("size", [9_999, 10_000])
     async def test_up_to_the_limit_is_taken(self, size: int) -> None:
-        async with gateway(limits=LIMITS) as door:
-            client = await door.connect()
+        async with gateway(limits=LIMITS) as frontend:
+            client = await frontend.connect()
             assert (await client.ask(infer_request(padded(size)))).status == 200
             chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (size, padded(size))
             assert (await client.ask(_CHUNKED + chunk)).status == 200
@@ -105,8 +105,8 @@ class TestBody:
         ],
     )
     async def test_beyond_it_is_refused(self, request_: bytes) -> None:
-        async with gateway(limits=LIMITS) as door:
-            answer = await refused(door, request_)
+        async with gateway(limits=LIMITS) as frontend:
+            answer = await refused(frontend, request_)
             assert answer.status == 413
             assert "limit of 10000 bytes" in json.loads(answer.body)["error"]
 
@@ -114,15 +114,15 @@ class TestBody:
     async def test_a_client_that_sends_it_all_before_it_reads_still_gets_the_answer(self, start: bytes) -> None:
         """Closing a socket with unread bytes resets the connection, and the client would never read the
         refusal."""
-        async with gateway(limits=LIMITS) as door:
-            client = await door.connect()
+        async with gateway(limits=LIMITS) as frontend:
+            client = await frontend.connect()
             await client.send(start + bytes(50_000_000))
             assert (await client.answer()).status == 413
             assert await client.is_closed_by_server()
 
     async def test_a_client_that_never_stops_sending_is_dropped(self) -> None:
-        async with gateway(limits=LIMITS) as door:
-            client = await door.connect()
+        async with gateway(limits=LIMITS) as frontend:
+            client = await frontend.connect()
             started_s = asyncio.get_running_loop().time()
             with pytest.raises(ConnectionError):
                 await _send_for_ever(client)
@@ -133,28 +133,28 @@ class TestConnections:
     async def test_those_beyond_the_limit_are_closed_and_the_others_served(self) -> None:
         half, rest = LIVE[:10], LIVE[10:]
 
-        async with gateway(limits=LIMITS) as door:
-            kept = [await door.connect() for _ in range(3)]
+        async with gateway(limits=LIMITS) as frontend:
+            kept = [await frontend.connect() for _ in range(3)]
             assert [(await client.ask(LIVE)).status for client in kept] == [200] * 3
             for client in kept:
                 await client.send(half)
             await settle()
             for _ in range(3):
-                assert await (await door.connect()).is_closed_by_server()
+                assert await (await frontend.connect()).is_closed_by_server()
             assert [(await client.ask(rest)).status for client in kept] == [200] * 3
 
     async def test_one_that_is_idle_makes_room_for_the_next_of_its_source(self) -> None:
-        async with gateway(limits=LIMITS) as door:
-            kept = [await door.connect() for _ in range(3)]
+        async with gateway(limits=LIMITS) as frontend:
+            kept = [await frontend.connect() for _ in range(3)]
             assert [(await client.ask(LIVE)).status for client in kept] == [200] * 3
-            assert (await (await door.connect()).ask(LIVE)).status == 200
+            assert (await (await frontend.connect()).ask(LIVE)).status == 200
             assert await kept[0].is_closed_by_server()
             assert [(await client.ask(LIVE)).status for client in kept[1:]] == [200] * 2
 
     async def test_a_place_is_free_again_when_its_client_has_left(self) -> None:
-        async with gateway(limits=LIMITS) as door:
+        async with gateway(limits=LIMITS) as frontend:
             for _ in range(10):
-                clients = [await door.connect() for _ in range(3)]
+                clients = [await frontend.connect() for _ in range(3)]
                 assert [await _is_served(client) for client in clients] == [True] * 3
                 for client in clients:
                     await client.send(LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))

@@ -22,9 +22,9 @@ def ask(*requests: bytes, upstream: FakeUpstream | None = None) -> tuple[list[An
     Triton."""
 
     async def main() -> tuple[list[Answer], list[HttpRequest]]:
-        async with gateway(upstream) as door:
-            client = await door.connect()
-            return [await client.ask(request) for request in requests], door.upstream.http.requests
+        async with gateway(upstream) as frontend:
+            client = await frontend.connect()
+            return [await client.ask(request) for request in requests], frontend.upstream.http.requests
 
     return run(main())
 
@@ -47,28 +47,28 @@ class TestConnection:
 
     async def test_pipelined_requests_are_answered_in_order(self) -> None:
         bodies = [INFER.replace(b"[1]}]", b"[%d]}]" % number) for number in range(20)]
-        async with gateway() as door:
-            client = await door.connect()
+        async with gateway() as frontend:
+            client = await frontend.connect()
             await client.send(b"".join(infer_request(body) for body in bodies))
             assert [(await client.answer()).body for _ in bodies] == bodies
 
     async def test_a_fast_answer_does_not_overtake_a_slow_one(self) -> None:
-        async with gateway() as door:
-            door.upstream.http.calls.hold()
-            client = await door.connect()
+        async with gateway() as frontend:
+            frontend.upstream.http.calls.hold()
+            client = await frontend.connect()
             await client.send(infer_request() + LIVE)
-            await door.upstream.http.calls.arrivals.get()
-            door.upstream.http.calls.may_answer.set()
+            await frontend.upstream.http.calls.arrivals.get()
+            frontend.upstream.http.calls.may_answer.set()
             assert [(await client.answer()).body for _ in range(2)] == [INFER, b""]
 
     async def test_one_at_a_time_reaches_triton_from_one_connection(self) -> None:
-        async with gateway() as door:
-            door.upstream.http.calls.hold()
-            client = await door.connect()
+        async with gateway() as frontend:
+            frontend.upstream.http.calls.hold()
+            client = await frontend.connect()
             await client.send(infer_request() * 3)
-            await door.upstream.http.calls.arrivals.get()
-            assert door.upstream.http.calls.in_progress == len(door.upstream.http.requests) == 1
-            door.upstream.http.calls.may_answer.set()
+            await frontend.upstream.http.calls.arrivals.get()
+            assert frontend.upstream.http.calls.in_progress == len(frontend.upstream.http.requests) == 1
+            frontend.upstream.http.calls.may_answer.set()
             for _ in range(3):
                 await client.answer()
 
@@ -82,28 +82,28 @@ class TestConnection:
         ],
     )
     async def test_is_closed_after_the_answer_which_says_so(self, request_: bytes) -> None:
-        async with gateway() as door:
-            client = await door.connect()
+        async with gateway() as frontend:
+            client = await frontend.connect()
             answer = await client.ask(request_ + LIVE)
             assert (answer.status, answer.says_close) == (200, True)
             assert await client.is_closed_by_server()
 
     async def test_a_request_in_single_bytes(self) -> None:
-        async with gateway() as door:
-            client = await door.connect()
+        async with gateway() as frontend:
+            client = await frontend.connect()
             for byte in infer_request(headers=b"X-Trace: 7\r\n"):
                 await client.send(bytes([byte]))
                 await asyncio.sleep(0)
             assert (await client.answer()).body == INFER
-            assert (b"X-Trace", b"7") in door.upstream.http.requests[0].headers
+            assert (b"X-Trace", b"7") in frontend.upstream.http.requests[0].headers
 
     def test_empty_lines_before_a_request_are_passed_over(self) -> None:
         assert ask_one(b"\r\n\r\n" + LIVE).status == 200
 
     @pytest.mark.parametrize("asked", [b"h2c", b"websocket", b"TLS/1.0"])
     async def test_an_offer_to_upgrade_is_passed_over_and_ends_the_connection(self, asked: bytes) -> None:
-        async with gateway() as door:
-            client = await door.connect()
+        async with gateway() as frontend:
+            client = await frontend.connect()
             await client.send(LIVE.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: " + asked + b"\r\n\r\n"))
             answer = await client.answer()
             assert (answer.status, answer.says_close) == (200, True)
@@ -145,34 +145,34 @@ class TestBody:
 
 class TestExpect:
     async def test_a_client_that_waits_is_told_to_go_on(self) -> None:
-        async with gateway() as door:
-            client = await door.connect()
+        async with gateway() as frontend:
+            client = await frontend.connect()
             await client.send(infer_request(headers=b"Expect: 100-continue\r\n")[: -len(INFER)])
             assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
             assert (await client.ask(INFER)).body == INFER
 
     async def test_it_is_not_told_so_for_a_body_that_will_be_refused(self) -> None:
-        async with gateway() as door:
-            client = await door.connect()
+        async with gateway() as frontend:
+            client = await frontend.connect()
             answer = await client.ask(b"POST /v2/models/m/infer HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n")
             assert (answer.status, answer.says_close) == (413, True)
 
     async def test_it_is_not_told_so_in_the_middle_of_another_answer(self) -> None:
-        async with gateway() as door:
-            door.upstream.http.calls.hold()
-            client = await door.connect()
+        async with gateway() as frontend:
+            frontend.upstream.http.calls.hold()
+            client = await frontend.connect()
             await client.send(infer_request() + infer_request(headers=b"Expect: 100-continue\r\n"))
-            await door.upstream.http.calls.arrivals.get()
-            door.upstream.http.calls.may_answer.set()
+            await frontend.upstream.http.calls.arrivals.get()
+            frontend.upstream.http.calls.may_answer.set()
             assert [(await client.answer()).status for _ in range(2)] == [200, 200]
 
     async def test_it_is_told_so_once_the_answer_before_has_gone(self) -> None:
-        async with gateway() as door:
-            door.upstream.http.calls.hold()
-            client = await door.connect()
+        async with gateway() as frontend:
+            frontend.upstream.http.calls.hold()
+            client = await frontend.connect()
             await client.send(infer_request() + infer_request(headers=b"Expect: 100-continue\r\n")[: -len(INFER)])
-            await door.upstream.http.calls.arrivals.get()
-            door.upstream.http.calls.may_answer.set()
+            await frontend.upstream.http.calls.arrivals.get()
+            frontend.upstream.http.calls.may_answer.set()
             assert (await client.answer()).status == 200
             assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
             assert (await client.ask(INFER)).body == INFER
@@ -187,12 +187,12 @@ class TestHead:
     )
     async def test_is_answered_as_get_without_a_body_and_the_connection_lives_on(self, target: bytes, status: int) -> None:
         upstream = FakeUpstream(http=FakeHttp(answer=lambda request: make_answer(200, b"{}" + request.body)))
-        async with gateway(upstream) as door:
-            client = await door.connect()
+        async with gateway(upstream) as frontend:
+            client = await frontend.connect()
             await client.send(b"HEAD " + target + b" HTTP/1.1\r\n\r\n")
             assert (await client.answer(has_body=False)).status == status
             assert (await client.ask(infer_request())).body == b"{}" + INFER
-            assert b"HEAD" not in [request.method for request in door.upstream.http.requests], "its answer to HEAD has a body"
+            assert b"HEAD" not in [request.method for request in frontend.upstream.http.requests], "its answer to HEAD has a body"
 
 
 class TestOptions:
@@ -206,12 +206,12 @@ class TestOptions:
         ],
     )
     async def test_says_what_the_path_takes_and_asks_nobody(self, target: bytes, allow: bytes) -> None:
-        async with gateway() as door:
-            client = await door.connect()
+        async with gateway() as frontend:
+            client = await frontend.connect()
             await client.send(b"OPTIONS " + target + b" HTTP/1.1\r\n\r\n")
             assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 204 No Content\r\nAllow: " + allow + b"\r\n\r\n"
             assert (await client.ask(infer_request())).status == 200
-            assert len(door.upstream.http.requests) == 1
+            assert len(frontend.upstream.http.requests) == 1
 
 
 class TestRoutes:
@@ -234,9 +234,9 @@ class TestRoutes:
         assert (sent[0].method.decode(), sent[0].target.decode(), sent[0].body) == (method, target, body)
 
     async def test_live_is_ours_also_without_triton(self) -> None:
-        async with gateway() as door:
-            door.servers.down("Triton is starting")
-            client = await door.connect()
+        async with gateway() as frontend:
+            frontend.servers.down("Triton is starting")
+            client = await frontend.connect()
             assert (await client.ask(LIVE)).status == 200
             for request in (LIVE.replace(b"live", b"ready"), infer_request()):
                 answer = await client.ask(request)
@@ -289,13 +289,13 @@ class TestErrors:
     async def test_what_is_refused_is_recorded_once_and_leaves_the_connection_usable(
         self, body: bytes, headers: bytes, status: int
     ) -> None:
-        async with gateway() as door:
-            client = await door.connect()
+        async with gateway() as frontend:
+            client = await frontend.connect()
             answer = await client.ask(infer_request(body, headers=headers))
             assert (answer.status, answer.says_close) == (status, False)
             assert error_of(answer)
-            assert door.upstream.http.requests == []
-            assert door.recorder.outcomes == [Outcome.REFUSED]
+            assert frontend.upstream.http.requests == []
+            assert frontend.recorder.outcomes == [Outcome.REFUSED]
             assert (await client.ask(infer_request())).status == 200
 
     @pytest.mark.parametrize("name", ["\\ud800", "\\u0000", "\\u2028", "\\n", "x" * 500_000, '\\"'])
@@ -309,12 +309,12 @@ class TestErrors:
         [(UpstreamUnavailable("it broke"), 503, Outcome.UNAVAILABLE), (DeadlineExceeded("too slow"), 504, Outcome.DEADLINE_EXCEEDED)],
     )
     async def test_failures_on_the_way_to_triton(self, error: ControlPlaneError, status: int, outcome: Outcome) -> None:
-        async with gateway(FakeUpstream(http=FakeHttp(answer=_raising(error)))) as door:
-            client = await door.connect()
+        async with gateway(FakeUpstream(http=FakeHttp(answer=_raising(error)))) as frontend:
+            client = await frontend.connect()
             answer = await client.ask(infer_request())
             assert (answer.status, error_of(answer)) == (status, str(error))
             assert (await client.ask(LIVE)).status == 200
-            assert door.recorder.outcomes == [outcome]
+            assert frontend.recorder.outcomes == [outcome]
 
     def test_a_defect_is_a_500_that_tells_nothing_and_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.ERROR):
@@ -336,10 +336,10 @@ class TestAnswer:
     )
     def test_is_recorded_by_its_status(self, status: int, outcome: Outcome) -> None:
         async def main(upstream: FakeUpstream) -> None:
-            async with gateway(upstream) as door:
-                door.inference.models.answered("m")
-                assert (await (await door.connect()).ask(infer_request())).status == status
-                assert [(each.model_name, each.outcome) for each in door.recorder.records] == [("m", outcome)]
+            async with gateway(upstream) as frontend:
+                frontend.inference.models.answered("m")
+                assert (await (await frontend.connect()).ask(infer_request())).status == status
+                assert [(each.model_name, each.outcome) for each in frontend.recorder.records] == [("m", outcome)]
 
         run(main(FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(status)))))
 
@@ -358,21 +358,21 @@ class TestAnswer:
     ],
 )
 async def test_the_callers_time_goes_with_the_request(header: bytes, timeout_s: float) -> None:
-    async with gateway() as door:
-        await (await door.connect()).ask(infer_request(headers=header))
-        assert door.upstream.http.calls.timeouts_s == [pytest.approx(timeout_s, rel=0.2)]
+    async with gateway() as frontend:
+        await (await frontend.connect()).ask(infer_request(headers=header))
+        assert frontend.upstream.http.calls.timeouts_s == [pytest.approx(timeout_s, rel=0.2)]
 
 
 async def test_many_clients_at_once() -> None:
-    async def one(door: Gateway, number: int) -> None:
-        client = await door.connect()
+    async def one(frontend: Gateway, number: int) -> None:
+        client = await frontend.connect()
         for turn in range(5):
             body = INFER.replace(b"[1]}]", b"[%d]}]" % (number * 10 + turn))
             assert (await client.ask(infer_request(body))).body == body
 
-    async with gateway() as door, asyncio.TaskGroup() as tasks:
+    async with gateway() as frontend, asyncio.TaskGroup() as tasks:
         for number in range(50):
-            tasks.create_task(one(door, number))
+            tasks.create_task(one(frontend, number))
 
 
 def _raising(error: Exception):  # type: ignore[no-untyped-def]

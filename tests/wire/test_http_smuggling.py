@@ -111,34 +111,34 @@ AMBIGUOUS = [
 
 @pytest.mark.parametrize("ambiguous", AMBIGUOUS)
 async def test_is_refused_and_ends_the_connection(ambiguous: bytes) -> None:
-    async with gateway() as door:
-        client = await door.connect()
+    async with gateway() as frontend:
+        client = await frontend.connect()
         await client.send(ambiguous + infer_request(model=b"smuggled"))
         answer = await client.answer()
         assert (answer.status, answer.says_close) == (400, True)
         assert json.loads(answer.body)["error"]
         assert await client.is_closed_by_server()
-        assert door.upstream.http.requests == []
-        assert door.recorder.records == []
+        assert frontend.upstream.http.requests == []
+        assert frontend.recorder.records == []
 
 
 @pytest.mark.parametrize("ambiguous", AMBIGUOUS)
 async def test_behind_a_good_request_only_that_one_is_answered(ambiguous: bytes) -> None:
-    async with gateway() as door:
-        door.upstream.http.calls.hold()
-        client = await door.connect()
+    async with gateway() as frontend:
+        frontend.upstream.http.calls.hold()
+        client = await frontend.connect()
         await client.send(infer_request(model=b"good") + ambiguous + infer_request(model=b"smuggled") * 5)
-        await door.upstream.http.calls.arrivals.get()
-        door.upstream.http.calls.may_answer.set()
+        await frontend.upstream.http.calls.arrivals.get()
+        frontend.upstream.http.calls.may_answer.set()
         assert [(await client.answer()).status for _ in range(2)] == [200, 400]
         assert await client.is_closed_by_server()
-        assert [request.target for request in door.upstream.http.requests] == [b"/v2/models/good/infer"]
+        assert [request.target for request in frontend.upstream.http.requests] == [b"/v2/models/good/infer"]
 
 
 async def test_a_field_that_says_how_the_body_is_read_cannot_be_taken_off_on_the_way() -> None:
     """`Connection` lists hop-by-hop fields (`upstream_pieces`); a body checked as raw binary must be
     forwarded as such."""
-    async with gateway() as door:
-        client = await door.connect()
+    async with gateway() as frontend:
+        client = await frontend.connect()
         await client.ask(infer_request(headers=b"Connection: Inference-Header-Content-Length\r\nInference-Header-Content-Length: 0\r\n"))
-        assert b"\r\nInference-Header-Content-Length: 0\r\n" in b"".join(upstream_pieces(door.upstream.http.requests[0], b"triton"))
+        assert b"\r\nInference-Header-Content-Length: 0\r\n" in b"".join(upstream_pieces(frontend.upstream.http.requests[0], b"triton"))

@@ -38,20 +38,20 @@ async def chunk(client: Client) -> bytes:
 @pytest.mark.parametrize("verb", [b"generate", b"generate_stream"])
 async def test_each_piece_goes_on_as_it_comes_and_the_connection_is_kept(verb: bytes) -> None:
     stream = FakeHttpStream()
-    async with gateway(upstream(stream)) as door:
-        client = await door.connect()
+    async with gateway(upstream(stream)) as frontend:
+        client = await frontend.connect()
         await client.send(request(verb=verb))
         assert await client.reader.readuntil(b"\r\n\r\n") == stream.head
         for event in EVENTS:
             stream.put(event)
             assert await chunk(client) == event
-        assert (door.inference.in_flight, door.recorder.records) == (1, [])
+        assert (frontend.inference.in_flight, frontend.recorder.records) == (1, [])
         stream.put(None)
         assert await chunk(client) == b""
         await stream.closed.wait()
         assert (await client.ask(infer_request())).body == INFER
-        assert door.recorder.outcomes == [Outcome.ANSWERED] * 2
-        assert door.upstream.http.requests[0].body == BODY
+        assert frontend.recorder.outcomes == [Outcome.ANSWERED] * 2
+        assert frontend.upstream.http.requests[0].body == BODY
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ async def test_each_piece_goes_on_as_it_comes_and_the_connection_is_kept(verb: b
     [(b"1.0", b"", False), (b"1.0", b"Connection: keep-alive\r\n", False), (b"1.1", b"Connection: close\r\n", True)],
 )
 async def test_who_does_not_keep_the_connection_gets_it_to_its_end(version: bytes, headers: bytes, is_chunked: bool) -> None:
-    async with gateway(upstream(FakeHttpStream().put(*EVENTS, None))) as door:
-        client = await door.connect()
+    async with gateway(upstream(FakeHttpStream().put(*EVENTS, None))) as frontend:
+        client = await frontend.connect()
         await client.send(request(version=version, headers=headers))
         head, _, body = (await client.reader.read()).partition(b"\r\n\r\n")
         assert (b"chunked" in head, b"Connection: close" in head) == (is_chunked, True)
@@ -70,11 +70,11 @@ async def test_who_does_not_keep_the_connection_gets_it_to_its_end(version: byte
 
 async def test_an_error_before_the_first_piece_keeps_its_status() -> None:
     answers = FakeUpstream(http=FakeHttp(streams=lambda _: make_answer(404, b'{"error":"unknown"}')))
-    async with gateway(answers) as door:
-        client = await door.connect()
+    async with gateway(answers) as frontend:
+        client = await frontend.connect()
         answer = await client.ask(request())
         assert (answer.status, answer.body) == (404, b'{"error":"unknown"}')
-        assert door.recorder.outcomes == [Outcome.MODEL_NOT_FOUND]
+        assert frontend.recorder.outcomes == [Outcome.MODEL_NOT_FOUND]
 
 
 @pytest.mark.parametrize(
@@ -82,32 +82,32 @@ async def test_an_error_before_the_first_piece_keeps_its_status() -> None:
 )
 async def test_one_that_breaks_off_does_not_look_whole(error: ControlPlaneError, outcome: Outcome) -> None:
     stream = FakeHttpStream().put(EVENTS[0], error)
-    async with gateway(upstream(stream)) as door:
-        client = await door.connect()
+    async with gateway(upstream(stream)) as frontend:
+        client = await frontend.connect()
         await client.send(request())
         await client.reader.readuntil(b"\r\n\r\n")
         assert await chunk(client) == EVENTS[0]
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await chunk(client)
-        assert (stream.closed.is_set(), door.recorder.outcomes) == (True, [outcome])
+        assert (stream.closed.is_set(), frontend.recorder.outcomes) == (True, [outcome])
 
 
 async def test_a_client_that_leaves_ends_it() -> None:
     stream = FakeHttpStream().put(EVENTS[0])
-    async with gateway(upstream(stream)) as door:
-        client = await door.connect()
+    async with gateway(upstream(stream)) as frontend:
+        client = await frontend.connect()
         await client.send(request())
         await client.reader.readuntil(b"\r\n\r\n")
         await chunk(client)
         await client.close()
         await stream.closed.wait()
-        assert (door.recorder.outcomes, door.inference.in_flight) == ([Outcome.ABANDONED], 0)
+        assert (frontend.recorder.outcomes, frontend.inference.in_flight) == ([Outcome.ABANDONED], 0)
 
 
 async def test_a_client_that_does_not_read_is_not_sent_more() -> None:
     stream = FakeHttpStream().put(*[bytes(64 << 10)] * 500, None)
-    async with gateway(upstream(stream)) as door:
-        client = await door.connect(receive_buffer_bytes=64 << 10)
+    async with gateway(upstream(stream)) as frontend:
+        client = await frontend.connect(receive_buffer_bytes=64 << 10)
         client.reader._transport.pause_reading()  # type: ignore[attr-defined]
         await client.send(request())
         assert 0 < await wait_until_still(lambda: stream.taken) < 250
@@ -121,12 +121,12 @@ async def test_a_client_that_does_not_read_is_not_sent_more() -> None:
 
 async def test_one_that_is_under_way_may_end_while_the_server_drains() -> None:
     stream = FakeHttpStream().put(EVENTS[0])
-    async with gateway(upstream(stream)) as door:
-        client = await door.connect()
+    async with gateway(upstream(stream)) as frontend:
+        client = await frontend.connect()
         await client.send(request())
         await client.reader.readuntil(b"\r\n\r\n")
         await chunk(client)
-        draining = asyncio.get_running_loop().create_task(door.server.drain(10.0))
+        draining = asyncio.get_running_loop().create_task(frontend.server.drain(10.0))
         await asyncio.sleep(0.05)
         stream.put(EVENTS[1], None)
         assert [await chunk(client) for _ in range(2)] == [EVENTS[1], b""]
@@ -136,17 +136,17 @@ async def test_one_that_is_under_way_may_end_while_the_server_drains() -> None:
 
 async def test_one_that_outlasts_the_drain_ends_with_an_error_event() -> None:
     stream = FakeHttpStream().put(EVENTS[0])
-    async with gateway(upstream(stream)) as door, asyncio.TaskGroup() as tasks:
-        client = await door.connect()
+    async with gateway(upstream(stream)) as frontend, asyncio.TaskGroup() as tasks:
+        client = await frontend.connect()
         await client.send(request())
         await client.reader.readuntil(b"\r\n\r\n")
         await chunk(client)
-        tasks.create_task(door.server.drain(0.05))
+        tasks.create_task(frontend.server.drain(0.05))
         told = b'data: {"error":"the gateway is stopping; try again shortly"}\n\n'
         assert [await chunk(client) for _ in range(2)] == [told, b""]
         assert await client.is_closed_by_server()
         await stream.closed.wait()
-        assert door.recorder.outcomes == [Outcome.UNAVAILABLE]
+        assert frontend.recorder.outcomes == [Outcome.UNAVAILABLE]
 
 
 @pytest.mark.parametrize(
@@ -161,17 +161,17 @@ async def test_one_that_outlasts_the_drain_ends_with_an_error_event() -> None:
     ],
 )
 async def test_what_is_no_object_never_reaches_triton(body: bytes, status: int) -> None:
-    async with gateway() as door:
-        answer = await (await door.connect()).ask(request(body=body))
+    async with gateway() as frontend:
+        answer = await (await frontend.connect()).ask(request(body=body))
         assert answer.status == status
         assert json.loads(answer.body)["error"]
-        assert (door.upstream.http.requests, door.recorder.outcomes) == ([], [Outcome.REFUSED])
+        assert (frontend.upstream.http.requests, frontend.recorder.outcomes) == ([], [Outcome.REFUSED])
 
 
 async def test_a_long_prompt_goes_on_as_it_came() -> None:
     body = json.dumps({"text": 'say "[' * 200_000, "count": 1}).encode()
-    async with gateway(upstream(FakeHttpStream().put(None)), replace(LIMITS, max_body_bytes=8 << 20)) as door:
-        client = await door.connect()
+    async with gateway(upstream(FakeHttpStream().put(None)), replace(LIMITS, max_body_bytes=8 << 20)) as frontend:
+        client = await frontend.connect()
         await client.send(request(body=body))
         await client.reader.readuntil(b"\r\n\r\n")
-        assert door.upstream.http.requests[0].body == body
+        assert frontend.upstream.http.requests[0].body == body

@@ -29,7 +29,7 @@ from control_plane.protocols.kserve.routes import read_route
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.unit.admin.admin_bench import Bench as AdminBench
 from tests.wire.gateway import INFER, gateway, infer_request
-from tests.wire.grpc_door import STREAM, Bench, door, infer_message
+from tests.wire.grpc_frontend import STREAM, Bench, frontend, infer_message
 from tests.wire.test_who_may_do_what import GRPC_CALLS, HTTP_CALLS
 
 BAD_NAMES = {
@@ -79,7 +79,7 @@ def messages(method: Any) -> Iterator[tuple[str, bytes]]:
 @pytest.mark.parametrize("is_on", [pytest.param(True, id="keys"), pytest.param(False, id="open")])
 @pytest.mark.parametrize("method", [pytest.param(method, id=method.name) for method in NAMING])
 async def test_no_grpc_call_carries_it_further(method: Any, is_on: bool) -> None:
-    async with door(governed=governed() if is_on else None) as it:
+    async with frontend(governed=governed() if is_on else None) as it:
         it.upstream.control.decoupled["probe"] = False
         for what, message in messages(method):
             said = await (refused_on_a_stream if method.name == "ModelStreamInfer" else refused)(it, SERVICE + method.name, message)

@@ -25,7 +25,7 @@ from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.unit.triton.adapters.fake_grpc_server import serving
 from tests.unit.triton.adapters.scripted_triton import OK, Exchange, scripted_triton
 from tests.wire.gateway import Client, Gateway, gateway, infer_request
-from tests.wire.grpc_door import Bench, door, infer_message
+from tests.wire.grpc_frontend import Bench, frontend, infer_message
 
 SERVICE_S = 0.02
 DEADLINE_S = 0.5
@@ -42,8 +42,8 @@ class Triton:
     computed: int = 0
     _instance: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def compute(self, door: str) -> None:
-        self.begun.put_nowait(door)
+    async def compute(self, frontend: str) -> None:
+        self.begun.put_nowait(frontend)
         async with self._instance:
             await self.may_end.wait()
             await asyncio.sleep(self.service_s)
@@ -59,14 +59,14 @@ class Triton:
 
 
 @asynccontextmanager
-async def both_doors(triton: Triton, rights: Governance) -> AsyncIterator[tuple[Gateway, Bench]]:
+async def both_frontends(triton: Triton, rights: Governance) -> AsyncIterator[tuple[Gateway, Bench]]:
     """Both frontends, which share the model's slots."""
     async with scripted_triton(triton.http) as http_server, serving(triton.grpc) as grpc_server:
         http = HttpClient(TcpAddress("127.0.0.1", http_server.port), max_connections=100)
         grpc_client = GrpcClient(TcpAddress("127.0.0.1", grpc_server.port))
         async with (
             gateway(FakeUpstream(http=cast("FakeHttp", http)), governed=rights) as over_http,
-            door(cast("FakeGrpc", grpc_client), governed=rights) as over_grpc,
+            frontend(cast("FakeGrpc", grpc_client), governed=rights) as over_grpc,
         ):
             yield over_http, over_grpc
         await http.close()
@@ -76,7 +76,7 @@ async def both_doors(triton: Triton, rights: Governance) -> AsyncIterator[tuple[
 @pytest.mark.parametrize("leaves", ["http", "grpc"])
 async def test_the_slot_of_a_caller_that_left_is_free_when_triton_has_ended(leaves: str) -> None:
     triton = Triton()
-    async with both_doors(triton, governance(max_in_flight_per_model=1)) as (http, grpc_):
+    async with both_frontends(triton, governance(max_in_flight_per_model=1)) as (http, grpc_):
         leaving, staying = await http.connect(), await http.connect()
         if leaves == "http":
             await leaving.send(infer_request())
@@ -109,7 +109,7 @@ async def _outcome(call: grpc.aio.UnaryUnaryCall) -> str:
 
 @dataclass
 class Load:
-    """Open-loop load over both doors, by turns."""
+    """Open-loop load over both frontends, by turns."""
 
     http: Gateway
     grpc: Bench
@@ -145,7 +145,7 @@ async def test_thrice_the_capacity_is_answered_as_far_as_triton_computes(authent
     triton, rights = Triton(SERVICE_S), governance(known, authentication=authentication, max_in_flight_per_model=64)
     triton.may_end.set()
     fields = b"tidegate-timeout-ms: %d\r\n" % (DEADLINE_S * 1000) + b"x-api-key: %b\r\n" % key_text(1).encode() * authentication
-    async with both_doors(triton, rights) as (http, grpc_):
+    async with both_frontends(triton, rights) as (http, grpc_):
         load = Load(http, grpc_, fields)
         await load.run(3 / SERVICE_S, LASTS_S)
         # The first half second of an overload goes to learn from.

@@ -30,7 +30,7 @@ from tests.fakes import FakeGrpc, FakeUpstream
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
 from tests.fakes.text_model import FakeTextModel
 from tests.wire.gateway import Client, gateway, infer_request
-from tests.wire.grpc_door import INFER, Bench, door, infer_message
+from tests.wire.grpc_frontend import INFER, Bench, frontend, infer_message
 from tests.wire.h2_calls import HEAD, begin, status
 
 KEY = f"x-api-key: {key_text(1)}\r\n".encode()
@@ -100,7 +100,7 @@ def test_failures_over_grpc(answer: Any, expected: tuple[Any, ...]) -> None:
     meter = FakeMeter()
 
     async def main() -> None:
-        async with door(FakeGrpc(answer=answer), governed=governed(meter)) as it:
+        async with frontend(FakeGrpc(answer=answer), governed=governed(meter)) as it:
             it.inference.models.answered("m")
             await refused(it, infer_message(model="r", id_="i-1"))
             assert it.recorder.records[0].model_name == "m"
@@ -116,7 +116,7 @@ def test_requests_of_a_stream() -> None:
         return status_answer(3, "wrong shape")
 
     async def main() -> None:
-        async with door(FakeGrpc(answer=answer), governed=governed(meter)) as it:
+        async with frontend(FakeGrpc(answer=answer), governed=governed(meter)) as it:
             it.upstream.control.decoupled = {"m": False, "d": True, "other": False}
             for name in ("m", "d"):
                 it.inference.models.answered(name)
@@ -178,7 +178,7 @@ def test_what_comes_again_byte_for_byte_has_the_id_of_its_head(times: int) -> No
             client = await it.connect()
             for _ in range(times):
                 await client.ask(infer_request(body, headers=KEY + b"x-request-id: head\r\n"))
-        async with door(governed=governed(meter), cached=keeping()) as it:
+        async with frontend(governed=governed(meter), cached=keeping()) as it:
             for _ in range(times):
                 await it.call(INFER, infer_message(), metadata=(*METADATA, ("x-request-id", "head")))
 
@@ -236,7 +236,7 @@ def test_beyond_a_limit_its_model_is_seen_as_far_as_that_is_cheap() -> None:
             assert (await client.ask(infer_request(BODY, headers=KEY, model=b"r"))).status == 429
             assert await ask_embeddings(client, {"model": "r", "input": "a"}) == 429
             assert await ask_embeddings(client, {"model": "r", "input": "a" * 20_000}) == 429
-        async with door(governed=governed(meter, requests_per_s=1e-6)) as it:
+        async with frontend(governed=governed(meter, requests_per_s=1e-6)) as it:
             it.inference.models.answered("m")
             await it.call(INFER, infer_message(), metadata=METADATA)
             await refused(it, infer_message(model="r"))
@@ -254,7 +254,7 @@ def test_a_large_message_beyond_a_limit_is_refused_before_it_has_come() -> None:
     meter = FakeMeter()
 
     async def main() -> None:
-        async with door(governed=governed(meter, requests_per_s=1e-6)) as it:
+        async with frontend(governed=governed(meter, requests_per_s=1e-6)) as it:
             await it.call(INFER, infer_message(), metadata=METADATA)
             peer = await it.peer()
             await begin(peer, head=[*HEAD, ("x-api-key", key_text(1))], ends=False)

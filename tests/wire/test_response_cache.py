@@ -36,7 +36,7 @@ from tests.fakes.governance import FakeMeter, api_key, governance, key_text, kno
 from tests.h2_peer import H2Peer
 from tests.unit.protocols.http2.http2_ends import frame
 from tests.wire.gateway import LIMITS, Answer, Gateway, gateway, infer_request
-from tests.wire.grpc_door import door, infer_message
+from tests.wire.grpc_frontend import frontend, infer_message
 from tests.wire.h2_calls import OPENING, RAW_HEAD
 
 
@@ -240,7 +240,7 @@ async def test_grpc_answers_say_where_they_are_from_in_a_trailer() -> None:
         request.inputs.add(name="X", datatype="FP32", shape=[1])
         return bytes(request.SerializeToString())
 
-    async with door(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m")) as bench:
+    async with frontend(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m")) as bench:
         seen = []
         for sent in (message("1"), message("1"), message("2"), message("2", b"efgh")):
             call = bench.call(message=sent)
@@ -309,7 +309,7 @@ class Counting:
         """As over HTTP, by a request's id and further fields of its head; each call is sent in one piece."""
 
         async def main() -> None:
-            async with door(FakeGrpc(answer=self.grpc), cached=self.cached, governed=self.governed, forwarding=FORWARDING) as bench:
+            async with frontend(FakeGrpc(answer=self.grpc), cached=self.cached, governed=self.governed, forwarding=FORWARDING) as bench:
                 caller = WholeCaller(await bench.connect())
                 await test(caller.ask)
                 bench.inference.flush_counts()
@@ -350,7 +350,7 @@ class WholeCaller:
         got = b""
         while True:
             received = await self.peer.reader.read(1 << 16)
-            assert received, "the door closed"
+            assert received, "the frontend closed"
             for kind, flags, of_stream, payload in self.reader.feed(received):
                 assert of_stream in (0, stream_id)
                 if kind == h2.DATA:
@@ -465,7 +465,7 @@ def test_known_grpc_hits_of_a_private_route_stay_their_tenants() -> None:
 async def test_over_grpc_a_known_hit_beyond_its_tenants_rate_is_refused() -> None:
     known = known_state(keys=(api_key(1, "infer:m"),), tenants=(Tenant("team", requests_per_s=0.001, burst=4),))
     governed = governance(known, authentication=True, meter=FakeMeter(has_log=False))
-    async with door(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m"), governed=governed) as bench:
+    async with frontend(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m"), governed=governed) as bench:
         caller = WholeCaller(await bench.connect())
         key = (b"x-api-key", key_text(1).encode())
         statuses = [(await caller.call(infer_message(), key))[0][b"grpc-status"] for _ in range(6)]

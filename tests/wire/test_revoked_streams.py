@@ -17,7 +17,7 @@ from control_plane.objects.mirror import ObjectMirror
 from tests.fakes import FakeGrpc, FakeHttp, FakeHttpStream, FakeUpstream
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.wire.gateway import Client, Gateway, gateway
-from tests.wire.grpc_door import Bench, door, infer_message
+from tests.wire.grpc_frontend import Bench, frontend, infer_message
 from tests.wire.test_http_streams import BODY, EVENTS, chunk
 
 KEYS = (api_key(1, "infer:*"), api_key(2, "infer:*"))
@@ -57,7 +57,7 @@ async def grpc_stream(it: Bench, number: int = 1, model: str = "m") -> grpc.aio.
 async def test_a_grpc_stream_that_waits_for_a_decoupled_models_answers(end: Callable[[ObjectMirror], None]) -> None:
     known = known_keys()
 
-    async with door(governed=governance(known, authentication=True)) as it, asyncio.timeout(WITHIN_S):
+    async with frontend(governed=governance(known, authentication=True)) as it, asyncio.timeout(WITHIN_S):
         call = await grpc_stream(it)
         stream = await it.upstream.grpc.streams.get()
         assert await stream.sent.get()
@@ -72,7 +72,7 @@ async def test_a_grpc_stream_that_asks_nothing_or_waits_for_an_ordinary_answer()
 
     slow = FakeGrpc()
     slow.calls.hold()
-    async with door(slow, governed=governance(known, authentication=True)) as it, asyncio.timeout(WITHIN_S):
+    async with frontend(slow, governed=governance(known, authentication=True)) as it, asyncio.timeout(WITHIN_S):
         it.upstream.control.decoupled["m"] = False
         idle = it.stream(metadata=(("x-api-key", key_text(1)),))
         waiting = await grpc_stream(it)
@@ -87,7 +87,7 @@ async def test_many_streams_of_one_revoked_key_all_end_alike_and_others_go_on() 
     attempts."""
     known = known_keys()
 
-    async with door(governed=governance(known, authentication=True)) as it, asyncio.timeout(4 * WITHIN_S):
+    async with frontend(governed=governance(known, authentication=True)) as it, asyncio.timeout(4 * WITHIN_S):
         calls = [await grpc_stream(it) for _ in range(40)]
         other = await grpc_stream(it, 2)
         streams = [await it.upstream.grpc.streams.get() for _ in range(41)]

@@ -27,7 +27,7 @@ from tests.fakes.governance import FakeMeter, governance, known_state
 from tests.h2_peer import H2Peer
 from tests.unit.protocols.http2.http2_ends import frame
 from tests.wire.gateway import Gateway, gateway, infer_request
-from tests.wire.grpc_door import Bench, door
+from tests.wire.grpc_frontend import Bench, frontend
 from tests.wire.h2_calls import OPENING, RAW_HEAD
 
 FORWARDING = HeaderForwarding.of("^x-request-id$|^x-seen$")
@@ -151,7 +151,7 @@ class WholeCaller:
         seen: list[object] = []
         while True:
             received = await self.peer.reader.read(1 << 16)
-            assert received, "the door closed"
+            assert received, "the frontend closed"
             for kind, flags, of_stream, payload in self.reader.feed(received):
                 if of_stream:
                     seen.append(self.decoder.decode(bytes(payload)) if kind == h2.HEADERS else bytes(payload))
@@ -163,7 +163,7 @@ class WholeCaller:
 def test_grpc_answers_are_those_of_the_ordinary_path(calls: list[tuple[list[tuple[bytes, bytes]], bool, bytes]]) -> None:
     async def answers(meter: FakeMeter) -> list[list[object]]:
         governed = governance(known_state(), meter=meter)
-        async with door(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m"), governed=governed, forwarding=FORWARDING) as bench:
+        async with frontend(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m"), governed=governed, forwarding=FORWARDING) as bench:
             caller = WholeCaller(await bench.connect())
             return [await caller.call(fields, message, is_coded=coded) for _ in range(3) for fields, coded, message in calls]
 
@@ -204,7 +204,7 @@ async def test_requests_of_different_sizes_are_answered_unread() -> None:
 
 async def test_grpc_calls_with_a_trace_and_an_id_of_their_own_are_answered_unread() -> None:
     governed = governance(known_state(), meter=FakeMeter(has_log=False))
-    async with door(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m"), governed=governed) as bench:
+    async with frontend(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m"), governed=governed) as bench:
         caller = WholeCaller(await bench.connect())
         for number in range(20):
             request = service_pb2.ModelInferRequest(model_name="m", id=str(number % 2 + 10), raw_input_contents=[b"abcd"])

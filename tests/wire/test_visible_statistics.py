@@ -21,7 +21,7 @@ from control_plane.protocols.kserve.merged_statistics import no_statistics
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.wire.gateway import gateway
-from tests.wire.grpc_door import door
+from tests.wire.grpc_frontend import frontend
 
 MODELS = ("text_a", "text_b", "secret", "real", "shadowed")
 ROUTES = (
@@ -85,7 +85,7 @@ async def test_over_http(key: int) -> None:
 @pytest.mark.parametrize("key", SCOPES)
 @pytest.mark.parametrize("version", ["", "1"])
 async def test_over_grpc(key: int, version: str) -> None:
-    async with door(grpc_answer(), governed=governed()) as it:
+    async with frontend(grpc_answer(), governed=governed()) as it:
         request = service_pb2.ModelStatisticsRequest(version=version).SerializeToString()
         answer = await it.call(SERVICE + "ModelStatistics", request, metadata=(("x-api-key", key_text(key)),))
         found = service_pb2.ModelStatisticsResponse.FromString(answer).model_stats
@@ -109,7 +109,7 @@ async def test_what_nobody_can_read_nobody_is_shown(body: bytes) -> None:
         status, shown = await asked(it, 1)
         assert status == 502
         assert b"cannot be read" in shown
-    async with door(grpc_answer(message_answer(b"\x0a\x05ab")), governed=governed()) as it:
+    async with frontend(grpc_answer(message_answer(b"\x0a\x05ab")), governed=governed()) as it:
         failure = await it.failure(SERVICE + "ModelStatistics", b"", metadata=(("x-api-key", key_text(1)),))
         assert failure.code() is grpc.StatusCode.INTERNAL
 
@@ -120,6 +120,6 @@ async def test_errors_pass() -> None:
 
     async with gateway(refused(make_answer(503, b'{"error":"busy"}')), governed=governed()) as it:
         assert await asked(it, 1) == (503, b'{"error":"busy"}')
-    async with door(grpc_answer(status_answer(14, "busy")), governed=governed()) as it:
+    async with frontend(grpc_answer(status_answer(14, "busy")), governed=governed()) as it:
         failure = await it.failure(SERVICE + "ModelStatistics", b"", metadata=(("x-api-key", key_text(1)),))
         assert failure.details() == "busy"

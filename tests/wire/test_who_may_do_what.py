@@ -29,7 +29,7 @@ from tests.fakes import FakeModels, FakeRecorder
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
 from tests.fakes.text_model import FakeTextModel
 from tests.wire.gateway import INFER, gateway
-from tests.wire.grpc_door import STREAM, door, infer_message
+from tests.wire.grpc_frontend import STREAM, frontend, infer_message
 
 OPEN, INFERENCE, OF_M, REPOSITORY = "open", "inference", "inference of m", "repository"
 """The rights that calls need: none, any right to infer, the right to infer with `m`, administration of the
@@ -120,13 +120,13 @@ def expected(need: str, shown: str) -> int:
     return 403 if shown in NUMBERS else 401
 
 
-def test_every_call_of_the_http_door_has_a_row() -> None:
+def test_every_call_of_the_http_frontend_has_a_row() -> None:
     for pattern, actions in v2_route._TABLE:
         for method in actions:
             assert any(method == verb and pattern.fullmatch(path) for verb, path in HTTP_CALLS), f"{method} {pattern.pattern} has no row"
 
 
-def test_every_call_of_the_grpc_door_has_a_row() -> None:
+def test_every_call_of_the_grpc_frontend_has_a_row() -> None:
     rights = governed()
     servers = Servers()
     inference = InferenceService(servers=servers, recorder=FakeRecorder(), governance=rights, default_timeout_s=1.0)
@@ -186,7 +186,7 @@ async def test_grpc(method: str, shown: str) -> None:
     if need is not OF_M:
         message = b""
 
-    async with door(allow_shared_memory=True, governed=governed()) as it:
+    async with frontend(allow_shared_memory=True, governed=governed()) as it:
         for metadata in (("authorization", f"Bearer {SHOWN[shown]}"), ("x-api-key", SHOWN[shown])):
             shown_metadata = (metadata,) if SHOWN[shown] else ()
             if method == "ModelStreamInfer":
@@ -223,7 +223,7 @@ async def test_code_of_ones_own_may_be_loaded_by_administrators_only(shown: str)
             assert answer.status == (200 if is_allowed else 403)
             assert (b"this needs the scope admin: a load that brings" in answer.body) == (shown == "repository")
         assert len(it.models.asked) == (len(HTTP_OVERRIDES) if is_allowed else 0)
-    async with door(governed=governed()) as it:
+    async with frontend(governed=governed()) as it:
         for name, kind, content in GRPC_OVERRIDES:
             request = service_pb2.RepositoryModelLoadRequest(model_name="m")
             setattr(request.parameters[name], kind, content)
@@ -233,7 +233,7 @@ async def test_code_of_ones_own_may_be_loaded_by_administrators_only(shown: str)
 
 
 async def test_a_stream_refuses_the_request_that_is_not_allowed_and_goes_on() -> None:
-    async with door(governed=governed()) as it:
+    async with frontend(governed=governed()) as it:
         it.upstream.control.decoupled["m"] = False
         call = it.stream(metadata=(("x-api-key", key_text(1)),))
         await call.write(infer_message(model="other", id_="1"))
@@ -250,7 +250,7 @@ async def test_a_stream_refuses_the_request_that_is_not_allowed_and_goes_on() ->
 async def test_a_stream_ends_when_its_key_is_revoked() -> None:
     known = known_state(keys=KEYS, tenants=(Tenant("team"),))
 
-    async with door(governed=governance(known, authentication=True)) as it:
+    async with frontend(governed=governance(known, authentication=True)) as it:
         it.upstream.control.decoupled = {"m": False, "d": True}
         call = it.stream(metadata=(("x-api-key", key_text(2)),))
         await call.write(infer_message(model="m"))
@@ -285,7 +285,7 @@ async def test_a_routes_tenants_may_call_it_and_nobody_else(tenant: str, status:
             assert (await (await it.connect()).ask(head + body)).status == status
         targets = [request.target for request in it.upstream.http.requests]
         assert targets == ([b"/v2/models/real/versions/3/infer", b"/v2/models/real/versions/3/config?x=1"] if status == 200 else [])
-    async with door(governed=rights) as it:
+    async with frontend(governed=rights) as it:
         metadata = (("x-api-key", key_text(1)),)
         call = it.call(SERVICE + "ModelInfer", infer_message(model="m"), metadata=metadata)
         code = await call.code()
@@ -327,7 +327,7 @@ def test_a_large_body_beyond_a_limit_is_refused_on_its_head_and_metered() -> Non
 async def test_over_grpc_a_refusal_says_when_to_come_again() -> None:
     rights = governance(known_state(keys=KEYS, tenants=(Tenant("team", requests_per_s=1.0, burst=1),)), authentication=True)
 
-    async with door(governed=rights) as it:
+    async with frontend(governed=rights) as it:
         metadata = (("x-api-key", key_text(1)),)
         await it.call(SERVICE + "ModelInfer", infer_message(), metadata=metadata)
         refused = await it.failure(SERVICE + "ModelInfer", infer_message(), metadata=metadata)

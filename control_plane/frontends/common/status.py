@@ -14,7 +14,7 @@ from typing import NamedTuple
 import grpc
 
 from control_plane.core.errors import ControlPlaneError, ErrorCode, LimitExceeded, Overloaded
-from control_plane.core.infer_call import Door
+from control_plane.core.infer_call import Frontend
 from control_plane.metering.domain.usage import ClientStatus
 
 _MAX_MESSAGE_CHARS = 600
@@ -70,9 +70,9 @@ def advice_of(error: ControlPlaneError) -> list[tuple[bytes, bytes]]:
     return [(b"WWW-Authenticate", b"Bearer")] if error.code is ErrorCode.UNAUTHENTICATED else []
 
 
-def client_status_of(door: Door, error: BaseException) -> ClientStatus:
+def client_status_of(frontend: Frontend, error: BaseException) -> ClientStatus:
     """The status and text that a caller by this protocol gets for an error, for the request log."""
-    is_http = door is Door.HTTP
+    is_http = frontend is Frontend.HTTP
     if isinstance(error, ControlPlaneError):
         status = STATUS[error.code]
         return ClientStatus(status.http if is_http else status.grpc.value[0], message_of(error))

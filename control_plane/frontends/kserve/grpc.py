@@ -34,7 +34,7 @@ from control_plane.core.errors import (
     PermissionDenied,
     RouteNotFound,
 )
-from control_plane.core.infer_call import CacheStatus, Door, InferCall, Outcome
+from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.inflating import inflated
@@ -139,7 +139,7 @@ class GrpcInferRequest(InferMessage):
     """One ModelInfer call, as `inference/inference.InferRequest`."""
 
     __slots__ = ("_came", "_context", "_request_id", "principal", "slot")
-    door = Door.GRPC
+    frontend = Frontend.GRPC
 
     def __init__(self, call: GrpcCall, context: GrpcInferContext) -> None:
         super().__init__(call.frame, call.head, context.limits)
@@ -200,7 +200,7 @@ class V2Grpc:
         allow_shared_memory: bool = False,
     ) -> None:
         self._inference = inference
-        self._verbatim = GrpcVerbatimCache(inference.make_verbatim_cache(Door.GRPC), access, forwarding)
+        self._verbatim = GrpcVerbatimCache(inference.make_verbatim_cache(Frontend.GRPC), access, forwarding)
         self._access = access
         self._servers = servers
         self._models = models
@@ -288,7 +288,7 @@ class V2Grpc:
 
     def _admit(self, principal: Principal) -> None:
         """Refuse a large inference before its message arrives. Raises PermissionDenied, LimitExceeded."""
-        self._inference.refuse_by_head(Door.GRPC, principal)
+        self._inference.refuse_by_head(Frontend.GRPC, principal)
 
     def _identify(self, head: GrpcHead, peer: str) -> Principal:
         if not self._access.is_on:

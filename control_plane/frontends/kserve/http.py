@@ -20,7 +20,7 @@ from control_plane.core.errors import (
     PayloadTooLarge,
     PermissionDenied,
 )
-from control_plane.core.infer_call import Door
+from control_plane.core.infer_call import Frontend
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.caller import identify, reauthenticate
@@ -80,14 +80,14 @@ class V2Http:
     ) -> None:
         """`today_s` is seconds since 1970."""
         self._inference = inference
-        self.verbatim = HttpVerbatimCache(inference.make_verbatim_cache(Door.HTTP), access, forwarding)
+        self.verbatim = HttpVerbatimCache(inference.make_verbatim_cache(Frontend.HTTP), access, forwarding)
         self._access = access
         self._rights = StreamRights(access, today_s=today_s)
         self._servers = servers
         self._models = models
         self._budget = budget
         self._limits = limits
-        self._door = HttpInferContext(self.verbatim, limits, forwarding)
+        self._frontend = HttpInferContext(self.verbatim, limits, forwarding)
         self._read_timeout_s = read_timeout_s
         catalogue = inference.dispatch.catalogue
         self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=read_timeout_s)
@@ -105,7 +105,7 @@ class V2Http:
         if route.action in _INFERENCE:
             if is_all_json(request) and request.header(b"content-encoding") is None:
                 self._limits.check_json_bytes(request.content_length)
-            self._inference.refuse_by_head(Door.HTTP, principal, self._request(request, route, principal))
+            self._inference.refuse_by_head(Frontend.HTTP, principal, self._request(request, route, principal))
 
     async def answer(self, request: HttpRequest) -> HttpAnswer | HttpStream:
         """Answer one request. Raises ControlPlaneError."""
@@ -122,7 +122,7 @@ class V2Http:
         return self._visible(await self._other(request, route, principal), route, principal)
 
     def _request(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpInferRequest:
-        return HttpInferRequest(request, route, principal, self._door)
+        return HttpInferRequest(request, route, principal, self._frontend)
 
     def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
         route = read_route(request.method, request.target)

@@ -20,7 +20,7 @@ from control_plane.cache.domain.cached_response import (
 from control_plane.cache.response_cache import CacheScope
 from control_plane.core.action import Action
 from control_plane.core.errors import ControlPlaneError
-from control_plane.core.infer_call import CacheStatus, Door, InferCall, Outcome
+from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.steps import Steps
 from control_plane.frontends.common.body_budget import BodyBudget
@@ -53,7 +53,7 @@ class HttpInferRequest:
     """One request over HTTP, as `inference/inference.InferRequest` and `GenerateRequest`."""
 
     __slots__ = ("_came", "_context", "_failure", "_request_id", "_route", "http", "principal", "slot")
-    door = Door.HTTP
+    frontend = Frontend.HTTP
 
     def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext) -> None:
         self._context = context

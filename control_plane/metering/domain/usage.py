@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.infer_call import Frontend, Outcome
 
 BATCH_IDS_KEPT_S = 4 * 86_400
 """How long a store remembers ids of batches: one that waits on disk over a long weekend is still counted only
@@ -32,7 +32,7 @@ class UsageEvent:
     """The name that the caller used."""
     model: str
     """The model behind the route; the same name where there is no route."""
-    door: Door
+    frontend: Frontend
     outcome: Outcome
     duration_s: float
     rows: int

@@ -37,7 +37,7 @@ def encode_log_line(event: UsageEvent) -> bytes:
         "key": event.key_id,
         "route": event.route,
         "model": event.model,
-        "door": event.door,
+        "frontend": event.frontend,
         "outcome": event.outcome,
         "duration_ms": round(event.duration_s * 1000, 3),
         "rows": event.rows,

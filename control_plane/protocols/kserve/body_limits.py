@@ -2,7 +2,7 @@
 
 A small body can be costly in each of these ways. Both frontends enforce the limits before Triton sees a
 request: Triton takes some sixty bytes of memory for each number in JSON, and never gives them back.
-`settings.doors.GatewaySettings` has the reason for each default.
+`settings.frontends.GatewaySettings` has the reason for each default.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Container
 
-from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.telemetry.adapters.metric_labels import COLLECTIVE, MAX_CHARS, OTHER
 from control_plane.telemetry.request_counts import BUCKETS_S, DurationHistogram, OutcomeCount, RequestCounts
 
@@ -25,18 +25,18 @@ class RequestCounter:
         self._most_models = most_models
         self._existing = existing
         self._models: set[str] = set()
-        self._ended: dict[tuple[str, Door, Outcome], int] = {}
-        self._took: dict[tuple[str, Door], list[int]] = {}
-        self._seconds: dict[tuple[str, Door], float] = {}
+        self._ended: dict[tuple[str, Frontend, Outcome], int] = {}
+        self._took: dict[tuple[str, Frontend], list[int]] = {}
+        self._seconds: dict[tuple[str, Frontend], float] = {}
 
-    def record(self, *, model_name: str, door: Door, outcome: Outcome, duration_s: float, count: int = 1) -> None:
+    def record(self, *, model_name: str, frontend: Frontend, outcome: Outcome, duration_s: float, count: int = 1) -> None:
         """Count ended requests of an existing model, or of `core/model.UNKNOWN_MODEL` for names that no model
         has.
         """
         model = model_name if model_name in self._models else self._admitted(model_name)
-        ended = (model, door, outcome)
+        ended = (model, frontend, outcome)
         self._ended[ended] = self._ended.get(ended, 0) + count
-        took = (model, door)
+        took = (model, frontend)
         if took not in self._took:
             self._took[took], self._seconds[took] = [0] * (len(BUCKETS_S) + 1), 0.0
         self._took[took][bisect_left(BUCKETS_S, duration_s)] += count
@@ -66,11 +66,11 @@ class RequestCounter:
         """
         gone = {model for model in self._models if model not in self._existing}
         self._models -= gone
-        for model, door, outcome in [key for key in self._ended if key[0] in gone]:
-            count = self._ended.pop((model, door, outcome))
-            self._ended[OTHER, door, outcome] = self._ended.get((OTHER, door, outcome), 0) + count
-        for model, door in [key for key in self._took if key[0] in gone]:
-            counts, seconds = self._took.pop((model, door)), self._seconds.pop((model, door))
-            others = self._took.get((OTHER, door), [0] * len(counts))
-            self._took[OTHER, door] = [one + other for one, other in zip(others, counts, strict=True)]
-            self._seconds[OTHER, door] = self._seconds.get((OTHER, door), 0.0) + seconds
+        for model, frontend, outcome in [key for key in self._ended if key[0] in gone]:
+            count = self._ended.pop((model, frontend, outcome))
+            self._ended[OTHER, frontend, outcome] = self._ended.get((OTHER, frontend, outcome), 0) + count
+        for model, frontend in [key for key in self._took if key[0] in gone]:
+            counts, seconds = self._took.pop((model, frontend)), self._seconds.pop((model, frontend))
+            others = self._took.get((OTHER, frontend), [0] * len(counts))
+            self._took[OTHER, frontend] = [one + other for one, other in zip(others, counts, strict=True)]
+            self._seconds[OTHER, frontend] = self._seconds.get((OTHER, frontend), 0.0) + seconds

@@ -54,21 +54,21 @@ class TestPermit:
         permit.release()
 
     async def test_released_it_gives_back_its_slot_and_its_place(self) -> None:
-        door = admission(Tenant("t", concurrency=1))
-        permit = door.admit("t")
+        frontend = admission(Tenant("t", concurrency=1))
+        permit = frontend.admit("t")
         await turn(permit)
         with pytest.raises(LimitExceeded):
-            door.admit("t")
-        assert not await goes_at_once(door)
+            frontend.admit("t")
+        assert not await goes_at_once(frontend)
         permit.release()
-        assert await goes_at_once(door)
-        door.admit("t").release()
+        assert await goes_at_once(frontend)
+        frontend.admit("t").release()
 
     async def test_released_before_its_turn_it_has_used_nothing(self) -> None:
-        door = admission(Tenant("t", daily_compute_units=1.0))
+        frontend = admission(Tenant("t", daily_compute_units=1.0))
         for _ in range(3):
-            door.admit("t").release()
-        assert door.counts == {}
+            frontend.admit("t").release()
+        assert frontend.counts == {}
 
     async def test_to_release_it_twice_is_a_defect(self) -> None:
         permit = admission().admit("")
@@ -89,93 +89,93 @@ class TestPermit:
             await turn(late)
 
     async def test_its_units_count_for_the_day_from_its_turn_on(self) -> None:
-        door = admission(Tenant("t", daily_compute_units=10.0), capacity=2)
-        permit = door.admit("t")
+        frontend = admission(Tenant("t", daily_compute_units=10.0), capacity=2)
+        permit = frontend.admit("t")
         await turn(permit, cost_units=10.0)
         with pytest.raises(LimitExceeded):
-            door.admit("t")
+            frontend.admit("t")
         permit.release()
         with pytest.raises(LimitExceeded):
-            door.admit("t")
-        assert door.counts == {("t", ShedReason.QUOTA): 2}
+            frontend.admit("t")
+        assert frontend.counts == {("t", ShedReason.QUOTA): 2}
 
     async def test_its_units_count_once(self) -> None:
-        door = admission(Tenant("t", daily_compute_units=10.0))
+        frontend = admission(Tenant("t", daily_compute_units=10.0))
         for _ in range(2):
-            permit = door.admit("t")
+            permit = frontend.admit("t")
             await turn(permit, cost_units=5.0)
             permit.release()
         with pytest.raises(LimitExceeded):
-            door.admit("t")
+            frontend.admit("t")
 
 
 class TestKeeping:
     """Slots of requests that Triton goes on computing after their callers have left."""
 
     async def test_the_slot_is_free_when_triton_has_ended_and_the_tenants_place_at_once(self) -> None:
-        door = admission(Tenant("t", concurrency=1))
-        permit = door.admit("t")
+        frontend = admission(Tenant("t", concurrency=1))
+        permit = frontend.admit("t")
         await turn(permit)
         permit.keep()
         permit.release()
-        assert not await goes_at_once(door)
-        door.admit("t").release()
+        assert not await goes_at_once(frontend)
+        frontend.admit("t").release()
         permit.let_go()
-        assert await goes_at_once(door)
+        assert await goes_at_once(frontend)
 
     async def test_of_several_parts_the_last_frees_it(self) -> None:
-        door = admission()
-        permit = door.admit("")
+        frontend = admission()
+        permit = frontend.admit("")
         await turn(permit)
         permit.keep()
         permit.keep()
         permit.let_go()
         permit.release()
-        assert not await goes_at_once(door)
+        assert not await goes_at_once(frontend)
         permit.let_go()
-        assert await goes_at_once(door)
+        assert await goes_at_once(frontend)
 
     async def test_what_ended_before_the_release_frees_nothing_yet(self) -> None:
-        door = admission()
-        permit = door.admit("")
+        frontend = admission()
+        permit = frontend.admit("")
         await turn(permit)
         permit.keep()
         permit.let_go()
-        assert not await goes_at_once(door)
+        assert not await goes_at_once(frontend)
         permit.release()
-        assert await goes_at_once(door)
+        assert await goes_at_once(frontend)
 
     @pytest.mark.parametrize(("sent_s", "is_known"), [(float("-inf"), True), (9.0, True), (float("inf"), False)])
     async def test_its_service_time_begins_when_it_was_sent(self, sent_s: float, is_known: bool) -> None:
-        door = admission()
-        permit = door.admit("")
+        frontend = admission()
+        permit = frontend.admit("")
         await turn(permit)
         await asyncio.sleep(10.0)
         permit.release(sent_s=sent_s)
         expected_s = 10.0 if sent_s < 0 else 1.0
-        told_s = door.slots("m")._service.answer_s(1.0, ahead=0.0)
+        told_s = frontend.slots("m")._service.answer_s(1.0, ahead=0.0)
         assert told_s == (pytest.approx(expected_s) if is_known else None)
 
 
 class TestTurns:
     async def test_models_do_not_wait_for_each_other(self) -> None:
-        door = admission()
-        permit = door.admit("")
+        frontend = admission()
+        permit = frontend.admit("")
         await turn(permit, "slow")
-        assert await goes_at_once(door, "other")
-        assert not await goes_at_once(door, "slow")
+        assert await goes_at_once(frontend, "other")
+        assert not await goes_at_once(frontend, "slow")
         permit.release()
 
     async def test_weight_and_priority_are_the_tenants(self) -> None:
-        door, order = admission(Tenant("heavy", weight=3.0), Tenant("first", priority=1)), list[str]()
+        frontend, order = admission(Tenant("heavy", weight=3.0), Tenant("first", priority=1)), list[str]()
 
         async def one(tenant: str) -> None:
-            permit = door.admit(tenant)
+            permit = frontend.admit(tenant)
             await turn(permit)
             order.append(tenant)
             permit.release()
 
-        holder = door.admit("")
+        holder = frontend.admit("")
         await turn(holder)
         async with asyncio.TaskGroup() as tasks:
             for tenant in ["", "", "heavy", "heavy", "heavy", "first"]:
@@ -185,15 +185,15 @@ class TestTurns:
         assert order == ["first", "", "heavy", "heavy", "heavy", ""]
 
     async def test_a_cost_that_is_not_known_counts_as_something(self) -> None:
-        door, order = admission(), list[str]()
+        frontend, order = admission(), list[str]()
 
         async def one(tenant: str) -> None:
-            permit = door.admit(tenant)
+            permit = frontend.admit(tenant)
             await turn(permit, cost_units=-1.0)
             order.append(tenant)
             permit.release()
 
-        holder = door.admit("")
+        holder = frontend.admit("")
         await turn(holder, cost_units=0.0)
         async with asyncio.TaskGroup() as tasks:
             for tenant in "aaabb":
@@ -204,8 +204,8 @@ class TestTurns:
 
     @pytest.mark.parametrize("slot_comes_first", [True, False])
     async def test_one_cancelled_in_its_turn_holds_no_slot(self, slot_comes_first: bool) -> None:
-        door = admission(Tenant("t", concurrency=1))
-        holder, leaving = door.admit(""), door.admit("t")
+        frontend = admission(Tenant("t", concurrency=1))
+        holder, leaving = frontend.admit(""), frontend.admit("t")
         await turn(holder)
 
         async def leave() -> None:
@@ -223,61 +223,61 @@ class TestTurns:
         assert task.cancelled()
         if not slot_comes_first:
             holder.release()
-        assert await goes_at_once(door)
-        door.admit("t").release()
+        assert await goes_at_once(frontend)
+        frontend.admit("t").release()
 
 
 class TestShedding:
     async def test_a_full_queue_says_so_and_when_to_come_back(self) -> None:
-        door = admission(Tenant("t"), room=0)
-        holder, late = door.admit("t"), door.admit("t")
+        frontend = admission(Tenant("t"), room=0)
+        holder, late = frontend.admit("t"), frontend.admit("t")
         await turn(holder)
         with pytest.raises(Overloaded, match="too many requests wait for model 'm'") as refusal:
             await turn(late)
         assert refusal.value.retry_after_s == 1.0
-        assert door.counts == {("t", ShedReason.QUEUE_FULL): 1}
+        assert frontend.counts == {("t", ShedReason.QUEUE_FULL): 1}
 
     async def test_a_deadline_that_passes_and_one_that_cannot_be_met_count_alike(self) -> None:
-        door, loop = admission(Tenant("t")), asyncio.get_running_loop()
-        first = door.admit("t")
+        frontend, loop = admission(Tenant("t")), asyncio.get_running_loop()
+        first = frontend.admit("t")
         await turn(first)
         with pytest.raises(Overloaded, match="before the request's deadline"):
-            await turn(door.admit("t"), seconds=2.0)
+            await turn(frontend.admit("t"), seconds=2.0)
         assert loop.time() == pytest.approx(2.0, abs=0.01)
         first.release()
-        second = door.admit("t")
+        second = frontend.admit("t")
         await turn(second)
         with pytest.raises(Overloaded, match="before the request's deadline"):
-            await turn(door.admit("t"), seconds=2.0)
+            await turn(frontend.admit("t"), seconds=2.0)
         assert loop.time() == pytest.approx(2.0, abs=0.01)  # 2 s for each are known now
-        assert door.counts == {("t", ShedReason.DEADLINE): 2}
+        assert frontend.counts == {("t", ShedReason.DEADLINE): 2}
 
 
 async def test_any_number_of_model_names_leaves_a_bounded_number_behind() -> None:
-    door = admission(capacity=2)
-    busy, ending = door.admit(""), door.admit("")
+    frontend = admission(capacity=2)
+    busy, ending = frontend.admit(""), frontend.admit("")
     await turn(busy, "busy")
     await turn(ending, "busy")
     for number in range(3000):
-        permit = door.admit("")
+        permit = frontend.admit("")
         await turn(permit, f"m{number}")
         permit.release()
-    assert len(door._models) <= 1025
-    one_more, again = door.admit(""), door.admit("")
+    assert len(frontend._models) <= 1025
+    one_more, again = frontend.admit(""), frontend.admit("")
     await turn(one_more, "one more")
     ending.release()
     await turn(again, "busy")
-    assert not await goes_at_once(door, "busy")
+    assert not await goes_at_once(frontend, "busy")
     for permit in (one_more, again, busy):
         permit.release()
 
 
 @pytest.mark.parametrize("limits", [{"requests_per_s": 1.0, "burst": 1}, {"concurrency": 1}], ids=["rate", "concurrency"])
 async def test_a_look_refuses_what_would_be_refused_and_takes_nothing(limits: dict[str, Any]) -> None:
-    door = admission(Tenant("t", **limits))
+    frontend = admission(Tenant("t", **limits))
     for _ in range(5):
-        door.check("t")
-    permit = door.admit("t")
+        frontend.check("t")
+    permit = frontend.admit("t")
     with pytest.raises(LimitExceeded):
-        door.check("t")
+        frontend.check("t")
     permit.release()

@@ -49,7 +49,7 @@ def test_commands_begin_without_what_only_a_gateway_needs() -> None:
 
 def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state_dir: Path, *arguments: str) -> str:
     """Return what a start that fails prints on standard error, as one line."""
-    ports = {f"--{door}-port": "0" for door in ("http", "grpc", "metrics", "admin")}
+    ports = {f"--{frontend}-port": "0" for frontend in ("http", "grpc", "metrics", "admin")}
     given = dict(zip(arguments[::2], arguments[1::2], strict=True))
     words = [word for pair in {"--state-dir": str(state_dir), **ports, **given}.items() for word in pair]
     monkeypatch.setattr(sys, "argv", ["tidegate", "serve", *words])
@@ -84,15 +84,15 @@ def test_a_start_that_cannot_work_says_why_in_one_line(
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize("door", ["http", "grpc", "metrics", "admin"])
+@pytest.mark.parametrize("frontend", ["http", "grpc", "metrics", "admin"])
 def test_a_taken_port_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, door: str, workers: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, frontend: str, workers: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        said = refusal(monkeypatch, capsys, tmp_path, f"--{door}-port", str(port), "--workers", workers)
+        said = refusal(monkeypatch, capsys, tmp_path, f"--{frontend}-port", str(port), "--workers", workers)
     assert f"port {port} on 127.0.0.1 is taken" in said
-    assert f"--{door}-port" in said
+    assert f"--{frontend}-port" in said
 
 
 @needs_openssl

@@ -27,7 +27,7 @@ from control_plane.core.errors import (
     UpstreamUnavailable,
 )
 from control_plane.core.fingerprint import Fingerprint
-from control_plane.core.infer_call import CacheStatus, Door, Outcome
+from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Scopes, parse_scope
 from control_plane.core.steps import Steps
@@ -58,7 +58,7 @@ class Request(FakeSource):
     timeout_s: float | None = None
     accepts_cached_answers: bool = True
     principal: Principal = ANONYMOUS
-    door: Door = Door.HTTP
+    frontend: Frontend = Frontend.HTTP
 
     def read(self) -> Steps[EmbeddingsRequest]:
         yield

@@ -19,7 +19,7 @@ from control_plane.protocols.http2.frames import Code
 from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
 from perf.floods.flood import Flood
 from perf.floods.table import FLOODS
-from tests.unit.frontends.door_ends import Doors, Transport
+from tests.unit.frontends.frontend_ends import Doors, Transport
 from tests.unit.protocols.http2.http2_ends import frame
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: test\r\n\r\n"
@@ -38,7 +38,7 @@ READ_BYTES = 256_000
 
 
 @asynccontextmanager
-async def doors() -> AsyncIterator[Doors]:
+async def frontends() -> AsyncIterator[Doors]:
     async with asyncio.TaskGroup() as tasks:
         it = Doors(tasks)
         yield it
@@ -71,17 +71,17 @@ def unread_bytes(connection: HttpConnection | GrpcConnection) -> int:
 class Client:
     """Client that sends one request at a time, and counts the turns of the loop until each answer."""
 
-    def __init__(self, it: Doors, door: str) -> None:
-        self._connection, self._transport = it.connect(door)
-        self._door = door
+    def __init__(self, it: Doors, frontend: str) -> None:
+        self._connection, self._transport = it.connect(frontend)
+        self._frontend = frontend
         self._stream_id = -1
         self._answers = 0
-        if door == "grpc":
+        if frontend == "grpc":
             self._connection.data_received(OPENING)
 
     async def ask(self) -> int:
         self._stream_id += 2
-        self._connection.data_received(LIVE if self._door == "http" else call(self._stream_id))
+        self._connection.data_received(LIVE if self._frontend == "http" else call(self._stream_id))
         turns = 0
         while self._count() == self._answers:
             await asyncio.sleep(0)
@@ -91,7 +91,7 @@ class Client:
         return turns
 
     def _count(self) -> int:
-        if self._door == "http":
+        if self._frontend == "http":
             return self._transport.written.count(b"HTTP/1.1 200 ")
         return sum(1 for kind, flags, *_ in frames_of(self._transport) if kind == h2.HEADERS and flags & h2.END_STREAM)
 
@@ -126,10 +126,10 @@ class Attacker:
 
 @pytest.mark.parametrize("name", FLOODS)
 async def test_a_flood_gets_little_of_each_turn_and_everybody_else_an_answer_within_a_few(name: str) -> None:
-    async with doors() as it:
+    async with frontends() as it:
         flood = FLOODS[name]
         attackers = [Attacker(it, flood) for _ in range(min(flood.connections, 50))]
-        bystanders = [Client(it, door) for door in ("http", "grpc")]
+        bystanders = [Client(it, frontend) for frontend in ("http", "grpc")]
         for each in attackers:
             each.send()  # the first of what arrives is read on arrival
         for _ in range(60):
@@ -149,7 +149,7 @@ async def test_a_flood_gets_little_of_each_turn_and_everybody_else_an_answer_wit
 
 class TestHttp:
     async def test_requests_that_came_together_are_handled_one_in_a_turn_and_in_order(self) -> None:
-        async with doors() as it:
+        async with frontends() as it:
             connection, transport = it.connect("http")
             connection.data_received(LIVE * 500)
             while transport.written.count(b"HTTP/1.1 200") < 500:
@@ -160,7 +160,7 @@ class TestHttp:
             assert unread_bytes(connection) == 0
 
     async def test_the_socket_is_not_read_while_much_is_unread(self) -> None:
-        async with doors() as it:
+        async with frontends() as it:
             connection, transport = it.connect("http")
             connection.data_received(LIVE * 1_000)
             assert transport.is_paused
@@ -172,7 +172,7 @@ class TestHttp:
             assert not transport.is_paused
 
     async def test_a_client_that_leaves_with_a_few_requests_unanswered_is_seen(self) -> None:
-        async with doors() as it:
+        async with frontends() as it:
             it.behind.may_answer.clear()
             connection, transport = it.connect("http")
             connection.data_received(LIVE * 10)
@@ -186,7 +186,7 @@ class TestHttp:
             assert it.behind.handled == 1
 
     async def test_what_came_behind_a_request_is_read_when_that_is_answered(self) -> None:
-        async with doors() as it:
+        async with frontends() as it:
             it.behind.may_answer.clear()
             connection, transport = it.connect("http")
             connection.data_received(LIVE)
@@ -200,7 +200,7 @@ class TestHttp:
             assert transport.written.count(b"HTTP/1.1 200") == 4
 
     async def test_nothing_is_read_for_a_client_that_does_not_read(self) -> None:
-        async with doors() as it:
+        async with frontends() as it:
             connection, transport = it.connect("http")
             connection.data_received(LIVE * 100)
             for _ in range(10):
@@ -225,7 +225,7 @@ class TestHttp:
         ],
     )
     async def test_a_head_has_a_hundred_fields_at_most(self, head: bytes, status: bytes) -> None:
-        async with doors() as it:
+        async with frontends() as it:
             connection, transport = it.connect("http")
             connection.data_received(LIVE[:-2] + head + b"\r\n")
             while not transport.written:
@@ -248,7 +248,7 @@ class TestHttp:
             at += size
         chunks += b"0\r\n\r\n"
 
-        async with doors() as it:
+        async with frontends() as it:
             connection, transport = it.connect("http")
             seen: list[bytes] = []
 
@@ -269,7 +269,7 @@ class TestHttp:
 
     @pytest.mark.virtual_time
     async def test_a_refused_client_that_goes_on_sending_is_read_little_by_little_and_for_a_while(self) -> None:
-        async with doors() as it:
+        async with frontends() as it:
             connection, transport = it.connect("http")
             connection.data_received(b"no request\r\n\r\n")
             while not transport.has_eof:
@@ -291,7 +291,7 @@ class TestGrpc:
     async def test_the_table_of_huffmans_code_is_there_before_anybody_is_served(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(http2_huffman, "_ROWS", [])
 
-        async with doors():
+        async with frontends():
             assert len(http2_huffman._ROWS) == 256
 
     @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ class TestGrpc:
         ],
     )
     async def test_frames_that_came_together_are_handled_a_few_in_a_turn_and_the_socket_is_not_read(self, small: bytes) -> None:
-        async with doors() as it:
+        async with frontends() as it:
             connection, transport = it.connect("grpc")
             connection.data_received(OPENING + small * 1_000)
             assert transport.is_paused
@@ -315,7 +315,7 @@ class TestGrpc:
             assert goaways(transport) == [Code.ENHANCE_YOUR_CALM]
 
     async def test_many_calls_that_came_together_are_all_answered(self) -> None:
-        async with doors() as it:
+        async with frontends() as it:
             connection, transport = it.connect("grpc")
             connection.data_received(OPENING + b"".join(call(2 * number + 1) for number in range(300)))
             while sum(1 for kind, flags, *_ in frames_of(transport) if kind == h2.HEADERS and flags & h2.END_STREAM) < 300:
@@ -325,7 +325,7 @@ class TestGrpc:
             assert not transport.is_paused
 
     async def test_nothing_is_read_for_a_client_that_does_not_read(self) -> None:
-        async with doors() as it:
+        async with frontends() as it:
             connection, transport = it.connect("grpc")
             connection.data_received(OPENING + frame(h2.PING, 0, 0, bytes(8)) * 400)
             connection.pause_writing()
@@ -342,7 +342,7 @@ class TestGrpc:
 
     @pytest.mark.virtual_time
     async def test_one_that_broke_the_protocol_is_told_why_and_not_read_any_more(self) -> None:
-        async with doors() as it:
+        async with frontends() as it:
             connection, transport = it.connect("grpc")
             connection.data_received(OPENING + frame(h2.DATA, 0, 1, b"x"))
             assert goaways(transport) == [Code.PROTOCOL_ERROR]
@@ -352,7 +352,7 @@ class TestGrpc:
             assert transport.is_closed
 
     async def test_a_drain_does_not_wait_for_one(self) -> None:
-        async with doors() as it:
+        async with frontends() as it:
             connection, transport = it.connect("grpc")
             connection.data_received(OPENING + frame(h2.DATA, 0, 1, b"x"))
             connection.leave()
@@ -362,7 +362,7 @@ class TestGrpc:
     async def test_messages_that_came_together_on_a_stream_are_handled_one_in_a_turn(self, ends: bytes) -> None:
         head = NO_TABLE + encode_fields((*KEYED[:2], (b":path", b"/inference.GRPCInferenceService/ModelStreamInfer"), *KEYED[3:]))
 
-        async with doors() as it:
+        async with frontends() as it:
             connection, transport = it.connect("grpc")
             body = frame(h2.DATA, h2.END_STREAM, 1, frame_message(b"") * 2_000 + ends)
             connection.data_received(OPENING + frame(h2.HEADERS, h2.END_HEADERS, 1, head) + body)

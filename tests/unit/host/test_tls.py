@@ -62,7 +62,7 @@ async def asked(port: int, client: ssl.SSLContext, name: str | None = "localhost
 
 
 @pytest.mark.parametrize("protocol", [HTTP, GRPC])
-async def test_each_door_agrees_on_its_protocol(authority: Authority, protocol: str) -> None:
+async def test_each_frontend_agrees_on_its_protocol(authority: Authority, protocol: str) -> None:
     async with serving(Tls(settings_of(authority.issue("server"))), protocol) as port:
         assert await asked(port, authority.client(alpn=protocol)) == ("server", protocol)
         assert await asked(port, authority.client()) == ("server", None)

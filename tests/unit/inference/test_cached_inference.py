@@ -12,7 +12,7 @@ from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.response_cache import CacheScope, ResponseCache
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Overloaded, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
-from control_plane.core.infer_call import CacheStatus, Door, InferCall, Outcome
+from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.scope import EVERYTHING
 from control_plane.core.steps import Steps
@@ -47,7 +47,7 @@ class Model:
 class Request(FakeSource):
     """Fake `InferRequest` whose answers are words: an id, and what was computed."""
 
-    door = Door.HTTP
+    frontend = Frontend.HTTP
 
     def __init__(
         self, model: Model, text: str = "x", *, request_id: str = "", timeout_s: float | None = None, by: Principal = CALLER

@@ -15,7 +15,7 @@ from control_plane.core.errors import (
     UnparsableRequest,
     UpstreamUnavailable,
 )
-from control_plane.core.infer_call import Door, InferCall, Outcome
+from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import ANONYMOUS
 from control_plane.core.steps import Steps
 from control_plane.inference.governance import Governance
@@ -42,7 +42,7 @@ class Clock:
 class Request(FakeSource):
     """Fake `InferRequest` whose every step can be made to fail."""
 
-    door = Door.GRPC
+    frontend = Frontend.GRPC
     principal = ANONYMOUS
 
     def __init__(self, *, timeout_s: float | None = None, answer: Callable[[], str] = lambda: "answer") -> None:
@@ -112,11 +112,11 @@ def test_sends_to_the_server_that_is_up_and_returns_its_answer() -> None:
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_records_what_the_door_makes_of_the_answer(outcome: Outcome) -> None:
+def test_records_what_the_frontend_makes_of_the_answer(outcome: Outcome) -> None:
     bench, request = Bench(), Request()
     request.outcome_of_answer = outcome
     bench.infer(request)
-    assert [(each.model_name, each.door, each.outcome) for each in bench.recorder.records] == [("m", Door.GRPC, outcome)]
+    assert [(each.model_name, each.frontend, each.outcome) for each in bench.recorder.records] == [("m", Frontend.GRPC, outcome)]
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_shared_memory_is_used_only_where_it_is_allowed(is_allowed: bool) -> Non
 class Generate(Request):
     """Fake `GenerateRequest`."""
 
-    door = Door.HTTP
+    frontend = Frontend.HTTP
 
     def __init__(self, stream: HttpAnswer | HttpStream) -> None:
         super().__init__()

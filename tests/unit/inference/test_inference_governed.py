@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, LimitExceeded, Overloaded, UpstreamUnavailable
-from control_plane.core.infer_call import Door, InferCall, Outcome
+from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.core.principal import Principal
 from control_plane.core.scope import Scopes, parse_scope
@@ -39,7 +39,7 @@ TODAY_S = 1_700_000_000.0
 class Request(FakeSource):
     """Fake `InferRequest` and `GenerateRequest` for model `m`, with a batch of three rows of two numbers."""
 
-    door = Door.HTTP
+    frontend = Frontend.HTTP
 
     def __init__(self, principal: Principal = TEAM, *, timeout_s: float | None = None) -> None:
         self.principal = principal
@@ -153,7 +153,7 @@ def test_an_answered_request_leaves_an_event_with_all_that_is_charged() -> None:
         key_id="k1",
         route="m",
         model="m",
-        door=Door.HTTP,
+        frontend=Frontend.HTTP,
         outcome=Outcome.ANSWERED,
         duration_s=0.0,
         rows=3,
@@ -480,7 +480,7 @@ def test_streams_are_counted_once_and_their_requests_metered_each() -> None:
     run(_stream(bench))
 
     assert len(bench.recorder.records) == 1
-    assert [event.door for event in bench.meter.events] == [Door.GRPC_STREAM] * 3
+    assert [event.frontend for event in bench.meter.events] == [Frontend.GRPC_STREAM] * 3
     assert bench.service.in_flight == 0
 
 

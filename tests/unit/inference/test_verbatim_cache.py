@@ -15,7 +15,7 @@ from control_plane.cache.domain.eviction import ENTRY_BYTES, EvictingCache
 from control_plane.cache.response_cache import CacheScope, ResponseCache
 from control_plane.core.errors import LimitExceeded
 from control_plane.core.fingerprint import Fingerprint
-from control_plane.core.infer_call import CacheStatus, Door, InferCall, Outcome
+from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.scope import EVERYTHING
 from control_plane.core.steps import Steps
@@ -51,7 +51,7 @@ MAX_ROOM = 1 << 20
 class Request(FakeSource):
     """Fake `InferRequest` that is answered from the response cache, and keeps its hit for the verbatim cache."""
 
-    door = Door.HTTP
+    frontend = Frontend.HTTP
     timeout_s = None
 
     def __init__(self, hits: VerbatimCache[bytes], message: MessageKey, principal: Principal) -> None:
@@ -112,7 +112,7 @@ class Bench:
             now_s=now_s,
             today_s=lambda: TODAY_S,
         )
-        self.hits: VerbatimCache[bytes] = VerbatimCache(Door.HTTP, self.service.running, self.cache, today_s=lambda: self.today_s)
+        self.hits: VerbatimCache[bytes] = VerbatimCache(Frontend.HTTP, self.service.running, self.cache, today_s=lambda: self.today_s)
 
     def compute(self, answer: bytes = ANSWER, *, principal: Principal = CALLER) -> None:
         """Put an answer into the cache, as a first request would."""
@@ -318,7 +318,9 @@ async def test_every_hit_is_counted_once() -> None:
         bench.hits.flush_counts()
         bench.hits.flush_counts()
     hits = 2 + 2 * (5 + 7)
-    assert [(each.model_name, each.door, each.outcome) for each in bench.recorder.records] == [("m", Door.HTTP, Outcome.ANSWERED)] * hits
+    assert [(each.model_name, each.frontend, each.outcome) for each in bench.recorder.records] == [
+        ("m", Frontend.HTTP, Outcome.ANSWERED)
+    ] * hits
     assert bench.cache.counts == {("m", CacheStatus.HIT): hits}
     await metering.close(1.0)
     ((key, usage),) = [each for batch in store.usage.batches.values() for each in batch.sums]
@@ -382,7 +384,7 @@ async def test_a_hit_of_who_is_near_a_rate_that_processes_share_is_not_decided_a
     assert bench.hits.answer(MESSAGE) is None
     assert (len(bench.recorder.records), bench.cache.counts["m", CacheStatus.HIT]) == (before, hits), "it is counted where it is decided"
     running = asyncio.get_running_loop().create_task(leases.run())
-    request = bench.service.running.begin(Door.HTTP, CALLER)
+    request = bench.service.running.begin(Frontend.HTTP, CALLER)
     await request.admit_when_synced()
     request.end(Outcome.ANSWERED)
     assert bench.hits.answer(MESSAGE) is None

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.metering.domain.usage import COUNTED_AS, Usage, UsageBatch, UsageEvent, UsageKey, day_of
 from control_plane.metering.metering import ADD_TIMEOUT_S, BATCH_SUMS, PERIOD_S, Metering
 from tests.aio import run_in_virtual_time, settle
@@ -210,7 +210,7 @@ class TestAdding:
 
     def test_a_log_is_told_what_it_is_given_and_asked_for_before(self) -> None:
         log, bench = FakeLog(), Bench()
-        event = UsageEvent(0.0, "t", "k", "m", "m", Door.HTTP, Outcome.ANSWERED, 0.01, rows=1, elements=1, compute_units=1.0)
+        event = UsageEvent(0.0, "t", "k", "m", "m", Frontend.HTTP, Outcome.ANSWERED, 0.01, rows=1, elements=1, compute_units=1.0)
         metering = bench.metering(log)
         metering.log(event)
         assert (metering.has_log, log.events, metering.waiting) == (True, [event], 0)

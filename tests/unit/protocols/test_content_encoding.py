@@ -24,7 +24,7 @@ def decode_body(body: bytes, encoding: bytes, bound: InflateBound) -> bytes:
 
 @pytest.mark.parametrize("encoding", [b"", b"identity", b"Identity", b" identity "])
 def test_identity_is_the_body_itself(encoding: bytes) -> None:
-    body = b"x" * 5000  # its limit is the door's, not this one's
+    body = b"x" * 5000  # its limit is the frontend's, not this one's
     assert decode_body(body, encoding, BOUND) is body
 
 

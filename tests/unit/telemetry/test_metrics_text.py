@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.core.steps import finish
 from control_plane.telemetry.metrics_text import request_metrics_steps
 from control_plane.telemetry.request_counts import BUCKETS_S, DurationHistogram, OutcomeCount, RequestCounts
@@ -12,8 +12,8 @@ from control_plane.telemetry.request_counts import BUCKETS_S, DurationHistogram,
 
 def counted(models: int) -> RequestCounts:
     names = [f"model-{number}" for number in range(models)]
-    took = tuple(DurationHistogram(name, Door.GRPC, tuple(range(len(BUCKETS_S) + 1)), 1.5) for name in names)
-    return RequestCounts(ended=tuple(OutcomeCount(name, Door.GRPC, Outcome.ANSWERED, 3) for name in names), took=took)
+    took = tuple(DurationHistogram(name, Frontend.GRPC, tuple(range(len(BUCKETS_S) + 1)), 1.5) for name in names)
+    return RequestCounts(ended=tuple(OutcomeCount(name, Frontend.GRPC, Outcome.ANSWERED, 3) for name in names), took=took)
 
 
 def test_many_models_are_written_with_pauses() -> None:
@@ -34,11 +34,11 @@ def test_it_is_what_prometheus_reads() -> None:
 
 def test_lines_are_those_of_the_client_library() -> None:
     lines = finish(request_metrics_steps(counted(1))).decode().splitlines()
-    assert 'tidegate_requests_total{door="grpc",model="model-0",outcome="answered"} 3.0' in lines
-    assert 'tidegate_request_duration_seconds_bucket{door="grpc",le="0.001",model="model-0"} 1.0' in lines
-    assert 'tidegate_request_duration_seconds_sum{door="grpc",model="model-0"} 1.5' in lines
+    assert 'tidegate_requests_total{frontend="grpc",model="model-0",outcome="answered"} 3.0' in lines
+    assert 'tidegate_request_duration_seconds_bucket{frontend="grpc",le="0.001",model="model-0"} 1.0' in lines
+    assert 'tidegate_request_duration_seconds_sum{frontend="grpc",model="model-0"} 1.5' in lines
 
 
 def test_half_of_a_surrogate_pair_spoils_nothing() -> None:
-    page = finish(request_metrics_steps(RequestCounts(ended=(OutcomeCount("a\ud800", Door.HTTP, Outcome.ANSWERED, 1),)))).decode()
+    page = finish(request_metrics_steps(RequestCounts(ended=(OutcomeCount("a\ud800", Frontend.HTTP, Outcome.ANSWERED, 1),)))).decode()
     assert 'model="a?"' in page

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from control_plane.core.infer_call import CacheStatus, Door, Outcome
+from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.telemetry.request_counts import (
     CacheSize,
     CacheStatusCount,
@@ -14,8 +14,8 @@ from control_plane.telemetry.request_counts import (
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 
 A = RequestCounts(
-    (OutcomeCount("m", Door.HTTP, Outcome.ANSWERED, 3),),
-    (DurationHistogram("m", Door.HTTP, (1, 2), 0.5),),
+    (OutcomeCount("m", Frontend.HTTP, Outcome.ANSWERED, 3),),
+    (DurationHistogram("m", Frontend.HTTP, (1, 2), 0.5),),
     in_flight=4,
     cached=(CacheStatusCount("m", CacheStatus.HIT, 3),),
     holding=CacheSize(2, 20, 200),
@@ -26,8 +26,8 @@ A = RequestCounts(
     waited=WaitHistogram((1, 2), 0.5),
 )
 B = RequestCounts(
-    (OutcomeCount("m", Door.HTTP, Outcome.ANSWERED, 10), OutcomeCount("m", Door.GRPC, Outcome.ANSWERED, 1)),
-    (DurationHistogram("m", Door.HTTP, (10, 20), 1.0), DurationHistogram("n", Door.HTTP, (7, 0), 2.0)),
+    (OutcomeCount("m", Frontend.HTTP, Outcome.ANSWERED, 10), OutcomeCount("m", Frontend.GRPC, Outcome.ANSWERED, 1)),
+    (DurationHistogram("m", Frontend.HTTP, (10, 20), 1.0), DurationHistogram("n", Frontend.HTTP, (7, 0), 2.0)),
     in_flight=1,
     cached=(CacheStatusCount("m", CacheStatus.HIT, 2), CacheStatusCount("m", CacheStatus.MISS, 1)),
     holding=CacheSize(1, 10, 100),
@@ -41,8 +41,8 @@ B = RequestCounts(
 
 def test_the_total_adds_what_is_of_one_kind_and_keeps_the_rest_apart() -> None:
     assert total([A, B]) == RequestCounts(
-        (OutcomeCount("m", Door.HTTP, Outcome.ANSWERED, 13), OutcomeCount("m", Door.GRPC, Outcome.ANSWERED, 1)),
-        (DurationHistogram("m", Door.HTTP, (11, 22), 1.5), DurationHistogram("n", Door.HTTP, (7, 0), 2.0)),
+        (OutcomeCount("m", Frontend.HTTP, Outcome.ANSWERED, 13), OutcomeCount("m", Frontend.GRPC, Outcome.ANSWERED, 1)),
+        (DurationHistogram("m", Frontend.HTTP, (11, 22), 1.5), DurationHistogram("n", Frontend.HTTP, (7, 0), 2.0)),
         in_flight=5,
         cached=(CacheStatusCount("m", CacheStatus.HIT, 5), CacheStatusCount("m", CacheStatus.MISS, 1)),
         holding=CacheSize(3, 30, 300),

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from control_plane.core.endpoints import TritonEndpoints, TritonSockets
-from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
@@ -84,7 +84,9 @@ MESSAGES: list[Message] = [
     StartFailed("why"),
     FingerprintsAcknowledged(5),
     CountsReported(
-        RequestCounts((OutcomeCount("a", Door.HTTP, Outcome.ANSWERED, 2**40),), (DurationHistogram("a", Door.GRPC, (1, 0), 0.25),), 7),
+        RequestCounts(
+            (OutcomeCount("a", Frontend.HTTP, Outcome.ANSWERED, 2**40),), (DurationHistogram("a", Frontend.GRPC, (1, 0), 0.25),), 7
+        ),
         ("usage cannot be stored",),
     ),
     LoadModel(1, "a"),

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupError
-from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.core.model import ModelOverride
 from control_plane.telemetry.request_counts import OutcomeCount, RequestCounts
 from control_plane.triton.compute_time import OpenCharge
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 def counted(count: int, *, in_flight: int = 0) -> RequestCounts:
-    return RequestCounts((OutcomeCount("a", Door.HTTP, Outcome.ANSWERED, count),), (), in_flight)
+    return RequestCounts((OutcomeCount("a", Frontend.HTTP, Outcome.ANSWERED, count),), (), in_flight)
 
 
 def requests(bench: Bench) -> int:
@@ -235,7 +235,7 @@ class TestChanges:
             assert asking.client_status_of(Changed) == [Changed(1), Changed(2), Changed(3)]
             assert other.client_status_of(Changed) == []
 
-    async def test_that_fail_are_told_with_all_that_the_door_needs(self) -> None:
+    async def test_that_fail_are_told_with_all_that_the_frontend_needs(self) -> None:
         async with opened() as bench:
             bench.models.failures = {"a": ModelLoadFailed("bad weights", upstream_code=3), "b": ModelNotFound("no b")}
             bench.started[0].say(LoadModel(1, "a"))

@@ -37,7 +37,7 @@ def answer(**outputs: bytes) -> HttpAnswer:
     return make_answer(200, header + b"".join(outputs.values()), headers=[(b"Inference-Header-Content-Length", b"%d" % len(header))])
 
 
-def test_texts_are_a_request_that_the_door_itself_would_take() -> None:
+def test_texts_are_a_request_that_the_frontend_itself_would_take() -> None:
     request = infer_request(MODEL, b"/v2/models/m/infer", [b"a text", "é".encode()], are_tokens=False)
 
     header_length = request.single_header(b"inference-header-content-length")

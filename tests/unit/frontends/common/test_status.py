@@ -17,25 +17,25 @@ from control_plane.core.errors import (
     UpstreamFailed,
     UpstreamUnavailable,
 )
-from control_plane.core.infer_call import Door
+from control_plane.core.infer_call import Frontend
 from control_plane.frontends.common.status import STATUS, advice_of, client_status_of, message_of
 from control_plane.metering.domain.usage import ClientStatus
 from control_plane.triton.adapters.control import STATUS_ERRORS
 
 
 @pytest.mark.parametrize(
-    ("door", "error", "told"),
+    ("frontend", "error", "told"),
     [
-        pytest.param(Door.HTTP, DeadlineExceeded("late"), ClientStatus(504, "late"), id="http"),
-        pytest.param(Door.GRPC, DeadlineExceeded("late"), ClientStatus(4, "late"), id="grpc"),
-        pytest.param(Door.GRPC_STREAM, InvalidRequest("no"), ClientStatus(3, "no"), id="stream"),
-        pytest.param(Door.HTTP, asyncio.CancelledError(), ClientStatus(None), id="the caller has left"),
-        pytest.param(Door.HTTP, KeyError("secret"), ClientStatus(500, "internal error of the gateway"), id="a defect"),
-        pytest.param(Door.GRPC, KeyError("secret"), ClientStatus(13, "internal error of the gateway"), id="a defect, grpc"),
+        pytest.param(Frontend.HTTP, DeadlineExceeded("late"), ClientStatus(504, "late"), id="http"),
+        pytest.param(Frontend.GRPC, DeadlineExceeded("late"), ClientStatus(4, "late"), id="grpc"),
+        pytest.param(Frontend.GRPC_STREAM, InvalidRequest("no"), ClientStatus(3, "no"), id="stream"),
+        pytest.param(Frontend.HTTP, asyncio.CancelledError(), ClientStatus(None), id="the caller has left"),
+        pytest.param(Frontend.HTTP, KeyError("secret"), ClientStatus(500, "internal error of the gateway"), id="a defect"),
+        pytest.param(Frontend.GRPC, KeyError("secret"), ClientStatus(13, "internal error of the gateway"), id="a defect, grpc"),
     ],
 )
-def test_what_a_caller_is_told(door: Door, error: BaseException, told: ClientStatus) -> None:
-    assert client_status_of(door, error) == told
+def test_what_a_caller_is_told(frontend: Frontend, error: BaseException, told: ClientStatus) -> None:
+    assert client_status_of(frontend, error) == told
 
 
 @pytest.mark.parametrize("code", ErrorCode)

@@ -237,7 +237,7 @@ def test_a_server_that_has_just_died_is_left_out(bench: Bench) -> None:
         bench.ask("GET", "/v2/models/a/stats")
 
 
-class Door:
+class Frontend:
     """The whole HTTP frontend, with a route `r` to version 1 of `a`."""
 
     def __init__(self, bench: Bench, *scopes: str) -> None:
@@ -288,32 +288,32 @@ class Door:
 )
 def test_a_key_sees_of_all_statistics_those_of_its_models(bench: Bench, scopes: tuple[str, ...], seen: list[str]) -> None:
     bench.tell(s0=[counted("a", 3), counted("b", 1)], s1=[counted("a", 4)])
-    door = Door(bench, *scopes)
-    assert [each["name"] for each in orjson.loads(door.ask(b"GET", b"/v2/models/stats").body)["model_stats"]] == seen
-    found = read(door.call("ModelStatistics", service_pb2.ModelStatisticsRequest()), service_pb2.ModelStatisticsResponse)
+    frontend = Frontend(bench, *scopes)
+    assert [each["name"] for each in orjson.loads(frontend.ask(b"GET", b"/v2/models/stats").body)["model_stats"]] == seen
+    found = read(frontend.call("ModelStatistics", service_pb2.ModelStatisticsRequest()), service_pb2.ModelStatisticsResponse)
     assert [(each.name, each.inference_count) for each in found.model_stats] == [(name, {"a": 7, "b": 1}[name]) for name in seen]
 
 
 def test_what_a_route_stands_for_is_told_of(bench: Bench) -> None:
     bench.tell(s0=[counted("a", 3)], s1=[counted("a", 4)])
-    door = Door(bench)
-    (found,) = orjson.loads(door.ask(b"GET", b"/v2/models/r/stats").body)["model_stats"]
+    frontend = Frontend(bench)
+    (found,) = orjson.loads(frontend.ask(b"GET", b"/v2/models/r/stats").body)["model_stats"]
     assert (found["name"], found["inference_count"]) == ("a", 7)
     assert {request.target for each in bench.upstreams.values() for request in each.http.requests} == {b"/v2/models/a/versions/1/stats"}
-    (found,) = orjson.loads(door.ask(b"GET", b"/v2/models/cold-one/stats").body)["model_stats"]
+    (found,) = orjson.loads(frontend.ask(b"GET", b"/v2/models/cold-one/stats").body)["model_stats"]
     assert found["name"] == "cold"
-    assert door.ask(b"GET", b"/v2/models/cold-one/ready").status == 200
-    assert door.ask(b"HEAD", b"/v2/models/nonesuch/ready").status == 400
+    assert frontend.ask(b"GET", b"/v2/models/cold-one/ready").status == 200
+    assert frontend.ask(b"HEAD", b"/v2/models/nonesuch/ready").status == 400
 
 
-def test_the_door_asks_the_fleet_what_is_the_fleets(bench: Bench) -> None:
-    door = Door(bench)
-    listed = orjson.loads(door.ask(b"POST", b"/v2/repository/index", b'{"ready":false}').body)
+def test_the_frontend_asks_the_fleet_what_is_the_fleets(bench: Bench) -> None:
+    frontend = Frontend(bench)
+    listed = orjson.loads(frontend.ask(b"POST", b"/v2/repository/index", b'{"ready":false}').body)
     assert [line["name"] for line in listed] == ["a", "b", "cold"]
-    assert orjson.loads(door.ask(b"POST", b"/v2/repository/any/index", b'{"ready":true}').body)[-1]["name"] == "b"
-    assert door.ask(b"POST", b"/v2/repository/index", b'{"ready":"x"}').status == 500, "as Triton"
+    assert orjson.loads(frontend.ask(b"POST", b"/v2/repository/any/index", b'{"ready":true}').body)[-1]["name"] == "b"
+    assert frontend.ask(b"POST", b"/v2/repository/index", b'{"ready":"x"}').status == 500, "as Triton"
     bench.upstreams["s0"].http.answer = lambda request: make_answer(200, b"of s0")
-    assert door.ask(b"GET", b"/v2/models/b").body == b"of s0"
+    assert frontend.ask(b"GET", b"/v2/models/b").body == b"of s0"
 
 
 def test_other_calls_are_one_servers(bench: Bench) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.core.infer_call import Door, InferCall
+from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import Principal
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
@@ -34,16 +34,16 @@ class Bench:
             servers=Servers(), recorder=FakeRecorder(), governance=governed, default_timeout_s=1.0, cached=cached
         )
         self.access = governed.access
-        self.http = HttpVerbatimCache(self.service.make_verbatim_cache(Door.HTTP), self.access, NO_FORWARDING)
-        self.grpc = GrpcVerbatimCache(self.service.make_verbatim_cache(Door.GRPC), self.access, NO_FORWARDING)
+        self.http = HttpVerbatimCache(self.service.make_verbatim_cache(Frontend.HTTP), self.access, NO_FORWARDING)
+        self.grpc = GrpcVerbatimCache(self.service.make_verbatim_cache(Frontend.GRPC), self.access, NO_FORWARDING)
         scope = cached.cache.scope("m", None, "team")
         assert scope is not None
         self.key = scope.key(b"x")
         cached.cache.put(scope, self.key, b"kept", cost_units=1.0)
 
-    def keep(self, door: str, body: bytes, principal: Principal) -> bool:
+    def keep(self, frontend: str, body: bytes, principal: Principal) -> bool:
         """Keep an answer to a request of this body; returns whether a repeat has it."""
-        if door == "http":
+        if frontend == "http":
             request = HttpRequest(b"POST", b"/", [(b"x-api-key", key_text(1).encode())], body)
             request.derived.head = HEAD
             self.http.keep(request, body, principal, CALL, self.key, make_answer(200))
@@ -53,21 +53,21 @@ class Bench:
         return self.grpc.of_connection(max_header_bytes=1000)((BLOCK, frame_message(body))) is not None
 
 
-@pytest.mark.parametrize("door", ["http", "grpc"])
-async def test_nothing_is_kept_for_a_key_that_was_revoked_meanwhile(door: str) -> None:
+@pytest.mark.parametrize("frontend", ["http", "grpc"])
+async def test_nothing_is_kept_for_a_key_that_was_revoked_meanwhile(frontend: str) -> None:
     bench = Bench()
     principal = bench.access.identify(authorization=None, api_key=key_text(1), peer="", forwarded_for=None)
-    assert bench.keep(door, b"{}", principal)
+    assert bench.keep(frontend, b"{}", principal)
     bench.known.keys, bench.known.generation = {}, bench.known.generation + 1
-    assert not bench.keep(door, b"{ }", principal)
+    assert not bench.keep(frontend, b"{ }", principal)
     bench.service.flush_counts()
 
 
-@pytest.mark.parametrize("door", ["http", "grpc"])
-async def test_nothing_is_kept_for_another_key_than_the_one_that_was_shown(door: str) -> None:
+@pytest.mark.parametrize("frontend", ["http", "grpc"])
+async def test_nothing_is_kept_for_another_key_than_the_one_that_was_shown(frontend: str) -> None:
     bench = Bench()
     assert not bench.keep(
-        door,
+        frontend,
         b"{}",
         Principal(
             "team",

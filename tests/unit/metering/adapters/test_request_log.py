@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from control_plane.core.errors import StartupError
-from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.metering.adapters import request_log
 from control_plane.metering.adapters.request_log import RequestLogFile
 from control_plane.metering.domain.usage import UsageEvent
 
 
 def event(number: int) -> UsageEvent:
-    return UsageEvent(1.5, "t", "k", "m", "m", Door.HTTP, Outcome.ANSWERED, 0.01, number, 1, 1.0)
+    return UsageEvent(1.5, "t", "k", "m", "m", Frontend.HTTP, Outcome.ANSWERED, 0.01, number, 1, 1.0)
 
 
 @contextmanager

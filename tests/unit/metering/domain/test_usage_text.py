@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.core.errors import InvalidRequest
-from control_plane.core.infer_call import Door, Outcome
+from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.metering.domain.usage import Usage, UsageBatch, UsageEvent, UsageKey
 from control_plane.metering.domain.usage_text import decode_batch, encode_batch, encode_log_line
 
@@ -21,7 +21,7 @@ _EVENTS = st.builds(
     key_id=_NAMES,
     route=_NAMES,
     model=_NAMES,
-    door=st.sampled_from(Door),
+    frontend=st.sampled_from(Frontend),
     outcome=st.sampled_from(Outcome),
     duration_s=st.floats(0, 1e6),
     rows=_COUNTS,
@@ -44,7 +44,7 @@ EVENT = UsageEvent(
     "k1",
     "embed",
     "text_embedding",
-    Door.GRPC,
+    Frontend.GRPC,
     Outcome.ANSWERED,
     0.0123456,
     2,
@@ -82,7 +82,7 @@ def test_a_log_line_tells_who_what_and_how_it_went() -> None:
         "key": "k1",
         "route": "embed",
         "model": "text_embedding",
-        "door": "grpc",
+        "frontend": "grpc",
         "outcome": "answered",
         "duration_ms": 12.346,
         "rows": 2,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from control_plane.core.infer_call import CacheStatus, Door, Outcome
+from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.core.steps import finish
 from control_plane.telemetry.adapters.metric_labels import OTHER
@@ -35,8 +35,8 @@ class Bench:
             most_models=MOST,
         )
 
-    def record(self, model: str, outcome: Outcome, *, door: Door = Door.HTTP, duration_s: float = 0.01) -> None:
-        self.recorder.record(model_name=model, door=door, outcome=outcome, duration_s=duration_s)
+    def record(self, model: str, outcome: Outcome, *, frontend: Frontend = Frontend.HTTP, duration_s: float = 0.01) -> None:
+        self.recorder.record(model_name=model, frontend=frontend, outcome=outcome, duration_s=duration_s)
 
     def page(self) -> str:
         return finish(self.metrics.render()).decode()
@@ -48,11 +48,11 @@ class Bench:
         return {tuple(value for _, value in sorted(sample.labels.items())): sample.value for sample in found}
 
 
-def test_counts_by_model_door_and_outcome() -> None:
+def test_counts_by_model_frontend_and_outcome() -> None:
     bench = Bench()
     bench.record("a", Outcome.ANSWERED)
     bench.record("a", Outcome.ANSWERED)
-    bench.record("a", Outcome.ANSWERED, door=Door.GRPC)
+    bench.record("a", Outcome.ANSWERED, frontend=Frontend.GRPC)
     bench.record("a", Outcome.UPSTREAM_ERROR)
     assert bench.samples("tidegate_requests_total") == {
         ("http", "a", "answered"): 2.0,

@@ -138,7 +138,7 @@ async def test_no_metrics_port_is_no_metrics() -> None:
     await triton.close()
 
 
-async def test_closing_it_closes_both_doors() -> None:
+async def test_closing_it_closes_both_frontends() -> None:
     async def hold(exchange: Exchange) -> bytes:
         await asyncio.Event().wait()
         return b""

@@ -82,7 +82,7 @@ class TestControl:
             with pytest.raises(error) as caught:
                 await getattr(client, method)("a", timeout_s=10)
         assert str(caught.value).endswith("bad weights")
-        if isinstance(caught.value, ModelLoadFailed):  # the doors answer as Triton did, word for word
+        if isinstance(caught.value, ModelLoadFailed):  # the frontends answer as Triton did, word for word
             assert (str(caught.value), caught.value.upstream_code) == ("bad weights", code.value[0])
 
     async def test_an_override_travels_as_tritons_parameters(self) -> None:

@@ -36,18 +36,18 @@ class Gate:
     """Script that holds every response back until the test releases it."""
 
     def __init__(self) -> None:
-        self._doors: dict[int, asyncio.Event] = {}
+        self._frontends: dict[int, asyncio.Event] = {}
 
     async def __call__(self, exchange: Exchange) -> bytes:
-        await self._door(exchange.number).wait()
+        await self._frontend(exchange.number).wait()
         return OK
 
     def let(self, *numbers: int) -> None:
         for number in numbers:
-            self._door(number).set()
+            self._frontend(number).set()
 
-    def _door(self, number: int) -> asyncio.Event:
-        return self._doors.setdefault(number, asyncio.Event())
+    def _frontend(self, number: int) -> asyncio.Event:
+        return self._frontends.setdefault(number, asyncio.Event())
 
 
 async def send(http: HttpClient, timeout_s: float = 20.0) -> HttpAnswer:

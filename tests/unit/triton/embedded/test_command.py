@@ -98,7 +98,7 @@ def test_sockets_of_processes_that_were_killed_are_removed_and_no_others(folders
     assert Path(own.folder).exists()
 
 
-def test_what_is_locked_opens_by_the_secret_at_both_doors(folders: TritonFolders) -> None:
+def test_what_is_locked_opens_by_the_secret_at_both_frontends(folders: TritonFolders) -> None:
     endpoints = replace(ENDPOINTS, control_secret="s3cret")
     command = command_of(folders, endpoints)
     assert [flag for flag in command if "s3cret" in flag] == [

@@ -109,7 +109,7 @@ class _FromElsewhere:
 
 
 @asynccontextmanager
-async def door(
+async def frontend(
     grpc_: FakeGrpc | None = None,
     *,
     limits: GrpcLimits = LIMITS,

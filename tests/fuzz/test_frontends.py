@@ -69,12 +69,12 @@ async def said_to(port: int, pieces: list[bytes]) -> bytes:
 @given(pieces=HTTP_TRAFFIC)
 @example(pieces=[b"\0"])
 @settings(max_examples=60)
-def test_the_http_door(pieces: list[bytes]) -> None:
+def test_the_http_frontend(pieces: list[bytes]) -> None:
     async def main() -> None:
-        async with gateway() as door:
-            received = await said_to(door.port, pieces)
+        async with gateway() as frontend:
+            received = await said_to(frontend.port, pieces)
             assert not received or received.startswith(b"HTTP/1.1 ")
-            client = await door.connect()
+            client = await frontend.connect()
             assert (await client.ask(LIVE)).status == 200
 
     with no_defect():
@@ -94,8 +94,8 @@ class Echoing:
 
 
 @asynccontextmanager
-async def grpc_door() -> AsyncIterator[int]:
-    """The gRPC door on a port of its own."""
+async def grpc_frontend() -> AsyncIterator[int]:
+    """The gRPC frontend on a port of its own."""
     servers, recorder, budget = Servers(), FakeRecorder(), BodyBudget(1 << 20)
     servers.up(FakeUpstream(grpc=Echoing()))  # type: ignore[arg-type]
     governed = governance()
@@ -123,9 +123,9 @@ async def grpc_door() -> AsyncIterator[int]:
 @given(pieces=HTTP2_TRAFFIC)
 @example(pieces=[PREFACE])
 @settings(max_examples=60)
-def test_the_grpc_door(pieces: list[bytes]) -> None:
+def test_the_grpc_frontend(pieces: list[bytes]) -> None:
     async def main() -> None:
-        async with grpc_door() as port:
+        async with grpc_frontend() as port:
             received = await said_to(port, pieces)
             assert not received or received[3] == 4, "the first frame is SETTINGS"
             assert await is_live(port)

@@ -129,8 +129,8 @@ class Doors:
         for server in (self.http, self.grpc):
             server.reads.now_s = Clock()
 
-    def connect(self, door: str) -> tuple[HttpConnection | GrpcConnection, Transport]:
-        connection = HttpConnection(self.http, self.tasks) if door == "http" else GrpcConnection(self.grpc, self.tasks)
+    def connect(self, frontend: str) -> tuple[HttpConnection | GrpcConnection, Transport]:
+        connection = HttpConnection(self.http, self.tasks) if frontend == "http" else GrpcConnection(self.grpc, self.tasks)
         transport = Transport()
         connection.connection_made(transport)
         return connection, transport
