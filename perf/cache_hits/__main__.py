@@ -3,7 +3,9 @@
     python -m perf.cache_hits [--rounds 5] [--seconds 2] [--connections 1 64] [--only http|grpc]
 
 One request over and over, to the model `echo` with its answers kept: all but the first are hits. `tidegate-keys` has the key of a
-tenant with every limit. Load generator and server share this machine's cores. Writes perf/results/cache-hits.json and .md.
+tenant with every limit. `-traced` are HTTP callers who give each request a `traceparent` and an `x-request-id` of its own, held
+against nginx under the same requests. Load generator and server share this machine's cores. Writes perf/results/cache-hits.json
+and .md.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from perf.cache_hits.report import NGINX, Case, Report, Run
+from perf.cache_hits.report import NGINX, TRACED, Case, Report, Run
 from perf.load.echo_requests import MODEL, Echo
 from perf.load.keys import LIMITED, make_keys
 from perf.load.load_generators import Grpc, Http
@@ -53,14 +55,17 @@ def _measure(arguments: argparse.Namespace) -> Result:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-perf-")))
         (folder / "state").mkdir(mode=0o700)
         key = make_keys(folder / "state", LIMITED)[LIMITED.name]
-        generators = {"http": Http(echo, folder, key=key), "grpc": Grpc(echo, folder, key=key)}
+        generators: dict[str, Http | Grpc] = {"http": Http(echo, folder, key=key), "grpc": Grpc(echo, folder, key=key)}
+        (folder / "traced").mkdir()
+        traced = Http(echo, folder / "traced", key=key, traced=True)
         ways: dict[Case, Callable[[], Run]] = {}
         for peer in _peers(stack, echo, folder, [arguments.only] if arguments.only else list(DOORS)):
-            if peer.name != NGINX:
+            if not peer.name.startswith(NGINX):
                 echo.check(peer.door, peer.address, key=key)
             for connections in arguments.connections:
                 case = Case(peer.door, connections, peer.name)
-                ways[case] = partial(_run, peer, generators[peer.door], connections, arguments.seconds)
+                generator = traced if peer.name.endswith(TRACED) else generators[peer.door]
+                ways[case] = partial(_run, peer, generator, connections, arguments.seconds)
         in_turn = sorted(ways, key=lambda case: (DOORS.index(case.door), case.connections))
         return Result(interleave({case: ways[case] for case in in_turn}, arguments.rounds))
 
@@ -74,9 +79,11 @@ def _peers(stack: contextlib.ExitStack, echo: Echo, folder: Path, doors: list[st
     }
     sizes = {"http": len(echo.http_answer().body), "grpc": len(echo.grpc_answer())}
     for door in doors:
-        yield Peer(door, NGINX, *stack.enter_context(answering_nginx(door, sizes[door])))
-        for name, started in ours.items():
-            yield Peer(door, name, started.addresses[door], started.pid)
+        address, pid = stack.enter_context(answering_nginx(door, sizes[door]))
+        for ending in ("", TRACED) if door == "http" else ("",):  # h2load cannot change a header from call to call
+            yield Peer(door, NGINX + ending, address, pid)
+            for name, started in ours.items():
+                yield Peer(door, name + ending, started.addresses[door], started.pid)
 
 
 def _repository(folder: Path) -> Path:

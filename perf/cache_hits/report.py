@@ -10,6 +10,8 @@ from perf.measurement.markdown import figure, table
 from perf.measurement.report import Target
 
 NGINX = "nginx"
+TRACED = "-traced"
+"""Ends the names of peers whose callers give each request a trace context and an id of its own."""
 _AT_LEAST = 0.7
 """Of nginx's throughput."""
 
@@ -35,7 +37,7 @@ class Report(report.Report):
     name, title, case, run = "cache-hits", "What an answer from the cache costs", Case, Run
 
     def figures(self) -> dict[str, float]:
-        ours = [case for case in self.runs if case.peer != NGINX]
+        ours = [case for case in self.runs if not _is_nginx(case)]
         shares = {_key(case, "of_nginx"): self._of_nginx(case) for case in ours}
         return shares | {_key(case, "cpu_us"): self.median(case).cpu_us for case in ours}
 
@@ -43,7 +45,7 @@ class Report(report.Report):
         return [
             Target(_key(case, "of_nginx"), f"{_told(case)}: throughput / nginx's", _AT_LEAST, at_least=True)
             for case in self.runs
-            if case.peer != NGINX
+            if not _is_nginx(case)
         ]
 
     def summary(self) -> str:
@@ -56,7 +58,12 @@ class Report(report.Report):
         return case.door, str(case.connections), case.peer, *map(figure, figures), f"{run.errors:g}"
 
     def _of_nginx(self, case: Case) -> float:
-        return self.over_rounds(case, replace(case, peer=NGINX), lambda own, other: own.requests_per_s / other.requests_per_s)
+        nginx = NGINX + TRACED if case.peer.endswith(TRACED) else NGINX
+        return self.over_rounds(case, replace(case, peer=nginx), lambda own, other: own.requests_per_s / other.requests_per_s)
+
+
+def _is_nginx(case: Case) -> bool:
+    return case.peer.startswith(NGINX)
 
 
 def _key(case: Case, what: str) -> str:

@@ -26,6 +26,15 @@ function init(arguments)
   local file = assert(io.open(arguments[1], "rb"))
   wrk.body = file:read("*a")
   file:close()
+  if arguments[4] == "traced" then
+    local number = 0
+    function request()
+      number = number + 1
+      wrk.headers["traceparent"] = string.format("00-%%032x-%%016x-01", number, number)
+      wrk.headers["x-request-id"] = string.format("%%08x", number)
+      return wrk.format()
+    end
+  end
 end
 
 function done(summary, latency, requests)
@@ -49,10 +58,11 @@ class Loaded:
 
 
 class Http:
-    """wrk, one thread, a keep-alive connection per caller."""
+    """wrk, one thread, a keep-alive connection per caller; `traced`, each request has a trace context and an id of its own."""
 
-    def __init__(self, echo: Echo, folder: Path, *, key: str = "none") -> None:
+    def __init__(self, echo: Echo, folder: Path, *, key: str = "none", traced: bool = False) -> None:
         request, self.key = echo.http_request(), key
+        self._how = "traced" if traced else "plain"
         self._script, self._body, self._header_length = folder / "wrk.lua", folder / "http.body", request.header_length
         self._script.write_text(_WRK_SCRIPT % HEADER_LENGTH)
         self._body.write_bytes(request.body)
@@ -60,7 +70,7 @@ class Http:
     def run(self, address: str, *, connections: int, duration_s: int) -> Loaded:
         words = _run(
             ["wrk", "-t1", f"-c{connections}", f"-d{duration_s}s", "--timeout", "30s", "--latency", "-s", str(self._script),
-             f"http://{address}{HTTP_PATH}", "--", str(self._body), str(self._header_length), self.key],
+             f"http://{address}{HTTP_PATH}", "--", str(self._body), str(self._header_length), self.key, self._how],
             duration_s,
         )  # fmt: skip
         return read_wrk(words)
