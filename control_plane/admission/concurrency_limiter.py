@@ -200,13 +200,18 @@ class ConcurrencyLimiter:
     def _hand_on(self) -> None:
         """Hand free slots to the queue: the one just given back, and others if the limit grew; none while
         more are taken than it. What would be answered too late by now is shed instead.
+
+        One at most is shed at a time, and to an idle model the next is sent in any case: where a single request
+        held up all others, what they waited says nothing of those behind them, as the next answers show.
         """
-        while self._queue and self._taken < self._count():
+        is_shed = False
+        while self._queue and self._taken < self._count() and not (is_shed and self._taken):
             waiter = self._queue.pop()
             claim = waiter.claim
             # Without caution: it had its share of that when it came, and has waited since.
             needed_s = self._service.answer_s(claim.cost, ahead=self.work, caution=1.0)
-            is_in_time = can_be_met(waiter.deadline_s, now_s=self._now_s(), needed_s=needed_s)
+            is_in_time = is_shed or can_be_met(waiter.deadline_s, now_s=self._now_s(), needed_s=needed_s)
+            is_shed = not is_in_time
             reason = None if is_in_time else ShedReason.DEADLINE
             if waiter.grant(reason) and reason is None:
                 self._hold(claim.tenant, claim.cost)

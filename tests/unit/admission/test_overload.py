@@ -268,3 +268,20 @@ def test_below_its_capacity_nothing_is_refused() -> None:
         assert bench.seen.late == 0
 
     run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("slots", [pytest.param(OPEN, id="open"), pytest.param(LIMITED, id="limited")])
+def test_a_request_that_held_up_all_others_takes_few_of_them_with_it(slots: SlotLimits) -> None:
+    """What those behind it have waited is not what the next will wait."""
+
+    async def main() -> Seen:
+        times_s = iter([20.0])
+        bench = Bench(slots, Triton(service_s=lambda: next(times_s, 0.001)), leaves_after_s=30.0)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(2000):
+                tasks.create_task(bench._request("", "", 30.0))
+        return bench.seen
+
+    seen = run_in_virtual_time(main())
+    assert seen.late == 0
+    assert len(seen.in_time_s) > 1700, len(seen.in_time_s)
