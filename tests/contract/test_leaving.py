@@ -65,9 +65,6 @@ def test_a_queue_that_is_full_and_a_timeout_in_it_end_the_same(frontends: Doors)
         tensor = {"name": "SECONDS", "shape": [1, 1], "datatype": "FP32", "data": [seconds]}
         return request("POST", "/v2/models/patient/infer", {"inputs": [tensor], "parameters": parameters})
 
-    # After a deadline that ran out at Triton, as in the tests before, the gateway lets only that through to a busy model
-    # for ten seconds of which it believes that it is answered in time.
-    time.sleep(10.5)
     for name, ports in (("full", range(6)), ("late", range(1))):
         seen = []
         for port in (frontends.straight_http, frontends.gateway_http):

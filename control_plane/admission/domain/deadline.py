@@ -18,6 +18,10 @@ _NEWEST = 0.1
 # model up must be forgotten after a few.
 _NEWEST_ALONE = 0.25
 
+# A request cannot be faster than alone: one that was so many times as fast shows that what is known is of
+# another kind, from before its cost was known or from behind a request that held up all others.
+_OF_ANOTHER_KIND = 16
+
 _CAUTION = 4 / 3
 """Factor on the time for the work ahead. What is admitted beyond what Triton can do is computed in vain, and
 with a full queue every request is at the edge; so an estimate that is a quarter too short must still do no
@@ -48,6 +52,8 @@ class ServiceTime:
         units.
         """
         pace = held_s / cost
+        if _OF_ANOTHER_KIND * pace < self._alone_s:
+            self._alone_s, self._work = pace, 0.0
         if not ahead or pace < self._alone_s:
             self._alone_s += _NEWEST_ALONE * (pace - self._alone_s) if self._alone_s else pace
         if not self._work:

@@ -108,3 +108,13 @@ class TestQueue:
 )
 def test_meeting_a_deadline(needed_s: float | None, can: bool) -> None:
     assert can_be_met(15.0, now_s=10.0, needed_s=needed_s) is can
+
+
+def test_what_was_known_in_other_units_is_forgotten_with_one_answer() -> None:
+    """The first request came before the cost of one was known, and took long."""
+    known = ServiceTime()
+    known.record(1.0, 9.0, ahead=0.0)
+    known.record(1000.0, 1.0, ahead=1000.0)
+    answer_s = known.answer_s(1000.0, ahead=1000.0)
+    assert answer_s is not None
+    assert answer_s <= 10.0
