@@ -59,7 +59,8 @@ class StoreHealthView(BaseModel):
 class ReadinessView(HealthView):
     state_store: StoreHealthView
     degraded: list[str]
-    """What does not work as it should while requests are served, a sentence each; empty where all is well."""
+    """Degradations, a sentence each: requests are served, but not all works as it should. Empty where all is
+    well."""
 
 
 _PAGE_ERRORS = error_responses(ErrorCode.PERMISSION_DENIED)

@@ -48,7 +48,7 @@ class StateSettings(Group):
 
 
 class UsageSettings(Group):
-    """What is recorded about each request."""
+    """Settings of usage metering and of the request log."""
 
     usage_sums: int = Field(100_000, ge=1000)
     """Most usage sums that wait in memory to be written to the store: one per tenant, model and day, some 350

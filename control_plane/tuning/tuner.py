@@ -38,7 +38,7 @@ _WARM_UP_S = 0.6
 
 @dataclass(frozen=True, slots=True)
 class TuningPlan:
-    """What to try, under which loads, and for how long in all."""
+    """Search space of a tuning run: the configurations to try, the loads, and the time budget."""
 
     axes: Sequence[Axis]
     concurrencies: Sequence[int]

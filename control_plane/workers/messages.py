@@ -166,7 +166,7 @@ class CountsReported:
 
     counts: RequestCounts
     degraded: tuple[str, ...] = ()
-    """What does not work as it should in the worker, a sentence each."""
+    """Degradations of the worker, a sentence each: it serves, but not all of it works as it should."""
 
 
 @dataclass(frozen=True, slots=True)

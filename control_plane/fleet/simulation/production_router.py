@@ -61,7 +61,7 @@ class ProductionRouter:
         return Refusal(retry_after_s)
 
     def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
-        """As `placement.victims_on`."""
+        """Choose the models to evict for a load whose turn has come, as production does (`placement.victims_on`)."""
         return victims_on(fleet, fleet.servers[server], model, now_s, limits=self._placement_limits)
 
     def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:

@@ -48,7 +48,7 @@ _MAX_GOAWAY_WAIT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class GrpcLimits:
-    """What a gRPC server limits its clients to."""
+    """Limits that a gRPC server sets for each connection: sizes, counts and time-outs."""
 
     max_message_bytes: int
     max_connections: int

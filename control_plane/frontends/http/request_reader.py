@@ -50,7 +50,7 @@ _MAX_KNOWN_HEAD_BYTES = 2048
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What an HTTP server limits its clients to."""
+    """Limits that an HTTP server sets for each connection: sizes, counts and time-outs."""
 
     max_body_bytes: int
     max_header_bytes: int

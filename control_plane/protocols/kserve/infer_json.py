@@ -88,7 +88,7 @@ def json_object_steps(text: Body | memoryview, limits: BodyLimits) -> Steps[dict
 
 
 def json_steps(text: Body | memoryview, limits: BodyLimits) -> Steps[object]:
-    """As `json_object_steps`, for a JSON value of any kind."""
+    """Parse a JSON value of any kind, in steps; the limits and errors are those of `json_object_steps`."""
     if len(text) > _LARGE_JSON_BYTES:
         return _parse((yield from outline_steps(text, limits)))
     return _parse_small(bytes(text), limits)

@@ -20,7 +20,7 @@ ADMINISTRATORS_ONLY = frozenset((Action.INDEX, Action.LOAD, Action.UNLOAD, Actio
 
 @dataclass(frozen=True, slots=True)
 class V2Route:
-    """What a method and path ask for."""
+    """Parsed target of a request: the action, and the model and version that the path names."""
 
     action: Action
     model_name: str = ""

@@ -22,7 +22,8 @@ from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcAnswer, GrpcHead, answer_of, frame_message
 from control_plane.protocols.header_forwarding import HeaderForwarding
-from control_plane.triton.adapters.grpc import GrpcClient, TritonStream
+from control_plane.triton.adapters.grpc import GrpcClient
+from control_plane.triton.adapters.grpc_calls import TritonStream
 from control_plane.triton.ports import GrpcCall
 from tests.aio import settle
 from tests.fakes.slot import FakeSlot

@@ -18,7 +18,7 @@ from control_plane.core.endpoints import TcpAddress
 from control_plane.protocols.grpc import GrpcHead, answer_of, frame_message
 from control_plane.protocols.http2 import frames as frames
 from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
-from control_plane.triton.adapters import grpc as triton_http2
+from control_plane.triton.adapters import grpc_calls
 from control_plane.triton.adapters.grpc import GrpcClient
 from tests.h2_peer import H2Peer
 from tests.unit.triton.adapters.test_grpc import GRPC_ANSWER, _greeting, answer_next, call, scripted
@@ -127,7 +127,7 @@ class TestAnotherServer:
             await client.close()
 
     async def test_a_stream_whose_message_is_too_long_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(triton_http2, "_MAX_MESSAGE_BYTES", 10)
+        monkeypatch.setattr(grpc_calls, "_MAX_MESSAGE_BYTES", 10)
 
         async def serve(peer: H2Peer) -> None:
             await peer.start()

@@ -1,0 +1,218 @@
+"""Calls in flight on an HTTP/2 connection to Triton: unary ones and streams. `triton/adapters/grpc` opens them, and owns
+the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from control_plane.core.errors import PayloadTooLarge
+from control_plane.core.infer_call import SendFailure
+from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus, MessageFrame, MessageReader, answer_of, status_answer
+from control_plane.protocols.http2.connection import Http2Connection
+from control_plane.protocols.http2.frames import Code
+from control_plane.protocols.http2.headers import Fields
+from control_plane.protocols.http2.stream import Stream
+from control_plane.triton.ports import Slot
+
+_BROKE_OFF = "Triton closed the connection before it answered"
+CANCEL_AFTER_S = 0.05
+"""Delay of a cancellation after the caller has left. Triton 24.10 can crash when a cancellation meets the
+response (a race that was fixed in 25.04): a call that is about to be answered is left alone, and one that
+takes longer is worth cancelling.
+"""
+
+_MAX_MESSAGE_BYTES = 2**31 - 1
+"""Most bytes of a response's message: as much as a message can have, since Triton and its models are trusted
+with memory.
+"""
+
+_MAX_QUEUED_ANSWERS = 16
+_MAX_QUEUED_BYTES = 4 * 2**20
+"""Most messages and bytes of a stream that its reader has not taken; beyond that flow control holds Triton
+back.
+"""
+
+
+class CallConnection(Protocol):
+    """Port of a call to its connection."""
+
+    state: Http2Connection
+
+    def send_data(self, stream: Stream, frame: MessageFrame, *, ends: bool = False) -> None: ...
+
+    def consumed(self, stream: Stream, count: int) -> None: ...
+
+    def cancel(self, stream: Stream) -> None: ...
+
+
+class Exchange:
+    """Call on an HTTP/2 stream; the base class of unary and streaming calls, and a `StreamListener`."""
+
+    stream: Stream
+
+    def __init__(self, connection: CallConnection) -> None:
+        self.connection = connection
+        self.has_ended = False
+        self.headers: Fields = ()
+
+    def _finish(self, trailers: Fields) -> None:
+        raise NotImplementedError
+
+    def on_headers(self, fields: Fields, *, ends: bool) -> None:
+        if ends:
+            self._finish(fields)
+        else:
+            self.headers = fields
+
+    def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
+        raise NotImplementedError
+
+    def on_reset(self) -> None:
+        self.headers = ()  # the status that follows is a trailers-only response
+        self._finish(status_answer(GrpcStatus.UNAVAILABLE, _BROKE_OFF).trailers)
+
+    def on_drained(self) -> None: ...
+
+
+class UnaryCall(Exchange):
+    """Unary call in flight."""
+
+    def __init__(self, connection: CallConnection, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(connection)
+        self.answer: asyncio.Future[GrpcAnswer] = loop.create_future()
+        self._body: tuple[bytes | memoryview, ...] = ()
+        self._slot: Slot | None = None
+
+    def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
+        if not self.answer.done():
+            self._body += (data,)
+        self.connection.state.consumed(self.stream, len(data))
+        if ends:
+            self._finish(())
+
+    def keep(self, slot: Slot) -> None:
+        """Keep the slot of a call whose caller has left until it has ended or is cancelled."""
+        slot.keep()
+        self._slot = slot
+
+    def cancel(self) -> None:
+        """Cancel the call at Triton, unless it has ended by itself."""
+        if not self.has_ended:
+            self.connection.cancel(self.stream)
+            self._end()
+
+    def _end(self) -> None:
+        self.has_ended = True
+        if self._slot is not None:
+            self._slot.let_go()
+            self._slot = None
+
+    def expire(self) -> None:
+        if not self.answer.done():
+            self.answer.set_result(status_answer(GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded", loss=SendFailure.TIMED_OUT))
+
+    def on_reset(self) -> None:
+        self._end()
+        if not self.answer.done():
+            self.answer.set_result(status_answer(GrpcStatus.UNAVAILABLE, _BROKE_OFF, loss=SendFailure.CONNECTION_LOST))
+
+    def _finish(self, trailers: Fields) -> None:
+        self._end()
+        if not self.answer.done():
+            self.answer.set_result(answer_of(self.headers, self._body if self.headers else (), trailers))
+
+
+class TritonStream(Exchange):
+    """Streaming call in flight; implements `triton/ports.GrpcStream`."""
+
+    def __init__(self, connection: CallConnection) -> None:
+        super().__init__(connection)
+        self._reader = MessageReader(_MAX_MESSAGE_BYTES)
+        self._frames: deque[MessageFrame] = deque()
+        self._unconsumed = 0
+        self._is_half_closed = False
+        self._is_abandoned = False
+        self._changed = asyncio.Event()
+        self._drained = asyncio.Event()
+        self.trailers: Fields = ()
+
+    async def send(self, frame: MessageFrame) -> None:
+        """Send one message; return when Triton's flow-control window has taken it."""
+        if self.has_ended:
+            return
+        self._drained.clear()
+        self.connection.send_data(self.stream, frame)
+        if self.stream.pending:
+            await self._drained.wait()
+
+    def half_close(self) -> None:
+        """Tell Triton that no more messages follow."""
+        if not self.has_ended and not self._is_half_closed:
+            self._is_half_closed = True
+            self.connection.send_data(self.stream, b"", ends=True)
+
+    async def receive(self) -> MessageFrame | None:
+        """Return the frame of the next message; None at the end, when `trailers` has the status."""
+        while not self._frames:
+            if self.has_ended or self._is_abandoned:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        frame = self._frames.popleft()
+        self._give_room()
+        return frame
+
+    def cancel(self) -> None:
+        """Cancel the call: nothing more is received. It is half-closed at once and reset a moment later,
+        unless Triton ends it.
+        """
+        if not self.has_ended and not self._is_abandoned:
+            self._is_abandoned = True
+            self._frames.clear()
+            self.half_close()
+            self._give_room()
+            self._changed.set()
+            self._drained.set()
+            asyncio.get_running_loop().call_later(CANCEL_AFTER_S, self._cancel_now)
+
+    def _cancel_now(self) -> None:
+        if not self.has_ended:
+            self._finish(())
+            self.connection.cancel(self.stream)
+
+    def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
+        if self._is_abandoned:
+            self.connection.consumed(self.stream, len(data))
+            if ends:
+                self._finish(())
+            return
+        self._unconsumed += len(data)
+        try:
+            self._frames += self._reader.feed(data)
+        except PayloadTooLarge as exc:
+            self.connection.state.reset(self.stream, Code.CANCEL)
+            self._finish(status_answer(GrpcStatus.INTERNAL, f"Triton's answer cannot be read: {exc}").trailers)
+            return
+        self._give_room()
+        self._changed.set()
+        if ends:
+            self._finish(())
+
+    def _give_room(self) -> None:
+        """Open the flow-control window again while few messages wait; what a slow reader does not take stays
+        in Triton's memory.
+        """
+        if self._unconsumed and len(self._frames) <= _MAX_QUEUED_ANSWERS and sum(map(len, self._frames)) <= _MAX_QUEUED_BYTES:
+            self.connection.consumed(self.stream, self._unconsumed)
+            self._unconsumed = 0
+
+    def on_drained(self) -> None:
+        self._drained.set()
+
+    def _finish(self, trailers: Fields) -> None:
+        self.has_ended, self.trailers = True, trailers
+        self._changed.set()
+        self._drained.set()
